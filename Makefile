@@ -1,0 +1,49 @@
+# make setup | demo | test | check | bench     PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+SOURCES = pyproject.toml constraints.txt
+
+.PHONY: setup demo test check format bench clean
+
+setup: $(VENV)/.installed
+
+demo: setup
+	$(BIN)/lesson plan --figure plan.png
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python benchmarks/foundation.py
+
+clean:
+	rm -rf $(VENV) plan.png
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer must be there, got $$($(PYTHON) --version 2>&1); name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "== a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV) || \
+		{ echo "the venv module must be there; on Debian: apt install python3-venv"; exit 1; }
+	@touch $@
+
+$(VENV)/.installed: $(SOURCES) | $(VENV)/.made
+	@echo "== installing lesson and what it needs into $(VENV); once, about a minute"
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: $(SOURCES) | $(VENV)/.made
+	@echo "== installing lesson and what its tests need into $(VENV); once, about a minute"
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed

@@ -1,0 +1,116 @@
+"""A fleet: how long each client takes and what that costs, drawn from a scenario."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lesson import latency, radio
+from lesson.arrays import BoolArray, FloatArray, IntArray
+from lesson.errors import InputError
+from lesson.scenario import Population, Scenario, draw_population
+from lesson.tiers import UNREACHABLE, assign_tiers
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A client put into tier 1, which would be empty without it, and the latency it really has."""
+
+    client: int
+    latency_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """What the clock and the server need of each client; arrays are (num_clients,), NaN where not known."""
+
+    names: Sequence[int | str]
+    compute_s: FloatArray
+    upload_s: FloatArray
+    latency_s: FloatArray
+    compute_j: FloatArray
+    transmit_j: FloatArray
+    num_samples: IntArray
+    client_weight: FloatArray
+    """What a client counts for in a merge: its samples, or 1."""
+    local_steps: IntArray
+    """Minibatches that `compute_s` is charged for."""
+    population: Population | None = None
+    promoted: Promotion | None = None
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    @property
+    def reachable(self) -> BoolArray:
+        """Which clients ever arrive, (num_clients,)."""
+        return np.isfinite(self.latency_s)
+
+    @property
+    def slowest_s(self) -> float:
+        """Latency of the slowest reachable client: the round length of FedAvg."""
+        if not self.reachable.any():
+            raise InputError(f"no client can be reached: all {len(self)} latencies are infinite")
+        return float(self.latency_s[self.reachable].max())
+
+    def with_first_tier(self, deadline_s: float) -> "Fleet":
+        """This fleet if somebody is in tier 1; else with its fastest client's latency taken as the deadline."""
+        tiers = assign_tiers(self.latency_s, deadline_s)
+        if np.any(tiers == 1) or np.all(tiers == UNREACHABLE):
+            return self
+        fastest = int(np.argmin(self.latency_s))
+        real_s = float(self.latency_s[fastest])
+
+        def taken_as_deadline(seconds: FloatArray) -> FloatArray:
+            changed = seconds.copy()
+            changed[fastest] *= deadline_s / real_s
+            return changed
+
+        latencies = self.latency_s.copy()
+        latencies[fastest] = deadline_s
+        return replace(
+            self,
+            compute_s=taken_as_deadline(self.compute_s),
+            upload_s=taken_as_deadline(self.upload_s),
+            latency_s=latencies,
+            promoted=Promotion(fastest, real_s),
+        )
+
+
+def draw_fleet(scenario: Scenario, num_clients: int | None = None, seed: int = 0) -> Fleet:
+    """The fleet of a drawn population, with the latencies of Eq. (3) to (6)."""
+    people = draw_population(scenario, num_clients, seed)
+    steps, processed = local_work(scenario, people.num_samples)
+    charged = processed if scenario.latency_samples == "processed" else np.full(len(people), scenario.latency_samples)
+    cycles = latency.num_cycles(scenario.local_iterations, people.cycles_per_sample, charged)
+    path_loss = radio.log_distance_path_loss_db(
+        people.distance_km, scenario.path_loss_1km_db, scenario.path_loss_slope_db
+    )
+    snr = radio.signal_to_noise(people.power_w, radio.gain(path_loss), radio.watts(scenario.noise_dbm))
+    compute = latency.compute_s(cycles, people.cpu_hz)
+    upload = radio.upload_s(scenario.model_bits, radio.rate_bps(scenario.bandwidth_hz, snr))
+    return Fleet(
+        names=range(len(people)),
+        compute_s=compute,
+        upload_s=upload,
+        latency_s=latency.latency_s(compute, upload),
+        compute_j=latency.compute_j(scenario.energy_kappa, cycles, people.cpu_hz),
+        transmit_j=latency.transmit_j(people.power_w, upload),
+        num_samples=people.num_samples,
+        client_weight=client_weight(scenario, people.num_samples),
+        local_steps=steps,
+        population=people,
+    )
+
+
+def local_work(scenario: Scenario, num_samples: IntArray) -> tuple[IntArray, IntArray]:
+    """Minibatches of one piece of local work and the samples they see, each (num_clients,)."""
+    batch = np.minimum(scenario.batch_size, num_samples)
+    if scenario.local_epochs:
+        return scenario.local_epochs * -(-num_samples // batch), scenario.local_epochs * num_samples
+    return np.full(len(num_samples), scenario.local_steps), scenario.local_steps * batch
+
+
+def client_weight(scenario: Scenario, num_samples: IntArray) -> FloatArray:
+    """What each client counts for in a merge before normalising, (num_clients,)."""
+    return num_samples.astype(np.float64) if scenario.weighting == "samples" else np.ones(len(num_samples))

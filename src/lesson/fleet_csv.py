@@ -1,0 +1,113 @@
+"""A fleet from measurements: a CSV with the columns `client,latency_s`, if known `compute_s,upload_s,num_samples`."""
+
+import csv
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lesson.errors import InputError
+from lesson.fleet import Fleet, client_weight, local_work
+from lesson.scenario import Scenario
+
+REQUIRED = ("client", "latency_s")
+OPTIONAL = ("compute_s", "upload_s", "num_samples")
+SPLIT_TOLERANCE = 0.01
+"""How far compute_s + upload_s may lie from latency_s: measurements are rounded."""
+
+
+def read_fleet(path: Path, scenario: Scenario) -> Fleet:
+    """The fleet of a file. An infinite latency marks a client that cannot be reached; what the file omits is NaN.
+
+    Names that are all whole numbers become numbers. Without `num_samples` everybody has what the scenario says.
+    """
+    names: dict[str, int] = {}
+    seconds: dict[str, list[float]] = {"compute_s": [], "upload_s": [], "latency_s": []}
+    samples: list[int] = []
+    for where, row in _rows(path):
+        name = row["client"]
+        if not name:
+            raise InputError(f"{where}: client must have a name, got an empty one")
+        if name in names:
+            raise InputError(f"{where}: client '{name}' is there twice, first on line {names[name]}; names must differ")
+        names[name] = int(where.rpartition(" ")[2])
+        for column, values in seconds.items():
+            values.append(_seconds(row[column], column, where) if column in row else math.nan)
+        _check_split(where, *(values[-1] for values in seconds.values()))
+        samples.append(_samples(row["num_samples"], where) if "num_samples" in row else _usual_samples(scenario))
+    if not names:
+        raise InputError(f"{path} has no clients; write one line per client under the header")
+    num_samples = np.array(samples, dtype=np.int64)
+    unknown = np.full(len(names), math.nan)
+    return Fleet(
+        names=[int(name) for name in names] if all(map(_is_number, names)) else list(names),
+        compute_s=np.array(seconds["compute_s"]),
+        upload_s=np.array(seconds["upload_s"]),
+        latency_s=np.array(seconds["latency_s"]),
+        compute_j=unknown,
+        transmit_j=unknown,
+        num_samples=num_samples,
+        client_weight=client_weight(scenario, num_samples),
+        local_steps=local_work(scenario, num_samples)[0],
+    )
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Each row by column name, with "FILE line N"."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            _check_header(path, header)
+            for values in reader:
+                if not values or not any(map(str.strip, values)):
+                    continue
+                where = f"{path} line {reader.line_num}"
+                if len(values) != len(header):
+                    raise InputError(f"{where}: must have {len(header)} values like the header, got {len(values)}")
+                yield where, dict(zip(header, map(str.strip, values), strict=True))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; latencies must be a CSV file with {','.join(REQUIRED)}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a CSV file in UTF-8"
+        raise InputError(f"{path} cannot be read: {reason}") from None
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    allowed = f"{','.join(REQUIRED)} and may add {','.join(OPTIONAL)}"
+    wrong = [name for name in header if name not in REQUIRED + OPTIONAL]
+    missing = [name for name in REQUIRED if name not in header]
+    if wrong or missing or len(set(header)) != len(header):
+        raise InputError(f"{path} line 1: the header must be {allowed}, got '{','.join(header)[:80]}'")
+
+
+def _seconds(text: str, column: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value > 0:
+        raise InputError(f"{where}: {column} must be a number > 0, got {text!r}")
+    return value
+
+
+def _samples(text: str, where: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 16 and int(text) > 0):
+        raise InputError(f"{where}: num_samples must be a whole number >= 1, got {text!r}")
+    return int(text)
+
+
+def _usual_samples(scenario: Scenario) -> int:
+    samples = scenario.samples_per_client
+    return sum(samples) // 2 if isinstance(samples, tuple) else samples
+
+
+def _check_split(where: str, compute_s: float, upload_s: float, latency_s: float) -> None:
+    total_s = compute_s + upload_s
+    if math.isfinite(total_s) and not math.isclose(total_s, latency_s, rel_tol=SPLIT_TOLERANCE):
+        raise InputError(f"{where}: compute_s + upload_s must be latency_s to 1 %, got {total_s:g} and {latency_s:g}")
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and str(int(name[:18])) == name

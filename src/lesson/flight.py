@@ -1,0 +1,119 @@
+"""Updates in flight: who works from which version since when, and in which order they arrive.
+
+The cost of starting and landing follows the clients concerned, not the number of clients there are.
+"""
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+
+from lesson.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
+from lesson.strategies.base import Updates
+from lesson.tiers import TOLERANCE
+
+_IDLE = -1
+
+
+class _Group(NamedTuple):
+    """Clients that started together, in the order of arrival; compared by the first arrival, then by start."""
+
+    next_s: float
+    number: int
+    arrives_s: FloatArray
+    clients: IntArray
+    ids: IntArray
+
+
+class InFlight:
+    """At most one update per client; arrays are (num_clients,) and hold each client's newest piece of work."""
+
+    def __init__(self, num_clients: int) -> None:
+        self.started_round: IntArray = np.zeros(num_clients, dtype=np.int64)
+        self.started_s: FloatArray = np.full(num_clients, np.nan)
+        self._id: IntArray = np.full(num_clients, _IDLE)
+        self._base_version: IntArray = np.zeros(num_clients, dtype=np.int64)
+        self._expected_s: FloatArray = np.full(num_clients, np.nan)
+        self._arrives_s: FloatArray = np.full(num_clients, -np.inf)
+        self._groups: list[_Group] = []
+        self._next_id = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def busy(self, clients: IntArray) -> BoolArray:
+        """Which of these clients work, (len(clients),)."""
+        return np.not_equal(self._id[clients], _IDLE)
+
+    def launch(
+        self, clients: IntArray, version: int, round: int, now_s: float, expected_s: FloatArray, takes_s: FloatArray
+    ) -> None:
+        """Put idle clients to work from a model version; each lands `takes_s` from now."""
+        ids = np.arange(self._next_id, self._next_id + len(clients))
+        self._id[clients] = ids
+        self._base_version[clients] = version
+        self.started_round[clients] = round
+        self.started_s[clients] = now_s
+        self._expected_s[clients] = expected_s
+        self._arrives_s[clients] = arrives_s = now_s + takes_s
+        self._next_id += len(clients)
+        self._count += len(clients)
+        order = np.argsort(arrives_s, kind="stable")
+        self._push(arrives_s[order], clients[order], ids[order])
+
+    def land(self, until_s: float) -> Updates:
+        """Take out what arrives by a time, in the order of arrival and then of start."""
+        limit_s = until_s * (1 + TOLERANCE)
+        landed: list[tuple[int, IntArray]] = []
+        while self._groups and self._groups[0].next_s <= limit_s:
+            group = heapq.heappop(self._groups)
+            end = int(np.searchsorted(group.arrives_s, limit_s, side="right"))
+            landed.append((group.number, group.clients[:end][self._id[group.clients[:end]] == group.ids[:end]]))
+            self._push(group.arrives_s[end:], group.clients[end:], group.ids[end:])
+        clients = np.concatenate([NO_CLIENTS, *(group for _, group in sorted(landed, key=lambda entry: entry[0]))])
+        return self.take(clients[np.argsort(self._arrives_s[clients], kind="stable")])
+
+    def take(self, clients: IntArray) -> Updates:
+        """Take out these clients' work, arrived or not."""
+        updates = Updates(
+            id=self._id[clients],
+            client=clients,
+            base_version=self._base_version[clients],
+            started_round=self.started_round[clients],
+            started_s=self.started_s[clients],
+            expected_s=self._expected_s[clients],
+            arrived_s=self._arrives_s[clients],
+        )
+        self._id[clients] = _IDLE
+        self._arrives_s[clients] = -np.inf
+        self._count -= len(clients)
+        return updates
+
+    def last_arrival_s(self, clients: IntArray) -> float:
+        """When the last of these clients lands; −inf if none of them works."""
+        return float(self._arrives_s[clients].max(initial=-np.inf))
+
+    def nth_arrival_s(self, count: int) -> float:
+        """When `count` more updates have landed; inf if there are not so many."""
+        if count <= 0:
+            return -np.inf
+        if count > self._count:
+            return np.inf
+        if count == 1:
+            self._forget_dropped_heads()
+            return self._groups[0].next_s
+        return float(np.partition(self._arrives_s[self._id != _IDLE], count - 1)[count - 1])
+
+    def final_arrival_s(self) -> float:
+        """When nobody is in flight any more; −inf if nobody is."""
+        return float(self._arrives_s.max())
+
+    def _push(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray) -> None:
+        if len(ids):
+            heapq.heappush(self._groups, _Group(float(arrives_s[0]), int(ids[0]), arrives_s, clients, ids))
+
+    def _forget_dropped_heads(self) -> None:
+        while self._id[self._groups[0].clients[0]] != self._groups[0].ids[0]:
+            group = heapq.heappop(self._groups)
+            self._push(group.arrives_s[1:], group.clients[1:], group.ids[1:])

@@ -1,0 +1,198 @@
+"""What a deadline does to a fleet, without training: tiers, round lengths, the first rounds, other deadlines."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lesson.arrays import FloatArray, IntArray
+from lesson.errors import InputError
+from lesson.fleet import Fleet
+from lesson.simulate import RoundRecord, simulate
+from lesson.strategies import Lesson
+from lesson.tiers import UNREACHABLE, assign_tiers, check_deadline
+
+DEADLINES_S = (5.0, 10.0, 20.0, 30.0, 60.0)
+"""What a plan compares its own deadline with, besides the slowest client, where these suit the fleet."""
+
+_SLOTS_LOOKED_AT = 500_000
+
+
+@dataclass(frozen=True)
+class TierRow:
+    """One tier of a fleet."""
+
+    tier: int
+    clients: IntArray
+    fastest_s: float
+    slowest_s: float
+    uploads_per_1000s: float
+
+
+@dataclass(frozen=True)
+class DeadlineRow:
+    """What LESSON does with one deadline in the long run."""
+
+    deadline_s: float
+    num_tiers: int
+    round_s: float
+    updates_per_1000s: float
+    staleness: float
+    served: float
+    """Share of all clients that are merged at all."""
+    served_by_fedcs: float
+    joules_per_update: float | None
+    promoted: bool
+    """Tier 1 would have been empty."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything `lesson plan` shows."""
+
+    fleet: Fleet
+    """As LESSON uses it: with somebody in tier 1, if that was asked for."""
+    deadline_s: float
+    tiers: IntArray
+    tier_rows: Sequence[TierRow]
+    round_s: dict[str, float | None]
+    """Length of a round of each strategy; None where it cannot run."""
+    rounds: Sequence[RoundRecord]
+    deadlines: Sequence[DeadlineRow]
+
+    @property
+    def num_unreachable(self) -> int:
+        return int(np.count_nonzero(self.tiers == UNREACHABLE))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as strict JSON takes it: what is unknown or infinite is None."""
+        fleet, names = self.fleet, self.fleet.names
+        return {
+            "deadline_s": _finite(self.deadline_s),
+            "clients": [
+                {
+                    "client": names[client],
+                    "compute_s": _finite(fleet.compute_s[client]),
+                    "upload_s": _finite(fleet.upload_s[client]),
+                    "latency_s": _finite(fleet.latency_s[client]),
+                    "tier": int(self.tiers[client]) or None,
+                }
+                for client in range(len(fleet))
+            ],
+            "unreachable": [names[client] for client in np.flatnonzero(self.tiers == UNREACHABLE).tolist()],
+            "promoted": None
+            if fleet.promoted is None
+            else {"client": names[fleet.promoted.client], "latency_s": fleet.promoted.latency_s},
+            "tiers": [{"tier": row.tier, "clients": [names[who] for who in row.clients]} for row in self.tier_rows],
+            "round_s": self.round_s,
+            "rounds": [
+                {
+                    "round": record.round,
+                    "end_s": record.end_s,
+                    "tiers": np.unique(self.tiers[record.merged]).tolist(),
+                    "clients": [names[client] for client in np.sort(record.merged)],
+                }
+                for record in self.rounds
+            ],
+            "deadlines": [{name: _finite(value) for name, value in vars(row).items()} for row in self.deadlines],
+        }
+
+
+def make_plan(fleet: Fleet, deadline_s: float, *, ensure_first_tier: bool, num_rounds: int = 12, seed: int = 0) -> Plan:
+    """The plan of a fleet for one deadline."""
+    check_deadline(deadline_s)
+    if num_rounds < 1:
+        raise InputError(f"rounds must be >= 1, got {num_rounds}")
+    slowest_s = fleet.slowest_s
+    fleet_then = fleet.with_first_tier(deadline_s) if ensure_first_tier else fleet
+    tiers = assign_tiers(fleet_then.latency_s, deadline_s)
+    if not tiers.any():
+        raise InputError(f"deadline_s must be longer, got {deadline_s:g}: every client would take over 2^53 rounds")
+    here = look_at_deadline(fleet, deadline_s, ensure_first_tier)
+    return Plan(
+        fleet=fleet_then,
+        deadline_s=deadline_s,
+        tiers=tiers,
+        tier_rows=_tier_rows(fleet_then, tiers, here.round_s),
+        round_s={
+            "lesson": here.round_s,
+            "fedavg": slowest_s,
+            "fedcs": deadline_s if math.isfinite(deadline_s) and np.any(tiers == 1) else None,
+        },
+        rounds=list(simulate(Lesson(deadline_s), fleet_then, rounds=num_rounds, seed=seed)),
+        deadlines=[
+            look_at_deadline(fleet, other_s, ensure_first_tier)
+            for other_s in sorted({*_usual_deadlines_s(slowest_s), deadline_s, slowest_s} - {math.inf})
+        ],
+    )
+
+
+def _usual_deadlines_s(slowest_s: float) -> list[float]:
+    """Deadlines worth a look for a fleet: those of the paper's scale, or parts of its slowest client's latency."""
+    if DEADLINES_S[2] < slowest_s < 10 * DEADLINES_S[-1]:
+        return [deadline_s for deadline_s in DEADLINES_S if deadline_s < slowest_s]
+    return [float(f"{slowest_s / part:.1g}") for part in (20, 10, 5, 2)]
+
+
+def look_at_deadline(fleet: Fleet, deadline_s: float, ensure_first_tier: bool) -> DeadlineRow:
+    """What LESSON does with a deadline in the long run."""
+    if ensure_first_tier:
+        fleet = fleet.with_first_tier(deadline_s)
+    tiers = assign_tiers(fleet.latency_s, deadline_s)
+    served = tiers != UNREACHABLE
+    distinct, counts = np.unique(tiers[served], return_counts=True)
+    slowest_s = fleet.slowest_s
+    round_s = slowest_s if np.array_equal(distinct, [1]) and served.sum() == fleet.reachable.sum() else deadline_s
+    frequency = 1 / tiers[served]
+    joules = fleet.compute_j[served] + fleet.transmit_j[served]
+    return DeadlineRow(
+        deadline_s=deadline_s,
+        num_tiers=len(distinct),
+        round_s=round_s,
+        updates_per_1000s=float(frequency.sum() * 1000 / round_s),
+        staleness=mean_staleness(distinct, counts),
+        served=float(served.mean()),
+        served_by_fedcs=float((tiers == 1).mean()),
+        joules_per_update=_finite(float((joules * frequency).sum() / frequency.sum())),
+        promoted=fleet.promoted is not None,
+    )
+
+
+def mean_staleness(tiers: IntArray, num_clients: IntArray) -> float:
+    """Mean over merged updates of the versions made since their base, for these tiers with so many clients each.
+
+    A version is made in every round that is a multiple of some tier; an update of tier j, merged in round k, misses
+    those strictly between k − j and k. Exact where tier 1 has somebody; else counted over many rounds.
+    """
+    if not len(tiers):
+        return math.nan
+    if tiers[0] == 1:
+        return float(np.sum(num_clients * (tiers - 1) / tiers) / np.sum(num_clients / tiers))
+    horizon = int(min(64 * float(tiers[-1]), max(float(tiers[0]), _SLOTS_LOOKED_AT / float(np.sum(1 / tiers)))))
+    slots = [np.arange(tier, horizon + 1, tier) for tier in tiers]
+    versions = np.unique(np.concatenate(slots))
+    missed, merged = 0, 0
+    for tier, count, ends in zip(tiers, num_clients, slots, strict=True):
+        between = np.searchsorted(versions, ends, "left") - np.searchsorted(versions, ends - tier, "right")
+        missed += int(count) * int(between.sum())
+        merged += int(count) * len(ends)
+    return missed / merged
+
+
+def _tier_rows(fleet: Fleet, tiers: IntArray, round_s: float) -> list[TierRow]:
+    order = np.argsort(tiers, kind="stable")
+    distinct, begins = np.unique(tiers[order], return_index=True)
+    rows = []
+    for tier, clients in zip(distinct, np.split(order, begins[1:]), strict=True):
+        if tier != UNREACHABLE:
+            latencies: FloatArray = fleet.latency_s[clients]
+            rate = len(clients) * 1000 / (int(tier) * round_s)
+            rows.append(TierRow(int(tier), clients, float(latencies.min()), float(latencies.max()), rate))
+    return rows
+
+
+def _finite(value: Any) -> Any:
+    """The value; None for a number that JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

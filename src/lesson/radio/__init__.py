@@ -1,0 +1,6 @@
+"""The radio link of a client, Eq. (5) and (6): path loss, gain, rate and upload time as pure functions."""
+
+from lesson.radio.link import gain, rate_bps, signal_to_noise, upload_s, watts
+from lesson.radio.path_loss import log_distance_path_loss_db
+
+__all__ = ["gain", "log_distance_path_loss_db", "rate_bps", "signal_to_noise", "upload_s", "watts"]

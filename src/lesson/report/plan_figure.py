@@ -1,0 +1,146 @@
+"""A plan as a picture: clients around the base station, latency density (paper's Fig. 3), schedule (Fig. 2)."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+
+from lesson.arrays import FloatArray
+from lesson.errors import InputError
+from lesson.plan import Plan
+from lesson.report.palette import tier_colours
+from lesson.tiers import UNREACHABLE
+
+STYLE: Any = {"pdf.fonttype": 42, "svg.hashsalt": "lesson", "axes.spines.top": False, "axes.spines.right": False}
+FORMATS = (".png", ".pdf", ".svg")
+MAX_TIERS_NAMED = 8
+MAX_DEADLINES_MARKED = 12
+MIN_CLIENTS_SMOOTHED = 5
+MAX_CLIENTS_DRAWN = 5000
+
+
+def check_figure_path(path: Path) -> None:
+    """Raise if no figure can be written there."""
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"figure must end in {', '.join(FORMATS)}, got '{path}'")
+    if not path.parent.is_dir():
+        raise InputError(f"figure cannot be written: the folder '{path.parent}' does not exist; make it first")
+    if not os.access(path.parent, os.W_OK) or path.is_dir():
+        raise InputError(f"figure cannot be written: '{path}' is not a file one may write")
+
+
+def draw_plan(plan: Plan, title: str, path: Path) -> None:
+    """Write the figure of a plan; the file appears whole or not at all."""
+    check_figure_path(path)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10, 7), layout="constrained")
+        figure.suptitle(title, fontweight="bold")
+        top, bottom = cast(Sequence[SubFigure], figure.subfigures(2, 1, height_ratios=[1.35, 1]))
+        if plan.fleet.population is None:
+            _draw_density(plan, top.subplots())
+        else:
+            left, right = top.subplots(1, 2, width_ratios=[1, 1.25])
+            _draw_map(plan, left)
+            _draw_density(plan, right)
+        _draw_schedule(plan, bottom.subplots())
+        _save(figure, path)
+
+
+def _draw_map(plan: Plan, axes: Axes) -> None:
+    people = plan.fleet.population
+    assert people is not None
+    drawn = np.arange(len(people)) < MAX_CLIENTS_DRAWN
+    served, lost = np.flatnonzero(drawn & (plan.tiers > 0)), np.flatnonzero(drawn & (plan.tiers == UNREACHABLE))
+    ranks = np.searchsorted([row.tier for row in plan.tier_rows], plan.tiers[served])
+    colours = np.array(tier_colours(len(plan.tier_rows)))[ranks]
+    axes.scatter(people.x_km[served], people.y_km[served], s=34, c=colours, edgecolor="white", linewidth=0.6)
+    axes.scatter(people.x_km[lost], people.y_km[lost], s=30, color="0.6", marker="x")
+    axes.scatter([0], [0], marker="^", s=110, color="black", zorder=3)
+    axes.annotate("base station", (0, 0), (0, -14), textcoords="offset points", ha="center", fontsize=8)
+    some = "" if drawn.all() else f" ({MAX_CLIENTS_DRAWN} drawn)"
+    axes.set(xlabel="km", ylabel="km", title=f"Clients by tier{some}")
+    reach_km = 1.08 * max(np.abs(people.x_km).max(), np.abs(people.y_km).max())
+    axes.set(xlim=(-reach_km, reach_km), ylim=(-reach_km, reach_km), aspect="equal")
+
+
+def _draw_density(plan: Plan, axes: Axes) -> None:
+    latencies = plan.fleet.latency_s[plan.tiers > 0]
+    edges = _bin_edges(latencies, plan.deadline_s)
+    weight = 1 / (len(latencies) * (edges[1] - edges[0]))
+    rows = plan.tier_rows
+    if len(rows) <= MAX_DEADLINES_MARKED:
+        axes.hist(
+            [plan.fleet.latency_s[row.clients] for row in rows],
+            bins=list(edges),
+            weights=[np.full(len(row.clients), weight) for row in rows],
+            stacked=True,
+            color=tier_colours(len(rows)),
+            alpha=0.75,
+            label=[f"tier {row.tier}: {len(row.clients)} clients" for row in rows],
+        )
+    else:
+        axes.hist(latencies, bins=list(edges), density=True, color="0.75")
+    curve = _density(latencies)
+    if curve is not None:
+        axes.plot(*curve, color="black", linewidth=1.3)
+    num_deadlines = latencies.max() / plan.deadline_s
+    for multiple in range(1, int(num_deadlines) + 1 if num_deadlines <= MAX_DEADLINES_MARKED else 0):
+        axes.axvline(multiple * plan.deadline_s, color="0.45", linestyle="--", linewidth=0.8)
+    axes.set(xlabel="latency of a client (s)", ylabel="density (1/s)", title="Latency density")
+    if len(rows) <= MAX_TIERS_NAMED:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _bin_edges(latencies: FloatArray, deadline_s: float) -> FloatArray:
+    """Bins that end at deadlines, so that none spans two tiers, unless there are many deadlines."""
+    num_deadlines = float(np.ceil(latencies.max() / deadline_s))
+    if num_deadlines <= MAX_DEADLINES_MARKED and np.isfinite(deadline_s):
+        per_deadline = int(np.ceil(24 / num_deadlines))
+        # A hair wider, as a latency of exactly one deadline belongs to the bin before it.
+        return np.arange(num_deadlines * per_deadline + 1) * (deadline_s / per_deadline) * (1 + 1e-9)
+    return np.histogram_bin_edges(latencies, bins=24)
+
+
+def _density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+    """A Gaussian kernel estimate with Silverman's bandwidth, or None for a few values or the same one."""
+    bandwidth = 0.9 * float(np.std(values)) * len(values) ** -0.2
+    if not bandwidth > 0 or len(values) < MIN_CLIENTS_SMOOTHED:
+        return None
+    low, high = max(0.0, values.min() - 3 * bandwidth), values.max() + 3 * bandwidth
+    counts, edges = np.histogram(values, bins=512, range=(low, high))
+    middles = (edges[1:] + edges[:-1]) / 2
+    kernels = np.exp(-0.5 * ((middles[:, None] - middles) / bandwidth) ** 2) / (bandwidth * np.sqrt(2 * np.pi))
+    return middles, kernels @ counts / len(values)
+
+
+def _draw_schedule(plan: Plan, axes: Axes) -> None:
+    rows = plan.tier_rows[: 2 * MAX_TIERS_NAMED]
+    horizon_s = plan.rounds[-1].end_s
+    for index, (row, colour) in enumerate(zip(rows, tier_colours(len(plan.tier_rows)), strict=False)):
+        merges_s = [record.end_s for record in plan.rounds if np.any(plan.tiers[record.merged] == row.tier)]
+        begins_s = [0.0, *merges_s]
+        gap_s = 0.008 * horizon_s
+        blocks = [(begin, end - begin - gap_s) for begin, end in zip(begins_s, [*merges_s, horizon_s], strict=True)]
+        axes.broken_barh([(begin, length) for begin, length in blocks if length > 0], (index - 0.3, 0.6), color=colour)
+        axes.plot(merges_s, [index] * len(merges_s), "D", color="black", markersize=4)
+    for record in plan.rounds:
+        axes.axvline(record.end_s, color="0.8", linewidth=0.6, zorder=0)
+    axes.set_yticks(range(len(rows)), [f"tier {row.tier}" for row in rows])
+    axes.invert_yaxis()
+    hidden = len(plan.tier_rows) - len(rows)
+    more = f" ({hidden} slower tiers not drawn)" if hidden else ""
+    axes.set(xlabel="time (s)", xlim=(0, horizon_s * 1.01))
+    axes.set_title(f"Schedule: a block is a local training, a diamond its merge{more}")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        whole = Path(folder) / path.name
+        figure.savefig(whole, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+        whole.replace(path)

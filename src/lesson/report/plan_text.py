@@ -1,0 +1,130 @@
+"""A plan in the terminal: the tiers, the round lengths, the first rounds as in the paper's Fig. 2, other deadlines."""
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lesson.plan import Plan
+from lesson.report.palette import tier_colours
+from lesson.simulate import first_tier_note
+
+MAX_TIERS_SHOWN = 14
+MIN_ROUND_WIDTH, MAX_ROUND_WIDTH = 3, 9
+
+
+def print_plan(plan: Plan, title: str, caveats: list[str], console: Console) -> None:
+    """Print everything a plan says."""
+    console.print(Text(title, style="bold"))
+    console.print()
+    console.print(_tier_table(plan))
+    console.print(_round_lengths(plan))
+    console.print()
+    console.print(_schedule(plan, console))
+    console.print()
+    console.print(_deadline_table(plan))
+    for note in _notes(plan) + caveats:
+        console.print(Text.assemble(("note: ", "yellow"), note))
+
+
+def _tier_table(plan: Plan) -> RenderableType:
+    table = Table(title="Tiers", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("tier", "clients", "share", "latency (s)", "uploads every", "uploads / 1000 s"):
+        table.add_column(heading, justify="right")
+    colours = tier_colours(len(plan.tier_rows))
+    for row, colour in list(zip(plan.tier_rows, colours, strict=True))[:MAX_TIERS_SHOWN]:
+        spread = f"{row.fastest_s:.1f} – {row.slowest_s:.1f}" if len(row.clients) > 1 else f"{row.fastest_s:.1f}"
+        every = "round" if row.tier == 1 else f"{row.tier} rounds"
+        share = f"{len(row.clients) / len(plan.fleet):.0%}"
+        tier = Text(f"{row.tier}", style=colour)
+        table.add_row(tier, f"{len(row.clients)}", share, spread, every, f"{row.uploads_per_1000s:.4g}")
+    return Group(table, *_more_tiers(plan))
+
+
+def _round_lengths(plan: Plan) -> Text:
+    lesson, fedavg, fedcs = (plan.round_s[name] for name in ("lesson", "fedavg", "fedcs"))
+    in_tier_1 = int(np.count_nonzero(plan.tiers == 1))
+    told = f"{fedcs:.4g} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else _why_no_fedcs(plan)
+    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {lesson:.4g} s   FedAvg {fedavg:.4g} s   FedCS {told}")
+
+
+def _why_no_fedcs(plan: Plan) -> str:
+    return "needs a finite deadline" if np.any(plan.tiers == 1) else "has nobody: tier 1 is empty"
+
+
+def _schedule(plan: Plan, console: Console) -> RenderableType:
+    """One row per tier: a block per local training, a mark at each merge."""
+    block, mark = "━", "◆"
+    labels = [f"tier {row.tier} × {len(row.clients)}" for row in plan.tier_rows[:MAX_TIERS_SHOWN]]
+    indent = max(len(label) for label in [*labels, "time (s)"]) + 2
+    width = max(console.width - indent - 1, MIN_ROUND_WIDTH)
+    shown = plan.rounds[: width // MIN_ROUND_WIDTH]
+    cell = min(width // len(shown), MAX_ROUND_WIDTH)
+    merged = [set(np.unique(plan.tiers[record.merged]).tolist()) for record in shown]
+    lines = [
+        Text(f"First {len(shown)} rounds: a line is a local training, {mark} its merge", style="bold"),
+        Text("time (s)".ljust(indent) + _time_axis([record.end_s for record in shown], cell), style="dim"),
+    ]
+    for label, row, colour in zip(labels, plan.tier_rows, tier_colours(len(plan.tier_rows)), strict=False):
+        bar = "".join(block * (cell - 1) + (mark if row.tier in tiers else block) for tiers in merged)
+        lines.append(Text.assemble(label.ljust(indent), (bar, colour)))
+    return Group(*lines, *_more_tiers(plan))
+
+
+def _time_axis(ends_s: list[float], cell: int) -> str:
+    """Round ends in seconds, each right-aligned under its mark, as many as fit."""
+    axis = ""
+    for index, end_s in enumerate(ends_s):
+        label = f"{end_s:.4g}"
+        room = (index + 1) * cell - len(axis)
+        if room > len(label):
+            axis += label.rjust(room)
+    return axis
+
+
+def _deadline_table(plan: Plan) -> Table:
+    table = Table(title="Other deadlines", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in (
+        "deadline\n(s)",
+        "tiers",
+        "round\n(s)",
+        "updates\n/1000 s",
+        "stale\nversions",
+        "served",
+        "served\nby FedCS",
+        "J per\nupdate",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    slowest_s = plan.fleet.slowest_s
+    for row in plan.deadlines:
+        name = f"{row.deadline_s:.4g}" + ("*" if row.promoted else "")
+        if row.deadline_s == slowest_s:
+            name = f"slowest {name}"
+        joules = "–" if row.joules_per_update is None else f"{row.joules_per_update:.3g}"
+        table.add_row(
+            name,
+            f"{row.num_tiers}",
+            f"{row.round_s:.4g}",
+            f"{row.updates_per_1000s:.4g}",
+            f"{row.staleness:.2f}",
+            f"{row.served:.0%}",
+            f"{row.served_by_fedcs:.0%}",
+            joules,
+            style="bold" if row.deadline_s == plan.deadline_s else "",
+        )
+    return table
+
+
+def _more_tiers(plan: Plan) -> list[Text]:
+    more = len(plan.tier_rows) - MAX_TIERS_SHOWN
+    return [Text(f"… and {more} slower tiers, up to tier {plan.tier_rows[-1].tier}", style="dim")] if more > 0 else []
+
+
+def _notes(plan: Plan) -> list[str]:
+    notes = [note] if (note := first_tier_note(plan.fleet)) else []
+    if any(row.promoted for row in plan.deadlines):
+        notes.append("* tier 1 would be empty: the fastest client is taken to meet that deadline")
+    if plan.num_unreachable:
+        notes.append(f"{plan.num_unreachable} of {len(plan.fleet)} clients cannot be reached and are in no tier")
+    return notes

@@ -1,0 +1,188 @@
+"""The setting of a simulation: every parameter of the paper, its two presets, and the clients drawn from it."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from lesson.arrays import FloatArray, IntArray
+from lesson.errors import InputError, unknown
+from lesson.streams import stream
+
+MAX_CLIENTS = 10_000_000
+
+
+def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"must be [low, high] with low <= high, got [{bounds[0]}, {bounds[1]}]")
+    return bounds
+
+
+Positive = Annotated[float, Field(gt=0, strict=True)]
+Unbounded = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=True)]
+Finite = Annotated[float, Field(strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+Range = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
+CountRange = Annotated[tuple[Count, Count], AfterValidator(_ordered)]
+
+# What the paper's text says and its authors' code does otherwise; the defaults below are the code's.
+PRINTED: dict[str, Any] = {
+    "power_w": 1.0,
+    "noise_dbm": -94.0,
+    "cycles_per_sample": (3e5, 5e5),
+    "latency_samples": 1000,
+    "weighting": "samples",
+    "split": "dirichlet-per-client",
+    "lr_cap": math.inf,
+    "ensure_first_tier": False,
+}
+PRESETS: dict[str, dict[str, Any]] = {"released": {}, "printed": PRINTED}
+
+
+class Scenario(BaseModel):
+    """All parameters of the paper's simulation, checked when made. `preset` fills in what is not given."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    preset: str = Field("released", description="where unstated values come from: released or printed")
+    num_clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS, strict=True)] = Field(50, description="clients in the area")
+    area_km: Positive = Field(2.0, description="side of the square; the base station is at its centre")
+    samples_per_client: Count | CountRange = Field(1000, description="training samples a client holds, or [low, high]")
+
+    power_w: Positive = Field(0.1, description="transmit power p of a client")
+    noise_dbm: Finite = Field(-100.0, description="noise and inter-cell interference N0")
+    bandwidth_hz: Positive = Field(30e3, description="band b of each client")
+    model_bits: Positive = Field(100e3, description="size s of an uploaded model")
+    path_loss_1km_db: Finite = Field(128.1, description="path loss at 1 km")
+    path_loss_slope_db: Finite = Field(37.6, description="path loss per decade of distance")
+
+    cpu_hz: Range = Field((0.8e9, 3e9), description="CPU frequency f, uniform in [low, high]")
+    cycles_per_sample: Range = Field((3e8, 5e8), description="cycles C to train on a sample, uniform in [low, high]")
+    theta: Positive = Field(1.0, description="θ of the number of local iterations θ·log2(1/ε)")
+    epsilon: Annotated[float, Field(gt=0, lt=1, strict=True)] = Field(0.05, description="ε of the same")
+    latency_samples: Count | Literal["processed"] = Field(
+        20, description="samples the compute latency is charged for; 'processed': those the local work sees"
+    )
+    energy_kappa: Positive = Field(1e-28, description="κ of the compute energy κ·f²·cycles")
+
+    deadline_s: Unbounded = Field(20.0, description="deadline τ of a round")
+    ensure_first_tier: Flag = Field(True, description="take the fastest client as τ when tier 1 would be empty")
+
+    batch_size: Count = Field(20, description="samples in a minibatch")
+    local_steps: Count = Field(1, description="minibatches of local work")
+    local_epochs: Annotated[int, Field(ge=0, strict=True)] = Field(
+        0, description="passes over the client's data instead of local_steps, unless 0"
+    )
+    learning_rate: Positive = Field(0.1, description="step size δ")
+    lr_cap: Unbounded = Field(1.0, description="upper bound of the scaled step size; inf for none")
+    weighting: Literal["uniform", "samples"] = Field("uniform", description="what a client counts for in a merge")
+    split: Literal["dirichlet-per-class", "dirichlet-per-client", "iid"] = Field(
+        "dirichlet-per-class", description="how the data set is divided among clients"
+    )
+    beta: Positive = Field(1.0, description="concentration β of the Dirichlet split")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise InputError(_one_line(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_preset(cls, values: dict[str, Any]) -> dict[str, Any]:
+        name = values.get("preset", "released")
+        if not isinstance(name, str) or name not in PRESETS:
+            raise unknown("preset", str(name), PRESETS)
+        return PRESETS[name] | values
+
+    @property
+    def local_iterations(self) -> float:
+        """θ·log2(1/ε): how often the local work passes over its samples, Eq. (4)."""
+        return self.theta * math.log2(1 / self.epsilon)
+
+    def caveats(self) -> list[str]:
+        """What a user should know before trusting numbers from these settings, a line each."""
+        work = ("batch_size", "local_steps", "local_epochs")
+        preset = Scenario(preset=self.preset)
+        changed = [f"{name} = {getattr(self, name)}" for name in work if getattr(self, name) != getattr(preset, name)]
+        if changed and self.latency_samples != "processed":
+            return [
+                f"{', '.join(changed)} does not change the compute latency, which is charged for "
+                f'{self.latency_samples} samples; latency_samples = "processed" makes it follow the local work'
+            ]
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """The clients of a scenario, one row each; arrays are (num_clients,). The base station is at (0, 0)."""
+
+    x_km: FloatArray
+    y_km: FloatArray
+    power_w: FloatArray
+    cpu_hz: FloatArray
+    cycles_per_sample: FloatArray
+    num_samples: IntArray
+
+    def __len__(self) -> int:
+        return len(self.x_km)
+
+    @property
+    def distance_km(self) -> FloatArray:
+        """Distance d to the base station, (num_clients,)."""
+        return np.hypot(self.x_km, self.y_km)
+
+
+def draw_population(scenario: Scenario, num_clients: int | None = None, seed: int = 0) -> Population:
+    """Clients uniform in the square, with uniform CPU and cycles. A client is the same in a larger population."""
+    count = scenario.num_clients if num_clients is None else num_clients
+    if not 1 <= count <= MAX_CLIENTS:
+        raise InputError(f"num_clients must be 1 to {MAX_CLIENTS}, got {count}")
+    if seed < 0:
+        raise InputError(f"seed must be >= 0, got {seed}")
+
+    def uniform(what: str, low: float, high: float) -> FloatArray:
+        return low + (high - low) * stream(seed, f"population/{what}").random(count)
+
+    half = scenario.area_km / 2
+    samples = scenario.samples_per_client
+    low, high = samples if isinstance(samples, tuple) else (samples, samples)
+    return Population(
+        x_km=uniform("x", -half, half),
+        y_km=uniform("y", -half, half),
+        power_w=np.full(count, scenario.power_w),
+        cpu_hz=uniform("cpu", *scenario.cpu_hz),
+        cycles_per_sample=uniform("cycles", *scenario.cycles_per_sample),
+        num_samples=np.minimum(uniform("samples", low, high + 1).astype(np.int64), high),
+    )
+
+
+def _one_line(error: ValidationError) -> str:
+    """What pydantic found first, as "name must be X, got Y"."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and part in Scenario.model_fields)
+    kind, context, got = first["type"], first.get("ctx", {}), first["input"]
+    if kind == "extra_forbidden":
+        return str(unknown("setting", str(first["loc"][0]), Scenario.model_fields))
+    if kind == "value_error":
+        return f"{name} {context['error']}".strip()
+    wanted = {
+        "greater_than": f"> {context.get('gt', 0):g}",
+        "greater_than_equal": f">= {context.get('ge', 0):g}",
+        "less_than": f"< {context.get('lt', 0):g}",
+        "less_than_equal": f"<= {context.get('le', 0):g}",
+        "finite_number": "a finite number",
+        "float_type": "a number",
+        "int_type": "a whole number",
+        "bool_type": "true or false",
+        "literal_error": f"{context.get('expected')}",
+    }
+    if name in ("samples_per_client", "latency_samples"):
+        other = "[low, high]" if name == "samples_per_client" else "'processed'"
+        return f"{name} must be a whole number >= 1 or {other}, got {got!r}"
+    if name in ("cpu_hz", "cycles_per_sample") and kind not in wanted:
+        return f"{name} must be [low, high], got {got!r}"
+    return f"{name} must be {wanted.get(kind, first['msg'])}, got {got!r}"

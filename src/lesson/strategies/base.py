@@ -1,0 +1,182 @@
+"""What a strategy sees and what it answers. It never touches a tensor or a clock.
+
+Clients are numbered 0 … num_clients − 1. A client works on at most one update at a time; one that has arrived but is
+not merged yet waits at the server, and its client may start again meanwhile. Rounds count from 1, model versions
+from 0; a version is made by every round that merges something. Staleness counts versions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+
+from lesson.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ServerView:
+    """All a server can know when a round opens or closes; arrays are (num_clients,) and read-only."""
+
+    round: int
+    version: int
+    now_s: float
+    num_connected: int
+    """Clients that are idle or busy; the others cannot be reached."""
+    compute_s: FloatArray
+    upload_s: FloatArray
+    latency_s: FloatArray
+    """The server's estimates, not the truth. A fleet from a file may know the total alone: the parts are NaN then."""
+    num_samples: IntArray
+    client_weight: FloatArray
+    """What a client counts for in an average, before normalising."""
+    idle: BoolArray
+    """Connected and not working."""
+    waiting: IntArray
+    """How many updates of a client have arrived and are neither merged nor dropped."""
+    freed: IntArray
+    """Ids to look at again when a round opens: they became idle, or an update of theirs left the server, since the
+    last one did. Sorted; in the first round everybody connected; empty in `merge`. Work that follows these ids does
+    not grow with the fleet."""
+    started_round: IntArray
+    started_s: FloatArray
+    """When a client last started; 0 and NaN before."""
+    signals: Mapping[str, Any]
+    """What the strategy says it `needs`, where somebody provides it: accuracy, client_accuracy, update_norm, …"""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Updates:
+    """Pieces of client work, one row each; arrays are (num_updates,), in the order of arrival."""
+
+    id: IntArray
+    client: IntArray
+    base_version: IntArray
+    started_round: IntArray
+    started_s: FloatArray
+    expected_s: FloatArray
+    """Seconds the server expected the work to take when it started."""
+    arrived_s: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def __getitem__(self, rows: BoolArray | IntArray) -> Self:
+        return type(self)(*(getattr(self, name)[rows] for name in self.__slots__))
+
+    @classmethod
+    def join(cls, first: "Updates", second: "Updates") -> "Updates":
+        """The rows of both."""
+        if not len(first) or not len(second):
+            return second if len(second) else first
+        return cls(*(np.concatenate([getattr(first, name), getattr(second, name)]) for name in cls.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The round closes at this time."""
+
+    by_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """The round closes when this many updates have arrived in it, or at `by_s`."""
+
+    count: int
+    by_s: float = np.inf
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AllOf:
+    """The round closes when none of these clients works any more, or at `by_s`."""
+
+    clients: IntArray
+    by_s: float = np.inf
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AnyOf:
+    """The round closes when nobody of one of these groups works any more, or at `by_s`. Idle groups do not count."""
+
+    groups: Sequence[IntArray]
+    by_s: float = np.inf
+
+
+Closing = Deadline | Arrivals | AllOf | AnyOf
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RoundPlan:
+    """Who starts now, how hard they train, and what closes the round."""
+
+    starts: IntArray
+    """Idle clients that get the newest model now."""
+    closes: Closing
+    lr_scale: FloatArray | float = 1.0
+    """Factor of the step size, one per start or one for all."""
+    local_steps: IntArray | None = None
+    """Minibatches, one per start; the compute time follows. None: the usual local work."""
+    uploads: Literal["parallel", "in-turn"] = "parallel"
+    """In turn: one channel, used in the order of `starts`."""
+    drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
+    """Busy clients whose work nobody waits for any more. They are idle at once and may be among `starts`."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Slots:
+    """Group means the server keeps by name between merges, and what each of them counts for in the new model.
+
+    `names` has one slot per merged update: a named slot becomes the weighted sum of its updates (the merge's weights,
+    which sum to at most 1 in each slot). Then the slots in `weights`, those filled earlier too, stand in for single
+    updates in the merge's formula. A slot that was never filled holds the initial model.
+    """
+
+    names: Sequence[str]
+    weights: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Merge:
+    """Which of the updates that wait at the server enter the model, and how. The rest goes on waiting.
+
+    models:  w ← (1 − Σa)·w + Σ a·m
+    updates: w ← w + Σ a·(m − its base)
+    """
+
+    updates: IntArray
+    """Their ids."""
+    weights: FloatArray
+    of: Literal["models", "updates"] = "models"
+    slots: Slots | None = None
+    drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
+    """Ids of waiting updates that are never merged."""
+
+
+class Strategy(Protocol):
+    """Decides who trains, when a round ends and what is merged. A small value with four functions."""
+
+    needs: ClassVar[frozenset[str]]
+    """Signals this strategy wants to see in its view."""
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        """What happens in the round that begins now."""
+        ...
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        """What to do with all the updates that wait at the server when the round has closed."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What has to survive a restart: small, JSON."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        ...
+
+
+def average(view: ServerView, updates: Updates, drops: IntArray = NO_CLIENTS) -> Merge:
+    """The merge of Eq. (10): models weighted by what their clients count for, normalised to 1."""
+    weights = view.client_weight[updates.client]
+    return Merge(updates.id, weights / weights.sum() if len(updates) else weights, drops=drops)

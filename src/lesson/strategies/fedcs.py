@@ -1,0 +1,49 @@
+"""FedCS as the LESSON paper compares with it (Yu et al., Section V): tier 1 alone, rounds of τ.
+
+Clients expected to arrive within the deadline start in every round; the others never do. The round closes at k·τ.
+Who started in the round and has arrived is merged, weighted by its data. Whoever is late is rejected.
+
+Nishio and Yonetani's own FedCS (2019) schedules uploads on a shared channel and is a different strategy.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lesson.errors import InputError
+from lesson.strategies.base import Deadline, Merge, RoundPlan, ServerView, Updates, average
+from lesson.tiers import assign_tiers, check_deadline
+
+
+@dataclass
+class FedCS:
+    """Only clients faster than the deadline."""
+
+    deadline_s: float
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        if math.isinf(check_deadline(self.deadline_s)):
+            raise InputError("deadline_s must be finite for fedcs, got inf; fedavg waits for everybody")
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        ready = view.freed[view.idle[view.freed]]
+        starts = ready[assign_tiers(view.latency_s[ready], self.deadline_s) == 1]
+        if view.round == 1 and not len(starts):
+            raise InputError(
+                f"fedcs has nobody to train: no client is within deadline_s = {self.deadline_s:g}; "
+                f"the fastest takes {view.latency_s.min():.4g} s, take a longer deadline or ensure_first_tier = true"
+            )
+        return RoundPlan(starts, Deadline(view.round * self.deadline_s))
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        in_time = arrived.started_round == view.round
+        return average(view, arrived[in_time], drops=arrived.id[~in_time])
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass

@@ -1,0 +1,64 @@
+"""Worked values of Eq. (5) and (6) at 30 kHz and 100 kbit.
+
+released, d = 1 km: path loss 128.1 + 37.6·log10(1) = 128.1 dB; gain 10^-12.81 = 1.548817e-13; received
+0.1 W · 1.548817e-13 = 1.548817e-14 W over N0 = 10^((-100-30)/10) = 1e-13 W gives 0.1548817; rate
+30000·log2(1.1548817) = 6232.35 bit/s; upload 100000 / 6232.35 = 16.0453 s.
+"""
+
+import numpy as np
+import pytest
+
+from lesson.errors import InputError
+from lesson.radio import gain, log_distance_path_loss_db, rate_bps, signal_to_noise, upload_s, watts
+
+
+def one(value: float) -> np.ndarray:
+    return np.array([value])
+
+
+def path_loss(distance_km: float) -> np.ndarray:
+    return log_distance_path_loss_db(one(distance_km), 128.1, 37.6)
+
+
+def upload(distance_km: float, power_w: float, noise_dbm: float) -> float:
+    snr = signal_to_noise(one(power_w), gain(path_loss(distance_km)), watts(noise_dbm))
+    return float(upload_s(100e3, rate_bps(30e3, snr))[0])
+
+
+def test_each_step_at_one_kilometre() -> None:
+    assert path_loss(1.0)[0] == pytest.approx(128.1, rel=1e-12)
+    assert gain(one(128.1))[0] == pytest.approx(1.548817e-13, rel=1e-6)
+    assert watts(-100) == pytest.approx(1e-13, rel=1e-12)
+    assert watts(30) == pytest.approx(1.0, rel=1e-12)
+    assert signal_to_noise(one(0.1), one(1.548817e-13), 1e-13)[0] == pytest.approx(0.154882, rel=1e-5)
+    assert rate_bps(30e3, one(0.154882))[0] == pytest.approx(6232.35, rel=1e-5)
+    assert upload_s(100e3, one(6232.35))[0] == pytest.approx(16.0453, rel=1e-5)
+
+
+def test_path_loss_grows_by_its_slope_per_decade() -> None:
+    assert path_loss(0.1)[0] == pytest.approx(128.1 - 37.6)
+    assert path_loss(10.0)[0] == pytest.approx(128.1 + 37.6)
+
+
+@pytest.mark.parametrize(
+    ("distance_km", "power_w", "noise_dbm", "expected_s"),
+    [(1.0, 0.1, -100, 16.0453), (0.5, 0.1, -100, 2.04312), (1.0, 1.0, -94, 7.03096)],
+)
+def test_upload_time(distance_km: float, power_w: float, noise_dbm: float, expected_s: float) -> None:
+    assert upload(distance_km, power_w, noise_dbm) == pytest.approx(expected_s, rel=1e-5)
+
+
+def test_a_weak_signal_is_not_rounded_to_none() -> None:
+    # log2(1 + x) = x / ln 2 for tiny x: 30000 · 1e-20 / 0.693147 = 4.32809e-16 bit/s, not 0.
+    assert rate_bps(30e3, one(1e-20))[0] == pytest.approx(4.32809e-16, rel=1e-5)
+
+
+def test_no_signal_takes_forever() -> None:
+    assert rate_bps(30e3, one(0.0))[0] == 0
+    assert upload_s(100e3, one(0.0))[0] == np.inf
+    assert signal_to_noise(one(1.0), one(1.0), watts(1e6))[0] == 0
+
+
+def test_a_client_at_the_base_station_is_named() -> None:
+    with pytest.raises(InputError, match=r"distance_km must be > 0, got 0.0 for client 1; .* move the client"):
+        log_distance_path_loss_db(np.array([1.0, 0.0]), 128.1, 37.6)

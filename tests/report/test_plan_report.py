@@ -1,0 +1,97 @@
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from rich.console import Console
+
+from lesson import Fleet, InputError, Scenario, draw_fleet
+from lesson.plan import make_plan
+from lesson.report.palette import tier_colours
+from lesson.report.plan_figure import draw_plan
+from lesson.report.plan_text import print_plan
+from support import make_fleet
+
+
+def text(fleet: Fleet, deadline_s: float, width: int = 80, num_rounds: int = 12, first_tier: bool = True) -> str:
+    console = Console(file=io.StringIO(), width=width, legacy_windows=False)
+    plan = make_plan(fleet, deadline_s, ensure_first_tier=first_tier, num_rounds=num_rounds)
+    print_plan(plan, "title", ["a caveat"], console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_schedule_is_drawn_like_the_papers() -> None:
+    shown = text(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, width=75, num_rounds=12)
+    bars = {line.split(" × ")[0]: line[12:] for line in shown.splitlines() if " × " in line}
+    for tier in range(1, 5):
+        assert bars[f"tier {tier}"] == ("━" * (5 * tier - 1) + "◆") * (12 // tier)
+
+
+def test_the_tables_hold_the_numbers() -> None:
+    shown = text(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0)
+    assert "LESSON 10 s   FedAvg 38 s   FedCS 10 s for 1 of 4 clients" in shown
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["3", "1", "25%", "30.0", "3", "rounds", "33.33"] in rows
+    assert ["slowest", "38", "1", "38", "105.3", "0.00", "100%", "100%", "27.5"] in rows
+    assert "note: a caveat" in shown
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 200])
+@pytest.mark.parametrize("deadline_s", [0.001, 1.0, 10.0, 100.0, np.inf])
+def test_any_width_and_deadline_prints(width: int, deadline_s: float) -> None:
+    shown = text(draw_fleet(Scenario(), seed=1), deadline_s, width)
+    assert max(len(line) for line in shown.splitlines()) <= width
+
+
+def test_many_tiers_are_cut_and_said_so() -> None:
+    assert "… and 16 slower tiers, up to tier 74" in text(draw_fleet(Scenario()), 1.0)
+
+
+def test_notes_tell_of_unreachable_and_promoted_clients() -> None:
+    shown = text(make_fleet([12.0, 25.0, np.inf]), 10.0, width=120)
+    assert "note: tier 1 would be empty: the fastest client, 0, is taken as 10 s instead of 12 s" in shown
+    assert "note: 1 of 3 clients cannot be reached and are in no tier" in shown
+    assert "FedCS has nobody: tier 1 is empty" in text(make_fleet([12.0]), 10.0, first_tier=False)
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
+def test_figures_are_written_whole(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"plan.{suffix}"
+    draw_plan(make_plan(draw_fleet(Scenario()), 20.0, ensure_first_tier=True), "title", path)
+    assert path.read_bytes()[:4] in (b"\x89PNG", b"%PDF", b"<?xm")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_figures_show_every_tier(tmp_path: Path) -> None:
+    """Each tier's colour covers a good part of the picture: a block of the schedule and its clients."""
+    plan = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, ensure_first_tier=True)
+    draw_plan(plan, "title", tmp_path / "plan.png")
+    pixels = (imread(tmp_path / "plan.png")[..., :3] * 255).round().astype(int)
+    for colour in tier_colours(4):
+        wanted = [int(colour[index : index + 2], 16) for index in (1, 3, 5)]
+        assert np.mean(np.all(np.abs(pixels - wanted) <= 2, axis=-1)) > 0.01, colour
+
+
+@pytest.mark.parametrize("fleet", [make_fleet([7.0]), make_fleet([7.0, 7.0, np.inf]), draw_fleet(Scenario(), 6000)])
+@pytest.mark.parametrize("deadline_s", [0.01, 7.0, np.inf])
+def test_odd_fleets_are_drawn(tmp_path: Path, fleet: Fleet, deadline_s: float) -> None:
+    draw_plan(make_plan(fleet, deadline_s, ensure_first_tier=True), "title", tmp_path / "plan.png")
+    assert imread(tmp_path / "plan.png").shape[:2] == (1120, 1600)
+
+
+def test_figures_that_cannot_be_written(tmp_path: Path) -> None:
+    plan = make_plan(make_fleet([5.0]), 10.0, ensure_first_tier=True)
+    with pytest.raises(InputError, match=r"figure must end in .png, .pdf, .svg, got"):
+        draw_plan(plan, "title", tmp_path / "plan.gif")
+    with pytest.raises(InputError, match=r"the folder '.*none' does not exist; make it first"):
+        draw_plan(plan, "title", tmp_path / "none" / "plan.png")
+    (tmp_path / "taken.png").mkdir()
+    with pytest.raises(InputError, match="is not a file one may write"):
+        draw_plan(plan, "title", tmp_path / "taken.png")
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+def test_tiers_have_colours_of_their_own(count: int) -> None:
+    assert len(set(tier_colours(count))) == count

@@ -1,0 +1,140 @@
+"""What every strategy must keep, whatever it decides."""
+
+import inspect
+import json
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sketches import SKETCHES, FedATSketch, FedBuffSketch
+
+from lesson import Fleet, Simulation
+from lesson.strategies import STRATEGIES
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
+from support import make_fleet
+
+
+def make(kind: type[Any]) -> Any:
+    """A strategy with its defaults, and a deadline of 10 s where it must have one."""
+    needed = [
+        name
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.default is inspect.Parameter.empty
+    ]
+    assert set(needed) <= {"deadline_s"}, f"{kind.__name__} cannot be made from a deadline alone"
+    return kind(**dict.fromkeys(needed, 10.0))
+
+
+KINDS = [*STRATEGIES.values(), *SKETCHES]
+everyone = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+fleets = st.lists(st.floats(0.1, 100), max_size=9).map(lambda latencies: make_fleet([*latencies, 3.0, 15.0, 25.0]))
+
+
+class Watched:
+    """A strategy, with everything it decided kept and checked as it goes."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy, self.needs = strategy, strategy.needs
+        self.plans: list[RoundPlan] = []
+        self.seen: dict[int, int] = {}
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        plan = self.strategy.open_round(view, rng)
+        dropped = np.isin(np.arange(len(view.idle)), plan.drops)
+        assert np.all(view.idle[plan.starts] | dropped[plan.starts]), "started while busy"
+        assert len(np.unique(plan.starts)) == len(plan.starts)
+        assert np.all(np.asarray(plan.lr_scale) > 0)
+        assert np.size(plan.lr_scale) in (1, len(plan.starts))
+        with pytest.raises(ValueError, match="read-only"):
+            view.idle[0] = False
+        self.plans.append(plan)
+        return plan
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        assert np.all(arrived.arrived_s <= view.now_s * (1 + 1e-12)), "shown before arriving"
+        assert np.all(arrived.base_version <= view.version)
+        merge = self.strategy.merge(view, arrived)
+        assert np.all(merge.weights >= 0)
+        if merge.of == "models" and merge.slots is None:
+            assert merge.weights.sum() <= 1 + 1e-9
+        if merge.slots is not None:
+            assert len(merge.slots.names) == len(merge.updates)
+            assert sum(merge.slots.weights.values()) <= 1 + 1e-9
+        for update in merge.updates.tolist():
+            assert update not in self.seen, "merged twice"
+            self.seen[update] = view.round
+        return merge
+
+    def state(self) -> dict[str, Any]:
+        return self.strategy.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.strategy.restore(state)
+
+
+def run(strategy: Any, fleet: Fleet, rounds: int = 25) -> tuple[Simulation, list[Any]]:
+    simulation = Simulation(strategy, fleet)
+    return simulation, [simulation.step() for _ in range(rounds)]
+
+
+@everyone
+@settings(max_examples=25)
+@given(fleet=fleets)
+def test_nobody_starts_busy_or_is_merged_early_or_twice_and_time_moves_forward(kind: type[Any], fleet: Fleet) -> None:
+    _, records = run(Watched(make(kind)), fleet)
+    for before, after in pairwise(records):
+        assert after.start_s == before.end_s
+        assert after.end_s >= after.start_s
+        assert after.version - before.version == bool(len(after.merged))
+    assert records[-1].end_s > 0
+    for record in records:
+        assert np.all(record.staleness >= 0)
+        assert record.bytes_up == 12_500 * record.uploads
+        assert record.bytes_down == 12_500 * len(record.started)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not FedBuffSketch], ids=lambda kind: kind.__name__)
+@settings(max_examples=25)
+@given(fleet=st.lists(st.integers(1, 10**6), min_size=3, max_size=9, unique=True), data=st.data())
+def test_relabelled_clients_give_the_relabelled_plan(kind: type[Any], fleet: list[int], data: st.DataObject) -> None:
+    """For strategies that draw nothing."""
+    latencies = [latency / 1e4 for latency in fleet] + [3.00005, 15.00005, 25.00005]
+    relabel = np.array(data.draw(st.permutations(range(len(latencies)))))
+    there = np.empty(len(latencies))
+    there[relabel] = latencies
+    _, records = run(make(kind), make_fleet(latencies), rounds=10)
+    _, relabelled = run(make(kind), make_fleet(there.tolist()), rounds=10)
+    for record, other in zip(records, relabelled, strict=True):
+        assert record.end_s == other.end_s
+        assert set(relabel[record.started]) == set(other.started)
+        assert set(relabel[record.merged]) == set(other.merged)
+
+
+@everyone
+def test_state_survives_json(kind: type[Any]) -> None:
+    fleet = make_fleet([3.0, 15.0, 25.0])
+    strategy = make(kind)
+    run(strategy, fleet, rounds=5)
+    restored = make(kind)
+    restored.restore(json.loads(json.dumps(strategy.state(), allow_nan=False)))
+    assert restored.state() == strategy.state()
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_registered_strategies_explain_themselves(name: str) -> None:
+    kind = STRATEGIES[name]
+    assert kind.__doc__
+    assert "\n" not in kind.__doc__
+    assert inspect.getmodule(kind).__doc__  # type: ignore[union-attr]
+
+
+def test_fedat_sketch_counts_its_merges() -> None:
+    """Tiers at 3, 15 and 25 s: by 30 s tier 0 has merged ten times, tier 1 twice, tier 2 once."""
+    strategy = FedATSketch()
+    simulation = Simulation(strategy, make_fleet([3.0, 15.0, 25.0]))
+    while simulation.now_s < 30:
+        simulation.step()
+    assert strategy.merges == {0: 10, 1: 2, 2: 1}

@@ -1,0 +1,124 @@
+"""What LESSON does when estimates are not the truth, and its limits."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lesson import FedAvg, FedCS, Lesson, assign_tiers, due, simulate
+from lesson.strategies.base import ServerView, Updates
+from support import make_fleet
+
+
+def view(round: int, now_s: float | None = None) -> ServerView:
+    nothing = np.zeros(3)
+    return ServerView(
+        round=round,
+        version=round,
+        now_s=10.0 * round if now_s is None else now_s,
+        num_connected=3,
+        compute_s=nothing,
+        upload_s=nothing,
+        latency_s=np.full(3, 15.0),
+        num_samples=np.ones(3, dtype=np.int64),
+        client_weight=np.ones(3),
+        idle=np.ones(3, dtype=np.bool_),
+        waiting=np.ones(3, dtype=np.int64),
+        freed=np.arange(3),
+        started_round=np.ones(3, dtype=np.int64),
+        started_s=nothing,
+        signals={},
+    )
+
+
+def arrived(expected_s: list[float], started_round: list[int]) -> Updates:
+    count = len(expected_s)
+    return Updates(
+        id=np.arange(100, 100 + count),
+        client=np.arange(count),
+        base_version=np.zeros(count, dtype=np.int64),
+        started_round=np.array(started_round),
+        started_s=10.0 * (np.array(started_round) - 1),
+        expected_s=np.array(expected_s),
+        arrived_s=np.full(count, 1.0),
+    )
+
+
+def test_an_early_reply_waits_until_it_is_due() -> None:
+    """Expected to take 25 s, so tier 3: there in round 1 already, merged in round 3."""
+    updates = arrived([25.0], started_round=[1])
+    merges = [Lesson(10.0).merge(view(round), updates).updates.tolist() for round in (1, 2, 3)]
+    assert merges == [[], [], [100]]
+
+
+@pytest.mark.parametrize(("late", "merged", "dropped"), [("merge", [100, 101], []), ("drop", [101], [100])])
+def test_a_late_reply_is_merged_when_it_comes_or_dropped(late: Any, merged: list[int], dropped: list[int]) -> None:
+    """In round 3: expected within 10 s of round 1, so due two rounds ago; and one that is due now."""
+    merge = Lesson(10.0, late=late).merge(view(3), arrived([10.0, 30.0], started_round=[1, 1]))
+    assert merge.updates.tolist() == merged
+    assert merge.drops.tolist() == dropped
+
+
+def test_fedcs_rejects_who_is_late() -> None:
+    merge = FedCS(10.0).merge(view(3), arrived([10.0, 10.0], started_round=[2, 3]))
+    assert merge.updates.tolist() == [101]
+    assert merge.drops.tolist() == [100]
+
+
+latency_lists = st.lists(st.floats(0.5, 200), min_size=1, max_size=12)
+
+
+@given(latency_lists, st.floats(1, 10), st.integers(0, 2))
+def test_a_deadline_beyond_the_slowest_client_is_fedavg_to_the_bit(
+    latencies: list[float], factor: float, power: int
+) -> None:
+    deadline_s = [max(latencies), factor * max(latencies), math.inf][power]
+    fleet = make_fleet(latencies)
+    for lesson, fedavg in zip(
+        simulate(Lesson(deadline_s), fleet, rounds=8), simulate(FedAvg(), fleet, rounds=8), strict=True
+    ):
+        for name, value in vars(lesson).items():
+            assert np.array_equal(value, getattr(fedavg, name)), name
+
+
+@given(latency_lists, st.floats(0.7, 250))
+def test_the_schedule_is_equation_8(latencies: list[float], deadline_s: float) -> None:
+    fleet = make_fleet(latencies)
+    tiers = assign_tiers(fleet.latency_s, deadline_s)
+    for record in simulate(Lesson(deadline_s), fleet, rounds=30):
+        assert np.array_equal(np.sort(record.merged), np.flatnonzero(due(tiers, record.round)))
+        if tiers.max() > 1:
+            assert record.end_s == record.round * deadline_s
+
+
+@given(latency_lists, st.floats(0.7, 250))
+def test_staleness_is_at_most_the_tier_minus_one(latencies: list[float], deadline_s: float) -> None:
+    fleet = make_fleet(latencies)
+    tiers = assign_tiers(fleet.latency_s, deadline_s)
+    for record in simulate(Lesson(deadline_s), fleet, rounds=30):
+        assert np.all(record.staleness <= tiers[record.merged] - 1)
+        if np.any(tiers == 1):
+            assert np.array_equal(record.staleness, tiers[record.merged] - 1)
+
+
+def test_edges_hold_late_in_a_run() -> None:
+    """Latencies of exactly 1, 3 and 7 deadlines of 0.3 s keep their slots over 10,000 rounds, at times where a
+    running sum of 0.3 has long left the multiples of 0.3."""
+    fleet = make_fleet([0.3, 0.9, 2.1])
+    tiers = np.array([1, 3, 7])
+    for record in simulate(Lesson(0.3), fleet, rounds=10_000):
+        assert np.array_equal(np.sort(record.merged), np.flatnonzero(due(tiers, record.round)))
+        assert record.end_s == record.round * 0.3
+
+
+def test_the_grid_moves_with_a_round_that_closed_early() -> None:
+    """After a round that ended at 7 s the next deadlines are 17 s and 27 s; a restored strategy knows."""
+    rng = np.random.default_rng(0)
+    lesson, restored = Lesson(10.0), Lesson(10.0)
+    assert lesson.open_round(view(2, now_s=7.0), rng).closes.by_s == 17.0
+    restored.restore(lesson.state())
+    assert restored.open_round(view(3, now_s=17.0), rng).closes.by_s == 27.0
+    assert Lesson(10.0).open_round(view(3, now_s=20.0), rng).closes.by_s == 30.0

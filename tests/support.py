@@ -1,0 +1,22 @@
+"""Small fleets with round numbers."""
+
+import numpy as np
+
+from lesson.fleet import Fleet
+
+
+def make_fleet(latency_s: list[float], compute_share: float = 0.5, weight: list[float] | None = None) -> Fleet:
+    """A fleet of the given latencies; client i spends i + 1 joules on computing and 10·(i + 1) on sending."""
+    latencies = np.array(latency_s, dtype=float)
+    joules = np.arange(1.0, len(latencies) + 1)
+    return Fleet(
+        names=range(len(latencies)),
+        compute_s=compute_share * latencies,
+        upload_s=(1 - compute_share) * latencies,
+        latency_s=latencies,
+        compute_j=joules,
+        transmit_j=10 * joules,
+        num_samples=np.full(len(latencies), 100),
+        client_weight=np.ones(len(latencies)) if weight is None else np.array(weight, dtype=float),
+        local_steps=np.ones(len(latencies), dtype=np.int64),
+    )

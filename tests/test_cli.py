@@ -1,0 +1,196 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lesson import __version__
+from lesson.cli import COMMANDS, main
+
+COMMAND = [sys.executable, "-m", "lesson.cli"]
+
+
+def run(*argv: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, as a user has it."""
+    return subprocess.run(
+        [*COMMAND, *argv], capture_output=True, text=True, timeout=120, env=os.environ | (environment or {})
+    )
+
+
+def told(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
+    assert main(["plan", "--json", *argv]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_plan_prints_tables() -> None:
+    result = run("plan")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "50 clients (released, seed 0), deadline 20 s" in result.stdout
+    assert "Other deadlines" in result.stdout
+
+
+def test_json_holds_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = told(capsys, "--clients", "20", "--seed", "3", "--rounds", "5", "--deadline", "15")
+    assert len(plan["clients"]) == 20
+    assert list(plan["clients"][0]) == ["client", "compute_s", "upload_s", "latency_s", "tier"]
+    assert [list(tier) for tier in plan["tiers"]] == [["tier", "clients"]] * len(plan["tiers"])
+    assert list(plan["round_s"]) == ["lesson", "fedavg", "fedcs"]
+    assert [list(record) for record in plan["rounds"]] == [["round", "end_s", "tiers", "clients"]] * 5
+    assert [record["end_s"] for record in plan["rounds"]] == [15.0, 30.0, 45.0, 60.0, 75.0]
+
+
+def test_measured_latencies_give_the_tiers_written_down_by_hand(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "fleet.csv"
+    path.write_text("client,latency_s\nphone,0.3\ntablet,0.9\npi,2.1\nsensor,0.31\ngone,inf\n")
+    plan = told(capsys, "--latencies", str(path), "--deadline", "0.3", "--rounds", "3")
+    assert {client["client"]: client["tier"] for client in plan["clients"]} == {
+        "phone": 1,
+        "tablet": 3,
+        "pi": 7,
+        "sensor": 2,
+        "gone": None,
+    }
+    assert plan["clients"][0] == {
+        "client": "phone", "compute_s": None, "upload_s": None, "latency_s": 0.3, "tier": 1,
+    }  # fmt: skip
+    assert [record["clients"] for record in plan["rounds"]] == [["phone"], ["phone", "sensor"], ["phone", "tablet"]]
+    assert plan["unreachable"] == ["gone"]
+
+
+def test_a_measured_fleet_is_left_as_it_is_unless_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "slow.csv"
+    path.write_text("client,latency_s\na,15\nb,25\n")
+    fleet = ["--latencies", str(path), "--deadline", "10"]
+    assert told(capsys, *fleet)["promoted"] is None
+    assert told(capsys, *fleet)["round_s"]["fedcs"] is None
+    asked = told(capsys, *fleet, "--set", "scenario.ensure_first_tier=true")
+    assert asked["promoted"] == {"client": "a", "latency_s": 15.0}
+    assert told(capsys, "--deadline", "1")["promoted"] is not None
+
+
+def test_the_scenario_comes_from_preset_file_and_changes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    printed = told(capsys, "--scenario", "printed")
+    path = tmp_path / "mine.toml"
+    path.write_text('[scenario]\npreset = "printed"\ndeadline_s = 7\nnum_clients = 9\n')
+    from_file = told(capsys, "--scenario", str(path))
+    assert len(from_file["clients"]) == 9
+    assert from_file["round_s"]["lesson"] == 7.0
+    assert from_file["clients"] == [
+        client | {"tier": tier["tier"]} for client, tier in zip(printed["clients"], from_file["clients"], strict=False)
+    ]
+    changed = told(capsys, "--scenario", str(path), "--set", "scenario.deadline_s=8", "--clients", "4")
+    assert (len(changed["clients"]), changed["round_s"]["fedcs"]) == (4, 8.0)
+
+
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    first, second, other = run("plan", "--json"), run("plan", "--json"), run("plan", "--json", "--seed", "1")
+    assert first.stdout == second.stdout
+    assert first.stdout != other.stdout
+
+
+def test_an_infinite_deadline_is_fedavg(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = told(capsys, "--deadline", "inf")
+    assert plan["deadline_s"] is None
+    assert plan["round_s"]["lesson"] == plan["round_s"]["fedavg"]
+    assert plan["round_s"]["fedcs"] is None
+
+
+def test_a_figure_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.pdf"
+    assert main(["plan", "--figure", str(path)]) == 0
+    assert path.read_bytes().startswith(b"%PDF")
+    assert f"figure: {path}" in capsys.readouterr().out
+
+
+def test_local_work_that_latency_does_not_follow_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--set", "scenario.local_epochs=1"]) == 0
+    assert "note: local_epochs = 1 does not change the compute latency" in capsys.readouterr().out
+
+
+BAD = [
+    (["plan", "--deadline", "0"], "deadline_s must be > 0, got 0.0"),
+    (["plan", "--deadline", "-1"], "deadline_s must be > 0, got -1.0"),
+    (["plan", "--deadline", "nan"], "deadline_s must be > 0, got nan"),
+    (["plan", "--deadline", "soon"], "--deadline must be a number, got 'soon'"),
+    (["plan", "--deadline"], "--deadline must have a value, got none"),
+    (["plan", "--clients", "0"], "num_clients must be >= 1, got 0"),
+    (["plan", "--clients", "1.5"], "--clients must be a whole number, got '1.5'"),
+    (["plan", "--clients", "99999999999"], "num_clients must be <= 1e+07, got 99999999999"),
+    (["plan", "--seed", "-1"], "seed must be >= 0, got -1"),
+    (["plan", "--rounds", "0"], "rounds must be >= 1, got 0"),
+    (["plan", "--scenario", "relased"], "scenario 'relased' is unknown; did you mean 'released'?"),
+    (["plan", "--scenario", "none.toml"], "none.toml does not exist; scenario must be a preset"),
+    (["plan", "--latencies", "none.csv"], "none.csv does not exist; latencies must be a CSV file"),
+    (["plan", "--latencies", "x.csv", "--clients", "5"], "--clients must be left out with --latencies"),
+    (["plan", "--set", "scenario.powr_w=1"], "setting 'powr_w' is unknown; did you mean 'power_w'?"),
+    (["plan", "--set", "scenario.noise_dbm=1e5"], "no client can be reached: all 50 latencies are infinite"),
+    (["plan", "--set", "scenario.area_km=5e-324"], "distance_km must be > 0, got 0.0 for client"),
+    (["plan", "--figure", "plan.gif"], "figure must end in .png, .pdf, .svg, got 'plan.gif'"),
+    (["plan", "--figure", "nowhere/plan.png"], "figure cannot be written: the folder 'nowhere' does not exist"),
+    (["plan", "--dedline", "3"], "option '--dedline' is unknown; did you mean '--deadline'?"),
+    (["plan", "extra"], "option 'extra' is unknown; one of:"),
+    (["plam"], "command 'plam' is unknown; did you mean 'plan'? one of: plan, strategies"),
+    (["strategies", "leson"], "strategy 'leson' is unknown; did you mean 'lesson'? one of: fedavg, fedcs, lesson"),
+]
+
+
+@pytest.mark.parametrize(("argv", "message"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_bad_input_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argv: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith(f"lesson: {message}")
+    assert output.err.count("\n") == 1
+    assert output.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_input_in_a_process_of_its_own() -> None:
+    result = run("plan", "--deadline", "-1")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "lesson: deadline_s must be > 0, got -1.0\n"
+
+
+@pytest.mark.parametrize("command", [[], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+def test_help_fits_a_screen_and_shows_an_example(command: list[str]) -> None:
+    result = run(*command)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Example: lesson" in result.stdout
+    assert len(result.stdout.splitlines()) <= 30
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lesson {__version__}\n"
+
+
+def test_strategies_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["strategies"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("fedavg", "fedcs", "lesson", "Tier j uploads every j rounds."))
+    assert main(["strategies", "lesson"]) == 0
+    assert "late (default merge)" in capsys.readouterr().out
+
+
+def test_terminals_without_unicode_get_plain_letters() -> None:
+    result = run("plan", environment={"PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 0
+    assert "tier 1 x 12  ====*" in result.stdout
+    assert "?" not in result.stdout
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = [*COMMAND, "plan", "--json", "--clients", "50000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as producer:
+        assert producer.stdout is not None
+        assert producer.stderr is not None
+        producer.stdout.read(10)
+        producer.stdout.close()
+        assert producer.stderr.read() == b""
+        assert producer.wait(60) == 0

@@ -1,0 +1,68 @@
+"""What README, docs and examples show is what comes out."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from lesson.cli import main
+from lesson.settings import load_scenario
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_example_scripts_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.name)
+def test_example_settings_plan_two_rounds(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_scenario(str(path))
+    assert main(["plan", "--scenario", str(path), "--rounds", "2"]) == 0
+
+
+def test_commands_of_the_readme_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = [command for command in re.findall(r"`lesson ([^`]+)`", README) if "--" in command]
+    assert len(commands) >= 6
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        assert main(command.split()) == 0, command
+
+
+def test_output_in_the_readme_is_the_real_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, shown = re.search(r"\$ \.venv/bin/lesson ([^\n]*--latencies[^\n]*)\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(ROOT)
+    assert main(command.split()) == 0
+
+    def lines(text: str) -> list[str]:
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+    printed = lines(capsys.readouterr().out)
+    assert printed[: len(lines(shown))] == lines(shown)
+
+
+def test_python_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+
+
+def test_figures_about_the_scenarios_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "docs" / "scenario_figures.py"))
+    printed, released = capsys.readouterr().out.splitlines()
+    text = (ROOT / "docs" / "model.md").read_text()
+    for line, column in ((printed, 1), (released, 2)):
+        values = re.findall(r"[\d.]+ ?[s%]", line)[:3]
+        for name, value in zip(("mean slowest", "median latency", "share in tier 1"), values, strict=True):
+            row = next(row for row in text.splitlines() if name in row and row.startswith("|"))
+            assert row.split("|")[column + 1].replace(" ", "") == value.replace(" ", "")

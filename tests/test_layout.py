@@ -1,0 +1,64 @@
+"""The layers of the package: a module imports only from modules listed above it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import lesson
+
+SOURCE = Path(lesson.__file__).parent
+ORDER = [
+    "lesson.errors",
+    "lesson.arrays",
+    "lesson.streams",
+    "lesson.scenario",
+    "lesson.settings",
+    "lesson.radio",
+    "lesson.latency",
+    "lesson.tiers",
+    "lesson.fleet",
+    "lesson.fleet_csv",
+    "lesson.strategies",
+    "lesson.flight",
+    "lesson.simulate",
+    "lesson.plan",
+    "lesson.report",
+    "lesson",
+    "lesson.cli",
+]
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def layer(module: str) -> int:
+    name = module if module in ORDER else ".".join(module.split(".")[:2])
+    assert name in ORDER, f"{module} has no place in the order of layers"
+    return ORDER.index(name)
+
+
+def imported_modules(path: Path) -> list[str]:
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "lesson":
+            found += [f"lesson.{alias.name}" if f"lesson.{alias.name}" in ORDER else "lesson" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append(node.module)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path: Path) -> None:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    here = ".".join(part for part in parts if part != "__init__")
+    for module in imported_modules(path):
+        if module.split(".")[0] == "lesson":
+            assert layer(module) <= layer(here), f"{here} imports {module}, which comes later"
+
+
+@pytest.mark.parametrize(("library", "folder"), [("torch", "learn"), ("flwr", "flower"), ("matplotlib", "report")])
+def test_heavy_libraries_stay_where_they_belong(library: str, folder: str) -> None:
+    for path in FILES:
+        if any(module.split(".")[0] == library for module in imported_modules(path)):
+            assert path.relative_to(SOURCE).parts[0] == folder, f"{path} imports {library}"

@@ -1,0 +1,141 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lesson import InputError, Scenario, draw_population
+
+# The design's table, row by row: (setting, printed, released).
+TABLE: list[tuple[str, Any, Any]] = [
+    ("power_w", 1.0, 0.1),
+    ("noise_dbm", -94.0, -100.0),
+    ("cycles_per_sample", (3e5, 5e5), (3e8, 5e8)),
+    ("latency_samples", 1000, 20),
+    ("weighting", "samples", "uniform"),
+    ("split", "dirichlet-per-client", "dirichlet-per-class"),
+    ("lr_cap", math.inf, 1.0),
+    ("ensure_first_tier", False, True),
+    ("path_loss_1km_db", 128.1, 128.1),
+    ("path_loss_slope_db", 37.6, 37.6),
+    ("num_clients", 50, 50),
+    ("area_km", 2.0, 2.0),
+    ("bandwidth_hz", 30e3, 30e3),
+    ("model_bits", 100e3, 100e3),
+    ("cpu_hz", (0.8e9, 3e9), (0.8e9, 3e9)),
+    ("local_iterations", math.log2(20), math.log2(20)),
+    ("samples_per_client", 1000, 1000),
+    ("learning_rate", 0.1, 0.1),
+    ("batch_size", 20, 20),
+    ("local_steps", 1, 1),
+    ("beta", 1.0, 1.0),
+]
+
+
+@pytest.mark.parametrize(("name", "printed", "released"), TABLE)
+def test_presets(name: str, printed: Any, released: Any) -> None:
+    assert getattr(Scenario(preset="printed"), name) == printed
+    assert getattr(Scenario(preset="released"), name) == released
+    assert getattr(Scenario(), name) == released
+
+
+def test_given_values_win_over_the_preset() -> None:
+    scenario = Scenario(preset="printed", power_w=0.5)
+    assert (scenario.power_w, scenario.noise_dbm) == (0.5, -94.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"power_w": -1.0}, "power_w must be > 0, got -1.0"),
+        ({"power_w": math.nan}, "power_w must be a finite number, got nan"),
+        ({"noise_dbm": math.inf}, "noise_dbm must be a finite number, got inf"),
+        ({"power_w": "0.1"}, "power_w must be a number, got '0.1'"),
+        ({"power_w": True}, "power_w must be a number, got True"),
+        ({"num_clients": 0}, "num_clients must be >= 1, got 0"),
+        ({"num_clients": 10**12}, "num_clients must be <= 1e+07, got 1000000000000"),
+        ({"num_clients": 2.5}, "num_clients must be a whole number, got 2.5"),
+        ({"epsilon": 1.0}, "epsilon must be < 1, got 1.0"),
+        ({"deadline_s": 0.0}, "deadline_s must be > 0, got 0.0"),
+        ({"deadline_s": math.nan}, "deadline_s must be > 0, got nan"),
+        ({"cpu_hz": (3e9, 1e9)}, "cpu_hz must be [low, high] with low <= high, got [3000000000.0, 1000000000.0]"),
+        ({"cpu_hz": 2e9}, "cpu_hz must be [low, high], got 2000000000.0"),
+        ({"cpu_hz": (1e9, -1.0)}, "cpu_hz must be > 0, got -1.0"),
+        ({"cpu_hz": (1e9,)}, "cpu_hz must be [low, high], got (1000000000.0,)"),
+        ({"samples_per_client": 0}, "samples_per_client must be a whole number >= 1 or [low, high], got 0"),
+        ({"latency_samples": "all"}, "latency_samples must be a whole number >= 1 or 'processed', got 'all'"),
+        ({"weighting": "equal"}, "weighting must be 'uniform' or 'samples', got 'equal'"),
+        ({"ensure_first_tier": 1}, "ensure_first_tier must be true or false, got 1"),
+        ({"preset": "relased"}, "preset 'relased' is unknown; did you mean 'released'? one of: printed, released"),
+        ({"powr_w": 1.0}, "setting 'powr_w' is unknown; did you mean 'power_w'? one of: area_km, "),
+    ],
+)
+def test_bad_values_are_one_line(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Scenario(**values)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Scenario().power_w = 1.0  # type: ignore[misc]
+
+
+def test_deadline_may_be_infinite() -> None:
+    assert Scenario(deadline_s=math.inf).deadline_s == math.inf
+
+
+def test_local_work_that_the_latency_does_not_follow_is_told() -> None:
+    assert Scenario().caveats() == []
+    assert Scenario(local_steps=5, latency_samples="processed").caveats() == []
+    (caveat,) = Scenario(local_steps=5).caveats()
+    assert caveat.startswith("local_steps = 5 does not change the compute latency, which is charged for 20 samples")
+
+
+@given(st.integers(1, 300), st.integers(0, 2**64), st.floats(0.1, 50), st.integers(1, 50), st.integers(0, 500))
+def test_populations_stay_inside_their_bounds(count: int, seed: int, area_km: float, low: int, extra: int) -> None:
+    scenario = Scenario(area_km=area_km, samples_per_client=(low, low + extra))
+    people = draw_population(scenario, count, seed)
+    assert len(people) == count
+    assert np.all(np.abs([people.x_km, people.y_km]) <= area_km / 2)
+    assert np.all((people.cpu_hz >= 0.8e9) & (people.cpu_hz <= 3e9))
+    assert np.all((people.cycles_per_sample >= 3e8) & (people.cycles_per_sample <= 5e8))
+    assert np.all((people.num_samples >= low) & (people.num_samples <= low + extra))
+    assert np.all(people.power_w == 0.1)
+
+
+def test_clients_are_uniform_in_the_square() -> None:
+    people = draw_population(Scenario(), 100_000)
+    for axis in (people.x_km, people.y_km):
+        # Uniform on [-1, 1]: mean 0 ± 1/√(3n), variance 1/3.
+        assert abs(axis.mean()) < 5 / math.sqrt(3 * 100_000)
+        assert axis.var() == pytest.approx(1 / 3, rel=0.02)
+    assert abs(np.corrcoef(people.x_km, people.y_km)[0, 1]) < 0.02
+
+
+def test_sample_counts_cover_their_range_evenly() -> None:
+    counts = np.bincount(draw_population(Scenario(samples_per_client=(3, 5)), 30_000).num_samples)
+    assert counts[3:].tolist() == pytest.approx([10_000] * 3, rel=0.05)
+    assert set(draw_population(Scenario()).num_samples) == {1000}
+
+
+def test_a_client_is_the_same_in_a_larger_population() -> None:
+    few, many = draw_population(Scenario(), 50, seed=9), draw_population(Scenario(), 1000, seed=9)
+    for name in vars(few):
+        assert np.array_equal(getattr(few, name), getattr(many, name)[:50])
+
+
+def test_seeds_differ() -> None:
+    assert not np.array_equal(draw_population(Scenario(), seed=0).x_km, draw_population(Scenario(), seed=1).x_km)
+
+
+@pytest.mark.parametrize(
+    ("count", "seed", "message"),
+    [(0, 0, "num_clients must be 1 to 10000000, got 0"), (5, -1, "seed must be >= 0, got -1")],
+)
+def test_bad_draws(count: int, seed: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        draw_population(Scenario(), count, seed)

@@ -1,0 +1,228 @@
+"""The clock: what closes a round, what it costs, and strategies that break the rules."""
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from sketches import FedAsyncSketch, FedBuffSketch, GreedySketch, SafaSketch, StepsSketch
+
+from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
+from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Deadline, Merge, RoundPlan, ServerView, Updates
+from support import make_fleet
+
+NOTHING = np.empty(0, dtype=np.int64)
+
+
+class Scripted:
+    """Starts everybody in round 1 and closes rounds as told; merges whatever is there."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, closes: Closing, merge: Callable[[Updates], Merge] | None = None, plan: Any = None) -> None:
+        self.closes, self.plan = closes, plan
+        self.decide = merge or (lambda arrived: Merge(arrived.id, np.full(len(arrived), 1 / max(1, len(arrived)))))
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        if self.plan is not None:
+            return self.plan
+        return RoundPlan(np.flatnonzero(view.idle) if view.round == 1 else NOTHING, self.closes)
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        return self.decide(arrived)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def ids(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("closes", "end_s", "merged"),
+    [
+        (Deadline(16.0), 16.0, [0, 1]),
+        (Deadline(3.0), 3.0, []),
+        (Arrivals(1), 5.0, [0]),
+        (Arrivals(3), 30.0, [0, 1, 2]),
+        (Arrivals(3, by_s=20.0), 20.0, [0, 1]),
+        (Arrivals(0), 0.0, []),
+        (AllOf(ids(1, 2)), 30.0, [0, 1, 2]),
+        (AllOf(ids(1, 2), by_s=17.0), 17.0, [0, 1]),
+        (AllOf(ids()), 0.0, []),
+        (AnyOf([ids(0, 3), ids(1, 2)]), 30.0, [0, 1, 2]),
+        (AnyOf([ids(0, 3), ids(1, 2)], by_s=6.0), 6.0, [0]),
+    ],
+)
+def test_what_closes_a_round(closes: Closing, end_s: float, merged: list[int]) -> None:
+    record = Simulation(Scripted(closes), make_fleet([5.0, 16.0, 30.0, 38.0])).step()
+    assert (record.end_s, record.merged.tolist(), record.note) == (end_s, merged, "")
+
+
+@pytest.mark.parametrize("closes", [Arrivals(5), AnyOf([]), Deadline(np.inf)])
+def test_a_round_that_nothing_can_close_ends_with_the_last_arrival_and_says_so(closes: Closing) -> None:
+    record = Simulation(Scripted(closes), make_fleet([5.0, 16.0])).step()
+    assert (record.end_s, record.merged.tolist()) == (16.0, [0, 1])
+    assert record.note == "nothing in flight could close the round"
+
+
+def test_a_run_in_which_nothing_more_can_happen_ends() -> None:
+    simulation = Simulation(Scripted(AllOf(ids(0, 1))), make_fleet([5.0, 16.0]))
+    records = list(simulate(Scripted(AllOf(ids(0, 1))), make_fleet([5.0, 16.0]), until_s=1000.0))
+    assert [record.end_s for record in records] == [16.0, 16.0]
+    assert records[-1].note == "nobody is training and nobody can start"
+    simulation.step()
+    assert not simulation.over
+    simulation.step()
+    assert simulation.over == records[-1].note
+
+
+def test_time_passes_where_nobody_is_due() -> None:
+    records = list(simulate(Lesson(10.0), make_fleet([35.0]), rounds=4))
+    assert [(record.end_s, record.merged.tolist()) for record in records] == [(10, []), (20, []), (30, []), (40, [0])]
+
+
+def test_runs_end_by_rounds_or_by_time() -> None:
+    fleet = make_fleet([5.0, 16.0])
+    assert len(list(simulate(FedAvg(), fleet, rounds=3))) == 3
+    assert [record.end_s for record in simulate(FedAvg(), fleet, until_s=48.0)] == [16.0, 32.0, 48.0]
+    assert [record.end_s for record in simulate(FedAvg(), fleet, until_s=47.9)] == [16.0, 32.0]
+    with pytest.raises(InputError, match="rounds or until_s must be given"):
+        list(simulate(FedAvg(), fleet))
+
+
+def test_uploads_in_turn_share_one_channel() -> None:
+    """Compute 2, 3 and 8 s, upload 2, 3 and 8 s. In the order of starts: 0 sends from 2 to 4; 1 is ready at 3, waits,
+    sends from 4 to 7; 2 would send from 8 to 16, past the 12 s, and is left out."""
+    simulation = Simulation(GreedySketch(deadline_s=12.0), make_fleet([4.0, 6.0, 16.0]))
+    first, second = simulation.step(), simulation.step()
+    assert (first.started.tolist(), first.merged.tolist(), first.end_s) == ([0, 1], [0, 1], 7.0)
+    assert second.end_s == 14.0
+
+
+def test_uploads_in_turn_follow_the_order_of_starts() -> None:
+    """1 first: sends from 3 to 6; 0 is ready at 2, waits until 6, is there at 8."""
+    plan = RoundPlan(ids(1, 0), AllOf(ids(0, 1)), uploads="in-turn")
+    record = Simulation(Scripted(Deadline(0), plan=plan), make_fleet([4.0, 6.0])).step()
+    assert (record.merged.tolist(), record.end_s) == ([1, 0], 8.0)
+
+
+def test_more_local_steps_take_longer_and_cost_more() -> None:
+    """Compute and upload 2 s each: in 20 s nine steps fit, 18 + 2 s. 6 s each: two steps, 12 + 6 s."""
+    record = Simulation(StepsSketch(period_s=20.0), make_fleet([4.0, 12.0])).step()
+    assert record.merged.tolist() == [1, 0]
+    assert record.end_s == 20.0
+    assert record.compute_j == 9 * 1 + 2 * 2
+    assert record.transmit_j == 10 + 20
+
+
+def test_work_broken_off_costs_what_was_done() -> None:
+    """Two fast clients arrive each 1 s; 2 and 3 need 50 + 50 s. In round 4, at 3 s, both are called back after 3 of
+    their 50 s of computing: 3/50 of 3 and 4 J, nothing sent."""
+    simulation = Simulation(SafaSketch(tolerance=2), make_fleet([1.0, 1.0, 100.0, 100.0]))
+    records = [simulation.step() for _ in range(4)]
+    assert [record.end_s for record in records] == [1.0, 2.0, 3.0, 4.0]
+    assert records[3].started.tolist() == [0, 1, 2, 3]
+    assert records[2].compute_j == 3.0
+    assert records[3].compute_j == pytest.approx(3.0 + 3 / 50 * (3 + 4))
+    assert records[3].transmit_j == 30.0
+
+
+def test_work_broken_off_while_sending() -> None:
+    """Ten rounds of 1 s; client 2 computes 4 s, has sent 6 of its 8 s at 10 s: all 3 J and 6/8 of 30 J."""
+    fleet = make_fleet([1.0, 1.0, 12.0], compute_share=1 / 3)
+    simulation = Simulation(SafaSketch(tolerance=9), fleet)
+    records = [simulation.step() for _ in range(11)]
+    assert records[10].start_s == 10.0
+    assert records[10].compute_j == pytest.approx(1 + 2 + 3)
+    assert records[10].transmit_j == pytest.approx(10 + 20 + 6 / 8 * 30)
+
+
+def test_a_dropped_update_never_lands() -> None:
+    simulation = Simulation(SafaSketch(tolerance=1), make_fleet([1.0, 1.0, 2.5]))
+    records = [simulation.step() for _ in range(20)]
+    assert all(2 not in record.merged for record in records)
+
+
+def test_arrivals_skip_dropped_updates() -> None:
+    """Client 0 would be the next to arrive, at 1 s, but is called back at 0 s; 1 arrives at 2 s."""
+    simulation = Simulation(Scripted(Arrivals(0)), make_fleet([1.0, 2.0]))
+    simulation.step()
+    simulation.strategy = Scripted(Deadline(0), plan=RoundPlan(NOTHING, Arrivals(1), drops=ids(0)))
+    record = simulation.step()
+    assert (record.end_s, record.merged.tolist()) == (2.0, [1])
+
+
+def test_fedasync_merges_one_by_one_on_the_same_clock() -> None:
+    """2 s and 3 s: arrivals at 2, 3, 4, then both at 6 s, in the order of start: 1 from 3 s, 0 from 4 s."""
+    records = list(simulate(FedAsyncSketch(), make_fleet([2.0, 3.0]), rounds=4))
+    assert [(record.end_s, record.merged.tolist()) for record in records] == [(2, [0]), (3, [1]), (4, [0]), (6, [1, 0])]
+    assert [record.staleness.tolist() for record in records] == [[0], [1], [1], [1, 0]]
+
+
+def test_a_client_may_have_several_updates_in_a_buffer() -> None:
+    """Two clients of 1 s and 10 s, buffer of three: client 0 fills it alone at 3, 6 and 9 s."""
+    records = list(simulate(FedBuffSketch(buffer_size=3, concurrency=2), make_fleet([1.0, 10.0]), rounds=9))
+    merged = {record.end_s: record.merged.tolist() for record in records if len(record.merged)}
+    assert merged == {3.0: [0, 0, 0], 6.0: [0, 0, 0], 9.0: [0, 0, 0]}
+    assert records[-1].version == 3
+
+
+def test_unknown_energy_stays_unknown() -> None:
+    fleet = make_fleet([5.0, 16.0])
+    fleet.compute_j[:] = np.nan
+    fleet.transmit_j[:] = np.nan
+    fleet.compute_s[:] = np.nan
+    fleet.upload_s[:] = np.nan
+    record = next(simulate(FedAvg(), fleet, rounds=1))
+    assert (record.compute_j, record.transmit_j, record.end_s) == (None, None, 16.0)
+    with pytest.raises(InputError, match="this strategy needs compute_s and upload_s of every client"):
+        next(simulate(Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), uploads="in-turn")), fleet, rounds=1))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0, 0), Deadline(1))), "round 1: a strategy starts clients twice"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(2), Deadline(1))), "round 1: a strategy starts clients twice or"),
+        (Scripted(Deadline(1), plan=RoundPlan(NOTHING, Deadline(1), drops=ids(0))), "round 1: a strategy drops work"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(7), np.ones(1))), "updates twice or that are not there"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 0), np.ones(2))), "updates twice or that are not there"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), drops=ids(0))), "updates twice or"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(2))), "one weight >= 0 per update"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.array([np.nan]))), "one weight >= 0 per update"),
+    ],
+)
+def test_strategies_that_break_the_rules_are_told(strategy: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Simulation(strategy, make_fleet([1.0, 2.0, np.inf])).step()
+
+
+def test_the_same_seed_gives_the_same_records() -> None:
+    def run(seed: int) -> list[tuple[Any, ...]]:
+        fleet = draw_fleet(Scenario(), 20, seed=1)
+        return [
+            tuple(value.tolist() if isinstance(value, np.ndarray) else value for value in vars(record).values())
+            for record in simulate(FedBuffSketch(), fleet, rounds=40, seed=seed)
+        ]
+
+    assert run(5) == run(5)
+    assert run(5) != run(6)
+
+
+def test_work_follows_who_takes_part() -> None:
+    """Ten clients are due in every round, whatever the fleet's size: no array as long as the fleet is made."""
+    fleet: Fleet = make_fleet([1.0] * 10 + [1e9] * 50_000)
+    simulation = Simulation(Lesson(1.0), fleet)
+    simulation.step()
+    tracemalloc.start()
+    for _ in range(5):
+        simulation.step()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50_000, "more than a byte per client"
