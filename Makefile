@@ -31,8 +31,8 @@ clean:
 	rm -rf $(VENV) plan.png
 
 $(VENV)/.made:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Python 3.11 or newer must be there, got $$($(PYTHON) --version 2>&1); name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "Python 3.11 or newer must be there, $(PYTHON) is not; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "== a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv --clear $(VENV) || \
 		{ echo "the venv module must be there; on Debian: apt install python3-venv"; exit 1; }

@@ -119,9 +119,9 @@ BAD = [
     (["plan", "--deadline"], "--deadline must have a value, got none"),
     (["plan", "--clients", "0"], "num_clients must be >= 1, got 0"),
     (["plan", "--clients", "1.5"], "--clients must be a whole number, got '1.5'"),
-    (["plan", "--clients", "99999999999"], "num_clients must be <= 1e+07, got 99999999999"),
+    (["plan", "--clients", "99999999999"], "num_clients must be <= 10000000, got 99999999999"),
     (["plan", "--seed", "-1"], "seed must be >= 0, got -1"),
-    (["plan", "--rounds", "0"], "rounds must be >= 1, got 0"),
+    (["plan", "--rounds", "0"], "rounds must be 1 to 100000, got 0"),
     (["plan", "--scenario", "relased"], "scenario 'relased' is unknown; did you mean 'released'?"),
     (["plan", "--scenario", "none.toml"], "none.toml does not exist; scenario must be a preset"),
     (["plan", "--latencies", "none.csv"], "none.csv does not exist; latencies must be a CSV file"),
@@ -132,8 +132,20 @@ BAD = [
     (["plan", "--figure", "plan.gif"], "figure must end in .png, .pdf, .svg, got 'plan.gif'"),
     (["plan", "--figure", "nowhere/plan.png"], "figure cannot be written: the folder 'nowhere' does not exist"),
     (["plan", "--dedline", "3"], "option '--dedline' is unknown; did you mean '--deadline'?"),
-    (["plan", "extra"], "option 'extra' is unknown; one of:"),
-    (["plam"], "command 'plam' is unknown; did you mean 'plan'? one of: plan, strategies"),
+    (["plan", "extra"], "'extra' is one word too many; 'lesson plan --help' shows what there is"),
+    (["strategies", "lesson", "more"], "'more' is one word too many"),
+    (["--json", "plan"], "command '--json' is unknown; one of: --help, --version, plan, strategies"),
+    (["plan", "--bogus"], "option '--bogus' is unknown; one of: --clients"),
+    (["plan", "--clients", "None"], "--clients must be a whole number, got 'None'"),
+    (["plan", "--rounds", "100001"], "rounds must be 1 to 100000, got 100001"),
+    (["plan", "--set", "scenario.power_w=" + "1" * 5000], "power_w must be a number, got '1111"),
+    (["plan", "--set", "scenario.local_steps=" + "9" * 30], "local_steps must be <= 1000000000, got 999"),
+    (["plan", "--set", "scenario.power_w=1\nx=2"], "power_w must be a number, got '1"),
+    (["plan", "--set", "x\ny"], "--set must be section.key=value, such as scenario.power_w=0.2, got 'x y'"),
+    (["plan", "--set", "scenario.theta=1e300"], "no client can be reached"),
+    (["plan", "--latencies", "/dev/zero"], "/dev/zero cannot be read: latencies must be a file"),
+    (["plan", "--figure", "n" * 300 + ".png"], "figure cannot be written: 'nnnn"),
+    (["plam"], "command 'plam' is unknown; did you mean 'plan'? one of: --help, --version, plan, strategies"),
     (["strategies", "leson"], "strategy 'leson' is unknown; did you mean 'lesson'? one of: fedavg, fedcs, lesson"),
 ]
 
@@ -185,8 +197,32 @@ def test_terminals_without_unicode_get_plain_letters() -> None:
     assert "?" not in result.stdout
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
-    command = [*COMMAND, "plan", "--json", "--clients", "50000"]
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run([*COMMAND, "plan"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (2, "lesson: the output cannot be written: No space left on device\n")
+
+
+def test_names_are_not_read_as_formulas(tmp_path: Path) -> None:
+    (tmp_path / "$x^{$日本.csv").write_text("client,latency_s\na,1\n")
+    result = run("plan", "--latencies", str(tmp_path / "$x^{$日本.csv"), "--figure", str(tmp_path / "plan.png"))
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_numbers_at_the_ends_of_floating_point_print_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "tiny.csv").write_text("client,latency_s\na,1e-320\nb,1e300\n")
+    for flags in (
+        ["--set", "scenario.energy_kappa=1e300"],
+        ["--set", "scenario.path_loss_slope_db=1e300"],
+        ["--latencies", str(tmp_path / "tiny.csv")],
+    ):
+        result = run("plan", *flags)
+        assert (result.returncode, result.stderr) == (0, ""), flags
+
+
+@pytest.mark.parametrize("flags", [["--json"], ["--rounds", "3"]])
+def test_a_reader_that_leaves_is_no_error(flags: list[str]) -> None:
+    command = [*COMMAND, "plan", *flags, "--clients", "50000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as producer:
         assert producer.stdout is not None
         assert producer.stderr is not None

@@ -30,6 +30,14 @@ def test_all_columns_in_any_order(tmp_path: Path) -> None:
     assert fleet.client_weight.tolist() == [300.0, 100.0]
 
 
+def test_cells_may_be_empty_where_columns_may_be_missing(tmp_path: Path) -> None:
+    text = "client,latency_s,compute_s,upload_s,num_samples\na,3,,,\nb,4,4,0,7\n"
+    fleet = read_fleet(write(tmp_path, text), Scenario())
+    assert np.isnan(fleet.compute_s).tolist() == [True, False]
+    assert fleet.upload_s[1] == 0
+    assert fleet.num_samples.tolist() == [1000, 7]
+
+
 def test_numbers_as_names_become_numbers(tmp_path: Path) -> None:
     assert list(read_fleet(write(tmp_path, "client,latency_s\n7,1\n3,2\n"), Scenario()).names) == [7, 3]
     assert list(read_fleet(write(tmp_path, "client,latency_s\n7,1\n03,2\n"), Scenario()).names) == ["7", "03"]
@@ -61,7 +69,7 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
         ("client,latency_s\na,fast\n", "line 2: latency_s must be a number > 0, got 'fast'"),
         ("client,latency_s\na,1,2\n", "line 2: must have 2 values like the header, got 3"),
         ("client,latency_s\na\n", "line 2: must have 2 values like the header, got 1"),
-        ("client,latency_s\na,1\na,2\n", "line 3: client 'a' is there twice, first on line 2; names must differ"),
+        ("client,latency_s\na,1\na,2\n", "line 3: client 'a' is there twice, first on line 2; rename one"),
         ("client,latency_s\n,1\n", "line 2: client must have a name, got an empty one"),
         ("client,latency_s,num_samples\na,1,2.5\n", "line 2: num_samples must be a whole number >= 1, got '2.5'"),
         ("client,latency_s,num_samples\na,1,0\n", "line 2: num_samples must be a whole number >= 1, got '0'"),
@@ -69,7 +77,11 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
             "client,latency_s,compute_s,upload_s\na,10,5,6\n",
             "line 2: compute_s + upload_s must be latency_s to 1 %, got 11 and 10",
         ),
-        ('client,latency_s\n"a,1\n', "cannot be read: not a CSV file in UTF-8"),
+        ('client,latency_s\n"a,1\n', "cannot be read: after line 2, unexpected end of data"),
+        ("client,latency_s\n" + "a" * 140_000 + ",1\n", "cannot be read: after line 2, field larger than field limit"),
+        ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must be within latency_s = 3"),
+        ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must be latency_s to 1 %, got inf and 10"),
+        ("client,latency_s,compute_s\na,3,-1\n", "line 2: compute_s must be a number >= 0, got '-1'"),
         (b"client,latency_s\n\xff\xfe,1\n", "cannot be read: not a CSV file in UTF-8"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "cannot be read: not a CSV file in UTF-8"),
     ],

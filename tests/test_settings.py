@@ -65,6 +65,8 @@ def test_bad_changes(change: str, message: str) -> None:
         (b"[scenario]\npowr_w = 1\n", "setting 'powr_w' is unknown; did you mean 'power_w'?"),
         (b"power_w = 1\n", "'power_w' must be inside a section, one of: [scenario]"),
         (b"[scenari]\npower_w = 1\n", "section 'scenari' is unknown; did you mean 'scenario'?"),
+        (b"[[scenario]]\npower_w = 1\n", "scenario must be one table, written [scenario]"),
+        (b"[scenario]\npower_w = " + b"1" * 5000, "cannot be read"),
         (b"[scenario\n", "cannot be read: Expected ']'"),
         (b"\xff\xfe", "cannot be read: not TOML in UTF-8"),
         (b"a = " + b"[" * 100_000, "cannot be read"),

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -28,6 +30,13 @@ from lesson.settings import load_scenario
 from lesson.strategies import STRATEGIES, find_strategy
 
 arg = tyro.conf.arg
+
+
+class PipedConsole(Console):
+    """A console whose reader may leave early, as head does, without that being an error."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 @dataclass(frozen=True)
@@ -65,21 +74,25 @@ class PlanCommand:
             from lesson.report.plan_figure import check_figure_path, draw_plan  # matplotlib takes a while to load
 
             check_figure_path(self.figure)
-        with Console(stderr=True).status("Working out the plan"):
+        with Console(stderr=True).status("Reading the fleet" if from_file else "Drawing the fleet") as status:
             fleet = read_fleet(self.latencies, scenario) if self.latencies else draw_fleet(scenario, seed=self.seed)
             # A fleet somebody measured is left as it is, unless the setting itself was asked for.
             first_tier = scenario.ensure_first_tier and (
                 not from_file or "ensure_first_tier" in scenario.model_fields_set
             )
+            status.update("Working out the plan")
             plan = make_plan(fleet, scenario.deadline_s, ensure_first_tier=first_tier, num_rounds=self.rounds)
             source = f"{self.latencies}" if from_file else f"{self.scenario}, seed {self.seed}"
-            title = f"{len(fleet)} clients ({source}), deadline {scenario.deadline_s:g} s"
+            deadline = f"deadline {scenario.deadline_s:g} s" if scenario.deadline_s < math.inf else "no deadline"
+            title = f"{len(fleet)} clients ({source}), {deadline}"
             if self.figure is not None:
+                status.update("Drawing the figure")
                 draw_plan(plan, title, self.figure)
-        if self.json:
-            print(json.dumps(plan.to_dict(), allow_nan=False))
-            return
-        print_plan(plan, title, [] if from_file else scenario.caveats(), Console())
+            if self.json:
+                status.update("Writing JSON")
+                print(json.dumps(plan.to_dict(), allow_nan=False))
+                return
+        print_plan(plan, title, [] if from_file else scenario.caveats(), PipedConsole())
         if self.figure is not None:
             print(f"figure: {self.figure}")
 
@@ -99,7 +112,7 @@ class StrategiesCommand:
             table = Table("strategy", "what it does", box=SIMPLE_HEAD)
             for name, kind in sorted(STRATEGIES.items()):
                 table.add_row(name, kind.__doc__)
-            Console().print(table)
+            PipedConsole().print(table)
             return
         kind = find_strategy(self.name)
         print((sys.modules[kind.__module__].__doc__ or "").strip())
@@ -118,15 +131,14 @@ COMMANDS = {"plan": PlanCommand, "strategies": StrategiesCommand}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; 0 if it worked, 2 with one line on stderr if the input was wrong."""
     argv = sys.argv[1:] if argv is None else argv
-    codecs.register_error("plain", _plain)
-    for output in (sys.stdout, sys.stderr):
-        if isinstance(output, io.TextIOWrapper) and not output.encoding.lower().startswith("utf"):
-            output.reconfigure(errors="plain")
+    _settle_terminal()
     try:
         if list(argv) == ["--version"]:
             print(f"lesson {lesson.__version__}")
             return 0
-        _parse(argv or ["--help"]).run()
+        command = _parse(argv or ["--help"])
+        with np.errstate(all="ignore"):  # numbers out of bounds end as unreachable clients or unknown values
+            command.run()
         sys.stdout.flush()
     except InputError as error:
         print(f"lesson: {error}", file=sys.stderr)
@@ -137,9 +149,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("lesson: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as head, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        _forget_output()
+    except OSError as error:
+        _forget_output()
+        print(f"lesson: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _settle_terminal() -> None:
+    """Make the most of odd terminals: closed, a few columns wide, or without Unicode."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if os.environ.get("COLUMNS", "").isdecimal():
+        os.environ["COLUMNS"] = str(max(int(os.environ["COLUMNS"]), 40))  # the parser's help never ends at 1
+    codecs.register_error("plain", _plain)
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper) and not output.encoding.lower().startswith("utf"):
+            output.reconfigure(errors="plain")
+
+
+def _forget_output() -> None:
+    """Send what is still to be written nowhere, so that Python does not fail on it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -149,8 +182,8 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 def _parse(argv: Sequence[str]) -> PlanCommand | StrategiesCommand:
     """The command with its flags; whatever the parser finds wrong becomes one line."""
-    if argv[0] not in COMMANDS and not argv[0].startswith("-"):
-        raise unknown("command", argv[0], COMMANDS)
+    if argv[0] not in COMMANDS and argv[0] not in ("-h", "--help"):
+        raise unknown("command", argv[0], [*COMMANDS, "--help", "--version"])
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -160,7 +193,7 @@ def _parse(argv: Sequence[str]) -> PlanCommand | StrategiesCommand:
                 prog="lesson",
                 description="Semi-synchronous federated learning on unequal, wireless clients.",
                 args=list(argv),
-                config=(tyro.conf.FlagCreatePairsOff,),
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
             )
     except SystemExit as end:
         if not end.code:
@@ -175,7 +208,9 @@ def _rewritten(complaint: str, argv: Sequence[str]) -> InputError:
         flag, kind, got = number.groups()
         return InputError(f"{flag} must be {'a whole number' if kind == 'int' else 'a number'}, got {got}")
     if option := re.search(r"Unrecognized options: ([^, ]+)", said):
-        flags = [f"--{field.name}" for field in dataclasses.fields(COMMANDS.get(argv[0], PlanCommand))]
+        if not option[1].startswith("-"):
+            return InputError(f"'{option[1]}' is one word too many; 'lesson {argv[0]} --help' shows what there is")
+        flags = [f"--{field.name}" for field in dataclasses.fields(COMMANDS[argv[0]])]
         return unknown("option", option[1], [*flags, "--help"])
     if missing := re.search(r"Missing value for argument '(\S+)'", said):
         return InputError(f"{missing[1]} must have a value, got none")

@@ -3,14 +3,21 @@
 import difflib
 from collections.abc import Iterable
 
+MAX_LENGTH = 700
+
 
 class InputError(ValueError):
-    """Something given by the user cannot be used; the message is one line and tells the remedy."""
+    """Something given by the user cannot be used. The message tells the remedy, in one line whatever was given."""
+
+    def __init__(self, message: str) -> None:
+        line = " ".join(message.split())
+        super().__init__(line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…")
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> InputError:
     """The error for a name that is not one of `allowed`, with the nearest one suggested."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(given, names, n=1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    return InputError(f"{kind} '{given}' is unknown; {hint}one of: {', '.join(names)}")
+    bare = {name.strip("-"): name for name in names}
+    near = difflib.get_close_matches(given.strip("-")[:80], bare, n=1)
+    hint = f"did you mean '{bare[near[0]]}'? " if near else ""
+    return InputError(f"{kind} '{given[:80]}' is unknown; {hint}one of: {', '.join(names)}")

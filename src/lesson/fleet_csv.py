@@ -18,7 +18,7 @@ SPLIT_TOLERANCE = 0.01
 
 
 def read_fleet(path: Path, scenario: Scenario) -> Fleet:
-    """The fleet of a file. An infinite latency marks a client that cannot be reached; what the file omits is NaN.
+    """The fleet of a file. An infinite latency marks a client that cannot be reached; what is left out is NaN.
 
     Names that are all whole numbers become numbers. Without `num_samples` everybody has what the scenario says.
     """
@@ -30,12 +30,12 @@ def read_fleet(path: Path, scenario: Scenario) -> Fleet:
         if not name:
             raise InputError(f"{where}: client must have a name, got an empty one")
         if name in names:
-            raise InputError(f"{where}: client '{name}' is there twice, first on line {names[name]}; names must differ")
+            raise InputError(f"{where}: client '{name[:40]}' is there twice, first on line {names[name]}; rename one")
         names[name] = int(where.rpartition(" ")[2])
         for column, values in seconds.items():
-            values.append(_seconds(row[column], column, where) if column in row else math.nan)
+            values.append(_seconds(row.get(column, ""), column, where))
         _check_split(where, *(values[-1] for values in seconds.values()))
-        samples.append(_samples(row["num_samples"], where) if "num_samples" in row else _usual_samples(scenario))
+        samples.append(_samples(row.get("num_samples", ""), where) or _usual_samples(scenario))
     if not names:
         raise InputError(f"{path} has no clients; write one line per client under the header")
     num_samples = np.array(samples, dtype=np.int64)
@@ -55,6 +55,8 @@ def read_fleet(path: Path, scenario: Scenario) -> Fleet:
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Each row by column name, with "FILE line N"."""
+    if path.is_char_device():
+        raise InputError(f"{path} cannot be read: latencies must be a file")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
@@ -69,9 +71,12 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                 yield where, dict(zip(header, map(str.strip, values), strict=True))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; latencies must be a CSV file with {','.join(REQUIRED)}") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a CSV file in UTF-8"
-        raise InputError(f"{path} cannot be read: {reason}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} cannot be read: not a CSV file in UTF-8") from None
+    except csv.Error as error:
+        raise InputError(f"{path} cannot be read: after line {reader.line_num}, {error}") from None
 
 
 def _check_header(path: Path, header: list[str]) -> None:
@@ -83,18 +88,25 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 
 def _seconds(text: str, column: str, where: str) -> float:
+    """The number of a cell; NaN for an empty one where that is allowed."""
+    if not text and column in OPTIONAL:
+        return math.nan
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not value > 0:
-        raise InputError(f"{where}: {column} must be a number > 0, got {text!r}")
+    if not (value >= 0 if column in OPTIONAL else value > 0):
+        bound = ">= 0" if column in OPTIONAL else "> 0"
+        raise InputError(f"{where}: {column} must be a number {bound}, got {text[:40]!r}")
     return value
 
 
 def _samples(text: str, where: str) -> int:
+    """The number of a cell; 0 for an empty one."""
+    if not text:
+        return 0
     if not (text.isascii() and text.isdecimal() and 0 < len(text) < 16 and int(text) > 0):
-        raise InputError(f"{where}: num_samples must be a whole number >= 1, got {text!r}")
+        raise InputError(f"{where}: num_samples must be a whole number >= 1, got {text[:40]!r}")
     return int(text)
 
 
@@ -105,8 +117,10 @@ def _usual_samples(scenario: Scenario) -> int:
 
 def _check_split(where: str, compute_s: float, upload_s: float, latency_s: float) -> None:
     total_s = compute_s + upload_s
-    if math.isfinite(total_s) and not math.isclose(total_s, latency_s, rel_tol=SPLIT_TOLERANCE):
+    if not math.isnan(total_s) and not math.isclose(total_s, latency_s, rel_tol=SPLIT_TOLERANCE):
         raise InputError(f"{where}: compute_s + upload_s must be latency_s to 1 %, got {total_s:g} and {latency_s:g}")
+    if any(part_s > latency_s * (1 + SPLIT_TOLERANCE) for part_s in (compute_s, upload_s)):
+        raise InputError(f"{where}: compute_s and upload_s must be within latency_s = {latency_s:g}")
 
 
 def _is_number(name: str) -> bool:

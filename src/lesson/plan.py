@@ -17,6 +17,7 @@ from lesson.tiers import UNREACHABLE, assign_tiers, check_deadline
 DEADLINES_S = (5.0, 10.0, 20.0, 30.0, 60.0)
 """What a plan compares its own deadline with, besides the slowest client, where these suit the fleet."""
 
+MAX_ROUNDS = 100_000
 _SLOTS_LOOKED_AT = 500_000
 
 
@@ -103,8 +104,8 @@ class Plan:
 def make_plan(fleet: Fleet, deadline_s: float, *, ensure_first_tier: bool, num_rounds: int = 12, seed: int = 0) -> Plan:
     """The plan of a fleet for one deadline."""
     check_deadline(deadline_s)
-    if num_rounds < 1:
-        raise InputError(f"rounds must be >= 1, got {num_rounds}")
+    if not 1 <= num_rounds <= MAX_ROUNDS:
+        raise InputError(f"rounds must be 1 to {MAX_ROUNDS}, got {num_rounds}")
     slowest_s = fleet.slowest_s
     fleet_then = fleet.with_first_tier(deadline_s) if ensure_first_tier else fleet
     tiers = assign_tiers(fleet_then.latency_s, deadline_s)

@@ -12,6 +12,7 @@ from lesson.errors import InputError, unknown
 from lesson.streams import stream
 
 MAX_CLIENTS = 10_000_000
+MAX_COUNT = 1_000_000_000
 
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -23,7 +24,7 @@ def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
 Positive = Annotated[float, Field(gt=0, strict=True)]
 Unbounded = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=True)]
 Finite = Annotated[float, Field(strict=True)]
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 Range = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
 CountRange = Annotated[tuple[Count, Count], AfterValidator(_ordered)]
@@ -73,7 +74,7 @@ class Scenario(BaseModel):
 
     batch_size: Count = Field(20, description="samples in a minibatch")
     local_steps: Count = Field(1, description="minibatches of local work")
-    local_epochs: Annotated[int, Field(ge=0, strict=True)] = Field(
+    local_epochs: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
         0, description="passes over the client's data instead of local_steps, unless 0"
     )
     learning_rate: Positive = Field(0.1, description="step size δ")
@@ -170,10 +171,10 @@ def _one_line(error: ValidationError) -> str:
     if kind == "value_error":
         return f"{name} {context['error']}".strip()
     wanted = {
-        "greater_than": f"> {context.get('gt', 0):g}",
-        "greater_than_equal": f">= {context.get('ge', 0):g}",
-        "less_than": f"< {context.get('lt', 0):g}",
-        "less_than_equal": f"<= {context.get('le', 0):g}",
+        "greater_than": f"> {context.get('gt', 0):.10g}",
+        "greater_than_equal": f">= {context.get('ge', 0):.10g}",
+        "less_than": f"< {context.get('lt', 0):.10g}",
+        "less_than_equal": f"<= {context.get('le', 0):.10g}",
         "finite_number": "a finite number",
         "float_type": "a number",
         "int_type": "a whole number",
@@ -182,7 +183,13 @@ def _one_line(error: ValidationError) -> str:
     }
     if name in ("samples_per_client", "latency_samples"):
         other = "[low, high]" if name == "samples_per_client" else "'processed'"
-        return f"{name} must be a whole number >= 1 or {other}, got {got!r}"
+        return f"{name} must be a whole number from 1 to {MAX_COUNT} or {other}, got {_shown(got)}"
     if name in ("cpu_hz", "cycles_per_sample") and kind not in wanted:
-        return f"{name} must be [low, high], got {got!r}"
-    return f"{name} must be {wanted.get(kind, first['msg'])}, got {got!r}"
+        return f"{name} must be [low, high], got {_shown(got)}"
+    return f"{name} must be {wanted.get(kind, first['msg'])}, got {_shown(got)}"
+
+
+def _shown(value: Any) -> str:
+    """What was given, cut where it is long; numbers of thousands of digits cannot be printed at all."""
+    text = "a huge number" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

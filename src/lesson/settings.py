@@ -20,6 +20,10 @@ def load_scenario(source: str, changes: Sequence[str] = (), **flags: Any) -> Sce
         sections: dict[str, dict[str, Any]] = {"scenario": {"preset": source}}
     else:
         sections = _read_sections(source)
+        try:
+            Scenario(**sections.get("scenario", {}))
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
     for change in changes:
         section, key, value = _parse_change(change)
         sections.setdefault(section, {})[key] = value
@@ -32,16 +36,17 @@ def _read_sections(source: str) -> dict[str, dict[str, Any]]:
     if path.suffix != ".toml":
         raise unknown("scenario", source, [*PRESETS, "FILE.toml"])
     try:
-        with path.open("rb") as file:
-            sections = tomllib.load(file)
+        sections = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; scenario must be a preset ({', '.join(PRESETS)}) or a file") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = "not TOML in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error).partition("\n")[0]
+    except (ValueError, RecursionError) as error:  # damaged TOML, bytes that are not text, numbers beyond all bounds
+        reason = "not TOML in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InputError(f"{path} cannot be read: {reason}") from None
     for name, values in sections.items():
+        if name in SECTIONS and not isinstance(values, dict):
+            raise InputError(f"{path}: {name} must be one table, written [{name}]")
         if not isinstance(values, dict):
             raise InputError(f"{path}: '{name}' must be inside a section, one of: [{'], ['.join(SECTIONS)}]")
         if name not in SECTIONS:
@@ -58,7 +63,7 @@ def _parse_change(change: str) -> tuple[str, str, Any]:
     if section not in SECTIONS:
         raise unknown("section", section, SECTIONS)
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        value = text.strip()
-    return section, key, value
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        parsed = {}
+    return section, key, parsed["value"] if list(parsed) == ["value"] else text.strip()

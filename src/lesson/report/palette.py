@@ -2,7 +2,7 @@
 
 import numpy as np
 
-_ANCHORS = np.array([[44, 123, 182], [53, 167, 156], [242, 185, 80], [240, 127, 60], [176, 32, 42]])
+_ANCHORS = np.array([[44, 123, 182], [38, 166, 154], [242, 185, 80], [240, 127, 60], [176, 32, 42]])
 
 
 def tier_colours(num_tiers: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -15,30 +16,43 @@ from lesson.arrays import FloatArray
 from lesson.errors import InputError
 from lesson.plan import Plan
 from lesson.report.palette import tier_colours
+from lesson.simulate import first_tier_note
 from lesson.tiers import UNREACHABLE
 
-STYLE: Any = {"pdf.fonttype": 42, "svg.hashsalt": "lesson", "axes.spines.top": False, "axes.spines.right": False}
+STYLE: Any = {
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "lesson",
+    "text.parse_math": False,  # a title may hold a file's name
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 FORMATS = (".png", ".pdf", ".svg")
 MAX_TIERS_NAMED = 8
 MAX_DEADLINES_MARKED = 12
 MIN_CLIENTS_SMOOTHED = 5
 MAX_CLIENTS_DRAWN = 5000
+MAX_ROUNDS_DRAWN = 60
 
 
 def check_figure_path(path: Path) -> None:
     """Raise if no figure can be written there."""
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"figure must end in {', '.join(FORMATS)}, got '{path}'")
+    try:
+        taken = path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)
+    except OSError as error:
+        raise InputError(f"figure cannot be written: '{path}': {error.strerror}") from None
     if not path.parent.is_dir():
         raise InputError(f"figure cannot be written: the folder '{path.parent}' does not exist; make it first")
-    if not os.access(path.parent, os.W_OK) or path.is_dir():
+    if taken:
         raise InputError(f"figure cannot be written: '{path}' is not a file one may write")
 
 
 def draw_plan(plan: Plan, title: str, path: Path) -> None:
     """Write the figure of a plan; the file appears whole or not at all."""
     check_figure_path(path)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a name in letters the font lacks
         figure = Figure(figsize=(10, 7), layout="constrained")
         figure.suptitle(title, fontweight="bold")
         top, bottom = cast(Sequence[SubFigure], figure.subfigures(2, 1, height_ratios=[1.35, 1]))
@@ -49,6 +63,7 @@ def draw_plan(plan: Plan, title: str, path: Path) -> None:
             _draw_map(plan, left)
             _draw_density(plan, right)
         _draw_schedule(plan, bottom.subplots())
+        figure.supxlabel(first_tier_note(plan.fleet), fontsize=9, color="0.35")
         _save(figure, path)
 
 
@@ -82,7 +97,7 @@ def _draw_density(plan: Plan, axes: Axes) -> None:
             stacked=True,
             color=tier_colours(len(rows)),
             alpha=0.75,
-            label=[f"tier {row.tier}: {len(row.clients)} clients" for row in rows],
+            label=[f"tier {row.tier} × {len(row.clients)}" for row in rows],
         )
     else:
         axes.hist(latencies, bins=list(edges), density=True, color="0.75")
@@ -120,27 +135,30 @@ def _density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
 
 
 def _draw_schedule(plan: Plan, axes: Axes) -> None:
-    rows = plan.tier_rows[: 2 * MAX_TIERS_NAMED]
-    horizon_s = plan.rounds[-1].end_s
+    rows, rounds = plan.tier_rows[: 2 * MAX_TIERS_NAMED], plan.rounds[:MAX_ROUNDS_DRAWN]
+    horizon_s = rounds[-1].end_s
     for index, (row, colour) in enumerate(zip(rows, tier_colours(len(plan.tier_rows)), strict=False)):
-        merges_s = [record.end_s for record in plan.rounds if np.any(plan.tiers[record.merged] == row.tier)]
+        merges_s = [record.end_s for record in rounds if np.any(plan.tiers[record.merged] == row.tier)]
         begins_s = [0.0, *merges_s]
         gap_s = 0.008 * horizon_s
         blocks = [(begin, end - begin - gap_s) for begin, end in zip(begins_s, [*merges_s, horizon_s], strict=True)]
         axes.broken_barh([(begin, length) for begin, length in blocks if length > 0], (index - 0.3, 0.6), color=colour)
         axes.plot(merges_s, [index] * len(merges_s), "D", color="black", markersize=4)
-    for record in plan.rounds:
+    for record in rounds:
         axes.axvline(record.end_s, color="0.8", linewidth=0.6, zorder=0)
     axes.set_yticks(range(len(rows)), [f"tier {row.tier}" for row in rows])
     axes.invert_yaxis()
     hidden = len(plan.tier_rows) - len(rows)
-    more = f" ({hidden} slower tiers not drawn)" if hidden else ""
+    more = f" ({hidden} more tiers not drawn)" if hidden else ""
     axes.set(xlabel="time (s)", xlim=(0, horizon_s * 1.01))
     axes.set_title(f"Schedule: a block is a local training, a diamond its merge{more}")
 
 
 def _save(figure: Figure, path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        whole = Path(folder) / path.name
-        figure.savefig(whole, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
-        whole.replace(path)
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            whole = Path(folder) / path.name
+            figure.savefig(whole, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+            whole.replace(path)
+    except OSError as error:
+        raise InputError(f"figure cannot be written: '{path}': {error.strerror}") from None

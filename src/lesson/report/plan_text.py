@@ -12,10 +12,12 @@ from lesson.simulate import first_tier_note
 
 MAX_TIERS_SHOWN = 14
 MIN_ROUND_WIDTH, MAX_ROUND_WIDTH = 3, 9
+MIN_WIDTH = 80
 
 
 def print_plan(plan: Plan, title: str, caveats: list[str], console: Console) -> None:
-    """Print everything a plan says."""
+    """Print everything a plan says. Narrow windows wrap lines; numbers are never cut."""
+    console.width = max(console.width, MIN_WIDTH)
     console.print(Text(title, style="bold"))
     console.print()
     console.print(_tier_table(plan))
@@ -29,12 +31,10 @@ def print_plan(plan: Plan, title: str, caveats: list[str], console: Console) -> 
 
 
 def _tier_table(plan: Plan) -> RenderableType:
-    table = Table(title="Tiers", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("tier", "clients", "share", "latency (s)", "uploads every", "uploads / 1000 s"):
-        table.add_column(heading, justify="right")
+    table = _table("Tiers", ["tier", "clients", "share", "latency (s)", "uploads every", "uploads / 1000 s"])
     colours = tier_colours(len(plan.tier_rows))
     for row, colour in list(zip(plan.tier_rows, colours, strict=True))[:MAX_TIERS_SHOWN]:
-        spread = f"{row.fastest_s:.1f} – {row.slowest_s:.1f}" if len(row.clients) > 1 else f"{row.fastest_s:.1f}"
+        spread = f"{row.fastest_s:.4g} – {row.slowest_s:.4g}" if len(row.clients) > 1 else f"{row.fastest_s:.4g}"
         every = "round" if row.tier == 1 else f"{row.tier} rounds"
         share = f"{len(row.clients) / len(plan.fleet):.0%}"
         tier = Text(f"{row.tier}", style=colour)
@@ -84,18 +84,19 @@ def _time_axis(ends_s: list[float], cell: int) -> str:
 
 
 def _deadline_table(plan: Plan) -> Table:
-    table = Table(title="Other deadlines", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in (
-        "deadline\n(s)",
-        "tiers",
-        "round\n(s)",
-        "updates\n/1000 s",
-        "stale\nversions",
-        "served",
-        "served\nby FedCS",
-        "J per\nupdate",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = _table(
+        "Other deadlines",
+        [
+            "deadline\n(s)",
+            "tiers",
+            "round\n(s)",
+            "updates\n/1000 s",
+            "stale\nversions",
+            "served",
+            "served\nby FedCS",
+            "J per\nupdate",
+        ],
+    )
     slowest_s = plan.fleet.slowest_s
     for row in plan.deadlines:
         name = f"{row.deadline_s:.4g}" + ("*" if row.promoted else "")
@@ -116,6 +117,16 @@ def _deadline_table(plan: Plan) -> Table:
     return table
 
 
+def _table(title: str, headings: list[str]) -> Table:
+    """An empty table of numbers."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 def _more_tiers(plan: Plan) -> list[Text]:
     more = len(plan.tier_rows) - MAX_TIERS_SHOWN
     return [Text(f"… and {more} slower tiers, up to tier {plan.tier_rows[-1].tier}", style="dim")] if more > 0 else []
@@ -124,7 +135,7 @@ def _more_tiers(plan: Plan) -> list[Text]:
 def _notes(plan: Plan) -> list[str]:
     notes = [note] if (note := first_tier_note(plan.fleet)) else []
     if any(row.promoted for row in plan.deadlines):
-        notes.append("* tier 1 would be empty: the fastest client is taken to meet that deadline")
+        notes.append("* tier 1 would be empty there; the fastest client is taken to meet that deadline")
     if plan.num_unreachable:
-        notes.append(f"{plan.num_unreachable} of {len(plan.fleet)} clients cannot be reached and are in no tier")
+        notes.append(f"unreachable, in no tier: {plan.num_unreachable} of {len(plan.fleet)} clients")
     return notes
