@@ -1,4 +1,4 @@
-"""Which deadline gives a fleet the most updates while nobody is more than two versions stale on average?
+"""Which deadline gives a fleet the most updates while updates are at most two versions stale on average?
 
 Prints one line per deadline and the choice.
 """

@@ -5,7 +5,9 @@ import numpy as np
 from lesson.fleet import Fleet
 
 
-def make_fleet(latency_s: list[float], compute_share: float = 0.5, weight: list[float] | None = None) -> Fleet:
+def make_fleet(
+    latency_s: list[float], compute_share: float = 0.5, weight: list[float] | None = None, local_steps: int = 1
+) -> Fleet:
     """A fleet of the given latencies; client i spends i + 1 joules on computing and 10·(i + 1) on sending."""
     latencies = np.array(latency_s, dtype=float)
     joules = np.arange(1.0, len(latencies) + 1)
@@ -18,5 +20,6 @@ def make_fleet(latency_s: list[float], compute_share: float = 0.5, weight: list[
         transmit_j=10 * joules,
         num_samples=np.full(len(latencies), 100),
         client_weight=np.ones(len(latencies)) if weight is None else np.array(weight, dtype=float),
-        local_steps=np.ones(len(latencies), dtype=np.int64),
+        local_steps=np.full(len(latencies), local_steps),
+        model_bits=100e3,
     )

@@ -193,7 +193,7 @@ def test_strategies_are_listed_and_explained(capsys: pytest.CaptureFixture[str])
 def test_terminals_without_unicode_get_plain_letters() -> None:
     result = run("plan", environment={"PYTHONIOENCODING": "ascii"})
     assert result.returncode == 0
-    assert "tier 1 x 12  ====*" in result.stdout
+    assert "tier 1 x 11  ====*" in result.stdout
     assert "?" not in result.stdout
 
 

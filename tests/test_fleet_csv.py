@@ -28,6 +28,21 @@ def test_all_columns_in_any_order(tmp_path: Path) -> None:
     assert fleet.compute_s.tolist() == [10.0, 30.0]
     assert fleet.upload_s.tolist() == [2.5, 10.0]
     assert fleet.client_weight.tolist() == [300.0, 100.0]
+    fleet = read_fleet(write(tmp_path, text), Scenario(local_epochs=1, batch_size=150, model_bits=8e4))
+    assert fleet.local_steps.tolist() == [2, 1]
+    assert fleet.model_bits == 8e4
+
+
+def test_a_range_of_samples_counts_as_its_middle(tmp_path: Path) -> None:
+    fleet = read_fleet(write(tmp_path, "client,latency_s\na,1\n"), Scenario(samples_per_client=(10, 31)))
+    assert fleet.num_samples.tolist() == [20]
+
+
+def test_measurements_may_be_rounded(tmp_path: Path) -> None:
+    text = "client,latency_s,compute_s,upload_s\na,10,5,{upload_s}\n"
+    assert read_fleet(write(tmp_path, text.format(upload_s=5.09)), Scenario()).upload_s.tolist() == [5.09]
+    with pytest.raises(InputError, match="must be latency_s to 1 %"):
+        read_fleet(write(tmp_path, text.format(upload_s=5.2)), Scenario())
 
 
 def test_cells_may_be_empty_where_columns_may_be_missing(tmp_path: Path) -> None:
@@ -66,6 +81,9 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
         ("client,latency_s\na,0\n", "line 2: latency_s must be a number > 0, got '0'"),
         ("client,latency_s\na,\n", "line 2: latency_s must be a number > 0, got ''"),
         ("client,latency_s\na,nan\n", "line 2: latency_s must be a number > 0, got 'nan'"),
+        ("client,latency_s\na,1_0\n", "line 2: latency_s must be a number > 0, got '1_0'"),
+        ("client,latency_s\na,٣\n", "line 2: latency_s must be a number > 0, got '٣'"),
+        ('client,latency_s\n"a\nb",1\n"a\nb",2\n', "client 'a b' is there twice"),
         ("client,latency_s\na,fast\n", "line 2: latency_s must be a number > 0, got 'fast'"),
         ("client,latency_s\na,1,2\n", "line 2: must have 2 values like the header, got 3"),
         ("client,latency_s\na\n", "line 2: must have 2 values like the header, got 1"),

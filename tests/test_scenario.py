@@ -71,6 +71,7 @@ def test_given_values_win_over_the_preset() -> None:
         ({"weighting": "equal"}, "weighting must be 'uniform' or 'samples', got 'equal'"),
         ({"ensure_first_tier": 1}, "ensure_first_tier must be true or false, got 1"),
         ({"preset": "relased"}, "preset 'relased' is unknown; did you mean 'released'? one of: printed, released"),
+        ({"self": 1.0}, "setting 'self' is unknown; one of: area_km, "),
         ({"powr_w": 1.0}, "setting 'powr_w' is unknown; did you mean 'power_w'? one of: area_km, "),
     ],
 )

@@ -9,7 +9,18 @@ import pytest
 from sketches import FedAsyncSketch, FedBuffSketch, GreedySketch, SafaSketch, StepsSketch
 
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
-from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Deadline, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.base import (
+    AllOf,
+    AnyOf,
+    Arrivals,
+    Closing,
+    Deadline,
+    Merge,
+    RoundPlan,
+    ServerView,
+    Slots,
+    Updates,
+)
 from support import make_fleet
 
 NOTHING = np.empty(0, dtype=np.int64)
@@ -92,8 +103,11 @@ def test_runs_end_by_rounds_or_by_time() -> None:
     assert len(list(simulate(FedAvg(), fleet, rounds=3))) == 3
     assert [record.end_s for record in simulate(FedAvg(), fleet, until_s=48.0)] == [16.0, 32.0, 48.0]
     assert [record.end_s for record in simulate(FedAvg(), fleet, until_s=47.9)] == [16.0, 32.0]
+    assert len(list(simulate(FedAvg(), make_fleet([0.1]), until_s=0.3))) == 3
     with pytest.raises(InputError, match="rounds or until_s must be given"):
         list(simulate(FedAvg(), fleet))
+    with pytest.raises(InputError, match="until_s must be > 0, got nan"):
+        list(simulate(FedAvg(), fleet, until_s=np.nan))
 
 
 def test_uploads_in_turn_share_one_channel() -> None:
@@ -188,19 +202,140 @@ def test_unknown_energy_stays_unknown() -> None:
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (Scripted(Deadline(1), plan=RoundPlan(ids(0, 0), Deadline(1))), "round 1: a strategy starts clients twice"),
-        (Scripted(Deadline(1), plan=RoundPlan(ids(2), Deadline(1))), "round 1: a strategy starts clients twice or"),
-        (Scripted(Deadline(1), plan=RoundPlan(NOTHING, Deadline(1), drops=ids(0))), "round 1: a strategy drops work"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0, 0), Deadline(1))), "round 1: Scripted starts clients twice"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(2), Deadline(1))), "starts clients that are not idle"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(-1), Deadline(1))), "starts clients that are not idle"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), lr_scale=np.ones(2))), "one lr_scale per start"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(-1))), "one number of steps >= 1"),
+        (Scripted(Deadline(1), plan=RoundPlan(NOTHING, Deadline(1), drops=ids(0))), "drops clients that do not work"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(7), np.ones(1))), "updates twice or that are not there"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 0), np.ones(2))), "updates twice or that are not there"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), drops=ids(0))), "updates twice or"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(2))), "one weight >= 0 per update"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.array([np.nan]))), "one weight >= 0 per update"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(2))), "one weight per update"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.array([np.nan]))), "negative or not finite"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 1), np.ones(2))), "sum to more than 1"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), slots=Slots([], {}))), "one slot per update"),
     ],
 )
 def test_strategies_that_break_the_rules_are_told(strategy: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Simulation(strategy, make_fleet([1.0, 2.0, np.inf])).step()
+
+
+def test_who_is_dropped_and_not_restarted_is_told_of_again() -> None:
+    """Client 1 is called back at 1 s; in the round after, it is among those to look at again."""
+    seen = []
+
+    class Dropping(Scripted):
+        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+            seen.append(view.freed.tolist())
+            return RoundPlan(
+                np.flatnonzero(view.idle) if view.round == 1 else NOTHING,
+                Deadline(float(view.round)),
+                drops=ids(1) if view.round == 2 else NOTHING,
+            )
+
+    simulation = Simulation(Dropping(Deadline(0)), make_fleet([50.0, 50.0]))
+    for _ in range(3):
+        simulation.step()
+    assert seen == [[0, 1], [], [1]]
+
+
+def test_a_round_that_only_drops_does_not_end_the_run() -> None:
+    simulation = Simulation(Scripted(Arrivals(0)), make_fleet([5.0]))
+    simulation.step()
+    simulation.strategy = Scripted(Deadline(0), plan=RoundPlan(NOTHING, Arrivals(0), drops=ids(0)))
+    assert simulation.step().note == ""
+    assert not simulation.over
+
+
+def test_a_strategy_that_lets_nothing_happen_is_stopped() -> None:
+    """Client 0 works until 5 s, but every round closes at once."""
+    records = list(simulate(Scripted(Arrivals(0)), make_fleet([5.0]), until_s=100.0))
+    assert records[-1].note == "the strategy lets neither time nor work pass"
+    assert records[-1].end_s == 0.0
+
+
+def test_a_merge_of_slots_alone_makes_a_version() -> None:
+    simulation = Simulation(
+        Scripted(Deadline(1.0), lambda arrived: Merge(ids(), np.empty(0), slots=Slots([], {"tier 1": 0.5}))),
+        make_fleet([5.0]),
+    )
+    assert simulation.step().version == 1
+
+
+def test_a_dropped_upload_frees_the_channel() -> None:
+    """Client 0 would send until 100 s; it is called back at once, and client 1, 2 + 2 s, is there at 4 s."""
+    begin = RoundPlan(ids(0), Arrivals(0), uploads="in-turn")
+    simulation = Simulation(Scripted(Deadline(0), plan=begin), make_fleet([100.0, 4.0]))
+    simulation.step()
+    simulation.strategy = Scripted(Deadline(0), plan=RoundPlan(ids(1), AllOf(ids(1)), uploads="in-turn", drops=ids(0)))
+    assert simulation.step().end_s == 4.0
+
+
+def test_the_usual_work_costs_the_usual_after_longer_work() -> None:
+    simulation = Simulation(StepsSketch(period_s=20.0), make_fleet([4.0]))
+    assert simulation.step().compute_j == 9.0
+    simulation.strategy = FedAvg()
+    record = simulation.step()
+    assert (record.compute_j, record.end_s) == (1.0, 24.0)
+
+
+def test_steps_are_counted_against_the_usual_ones() -> None:
+    """2 s of computing for five steps, 0.4 s each, and 2 s of sending: in 20 s 45 steps fit."""
+    simulation = Simulation(StepsSketch(period_s=20.0), make_fleet([4.0], local_steps=5))
+    record = simulation.step()
+    assert record.end_s == pytest.approx(20.0)
+    assert record.compute_j == pytest.approx(9.0)
+
+
+def test_updates_carry_how_they_were_trained() -> None:
+    updates: list[Updates] = []
+
+    def keep(arrived: Updates) -> Merge:
+        updates.append(arrived)
+        return Merge(arrived.id, np.zeros(len(arrived)))
+
+    plan = RoundPlan(ids(1, 0), AllOf(ids(0, 1)), lr_scale=np.array([2.0, 3.0]), local_steps=ids(4, 5))
+    simulation = Simulation(Scripted(Deadline(0), keep, plan), make_fleet([1.0, 30.0]))
+    simulation.step()
+    simulation.step()
+    assert [update.client.tolist() for update in updates] == [[0, 1], [0, 1]]
+    assert [update.index.tolist() for update in updates] == [[0, 0], [1, 1]]
+    assert updates[0].lr_scale.tolist() == [3.0, 2.0]
+    assert updates[0].local_steps.tolist() == [5, 4]
+
+
+def test_ties_keep_the_order_of_starts() -> None:
+    """Client 1 starts at 0 s for 6 s; client 0 for 3 s at 0 s and again at 3 s: both there at 6 s, 1 started first."""
+    records = list(simulate(FedAsyncSketch(), make_fleet([3.0, 6.0]), rounds=2))
+    assert [record.merged.tolist() for record in records] == [[0], [1, 0]]
+
+
+def test_idle_groups_do_not_close_a_round() -> None:
+    """Nobody of group [2] works, so the round waits for client 0."""
+    plan = RoundPlan(ids(0, 1), AnyOf([ids(2), ids(0), ids(1)]))
+    record = Simulation(Scripted(Deadline(0), plan=plan), make_fleet([5.0, 16.0, 1.0])).step()
+    assert record.end_s == 5.0
+
+
+def test_bytes_follow_the_model_and_are_whole() -> None:
+    record = next(simulate(FedAvg(), draw_fleet(Scenario(model_bits=1001.0), 3), rounds=1))
+    assert (record.bytes_up, record.bytes_down) == (3 * 126, 3 * 126)
+
+
+def test_draws_differ_from_round_to_round() -> None:
+    draws = []
+
+    class Drawing(Scripted):
+        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+            draws.append(float(rng.random()))
+            return super().open_round(view, rng)
+
+    simulation = Simulation(Drawing(Deadline(1.0)), make_fleet([5.0]))
+    simulation.step()
+    simulation.step()
+    assert draws[0] != draws[1]
 
 
 def test_the_same_seed_gives_the_same_records() -> None:

@@ -27,6 +27,14 @@ def test_multiples_that_fool_ceil_and_comparison() -> None:
     assert tiers([0.9, 2.1], 0.3) == [3, 7]
 
 
+def test_edges_where_the_division_rounds_up_or_down() -> None:
+    """Found by search: the quotient is one too high in the first case, one too low in the second."""
+    assert math.ceil(123225.72183283111 / (64.95820866247121 * (1 + TOLERANCE))) == 1898
+    assert tiers([123225.72183283111], 64.95820866247121) == [1897]
+    assert math.ceil(206252.43370428143 / (81.587196876612 * (1 + TOLERANCE))) == 2528
+    assert tiers([206252.43370428143], 81.587196876612) == [2529]
+
+
 @given(deadlines, st.integers(1, 10**6))
 def test_exactly_k_deadlines_is_tier_k(deadline_s: float, k: int) -> None:
     assert tiers([k * deadline_s], deadline_s) == [k]

@@ -25,7 +25,7 @@ from lesson.errors import InputError, unknown
 from lesson.fleet import draw_fleet
 from lesson.fleet_csv import read_fleet
 from lesson.plan import make_plan
-from lesson.report.plan_text import print_plan
+from lesson.report.plan_text import plan_notes, print_plan
 from lesson.settings import load_scenario
 from lesson.strategies import STRATEGIES, find_strategy
 
@@ -88,11 +88,12 @@ class PlanCommand:
             if self.figure is not None:
                 status.update("Drawing the figure")
                 draw_plan(plan, title, self.figure)
+            notes = plan_notes(plan) + ([] if from_file else scenario.caveats())
             if self.json:
                 status.update("Writing JSON")
-                print(json.dumps(plan.to_dict(), allow_nan=False))
+                print(json.dumps(plan.to_dict() | {"notes": notes}, allow_nan=False))
                 return
-        print_plan(plan, title, [] if from_file else scenario.caveats(), PipedConsole())
+        print_plan(plan, title, notes, PipedConsole())
         if self.figure is not None:
             print(f"figure: {self.figure}")
 

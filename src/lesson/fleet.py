@@ -35,6 +35,8 @@ class Fleet:
     """What a client counts for in a merge: its samples, or 1."""
     local_steps: IntArray
     """Minibatches that `compute_s` is charged for."""
+    model_bits: float
+    """Size of a model that is sent."""
     population: Population | None = None
     promoted: Promotion | None = None
 
@@ -79,7 +81,11 @@ class Fleet:
 
 def draw_fleet(scenario: Scenario, num_clients: int | None = None, seed: int = 0) -> Fleet:
     """The fleet of a drawn population, with the latencies of Eq. (3) to (6)."""
-    people = draw_population(scenario, num_clients, seed)
+    with np.errstate(all="ignore"):  # settings far out give infinite latencies: unreachable clients
+        return _fleet_of(scenario, draw_population(scenario, num_clients, seed))
+
+
+def _fleet_of(scenario: Scenario, people: Population) -> Fleet:
     steps, processed = local_work(scenario, people.num_samples)
     charged = processed if scenario.latency_samples == "processed" else np.full(len(people), scenario.latency_samples)
     cycles = latency.num_cycles(scenario.local_iterations, people.cycles_per_sample, charged)
@@ -93,12 +99,13 @@ def draw_fleet(scenario: Scenario, num_clients: int | None = None, seed: int = 0
         names=range(len(people)),
         compute_s=compute,
         upload_s=upload,
-        latency_s=latency.latency_s(compute, upload),
+        latency_s=np.nan_to_num(latency.latency_s(compute, upload), nan=np.inf, posinf=np.inf),
         compute_j=latency.compute_j(scenario.energy_kappa, cycles, people.cpu_hz),
         transmit_j=latency.transmit_j(people.power_w, upload),
         num_samples=people.num_samples,
         client_weight=client_weight(scenario, people.num_samples),
         local_steps=steps,
+        model_bits=scenario.model_bits,
         population=people,
     )
 

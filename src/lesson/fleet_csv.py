@@ -25,13 +25,13 @@ def read_fleet(path: Path, scenario: Scenario) -> Fleet:
     names: dict[str, int] = {}
     seconds: dict[str, list[float]] = {"compute_s": [], "upload_s": [], "latency_s": []}
     samples: list[int] = []
-    for where, row in _rows(path):
-        name = row["client"]
+    for line, row in _rows(path):
+        where, name = f"{path} line {line}", row["client"]
         if not name:
             raise InputError(f"{where}: client must have a name, got an empty one")
         if name in names:
             raise InputError(f"{where}: client '{name[:40]}' is there twice, first on line {names[name]}; rename one")
-        names[name] = int(where.rpartition(" ")[2])
+        names[name] = line
         for column, values in seconds.items():
             values.append(_seconds(row.get(column, ""), column, where))
         _check_split(where, *(values[-1] for values in seconds.values()))
@@ -50,11 +50,12 @@ def read_fleet(path: Path, scenario: Scenario) -> Fleet:
         num_samples=num_samples,
         client_weight=client_weight(scenario, num_samples),
         local_steps=local_work(scenario, num_samples)[0],
+        model_bits=scenario.model_bits,
     )
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Each row by column name, with "FILE line N"."""
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Each row by column name, with its line."""
     if path.is_char_device():
         raise InputError(f"{path} cannot be read: latencies must be a file")
     try:
@@ -65,10 +66,10 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
             for values in reader:
                 if not values or not any(map(str.strip, values)):
                     continue
-                where = f"{path} line {reader.line_num}"
                 if len(values) != len(header):
-                    raise InputError(f"{where}: must have {len(header)} values like the header, got {len(values)}")
-                yield where, dict(zip(header, map(str.strip, values), strict=True))
+                    wanted = f"must have {len(header)} values like the header, got {len(values)}"
+                    raise InputError(f"{path} line {reader.line_num}: {wanted}")
+                yield reader.line_num, dict(zip(header, map(str.strip, values), strict=True))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; latencies must be a CSV file with {','.join(REQUIRED)}") from None
     except OSError as error:
@@ -92,7 +93,7 @@ def _seconds(text: str, column: str, where: str) -> float:
     if not text and column in OPTIONAL:
         return math.nan
     try:
-        value = float(text)
+        value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
     if not (value >= 0 if column in OPTIONAL else value > 0):

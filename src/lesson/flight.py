@@ -34,6 +34,9 @@ class InFlight:
         self._id: IntArray = np.full(num_clients, _IDLE)
         self._base_version: IntArray = np.zeros(num_clients, dtype=np.int64)
         self._expected_s: FloatArray = np.full(num_clients, np.nan)
+        self._num_starts: IntArray = np.zeros(num_clients, dtype=np.int64)
+        self._lr_scale: FloatArray = np.ones(num_clients)
+        self._local_steps: IntArray = np.zeros(num_clients, dtype=np.int64)
         self._arrives_s: FloatArray = np.full(num_clients, -np.inf)
         self._groups: list[_Group] = []
         self._next_id = 0
@@ -47,7 +50,16 @@ class InFlight:
         return np.not_equal(self._id[clients], _IDLE)
 
     def launch(
-        self, clients: IntArray, version: int, round: int, now_s: float, expected_s: FloatArray, takes_s: FloatArray
+        self,
+        clients: IntArray,
+        *,
+        version: int,
+        round: int,
+        now_s: float,
+        takes_s: FloatArray,
+        expected_s: FloatArray,
+        lr_scale: FloatArray | float,
+        local_steps: IntArray,
     ) -> None:
         """Put idle clients to work from a model version; each lands `takes_s` from now."""
         ids = np.arange(self._next_id, self._next_id + len(clients))
@@ -56,6 +68,9 @@ class InFlight:
         self.started_round[clients] = round
         self.started_s[clients] = now_s
         self._expected_s[clients] = expected_s
+        self._num_starts[clients] += 1
+        self._lr_scale[clients] = lr_scale
+        self._local_steps[clients] = local_steps
         self._arrives_s[clients] = arrives_s = now_s + takes_s
         self._next_id += len(clients)
         self._count += len(clients)
@@ -84,6 +99,9 @@ class InFlight:
             started_s=self.started_s[clients],
             expected_s=self._expected_s[clients],
             arrived_s=self._arrives_s[clients],
+            index=self._num_starts[clients] - 1,
+            lr_scale=self._lr_scale[clients],
+            local_steps=self._local_steps[clients],
         )
         self._id[clients] = _IDLE
         self._arrives_s[clients] = -np.inf

@@ -101,7 +101,7 @@ class Plan:
         }
 
 
-def make_plan(fleet: Fleet, deadline_s: float, *, ensure_first_tier: bool, num_rounds: int = 12, seed: int = 0) -> Plan:
+def make_plan(fleet: Fleet, deadline_s: float, *, ensure_first_tier: bool, num_rounds: int = 12) -> Plan:
     """The plan of a fleet for one deadline."""
     check_deadline(deadline_s)
     if not 1 <= num_rounds <= MAX_ROUNDS:
@@ -122,7 +122,7 @@ def make_plan(fleet: Fleet, deadline_s: float, *, ensure_first_tier: bool, num_r
             "fedavg": slowest_s,
             "fedcs": deadline_s if math.isfinite(deadline_s) and np.any(tiers == 1) else None,
         },
-        rounds=list(simulate(Lesson(deadline_s), fleet_then, rounds=num_rounds, seed=seed)),
+        rounds=list(simulate(Lesson(deadline_s), fleet_then, rounds=num_rounds)),
         deadlines=[
             look_at_deadline(fleet, other_s, ensure_first_tier)
             for other_s in sorted({*_usual_deadlines_s(slowest_s), deadline_s, slowest_s} - {math.inf})
@@ -165,21 +165,22 @@ def mean_staleness(tiers: IntArray, num_clients: IntArray) -> float:
     """Mean over merged updates of the versions made since their base, for these tiers with so many clients each.
 
     A version is made in every round that is a multiple of some tier; an update of tier j, merged in round k, misses
-    those strictly between k − j and k. Exact where tier 1 has somebody; else counted over many rounds.
+    those strictly between k − j and k. Exact where tier 1 has somebody; else counted over many rounds, and for tiers
+    beyond those taken from how often a version is made.
     """
+    rates = num_clients / tiers
     if not len(tiers):
         return math.nan
     if tiers[0] == 1:
-        return float(np.sum(num_clients * (tiers - 1) / tiers) / np.sum(num_clients / tiers))
+        return float(np.sum(rates * (tiers - 1)) / np.sum(rates))
     horizon = int(min(64 * float(tiers[-1]), max(float(tiers[0]), _SLOTS_LOOKED_AT / float(np.sum(1 / tiers)))))
-    slots = [np.arange(tier, horizon + 1, tier) for tier in tiers]
-    versions = np.unique(np.concatenate(slots))
-    missed, merged = 0, 0
-    for tier, count, ends in zip(tiers, num_clients, slots, strict=True):
+    versions = np.unique(np.concatenate([np.arange(tier, horizon + 1, tier) for tier in tiers]))
+    missed = (tiers - 1) * (len(versions) / horizon)
+    for position, tier in enumerate(tiers[tiers <= horizon]):
+        ends = np.arange(tier, horizon + 1, tier)
         between = np.searchsorted(versions, ends, "left") - np.searchsorted(versions, ends - tier, "right")
-        missed += int(count) * int(between.sum())
-        merged += int(count) * len(ends)
-    return missed / merged
+        missed[position] = between.mean()
+    return float(np.sum(rates * missed) / np.sum(rates))
 
 
 def _tier_rows(fleet: Fleet, tiers: IntArray, round_s: float) -> list[TierRow]:

@@ -85,7 +85,7 @@ class Scenario(BaseModel):
     )
     beta: Positive = Field(1.0, description="concentration β of the Dirichlet split")
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:

@@ -1,8 +1,10 @@
 """The round loop on a virtual clock. Without a learner it is a timing-only dry run.
 
-The work of a round follows the clients that start, arrive or are merged in it, never the number of clients.
+The loop's work follows the clients that start, arrive or are merged in a round, not the number of clients; only closing
+at the n-th of several arrivals looks at everybody.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,6 +21,7 @@ from lesson.streams import stream
 from lesson.tiers import TOLERANCE
 
 Kind = TypeVar("Kind", bound=np.generic)
+MAX_ROUNDS_STUCK = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +50,9 @@ class RoundRecord:
 class Simulation:
     """A strategy, a fleet and the clock between them; `step` runs one round."""
 
-    def __init__(self, strategy: Strategy, fleet: Fleet, *, model_bits: float = 100e3, seed: int = 0) -> None:
+    def __init__(self, strategy: Strategy, fleet: Fleet, *, seed: int = 0) -> None:
         self.strategy, self.fleet, self.seed = strategy, fleet, seed
-        self.model_bytes = int(np.ceil(model_bits / 8))
+        self.model_bytes = math.ceil(fleet.model_bits / 8)
         self.round = self.version = 0
         self.now_s = 0.0
         self.over = ""
@@ -61,7 +64,7 @@ class Simulation:
         self._waiting: IntArray = np.zeros(len(fleet), dtype=np.int64)
         self._freed: list[IntArray] = [np.flatnonzero(self._idle)]
         self._work: FloatArray = np.ones(len(fleet))
-        self._channel_free_s = 0.0
+        self._rounds_stuck = 0
 
     def step(self) -> RoundRecord:
         """Run the next round and say what happened in it."""
@@ -74,10 +77,10 @@ class Simulation:
         self.now_s, note = self._closing_s(plan.closes)
         landed = self._land()
         merged = self._merge(self.strategy.merge(self._view(NO_CLIENTS), self._at_server))
-        if not (len(plan.starts) or len(merged) or len(self._flight) or self.now_s > start_s):
-            self.over = note = "nobody is training and nobody can start"
-        if self.round == 1:
-            note = "; ".join(filter(None, [note, first_tier_note(self.fleet)]))
+        moved = len(plan.starts) or len(plan.drops) or len(landed) or len(merged) or self.now_s > start_s
+        self.over = self._why_over(bool(moved))
+        promoted = first_tier_note(self.fleet) if self.round == 1 else ""
+        notes = [plan.note, note, promoted, self.over]
         spent_j += self._spent_j(landed, np.inf)
         return RoundRecord(
             round=self.round,
@@ -92,7 +95,7 @@ class Simulation:
             bytes_down=len(plan.starts) * self.model_bytes,
             compute_j=_known(spent_j[0]),
             transmit_j=_known(spent_j[1]),
-            note=note,
+            note="; ".join(filter(None, notes)),
         )
 
     def _view(self, freed: IntArray) -> ServerView:
@@ -105,6 +108,7 @@ class Simulation:
             compute_s=_read_only(fleet.compute_s),
             upload_s=_read_only(fleet.upload_s),
             latency_s=_read_only(fleet.latency_s),
+            local_steps=_read_only(fleet.local_steps),
             num_samples=_read_only(fleet.num_samples),
             client_weight=_read_only(fleet.client_weight),
             idle=_read_only(self._idle),
@@ -117,23 +121,33 @@ class Simulation:
 
     def _drop(self, clients: IntArray) -> FloatArray:
         """Break off work in flight, whose clients are idle at once; the joules it has cost."""
-        if np.any(~self._flight.busy(clients)):
-            raise ValueError(f"round {self.round}: a strategy drops work of clients that do not work: {clients}")
+        self._check(_all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
         dropped = self._flight.take(clients)
         self._idle[clients] = True
+        self._freed.append(clients)
         return self._spent_j(dropped, self.now_s - dropped.started_s)
 
     def _start(self, plan: RoundPlan) -> None:
         starts, fleet = plan.starts, self.fleet
-        if not np.all(self._idle[starts]) or len(_distinct([starts])) != len(starts):
-            raise ValueError(f"round {self.round}: a strategy starts clients twice or that are not idle: {starts}")
+        self._check(np.all(starts >= 0) and np.all(self._idle[starts]), "starts clients that are not idle")
+        self._check(_all_distinct(starts), "starts clients twice")
+        self._check(np.size(plan.lr_scale) in (1, len(starts)), "gives other than one lr_scale per start")
+        steps = fleet.local_steps[starts] if plan.local_steps is None else plan.local_steps
+        self._check(len(steps) == len(starts) and np.all(steps >= 1), "gives other than one number of steps >= 1")
+        self._work[starts] = steps / fleet.local_steps[starts]
         takes_s = fleet.latency_s[starts]
-        self._work[starts] = 1.0
         if plan.local_steps is not None or plan.uploads == "in-turn":
-            if plan.local_steps is not None:
-                self._work[starts] = plan.local_steps / fleet.local_steps[starts]
             takes_s = self._parts_s(starts, plan.uploads == "in-turn")
-        self._flight.launch(starts, self.version, self.round, self.now_s, takes_s, takes_s)
+        self._flight.launch(
+            starts,
+            version=self.version,
+            round=self.round,
+            now_s=self.now_s,
+            takes_s=takes_s,
+            expected_s=takes_s,
+            lr_scale=plan.lr_scale,
+            local_steps=steps,
+        )
         self._idle[starts] = False
 
     def _parts_s(self, starts: IntArray, in_turn: bool) -> FloatArray:
@@ -145,11 +159,22 @@ class Simulation:
         if not in_turn:
             return compute_s + upload_s
         takes_s = np.empty(len(starts))
+        channel_free_s = self._flight.final_arrival_s()
         for index in range(len(starts)):
-            begin_s = max(self._channel_free_s, self.now_s + compute_s[index])
-            self._channel_free_s = begin_s + upload_s[index]
-            takes_s[index] = self._channel_free_s - self.now_s
+            channel_free_s = max(channel_free_s, self.now_s + compute_s[index]) + upload_s[index]
+            takes_s[index] = channel_free_s - self.now_s
         return takes_s
+
+    def _check(self, holds: bool | np.bool_, what: str) -> None:
+        if not holds:
+            raise ValueError(f"round {self.round}: {type(self.strategy).__name__} {what}")
+
+    def _why_over(self, moved: bool) -> str:
+        """Why the run ends here; empty if it goes on."""
+        self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
+        if not moved and not len(self._flight):
+            return "nobody is training and nobody can start"
+        return "the strategy lets neither time nor work pass" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
     def _closing_s(self, closes: Closing) -> tuple[float, str]:
         """When the round closes, and a note if that is because nothing could close it."""
@@ -180,18 +205,21 @@ class Simulation:
         return landed
 
     def _merge(self, merge: Merge) -> Updates:
-        """Take merged and dropped updates from the server; a new version if any was merged."""
-        here = self._at_server
+        """Take merged and dropped updates from the server; a new version if the model moves."""
+        here, weights, slots = self._at_server, merge.weights, merge.slots
         merged, dropped = np.isin(here.id, merge.updates), np.isin(here.id, merge.drops)
         leaving = merged | dropped
-        if np.count_nonzero(leaving) != len(merge.updates) + len(merge.drops):
-            raise ValueError(f"round {self.round}: a strategy merges or drops updates twice or that are not there")
-        if len(merge.weights) != len(merge.updates) or not np.all(merge.weights >= 0):
-            raise ValueError(f"round {self.round}: a merge needs one weight >= 0 per update, got {merge.weights}")
+        there = np.count_nonzero(leaving) == len(merge.updates) + len(merge.drops)
+        self._check(there, "merges or drops updates twice or that are not there")
+        self._check(len(weights) == len(merge.updates), "gives other than one weight per update")
+        self._check(np.all((weights >= 0) & np.isfinite(weights)), "gives a weight that is negative or not finite")
+        self._check(slots is None or len(slots.names) == len(merge.updates), "gives other than one slot per update")
+        total = weights.sum() if slots is None else sum(slots.weights.values())
+        self._check(merge.of == "updates" or total <= 1 + 1e-9, "gives weights of models that sum to more than 1")
         np.subtract.at(self._waiting, here.client[leaving], 1)
         self._freed.append(here.client[leaving])
         self._at_server = here[~leaving]
-        self.version += bool(merged.any())
+        self.version += bool(merged.any() or (slots is not None and slots.weights))
         return here[merged]
 
     def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
@@ -210,13 +238,14 @@ def simulate(
     *,
     rounds: int | None = None,
     until_s: float = np.inf,
-    model_bits: float = 100e3,
     seed: int = 0,
 ) -> Iterator[RoundRecord]:
     """A record per round, for so many rounds or while they end by `until_s`; fewer if nothing more can happen."""
+    if not until_s > 0:
+        raise InputError(f"until_s must be > 0, got {until_s}")
     if rounds is None and until_s == np.inf:
         raise InputError("rounds or until_s must be given: a run has to end")
-    simulation = Simulation(strategy, fleet, model_bits=model_bits, seed=seed)
+    simulation = Simulation(strategy, fleet, seed=seed)
     while (rounds is None or simulation.round < rounds) and not simulation.over:
         record = simulation.step()
         if record.end_s > until_s * (1 + TOLERANCE):
@@ -237,6 +266,10 @@ def first_tier_note(fleet: Fleet) -> str:
 
 def _known(joules: float) -> float | None:
     return None if np.isnan(joules) else float(joules)
+
+
+def _all_distinct(clients: IntArray) -> bool:
+    return len(_distinct([clients])) == len(clients)
 
 
 def _distinct(parts: list[IntArray]) -> IntArray:

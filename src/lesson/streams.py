@@ -11,6 +11,6 @@ def stream(seed: int, what: str, *index: int) -> np.random.Generator:
     The i-th number of the stream belongs to client i wherever one array is drawn for a whole population,
     so a client keeps its numbers when the population grows.
     """
-    name = "/".join([str(seed), what, *map(str, index)])
+    name = repr((int(seed), what, *map(int, index)))
     key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest(), "little")
     return np.random.Generator(np.random.Philox(key=key))

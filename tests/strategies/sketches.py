@@ -3,16 +3,18 @@
 They show that the protocol carries them; each is only as long as that takes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from lesson import Lesson
 from lesson.arrays import IntArray
 from lesson.strategies.base import (
     AllOf,
     AnyOf,
     Arrivals,
+    Deadline,
     Merge,
     RoundPlan,
     ServerView,
@@ -97,6 +99,12 @@ class FedATSketch(Stateless):
         weights = 1 / np.bincount(tiers)[tiers] if len(tiers) else np.empty(0)
         return Merge(taken.id, weights, slots=Slots([f"tier {tier}" for tier in tiers], slots))
 
+    def state(self) -> dict[str, Any]:
+        return {"merges": sorted(self.merges.items())}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.merges = dict(state["merges"])
+
     def _groups(self, view: ServerView) -> list[IntArray]:
         tiers = np.searchsorted(self.edges_s, view.latency_s)
         return [np.flatnonzero(tiers == tier) for tier in range(len(self.edges_s) + 1)]
@@ -131,18 +139,20 @@ class SafaSketch(Stateless):
     """A round ends with half of the fleet; who lags by more than the tolerance is called back (Wu et al. 2021)."""
 
     tolerance: int = 2
+    lagging: IntArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         busy = ~view.idle & np.isfinite(view.latency_s)
-        lagging = np.flatnonzero(busy & (view.round - view.started_round > self.tolerance))
-        starts = np.union1d(np.flatnonzero(view.idle), lagging)
-        return RoundPlan(starts, Arrivals(view.num_connected // 2), drops=lagging)
+        self.lagging = np.flatnonzero(busy & (view.round - view.started_round > self.tolerance))
+        starts = np.union1d(np.flatnonzero(view.idle), self.lagging)
+        return RoundPlan(starts, Arrivals(view.num_connected // 2), drops=self.lagging)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         names = [f"client {who}" for who in arrived.client]
         share = 1 / len(view.latency_s)
         everybody = {f"client {who}": share for who in range(len(view.latency_s))}
-        return Merge(arrived.id, np.ones(len(arrived)), slots=Slots(names, everybody))
+        resets = [f"client {who}" for who in self.lagging]
+        return Merge(arrived.id, np.ones(len(arrived)), slots=Slots(names, everybody, resets))
 
 
 @dataclass
@@ -153,7 +163,8 @@ class StepsSketch(Stateless):
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         starts = np.flatnonzero(view.idle)
-        steps = np.maximum(1, ((self.period_s - view.upload_s[starts]) / view.compute_s[starts]).astype(np.int64))
+        step_s = view.compute_s[starts] / view.local_steps[starts]
+        steps = np.maximum(1, ((self.period_s - view.upload_s[starts]) / step_s).astype(np.int64))
         return RoundPlan(starts, AllOf(starts), local_steps=steps)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
@@ -161,22 +172,53 @@ class StepsSketch(Stateless):
 
 
 @dataclass
-class AdaptiveSketch(Stateless):
-    """LESSON whose deadline grows every fourth round: due at the first round end after the expected arrival."""
+class AdaptiveSketch(Lesson):
+    """LESSON whose deadline changes as it goes, and says so."""
 
-    deadline_s: float = 5.0
+    deadline_s: float = 10.0
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        ready = view.freed[view.idle[view.freed] & (view.waiting[view.freed] == 0)]
-        deadline_s = self.deadline_s * (1 + view.round // 4)
-        return RoundPlan(
-            ready,
-            Arrivals(10**9, by_s=view.now_s + deadline_s),
-            lr_scale=assign_tiers(view.latency_s[ready], deadline_s).astype(float),
-        )
+        self.deadline_s = self.deadline_s if view.round % 4 else {10.0: 5.0, 5.0: 40.0, 40.0: 10.0}[self.deadline_s]
+        return replace(super().open_round(view, rng), note=f"deadline {self.deadline_s:g} s")
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"deadline_s": self.deadline_s}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.deadline_s = state["deadline_s"]
+
+
+@dataclass
+class MemorySketch(Stateless):
+    """The server keeps each tier's latest update and applies all of them in every round."""
+
+    deadline_s: float = 10.0
+    filled: dict[str, float] = field(default_factory=dict)
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        return RoundPlan(np.flatnonzero(view.idle), Deadline(view.round * self.deadline_s))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        return average(view, arrived[arrived.started_s + arrived.expected_s <= view.now_s * (1 + 1e-12)])
+        names = [f"tier {tier}" for tier in assign_tiers(arrived.expected_s, self.deadline_s)]
+        self.filled |= dict.fromkeys(names, 0.25)
+        weights = np.array([1 / names.count(name) for name in names])
+        return Merge(arrived.id, weights, of="updates", slots=Slots(names, self.filled))
+
+    def state(self) -> dict[str, Any]:
+        return self.filled
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.filled = state
 
 
-SKETCHES = [FedAsyncSketch, FedBuffSketch, FedATSketch, GreedySketch, SafaSketch, StepsSketch, AdaptiveSketch]
+SKETCHES = [
+    FedAsyncSketch,
+    FedBuffSketch,
+    FedATSketch,
+    GreedySketch,
+    SafaSketch,
+    StepsSketch,
+    AdaptiveSketch,
+    MemorySketch,
+]

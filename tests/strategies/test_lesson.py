@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lesson import FedAvg, FedCS, Lesson, assign_tiers, due, simulate
-from lesson.strategies.base import ServerView, Updates
+from lesson import FedAvg, FedCS, Lesson, Simulation, assign_tiers, due, simulate
+from lesson.strategies.base import AllOf, ServerView, Updates
 from support import make_fleet
 
 
-def view(round: int, now_s: float | None = None) -> ServerView:
+def view(round: int, now_s: float | None = None, waiting: list[int] | None = None) -> ServerView:
     nothing = np.zeros(3)
     return ServerView(
         round=round,
@@ -23,10 +23,11 @@ def view(round: int, now_s: float | None = None) -> ServerView:
         compute_s=nothing,
         upload_s=nothing,
         latency_s=np.full(3, 15.0),
+        local_steps=np.ones(3, dtype=np.int64),
         num_samples=np.ones(3, dtype=np.int64),
         client_weight=np.ones(3),
         idle=np.ones(3, dtype=np.bool_),
-        waiting=np.ones(3, dtype=np.int64),
+        waiting=np.zeros(3, dtype=np.int64) if waiting is None else np.array(waiting),
         freed=np.arange(3),
         started_round=np.ones(3, dtype=np.int64),
         started_s=nothing,
@@ -44,6 +45,9 @@ def arrived(expected_s: list[float], started_round: list[int]) -> Updates:
         started_s=10.0 * (np.array(started_round) - 1),
         expected_s=np.array(expected_s),
         arrived_s=np.full(count, 1.0),
+        index=np.zeros(count, dtype=np.int64),
+        lr_scale=np.ones(count),
+        local_steps=np.ones(count, dtype=np.int64),
     )
 
 
@@ -60,6 +64,42 @@ def test_a_late_reply_is_merged_when_it_comes_or_dropped(late: Any, merged: list
     merge = Lesson(10.0, late=late).merge(view(3), arrived([10.0, 30.0], started_round=[1, 1]))
     assert merge.updates.tolist() == merged
     assert merge.drops.tolist() == dropped
+
+
+def test_who_waits_at_the_server_does_not_start_again() -> None:
+    """Clients 0 and 2 are idle and free; client 1 is idle, but its early reply still waits."""
+    plan = Lesson(10.0).open_round(view(3, now_s=20.0, waiting=[0, 1, 0]), np.random.default_rng(0))
+    assert plan.starts.tolist() == [0, 2]
+
+
+def test_a_round_of_tier_1_alone_still_ends_at_its_deadline() -> None:
+    """All are expected within 15 s; if one is late, the round of a 20 s deadline closes at 20 s."""
+    plan = Lesson(20.0).open_round(view(1, now_s=0.0), np.random.default_rng(0))
+    assert isinstance(plan.closes, AllOf)
+    assert plan.closes.by_s == 20.0
+
+
+def test_a_shorter_deadline_merges_at_the_first_round_end_after_the_expected_arrival() -> None:
+    """Rounds of 10 s until 30 s, then of 5 s. Client 1, 38 s from 0 s, is due at 40 s, after the second short round;
+    client 0, 5 s, in every round."""
+    lesson = Lesson(10.0)
+    simulation = Simulation(lesson, make_fleet([5.0, 38.0]))
+    merges = {}
+    for round in range(1, 7):
+        lesson.deadline_s = 10.0 if round <= 3 else 5.0
+        record = simulation.step()
+        merges[record.end_s] = record.merged.tolist()
+    assert merges == {10.0: [0], 20.0: [0], 30.0: [0], 35.0: [0], 40.0: [1, 0], 45.0: [0]}
+
+
+def test_a_longer_deadline_makes_nobody_late() -> None:
+    """One round of 10 s, then of 40 s: client 1, 38 s from 0 s, is due at 50 s and not late there."""
+    lesson = Lesson(10.0, late="drop")
+    simulation = Simulation(lesson, make_fleet([5.0, 38.0]))
+    simulation.step()
+    lesson.deadline_s = 40.0
+    record = simulation.step()
+    assert (record.end_s, record.merged.tolist()) == (50.0, [0, 1])
 
 
 def test_fedcs_rejects_who_is_late() -> None:

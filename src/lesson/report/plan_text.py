@@ -15,7 +15,7 @@ MIN_ROUND_WIDTH, MAX_ROUND_WIDTH = 3, 9
 MIN_WIDTH = 80
 
 
-def print_plan(plan: Plan, title: str, caveats: list[str], console: Console) -> None:
+def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> None:
     """Print everything a plan says. Narrow windows wrap lines; numbers are never cut."""
     console.width = max(console.width, MIN_WIDTH)
     console.print(Text(title, style="bold"))
@@ -26,7 +26,7 @@ def print_plan(plan: Plan, title: str, caveats: list[str], console: Console) -> 
     console.print(_schedule(plan, console))
     console.print()
     console.print(_deadline_table(plan))
-    for note in _notes(plan) + caveats:
+    for note in notes:
         console.print(Text.assemble(("note: ", "yellow"), note))
 
 
@@ -97,7 +97,7 @@ def _deadline_table(plan: Plan) -> Table:
             "J per\nupdate",
         ],
     )
-    slowest_s = plan.fleet.slowest_s
+    slowest_s = plan.round_s["fedavg"]
     for row in plan.deadlines:
         name = f"{row.deadline_s:.4g}" + ("*" if row.promoted else "")
         if row.deadline_s == slowest_s:
@@ -132,7 +132,8 @@ def _more_tiers(plan: Plan) -> list[Text]:
     return [Text(f"… and {more} slower tiers, up to tier {plan.tier_rows[-1].tier}", style="dim")] if more > 0 else []
 
 
-def _notes(plan: Plan) -> list[str]:
+def plan_notes(plan: Plan) -> list[str]:
+    """What a reader of the numbers should know, a line each."""
     notes = [note] if (note := first_tier_note(plan.fleet)) else []
     if any(row.promoted for row in plan.deadlines):
         notes.append("* tier 1 would be empty there; the fastest client is taken to meet that deadline")

@@ -7,7 +7,7 @@ from 0; a version is made by every round that merges something. Staleness counts
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -27,6 +27,8 @@ class ServerView:
     upload_s: FloatArray
     latency_s: FloatArray
     """The server's estimates, not the truth. A fleet from a file may know the total alone: the parts are NaN then."""
+    local_steps: IntArray
+    """Minibatches of the usual local work, which `compute_s` is the time of."""
     num_samples: IntArray
     client_weight: FloatArray
     """What a client counts for in an average, before normalising."""
@@ -57,6 +59,11 @@ class Updates:
     expected_s: FloatArray
     """Seconds the server expected the work to take when it started."""
     arrived_s: FloatArray
+    index: IntArray
+    """How many pieces of work its client had started before."""
+    lr_scale: FloatArray
+    local_steps: IntArray
+    """As the plan that started the work said."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -121,6 +128,8 @@ class RoundPlan:
     """In turn: one channel, used in the order of `starts`."""
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
     """Busy clients whose work nobody waits for any more. They are idle at once and may be among `starts`."""
+    note: str = ""
+    """For the round's record: why, where a strategy has something to explain."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -129,11 +138,13 @@ class Slots:
 
     `names` has one slot per merged update: a named slot becomes the weighted sum of its updates (the merge's weights,
     which sum to at most 1 in each slot). Then the slots in `weights`, those filled earlier too, stand in for single
-    updates in the merge's formula. A slot that was never filled holds the initial model.
+    updates in the merge's formula, and the model moves even if no update was merged. `resets` are filled with the
+    newest model first. A slot never filled holds the initial model. Where updates are merged, both are zero instead.
     """
 
     names: Sequence[str]
     weights: Mapping[str, float]
+    resets: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -156,8 +167,10 @@ class Merge:
 class Strategy(Protocol):
     """Decides who trains, when a round ends and what is merged. A small value with four functions."""
 
-    needs: ClassVar[frozenset[str]]
-    """Signals this strategy wants to see in its view."""
+    @property
+    def needs(self) -> frozenset[str]:
+        """Signals this strategy wants to see in its view."""
+        ...
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         """What happens in the round that begins now."""

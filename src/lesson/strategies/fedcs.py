@@ -34,7 +34,7 @@ class FedCS:
         if view.round == 1 and not len(starts):
             raise InputError(
                 f"fedcs has nobody to train: no client is within deadline_s = {self.deadline_s:g}; "
-                f"the fastest takes {view.latency_s.min():.4g} s, take a longer deadline or ensure_first_tier = true"
+                f"the fastest takes {view.latency_s.min():.4g} s, take a longer deadline or ensure_first_tier"
             )
         return RoundPlan(starts, Deadline(view.round * self.deadline_s))
 

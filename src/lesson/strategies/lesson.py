@@ -2,8 +2,8 @@
 for Wireless Federated Learning".
 
 Whoever was merged last starts again, with its tier as the factor of its step size, Eq. (12). Round k closes at k·τ. A
-client of tier j is due j rounds after its start, which is k % j == 0, Eq. (8), while tiers stay; an early reply waits
-until then, a late one is taken when it comes or dropped. All that are due are merged, weighted by their data, Eq. (10).
+client is due at the first round end by which it was expected, for tier j that is k % j == 0, Eq. (8), while τ and tiers
+stay; an early reply waits, a late one is taken when it comes or dropped. All due are merged by their data, Eq. (10).
 
 If everybody starts together in tier 1, the round closes at the last arrival: τ → ∞ is FedAvg in model and in time.
 """
@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from lesson.arrays import BoolArray
 from lesson.errors import InputError
 from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Updates, average
-from lesson.tiers import UNREACHABLE, assign_tiers, check_deadline
+from lesson.tiers import TOLERANCE, UNREACHABLE, assign_tiers, check_deadline
 
 
 @dataclass
@@ -46,11 +47,9 @@ class Lesson:
         return RoundPlan(starts, closes, lr_scale=tiers.astype(np.float64))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        rounds_passed = view.round - arrived.started_round + 1
-        tiers = assign_tiers(arrived.expected_s, self.deadline_s)
-        due = tiers <= rounds_passed
-        late = tiers < rounds_passed
+        due = self._expected_by(view.round + 1, view.now_s, arrived)
         if self.late == "drop":
+            late = self._expected_by(view.round, self._round_start_s(view.round), arrived)
             return average(view, arrived[due & ~late], drops=arrived.id[late])
         return average(view, arrived[due])
 
@@ -59,6 +58,17 @@ class Lesson:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._grid_s, self._grid_round = state["grid_s"], state["grid_round"]
+
+    def _expected_by(self, round: int, start_s: float, updates: Updates) -> BoolArray:
+        """Which updates were expected by the start of a round, (num_updates,).
+
+        Those started on the present grid are compared in multiples of τ, as tiers are, so that no rounding of large
+        times can move them; those from before it changed, in seconds.
+        """
+        rounds = round - updates.started_round
+        on_grid_s = np.where(rounds > 0, np.maximum(rounds, 1) * self.deadline_s, 0.0)
+        passed_s = np.where(updates.started_round >= self._grid_round, on_grid_s, start_s - updates.started_s)
+        return np.less_equal(updates.expected_s, passed_s * (1 + TOLERANCE))
 
     def _round_start_s(self, round: int) -> float:
         """A multiple of τ, never a running sum."""
