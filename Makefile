@@ -10,7 +10,7 @@ SOURCES = pyproject.toml constraints.txt
 setup: $(VENV)/.installed
 
 demo: setup
-	$(BIN)/lesson plan --figure plan.png
+	$(BIN)/lesson compare --out runs/demo --resume
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
@@ -28,7 +28,7 @@ bench: setup
 	$(BIN)/python benchmarks/foundation.py
 
 clean:
-	rm -rf $(VENV) plan.png
+	rm -rf $(VENV) runs/demo
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
@@ -39,11 +39,11 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.installed: $(SOURCES) | $(VENV)/.made
-	@echo "== installing lesson and what it needs into $(VENV); once, about a minute"
+	@echo "== installing lesson and what it needs into $(VENV); once, a minute or two"
 	$(PIP) --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: $(SOURCES) | $(VENV)/.made
-	@echo "== installing lesson and what its tests need into $(VENV); once, about a minute"
+	@echo "== installing lesson and what its tests need into $(VENV); once, a minute or two"
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lesson.cli import main
-from lesson.settings import load_scenario
+from lesson.settings import load_settings
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -21,7 +21,7 @@ def test_example_scripts_run(path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.name)
 def test_example_settings_plan_two_rounds(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    load_scenario(str(path))
+    load_settings(str(path))
     assert main(["plan", "--scenario", str(path), "--rounds", "2"]) == 0
 
 
@@ -39,7 +39,7 @@ def test_commands_of_the_readme_run(
 def test_output_in_the_readme_is_the_real_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command, shown = re.search(r"\$ \.venv/bin/lesson ([^\n]*--latencies[^\n]*)\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
+    command, shown = re.search(r"\$ lesson ([^\n]*--latencies[^\n]*)\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(ROOT)
     assert main(command.split()) == 0
@@ -52,7 +52,7 @@ def test_output_in_the_readme_is_the_real_one(
 
 
 def test_python_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
+    code, shown = re.search(r"```python\n(from lesson import FedAvg.*?)```\n\n```text\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out == shown
 

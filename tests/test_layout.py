@@ -12,6 +12,7 @@ ORDER = [
     "lesson.errors",
     "lesson.arrays",
     "lesson.streams",
+    "lesson.checked",
     "lesson.scenario",
     "lesson.settings",
     "lesson.radio",
@@ -23,8 +24,12 @@ ORDER = [
     "lesson.flight",
     "lesson.simulate",
     "lesson.plan",
-    "lesson.report",
+    "lesson.learn",
+    "lesson.summary",
     "lesson",
+    "lesson.runs",
+    "lesson.study",
+    "lesson.report",
     "lesson.cli",
 ]
 FILES = sorted(SOURCE.rglob("*.py"))

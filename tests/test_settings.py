@@ -4,7 +4,11 @@ from pathlib import Path
 import pytest
 
 from lesson import InputError, Scenario
-from lesson.settings import load_scenario
+from lesson.settings import load_settings
+
+
+def load_scenario(source: str, changes: list[str] | tuple[str, ...] = (), **flags: object) -> Scenario:
+    return load_settings(source, changes, scenario=flags).scenario
 
 
 def test_presets_by_name() -> None:
@@ -63,7 +67,7 @@ def test_bad_changes(change: str, message: str) -> None:
     ("text", "message"),
     [
         (b"[scenario]\npowr_w = 1\n", "setting 'powr_w' is unknown; did you mean 'power_w'?"),
-        (b"power_w = 1\n", "'power_w' must be inside a section, one of: [scenario]"),
+        (b"power_w = 1\n", "'power_w' must be inside a section, one of: [scenario], [strategy], [run]"),
         (b"[scenari]\npower_w = 1\n", "section 'scenari' is unknown; did you mean 'scenario'?"),
         (b"[[scenario]]\npower_w = 1\n", "scenario must be one table, written [scenario]"),
         (b"[scenario]\npower_w = " + b"1" * 5000, "cannot be read"),

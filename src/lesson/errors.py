@@ -14,6 +14,10 @@ class InputError(ValueError):
         super().__init__(line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…")
 
 
+class RunStoppedError(Exception):
+    """A run cannot go on, though nothing was wrong with its input; the message says why in one line."""
+
+
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> InputError:
     """The error for a name that is not one of `allowed`, with the nearest one suggested."""
     names = sorted(allowed)

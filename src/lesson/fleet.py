@@ -79,10 +79,18 @@ class Fleet:
         )
 
 
-def draw_fleet(scenario: Scenario, num_clients: int | None = None, seed: int = 0) -> Fleet:
-    """The fleet of a drawn population, with the latencies of Eq. (3) to (6)."""
+def draw_fleet(
+    scenario: Scenario, num_clients: int | None = None, seed: int = 0, num_samples: IntArray | None = None
+) -> Fleet:
+    """The fleet of a drawn population, with the latencies of Eq. (3) to (6).
+
+    `num_samples` is what each client really holds, where a data set has been divided; else it is drawn.
+    """
+    people = draw_population(scenario, num_clients, seed)
+    if num_samples is not None:
+        people = replace(people, num_samples=num_samples)
     with np.errstate(all="ignore"):  # settings far out give infinite latencies: unreachable clients
-        return _fleet_of(scenario, draw_population(scenario, num_clients, seed))
+        return _fleet_of(scenario, people)
 
 
 def _fleet_of(scenario: Scenario, people: Population) -> Fleet:

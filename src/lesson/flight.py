@@ -4,15 +4,27 @@ The cost of starting and landing follows the clients concerned, not the number o
 """
 
 import heapq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from lesson.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
 from lesson.strategies.base import Updates
 from lesson.tiers import TOLERANCE
 
 _IDLE = -1
+_ARRAYS = (
+    "started_round",
+    "started_s",
+    "_id",
+    "_base_version",
+    "_expected_s",
+    "_num_starts",
+    "_lr_scale",
+    "_local_steps",
+    "_arrives_s",
+)
 
 
 class _Group(NamedTuple):
@@ -126,6 +138,21 @@ class InFlight:
     def final_arrival_s(self) -> float:
         """When nobody is in flight any more; −inf if nobody is."""
         return float(self._arrives_s.max())
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything as arrays, for `restore`."""
+        return {name: getattr(self, name) for name in _ARRAYS} | {"next_id": np.array([self._next_id])}
+
+    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
+        for name in _ARRAYS:
+            getattr(self, name)[:] = state[name]
+        self._next_id = int(state["next_id"][0])
+        busy = np.flatnonzero(self._id != _IDLE)
+        busy = busy[np.lexsort((self._id[busy], self._arrives_s[busy]))]
+        self._count = len(busy)
+        self._groups = []
+        self._push(self._arrives_s[busy], busy, self._id[busy])
 
     def _push(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray) -> None:
         if len(ids):

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from lesson.arrays import FloatArray, IntArray
+from lesson.checked import Checked
 from lesson.errors import InputError, unknown
 from lesson.streams import stream
 
@@ -43,10 +44,15 @@ PRINTED: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {"released": {}, "printed": PRINTED}
 
 
-class Scenario(BaseModel):
+class Scenario(Checked):
     """All parameters of the paper's simulation, checked when made. `preset` fills in what is not given."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    wanted: ClassVar[dict[str, str]] = {
+        "samples_per_client": f"a whole number from 1 to {MAX_COUNT} or [low, high]",
+        "latency_samples": f"a whole number from 1 to {MAX_COUNT} or 'processed'",
+        "cpu_hz": "[low, high], both > 0",
+        "cycles_per_sample": "[low, high], both > 0",
+    }
 
     preset: str = Field("released", description="where unstated values come from: released or printed")
     num_clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS, strict=True)] = Field(50, description="clients in the area")
@@ -84,12 +90,6 @@ class Scenario(BaseModel):
         "dirichlet-per-class", description="how the data set is divided among clients"
     )
     beta: Positive = Field(1.0, description="concentration β of the Dirichlet split")
-
-    def __init__(self, /, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise InputError(_one_line(error)) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -159,37 +159,3 @@ def draw_population(scenario: Scenario, num_clients: int | None = None, seed: in
         cycles_per_sample=uniform("cycles", *scenario.cycles_per_sample),
         num_samples=np.minimum(uniform("samples", low, high + 1).astype(np.int64), high),
     )
-
-
-def _one_line(error: ValidationError) -> str:
-    """What pydantic found first, as "name must be X, got Y"."""
-    first = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and part in Scenario.model_fields)
-    kind, context, got = first["type"], first.get("ctx", {}), first["input"]
-    if kind == "extra_forbidden":
-        return str(unknown("setting", str(first["loc"][0]), Scenario.model_fields))
-    if kind == "value_error":
-        return f"{name} {context['error']}".strip()
-    wanted = {
-        "greater_than": f"> {context.get('gt', 0):.10g}",
-        "greater_than_equal": f">= {context.get('ge', 0):.10g}",
-        "less_than": f"< {context.get('lt', 0):.10g}",
-        "less_than_equal": f"<= {context.get('le', 0):.10g}",
-        "finite_number": "a finite number",
-        "float_type": "a number",
-        "int_type": "a whole number",
-        "bool_type": "true or false",
-        "literal_error": f"{context.get('expected')}",
-    }
-    if name in ("samples_per_client", "latency_samples"):
-        other = "[low, high]" if name == "samples_per_client" else "'processed'"
-        return f"{name} must be a whole number from 1 to {MAX_COUNT} or {other}, got {_shown(got)}"
-    if name in ("cpu_hz", "cycles_per_sample") and kind not in wanted:
-        return f"{name} must be [low, high], got {_shown(got)}"
-    return f"{name} must be {wanted.get(kind, first['msg'])}, got {_shown(got)}"
-
-
-def _shown(value: Any) -> str:
-    """What was given, cut where it is long; numbers of thousands of digits cannot be printed at all."""
-    text = "a huge number" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,34 +1,108 @@
-"""Settings from a preset or a TOML file, with single values changed on the command line."""
+"""The settings of a run: scenario, strategy and run, from a preset or a TOML file, changed on the command line."""
 
+import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from lesson.checked import Checked
 from lesson.errors import InputError, unknown
-from lesson.scenario import PRESETS, Scenario
+from lesson.scenario import MAX_COUNT, PRESETS, Positive, Scenario, Unbounded
 
-SECTIONS = ("scenario",)
+DEFAULT_TIME_BUDGET_S = 10_000.0
 
 
-def load_scenario(source: str, changes: Sequence[str] = (), **flags: Any) -> Scenario:
-    """The scenario of a preset's name or of a TOML file with a table [scenario].
+class StrategySettings(Checked):
+    """Which strategy, and its own settings besides the deadline."""
 
-    Changes are `section.key=value`; flags are values of the scenario that win over both where they are not None.
+    name: Annotated[str, Field(strict=True)] = "lesson"
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunLimits(Checked):
+    """On what a run learns, from which seed, how long, and how often it is looked at."""
+
+    dataset: Annotated[str, Field(strict=True)] = Field("mnist", description="mnist, cifar10 or fashion-mnist")
+    seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="every draw comes from it")
+    rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] | None = Field(None, description="rounds to run")
+    time_budget_s: Unbounded = Field(float("inf"), description="simulated seconds to run")
+    eval_every_s: Positive = Field(500.0, description="simulated seconds from one evaluation to the next")
+    trainer: Literal["auto", "reference", "fused", "workers"] = Field("auto", description="how cohorts are trained")
+
+
+class Settings(Checked):
+    """Everything that decides what a run gives."""
+
+    scenario: Scenario = Field(default_factory=Scenario)
+    strategy: StrategySettings = Field(default_factory=StrategySettings)
+    run: RunLimits = Field(default_factory=RunLimits)
+
+    def to_sections(self) -> dict[str, dict[str, Any]]:
+        """The settings as tables of plain values, None left out."""
+        return {
+            "scenario": self.scenario.model_dump(exclude_none=True),
+            "strategy": {"name": self.strategy.name} | self.strategy.options,
+            "run": self.run.model_dump(exclude_none=True),
+        }
+
+
+SECTIONS = tuple(Settings.model_fields)
+
+
+def load_settings(source: str, changes: Sequence[str] = (), **flags: dict[str, Any]) -> Settings:
+    """The settings of a preset's name or of a TOML file with the tables [scenario], [strategy] and [run].
+
+    Changes are `section.key=value`; flags are values by section that win over both where they are not None.
     """
     if source in PRESETS:
         sections: dict[str, dict[str, Any]] = {"scenario": {"preset": source}}
     else:
         sections = _read_sections(source)
         try:
-            Scenario(**sections.get("scenario", {}))
+            make_settings(sections)
         except InputError as error:
             raise InputError(f"{source}: {error}") from None
     for change in changes:
         section, key, value = _parse_change(change)
         sections.setdefault(section, {})[key] = value
-    given = {name: value for name, value in flags.items() if value is not None}
-    return Scenario(**sections.get("scenario", {}) | given)
+    for section, values in flags.items():
+        given = {name: value for name, value in values.items() if value is not None}
+        sections[section] = sections.get(section, {}) | given
+    return make_settings(sections)
+
+
+def make_settings(sections: dict[str, dict[str, Any]]) -> Settings:
+    """The settings of tables of plain values. Without a limit, a run lasts 10,000 simulated seconds."""
+    strategy = dict(sections.get("strategy", {}))
+    run = dict(sections.get("run", {}))
+    if "rounds" not in run and "time_budget_s" not in run:
+        run["time_budget_s"] = DEFAULT_TIME_BUDGET_S
+    return Settings(
+        scenario=Scenario(**sections.get("scenario", {})),
+        strategy=StrategySettings(name=strategy.pop("name", "lesson"), options=strategy),
+        run=RunLimits(**run),
+    )
+
+
+def to_toml(sections: dict[str, dict[str, Any]]) -> str:
+    """Tables of plain values as TOML."""
+    lines = []
+    for section, values in sections.items():
+        lines += [f"[{section}]", *(f"{name} = {_toml_value(value)}" for name, value in values.items()), ""]
+    return "\n".join(lines)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
 
 
 def _read_sections(source: str) -> dict[str, dict[str, Any]]:
@@ -44,6 +118,7 @@ def _read_sections(source: str) -> dict[str, dict[str, Any]]:
     except (ValueError, RecursionError) as error:  # damaged TOML, bytes that are not text, numbers beyond all bounds
         reason = "not TOML in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InputError(f"{path} cannot be read: {reason}") from None
+    sections.pop("versions", None)  # of the run whose config.toml this is
     for name, values in sections.items():
         if name in SECTIONS and not isinstance(values, dict):
             raise InputError(f"{path}: {name} must be one table, written [{name}]")

@@ -7,7 +7,7 @@ at the n-th of several arrivals looks at everybody.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from lesson.tiers import TOLERANCE
 
 Kind = TypeVar("Kind", bound=np.generic)
 MAX_ROUNDS_STUCK = 1000
+_VALUES = ("round", "version", "now_s", "over", "_rounds_stuck")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +48,23 @@ class RoundRecord:
     note: str
 
 
+class Learner(Protocol):
+    """Whoever turns merges into models; without one, a simulation is about time alone."""
+
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> None:
+        """Make version + 1 out of the merged updates, which are in the order of `weights`."""
+        ...
+
+    def forget(self, version: int) -> None:
+        """Free a version that nobody works from any more."""
+        ...
+
+
 class Simulation:
     """A strategy, a fleet and the clock between them; `step` runs one round."""
 
-    def __init__(self, strategy: Strategy, fleet: Fleet, *, seed: int = 0) -> None:
-        self.strategy, self.fleet, self.seed = strategy, fleet, seed
+    def __init__(self, strategy: Strategy, fleet: Fleet, *, learner: Learner | None = None, seed: int = 0) -> None:
+        self.strategy, self.fleet, self.learner, self.seed = strategy, fleet, learner, seed
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self.round = self.version = 0
         self.now_s = 0.0
@@ -65,16 +78,22 @@ class Simulation:
         self._freed: list[IntArray] = [np.flatnonzero(self._idle)]
         self._work: FloatArray = np.ones(len(fleet))
         self._rounds_stuck = 0
+        self._users: dict[int, int] = {}
+        """How many updates in flight or at the server started from each version."""
 
-    def step(self) -> RoundRecord:
-        """Run the next round and say what happened in it."""
+    def step(self, until_s: float = np.inf) -> RoundRecord | None:
+        """Run the next round and say what happened in it; None, and the run is over, if it ends after `until_s`."""
         self.round += 1
         start_s = self.now_s
         plan = self.strategy.open_round(self._view(_distinct(self._freed)), stream(self.seed, "strategy", self.round))
         self._freed.clear()
         spent_j = self._drop(plan.drops)
         self._start(plan)
-        self.now_s, note = self._closing_s(plan.closes)
+        end_s, note = self._closing_s(plan.closes)
+        if end_s > until_s * (1 + TOLERANCE):
+            self.over = "time is up"
+            return None
+        self.now_s = end_s
         landed = self._land()
         merged = self._merge(self.strategy.merge(self._view(NO_CLIENTS), self._at_server))
         moved = len(plan.starts) or len(plan.drops) or len(landed) or len(merged) or self.now_s > start_s
@@ -123,6 +142,7 @@ class Simulation:
         """Break off work in flight, whose clients are idle at once; the joules it has cost."""
         self._check(_all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
         dropped = self._flight.take(clients)
+        self._release(dropped)
         self._idle[clients] = True
         self._freed.append(clients)
         return self._spent_j(dropped, self.now_s - dropped.started_s)
@@ -149,6 +169,7 @@ class Simulation:
             local_steps=steps,
         )
         self._idle[starts] = False
+        self._users[self.version] = self._users.get(self.version, 0) + len(starts)
 
     def _parts_s(self, starts: IntArray, in_turn: bool) -> FloatArray:
         """Seconds until each start lands, put together from its compute and upload time."""
@@ -219,8 +240,49 @@ class Simulation:
         np.subtract.at(self._waiting, here.client[leaving], 1)
         self._freed.append(here.client[leaving])
         self._at_server = here[~leaving]
-        self.version += bool(merged.any() or (slots is not None and slots.weights))
-        return here[merged]
+        updates = here[merged]
+        if len(updates) or (slots is not None and slots.weights):
+            if self.learner is not None:
+                order = np.argsort(merge.updates)
+                weights = weights[order[np.searchsorted(merge.updates[order], updates.id)]]
+                self.learner.merge(updates, weights, merge, self.version, self.round)
+            self._users.setdefault(self.version, 0)
+            self.version += 1
+        self._release(here[leaving])
+        return updates
+
+    def _release(self, updates: Updates) -> None:
+        """Let go of the versions that only these updates still needed."""
+        for version, count in zip(*np.unique(updates.base_version, return_counts=True), strict=True):
+            self._users[int(version)] -= int(count)
+        for version in [version for version, count in self._users.items() if not count and version != self.version]:
+            del self._users[version]
+            if self.learner is not None:
+                self.learner.forget(version)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Where the run stands, as small values for JSON and as arrays, for `restore`."""
+        values = {name: getattr(self, name) for name in _VALUES} | {
+            "users": list(self._users.items()),
+            "strategy": self.strategy.state(),
+        }
+        arrays = {f"flight.{name}": array for name, array in self._flight.state().items()}
+        arrays |= {f"server.{name}": getattr(self._at_server, name) for name in Updates.__slots__}
+        arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "freed": _distinct(self._freed)}
+        return values, arrays
+
+    def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` returned, to the bit."""
+        for name in _VALUES:
+            setattr(self, name, values[name])
+        self._users = {int(version): int(count) for version, count in values["users"]}
+        self.strategy.restore(values["strategy"])
+        self._flight.restore(
+            {name.removeprefix("flight."): array for name, array in arrays.items() if "flight." in name}
+        )
+        self._at_server = Updates(*(arrays[f"server.{name}"] for name in Updates.__slots__))
+        self._idle[:], self._waiting[:], self._work[:] = arrays["idle"], arrays["waiting"], arrays["work"]
+        self._freed = [arrays["freed"]]
 
     def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
         """Joules for computing and for sending so long after the start, (2,); NaN where the fleet does not know."""
@@ -247,10 +309,9 @@ def simulate(
         raise InputError("rounds or until_s must be given: a run has to end")
     simulation = Simulation(strategy, fleet, seed=seed)
     while (rounds is None or simulation.round < rounds) and not simulation.over:
-        record = simulation.step()
-        if record.end_s > until_s * (1 + TOLERANCE):
-            return
-        yield record
+        record = simulation.step(until_s)
+        if record is not None:
+            yield record
 
 
 def first_tier_note(fleet: Fleet) -> str:

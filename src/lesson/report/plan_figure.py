@@ -1,11 +1,9 @@
 """A plan as a picture: clients around the base station, latency density (paper's Fig. 3), schedule (Fig. 2)."""
 
-import os
-import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import matplotlib
 import numpy as np
@@ -13,39 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from lesson.arrays import FloatArray
-from lesson.errors import InputError
 from lesson.plan import Plan
+from lesson.report.files import STYLE, check_figure_path, save_figure
 from lesson.report.palette import tier_colours
 from lesson.simulate import first_tier_note
 from lesson.tiers import UNREACHABLE
 
-STYLE: Any = {
-    "pdf.fonttype": 42,
-    "svg.hashsalt": "lesson",
-    "text.parse_math": False,  # a title may hold a file's name
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-FORMATS = (".png", ".pdf", ".svg")
 MAX_TIERS_NAMED = 8
 MAX_DEADLINES_MARKED = 12
 MIN_CLIENTS_SMOOTHED = 5
 MAX_CLIENTS_DRAWN = 5000
 MAX_ROUNDS_DRAWN = 60
-
-
-def check_figure_path(path: Path) -> None:
-    """Raise if no figure can be written there."""
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"figure must end in {', '.join(FORMATS)}, got '{path}'")
-    try:
-        taken = path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)
-    except OSError as error:
-        raise InputError(f"figure cannot be written: '{path}': {error.strerror}") from None
-    if not path.parent.is_dir():
-        raise InputError(f"figure cannot be written: the folder '{path.parent}' does not exist; make it first")
-    if taken:
-        raise InputError(f"figure cannot be written: '{path}' is not a file one may write")
 
 
 def draw_plan(plan: Plan, title: str, path: Path) -> None:
@@ -64,7 +40,7 @@ def draw_plan(plan: Plan, title: str, path: Path) -> None:
             _draw_density(plan, right)
         _draw_schedule(plan, bottom.subplots())
         figure.supxlabel(first_tier_note(plan.fleet), fontsize=9, color="0.35")
-        _save(figure, path)
+        save_figure(figure, path)
 
 
 def _draw_map(plan: Plan, axes: Axes) -> None:
@@ -152,13 +128,3 @@ def _draw_schedule(plan: Plan, axes: Axes) -> None:
     more = f" ({hidden} more tiers not drawn)" if hidden else ""
     axes.set(xlabel="time (s)", xlim=(0, horizon_s * 1.01))
     axes.set_title(f"Schedule: a block is a local training, a diamond its merge{more}")
-
-
-def _save(figure: Figure, path: Path) -> None:
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            whole = Path(folder) / path.name
-            figure.savefig(whole, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
-            whole.replace(path)
-    except OSError as error:
-        raise InputError(f"figure cannot be written: '{path}': {error.strerror}") from None

@@ -1,6 +1,12 @@
 """The strategies by name. Adding one: write its file, add a line here."""
 
-from lesson.errors import unknown
+import dataclasses
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from lesson.errors import InputError, unknown
 from lesson.strategies.base import Strategy
 from lesson.strategies.fedavg import FedAvg
 from lesson.strategies.fedcs import FedCS
@@ -10,10 +16,40 @@ STRATEGIES: dict[str, type[Strategy]] = {"fedavg": FedAvg, "fedcs": FedCS, "less
 
 
 def find_strategy(name: str) -> type[Strategy]:
-    """The class registered under a name."""
-    if name not in STRATEGIES:
-        raise unknown("strategy", name, STRATEGIES)
-    return STRATEGIES[name]
+    """The class registered under a name, or named as module:Class; modules are looked for here, too."""
+    if ":" not in name:
+        if name not in STRATEGIES:
+            raise unknown("strategy", name, STRATEGIES)
+        return STRATEGIES[name]
+    module_name, _, class_name = name.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        kind: type[Strategy] = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"strategy '{name}' cannot be loaded: {error}; write module:Class") from None
+    if not all(callable(getattr(kind, method, None)) for method in ("open_round", "merge", "state", "restore")):
+        raise InputError(f"strategy '{name}' must have open_round, merge, state and restore")
+    return kind
 
 
-__all__ = ["STRATEGIES", "FedAvg", "FedCS", "Lesson", "Strategy", "find_strategy"]
+def setting_names(kind: type[Strategy]) -> list[str]:
+    """The settings a strategy can be made with."""
+    return [field.name for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else []
+
+
+def make_strategy(name: str, deadline_s: float, options: dict[str, Any] | None = None) -> Strategy:
+    """A strategy by name, with the deadline where it takes one, and its own settings."""
+    kind = find_strategy(name)
+    allowed = setting_names(kind)
+    for option in options or {}:
+        if option not in allowed:
+            raise unknown(f"setting of strategy {name}", option, allowed or ["(none)"])
+    deadline = {"deadline_s": deadline_s} if "deadline_s" in allowed else {}
+    try:
+        return kind(**deadline | (options or {}))
+    except TypeError as error:
+        raise InputError(f"strategy {name} cannot be made: {error}") from None
+
+
+__all__ = ["STRATEGIES", "FedAvg", "FedCS", "Lesson", "Strategy", "find_strategy", "make_strategy", "setting_names"]

@@ -1,0 +1,136 @@
+"""The command `lesson`: one class per subcommand, its fields are the flags."""
+
+import codecs
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol, Union
+
+import numpy as np
+import tyro
+from tyro.conf import subcommand
+
+import lesson
+from lesson.cli.data import DataCommand
+from lesson.cli.learn import CompareCommand, RunCommand
+from lesson.cli.plan import PlanCommand
+from lesson.cli.strategies import StrategiesCommand
+from lesson.errors import InputError, RunStoppedError, unknown
+
+
+class Command(Protocol):
+    """A subcommand with its flags."""
+
+    def run(self) -> None:
+        """Do it."""
+        ...
+
+
+# What a terminal that cannot show everything gets instead.
+PLAIN = {"━": "=", "◆": "*", "×": "x", "–": "-", "…": "...", "·": " ", "τ": "tau", "→": "->", "∞": "infinity"}
+
+COMMANDS: dict[str, type[Command]] = {
+    "compare": CompareCommand,
+    "data": DataCommand,
+    "plan": PlanCommand,
+    "run": RunCommand,
+    "strategies": StrategiesCommand,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; 0 if it worked, 2 with one line on stderr if the input was wrong."""
+    argv = sys.argv[1:] if argv is None else argv
+    _settle_terminal()
+    try:
+        if list(argv) == ["--version"]:
+            print(f"lesson {lesson.__version__}")
+            return 0
+        command = _parse(argv or ["--help"])
+        with np.errstate(all="ignore"):  # numbers out of bounds end as unreachable clients or unknown values
+            command.run()
+        sys.stdout.flush()
+    except InputError as error:
+        print(f"lesson: {error}", file=sys.stderr)
+        return 2
+    except RunStoppedError as error:
+        print(f"lesson: {error}", file=sys.stderr)
+        return 3
+    except MemoryError:
+        print("lesson: not enough memory; take fewer clients", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("lesson: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        _forget_output()
+    except OSError as error:
+        _forget_output()
+        print(f"lesson: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _settle_terminal() -> None:
+    """Make the most of odd terminals: closed, a few columns wide, or without Unicode."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if os.environ.get("COLUMNS", "").isdecimal():
+        os.environ["COLUMNS"] = str(max(int(os.environ["COLUMNS"]), 40))  # the parser's help never ends at 1
+    codecs.register_error("plain", _plain)
+    for output in (sys.stdout, sys.stderr):
+        if isinstance(output, io.TextIOWrapper) and not output.encoding.lower().startswith("utf"):
+            output.reconfigure(errors="plain")
+
+
+def _forget_output() -> None:
+    """Send what is still to be written nowhere, so that Python does not fail on it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    return "".join(PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+
+
+def _parse(argv: Sequence[str]) -> Command:
+    """The command with its flags; whatever the parser finds wrong becomes one line."""
+    if argv[0] not in COMMANDS and argv[0] not in ("-h", "--help"):
+        raise unknown("command", argv[0], [*COMMANDS, "--help", "--version"])
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            kinds: Any = Union[tuple(Annotated[kind, subcommand(name)] for name, kind in COMMANDS.items())]  # noqa: UP007
+            command: Command = tyro.cli(
+                kinds,
+                prog="lesson",
+                description="Semi-synchronous federated learning on unequal, wireless clients.",
+                args=list(argv),
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
+            )
+            return command
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise _rewritten(complaint.getvalue(), argv) from None
+
+
+def _rewritten(complaint: str, argv: Sequence[str]) -> InputError:
+    """What the parser put into a box, as one line in this project's words."""
+    said = " ".join(re.sub(r"[│╭╮╰╯|+]|─+|-{4,}", " ", complaint).partition("For full helptext")[0].split())
+    if number := re.search(r"Error parsing (\S+): .*(int|float).*?: ('.*?')", said):
+        flag, kind, got = number.groups()
+        return InputError(f"{flag} must be {'a whole number' if kind == 'int' else 'a number'}, got {got}")
+    if option := re.search(r"Unrecognized (?:or misplaced )?options: ([^, ]+)", said):
+        if not option[1].startswith("-"):
+            return InputError(f"'{option[1]}' is one word too many; 'lesson {argv[0]} --help' shows what there is")
+        fields = dataclasses.fields(COMMANDS[argv[0]])  # type: ignore[arg-type]  # commands are dataclasses
+        flags = [f"--{field.name.replace('_', '-')}" for field in fields]
+        return unknown("option", option[1], [*flags, "--help"])
+    if missing := re.search(r"Missing value for argument '(\S+)'", said):
+        return InputError(f"{missing[1]} must have a value, got none")
+    return InputError(f"{said}; 'lesson --help' shows what there is")

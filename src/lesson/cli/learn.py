@@ -1,0 +1,149 @@
+"""lesson run and lesson compare"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import arg
+
+from lesson.cli.console import PipedConsole
+from lesson.errors import InputError
+from lesson.settings import Settings, load_settings
+
+
+@dataclass(frozen=True)
+class _Learning:
+    """The flags that learning commands share."""
+
+    scenario: Annotated[str, arg(metavar="NAME|FILE")] = "released"
+    """Preset (released, printed) or a TOML file."""
+    dataset: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: mnist)")] = None
+    """mnist, cifar10 or fashion-mnist."""
+    beta: Annotated[float | None, arg(metavar="X", help_behavior_hint="(default: 1)")] = None
+    """Concentration of the Dirichlet split."""
+    deadline: Annotated[float | None, arg(metavar="S", help_behavior_hint="(default: 20)")] = None
+    """Deadline of a round in seconds, or inf."""
+    rounds: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    """Stop after so many rounds."""
+    time_budget: Annotated[float | None, arg(metavar="S", help_behavior_hint="(default: 10000)")] = None
+    """Stop after so many simulated seconds."""
+    seed: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 0)")] = None
+    """Every draw comes from it."""
+    device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
+    """Where to train."""
+    data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    """Where data sets are kept."""
+    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/…)")] = None
+    """Folder for what comes out."""
+    resume: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Go on with what is in the folder."""
+    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
+    """Any other setting, such as scenario.lr_cap=0.5."""
+
+    def settings(self, **strategy: Any) -> Settings:
+        """What the flags say, checked."""
+        if self.device not in ("auto", "cpu"):
+            raise InputError(f"--device must be auto or cpu, got '{self.device}'; this version trains on the CPU")
+        settings = load_settings(
+            self.scenario,
+            self.set,
+            scenario={"beta": self.beta, "deadline_s": self.deadline},
+            strategy=strategy,
+            run={
+                "dataset": self.dataset,
+                "rounds": self.rounds,
+                "time_budget_s": self.time_budget,
+                "seed": self.seed,
+            },
+        )
+        for caveat in settings.scenario.caveats():
+            print(f"note: {caveat}")
+        return settings
+
+
+@dataclass(frozen=True)
+class RunCommand(_Learning):
+    """Train one strategy along the virtual clock; a folder with settings, metrics and the model comes out.
+
+    Example: lesson run --strategy lesson --time-budget 2000
+    """
+
+    strategy: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: lesson)")] = None
+    """One of 'lesson strategies', or one's own."""
+
+    def run(self) -> None:
+        """Do it."""
+        from lesson.cli.progress import RunProgress
+        from lesson.runs import execute
+
+        settings = self.settings(name=self.strategy)
+        name = f"{settings.strategy.name.replace(':', '.')}-{settings.run.dataset}-seed{settings.run.seed}"
+        out = self.out or Path("runs") / name
+        with RunProgress(settings, 1) as progress:
+            try:
+                summary = execute(
+                    settings,
+                    out,
+                    resume=self.resume,
+                    progress=lambda line: progress.report(name, line),
+                    data_dir=self.data_dir,
+                )
+            except KeyboardInterrupt:
+                raise InputError(f"interrupted; --out {out} --resume and the same flags go on from here") from None
+        print(
+            f"{summary['strategy']} on {summary['dataset']}: accuracy {summary['accuracy']:.4f} "
+            f"({summary['accuracy_last10']:.4f} over the last ten evaluations) after {summary['rounds']} rounds, "
+            f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads; {summary['wall_s']:.1f} s here"
+        )
+        print(f"folder: {out}")
+
+
+@dataclass(frozen=True)
+class CompareCommand(_Learning):
+    """Train several strategies over several seeds under the same simulated time or rounds; a table and figures.
+
+    Example: lesson compare --strategies lesson,fedavg --seeds 2 --time-budget 3000
+    """
+
+    strategies: Annotated[str, arg(metavar="A,B,…")] = "lesson,fedavg,fedcs"
+    """What to compare."""
+    seeds: Annotated[int, arg(metavar="N")] = 3
+    """How many seeds, from --seed on."""
+
+    def run(self) -> None:
+        """Do it."""
+        from lesson.cli.progress import RunProgress
+        from lesson.report.compare_figure import draw_comparison
+        from lesson.report.compare_text import comparison_table
+        from lesson.study import compare, write_table
+
+        names = [name.strip() for name in self.strategies.split(",") if name.strip()]
+        if not names or len(set(names)) != len(names):
+            raise InputError(f"--strategies must be different names with commas between, got '{self.strategies}'")
+        if not 1 <= self.seeds <= 1000:
+            raise InputError(f"--seeds must be 1 to 1000, got {self.seeds}")
+        settings = self.settings()
+        out = self.out or Path("runs") / f"compare-{settings.run.dataset}-seed{settings.run.seed}"
+        with RunProgress(settings, len(names) * self.seeds) as progress:
+            try:
+                study = compare(
+                    settings,
+                    names,
+                    self.seeds,
+                    out,
+                    resume=self.resume,
+                    data_dir=self.data_dir,
+                    report=progress.report,
+                )
+            except KeyboardInterrupt:
+                raise InputError(f"interrupted; --out {out} --resume and the same flags go on from here") from None
+        limits = settings.run
+        length = f"{limits.time_budget_s:g} s" if math.isfinite(limits.time_budget_s) else f"{limits.rounds} rounds"
+        title = f"{limits.dataset}, β = {settings.scenario.beta:g}, τ = {settings.scenario.deadline_s:g} s, {length}"
+        write_table(study, out / "table.json")
+        PipedConsole().print(comparison_table(study.table(), study.to_frame(), f"{title}, {self.seeds} seeds"))
+        for path in draw_comparison(study.curves(), title, out):
+            print(f"figure: {path}")
+        print(f"folder: {out}")

@@ -1,0 +1,80 @@
+"""lesson plan"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from tyro.conf import arg
+
+from lesson.cli.console import PipedConsole
+from lesson.errors import InputError
+from lesson.fleet import draw_fleet
+from lesson.fleet_csv import read_fleet
+from lesson.plan import make_plan
+from lesson.report.plan_text import plan_notes, print_plan
+from lesson.settings import load_settings
+
+
+@dataclass(frozen=True)
+class PlanCommand:
+    """Show what a deadline does to a fleet: tiers, round lengths, schedule, other deadlines. No training.
+
+    Example: lesson plan --deadline 30 --figure plan.png
+    """
+
+    scenario: Annotated[str, arg(metavar="NAME|FILE")] = "released"
+    """Preset (released, printed) or a file with a table [scenario]."""
+    latencies: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="")] = None
+    """Measured latencies instead of drawn ones: client,latency_s."""
+    deadline: Annotated[float | None, arg(metavar="S", help_behavior_hint="(default: the scenario's, 20)")] = None
+    """Deadline of a round in seconds, or inf."""
+    clients: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the scenario's, 50)")] = None
+    """Clients to draw."""
+    seed: Annotated[int, arg(metavar="N")] = 0
+    """Same seed, same fleet."""
+    rounds: Annotated[int, arg(metavar="N")] = 12
+    """Rounds of the schedule."""
+    figure: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Also draw map, latency density and schedule: png, pdf or svg."""
+    json: Annotated[bool, arg(help_behavior_hint="")] = False
+    """Print JSON instead of tables."""
+    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
+    """Change any other setting, such as scenario.power_w=0.2."""
+
+    def run(self) -> None:
+        from_file = self.latencies is not None
+        if from_file and self.clients is not None:
+            raise InputError("--clients must be left out with --latencies: the file says who there is")
+        flags = {"deadline_s": self.deadline, "num_clients": self.clients}
+        scenario = load_settings(self.scenario, self.set, scenario=flags).scenario
+        if self.figure is not None:
+            from lesson.report.files import check_figure_path  # matplotlib takes a while to load
+            from lesson.report.plan_figure import draw_plan
+
+            check_figure_path(self.figure)
+        with Console(stderr=True).status("Reading the fleet" if from_file else "Drawing the fleet") as status:
+            fleet = read_fleet(self.latencies, scenario) if self.latencies else draw_fleet(scenario, seed=self.seed)
+            # A fleet somebody measured is left as it is, unless the setting itself was asked for.
+            first_tier = scenario.ensure_first_tier and (
+                not from_file or "ensure_first_tier" in scenario.model_fields_set
+            )
+            status.update("Working out the plan")
+            plan = make_plan(fleet, scenario.deadline_s, ensure_first_tier=first_tier, num_rounds=self.rounds)
+            source = f"{self.latencies}" if from_file else f"{self.scenario}, seed {self.seed}"
+            deadline = f"deadline {scenario.deadline_s:g} s" if scenario.deadline_s < math.inf else "no deadline"
+            title = f"{len(fleet)} clients ({source}), {deadline}"
+            if self.figure is not None:
+                status.update("Drawing the figure")
+                draw_plan(plan, title, self.figure)
+            notes = plan_notes(plan) + ([] if from_file else scenario.caveats())
+            if self.json:
+                status.update("Writing JSON")
+                print(json.dumps(plan.to_dict() | {"notes": notes}, allow_nan=False))
+                return
+        print_plan(plan, title, notes, PipedConsole())
+        if self.figure is not None:
+            print(f"figure: {self.figure}")

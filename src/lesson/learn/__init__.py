@@ -1,0 +1,1 @@
+"""Learning for real: data, partitions, models and cohort training. The only part that imports torch."""

@@ -1,0 +1,46 @@
+"""From settings to a simulation that learns."""
+
+from functools import lru_cache
+from pathlib import Path
+
+from lesson.errors import InputError
+from lesson.fleet import Fleet, draw_fleet
+from lesson.learn.data import Dataset, load_dataset
+from lesson.learn.learner import Learner
+from lesson.learn.models import FACTORIES, ModelFactory
+from lesson.learn.task import Task, make_task
+from lesson.settings import Settings
+from lesson.simulate import Simulation
+from lesson.strategies import find_strategy, make_strategy, setting_names
+
+
+def build(
+    settings: Settings,
+    *,
+    data_dir: Path | None = None,
+    num_threads: int | None = None,
+    dataset: Dataset | None = None,
+    model: ModelFactory | None = None,
+) -> tuple[Simulation, Learner]:
+    """The simulation of a run and what learns in it; a data set or model of one's own takes the place of the named."""
+    data = dataset or _load(settings.run.dataset, data_dir)
+    if model is None and data.name not in FACTORIES:
+        raise InputError(f"model must be given for the data set '{data.name}'")
+    scenario, seed = settings.scenario, settings.run.seed
+    task = make_task(scenario, data, scenario.num_clients, seed, model)
+    strategy = make_strategy(settings.strategy.name, scenario.deadline_s, settings.strategy.options)
+    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, settings.run.trainer, num_threads)
+    return Simulation(strategy, _fleet(settings, task), learner=learner, seed=seed), learner
+
+
+# Runs that follow each other in one process mostly learn from the same data.
+_load = lru_cache(maxsize=1)(load_dataset)
+
+
+def _fleet(settings: Settings, task: Task) -> Fleet:
+    """The fleet as the strategy uses it: with somebody in tier 1, where it has a deadline and the scenario says so."""
+    scenario = settings.scenario
+    fleet = draw_fleet(scenario, seed=settings.run.seed, num_samples=task.partition.num_samples)
+    if scenario.ensure_first_tier and "deadline_s" in setting_names(find_strategy(settings.strategy.name)):
+        return fleet.with_first_tier(scenario.deadline_s)
+    return fleet

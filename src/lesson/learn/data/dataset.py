@@ -1,0 +1,67 @@
+"""Data sets by name, and any pair of arrays."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.arrays import IntArray
+from lesson.errors import InputError, unknown
+from lesson.learn.data.cifar10 import read_cifar10
+from lesson.learn.data.idx import read_idx_folder
+
+DATA_DIR_VARIABLE = "LESSON_DATA_DIR"
+MNIST_DIR = Path(__file__).parent / "mnist"
+NAMES = ("mnist", "cifar10", "fashion-mnist")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images as bytes, (num, channels, height, width), with labels from 0, (num,). Models see them scaled to [0, 1]."""
+
+    name: str
+    train_images: npt.NDArray[np.uint8]
+    train_labels: IntArray
+    test_images: npt.NDArray[np.uint8]
+    test_labels: IntArray
+
+    def __post_init__(self) -> None:
+        for part, images, labels in (
+            ("train", self.train_images, self.train_labels),
+            ("test", self.test_images, self.test_labels),
+        ):
+            if images.dtype != np.uint8 or images.ndim != 4:
+                got = f"{images.dtype} of shape {images.shape}"
+                raise InputError(f"{part}_images must be bytes (num, channels, height, width), got {got}")
+            if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
+                got = f"{labels.dtype} of shape {labels.shape}"
+                raise InputError(f"{part}_labels must be whole numbers of shape ({len(images)},), got {got}")
+            if not len(images) or labels.min() < 0:
+                raise InputError(f"{part}_labels must be at least one number >= 0")
+
+    @property
+    def num_classes(self) -> int:
+        """Labels are 0 … num_classes − 1."""
+        return int(self.train_labels.max()) + 1
+
+
+def data_dir(given: Path | None = None) -> Path:
+    """Where data sets are kept: what was given, the environment's LESSON_DATA_DIR, or a folder in the user's cache."""
+    if given is not None:
+        return given
+    if DATA_DIR_VARIABLE in os.environ:
+        return Path(os.environ[DATA_DIR_VARIABLE])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lesson"
+
+
+def load_dataset(name: str, folder: Path | None = None) -> Dataset:
+    """A data set by name; all but MNIST from `data_dir(folder)`."""
+    if name == "mnist":
+        return Dataset(name, *read_idx_folder(MNIST_DIR))
+    if name == "fashion-mnist":
+        return Dataset(name, *read_idx_folder(data_dir(folder) / name))
+    if name == "cifar10":
+        return Dataset(name, *read_cifar10(data_dir(folder)))
+    raise unknown("dataset", name, NAMES)

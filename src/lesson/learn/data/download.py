@@ -1,0 +1,68 @@
+"""Getting CIFAR-10: a download that shows its progress, goes on where it broke off, and is checked file by file."""
+
+import tarfile
+from pathlib import Path
+
+import pooch  # type: ignore[import-untyped]
+import requests
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lesson.errors import InputError
+from lesson.learn.data.cifar10 import FOLDER, SHA256, find_cifar10, read_cifar10
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+CHUNK_BYTES = 1 << 15
+TIMEOUT_S = 30
+
+
+def get_cifar10(folder: Path, url: str = URL) -> Path:
+    """The folder with the six checked files, downloaded unless they are there already."""
+    there = find_cifar10(folder)
+    if all((there / name).exists() for name in SHA256):
+        read_cifar10(folder)
+        return there
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        archive = Path(pooch.retrieve(url, known_hash=None, path=folder, fname=Path(url).name, downloader=_resume))
+        _unpack(archive, folder)
+    except requests.RequestException as error:
+        reason = type(error).__name__
+        raise InputError(f"{url} cannot be fetched ({reason}); try again, it goes on where it broke off") from None
+    except (OSError, tarfile.TarError) as error:
+        raise InputError(f"CIFAR-10 cannot be put into {folder}: {error}; remove what is there and try again") from None
+    read_cifar10(folder)
+    archive.unlink()
+    return folder / FOLDER
+
+
+def _resume(url: str, output: str, _: object) -> None:
+    """Fetch a file for pooch, from where an earlier try has left its part."""
+    part = Path(output).parent / f"{Path(url).name}.part"
+    begin = part.stat().st_size if part.exists() else 0
+    headers = {"Range": f"bytes={begin}-"} if begin else {}
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_S) as response:
+        if response.status_code == requests.codes.requested_range_not_satisfiable:
+            part.replace(output)
+            return
+        response.raise_for_status()
+        resumed = response.status_code == requests.codes.partial_content
+        begin = begin if resumed else 0
+        total = begin + int(response.headers.get("Content-Length", 0))
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with part.open("ab" if resumed else "wb") as file, Progress(*columns) as progress:
+            task = progress.add_task("CIFAR-10", total=total or None, completed=begin)
+            for chunk in response.iter_content(CHUNK_BYTES):
+                file.write(chunk)
+                progress.advance(task, len(chunk))
+    part.replace(output)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    """Put the six files, and nothing else, into place."""
+    (folder / FOLDER).mkdir(exist_ok=True)
+    with tarfile.open(archive) as tar:
+        for name in SHA256:
+            member = tar.extractfile(f"{FOLDER}/{name}")
+            if member is None:
+                raise tarfile.TarError(f"{name} is not in the archive")
+            (folder / FOLDER / name).write_bytes(member.read())

@@ -1,0 +1,59 @@
+"""The format of MNIST and Fashion-MNIST: gzip files with a header of big-endian sizes, then bytes."""
+
+import gzip
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.arrays import IntArray
+from lesson.errors import InputError
+
+Bytes = npt.NDArray[np.uint8]
+FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+UNSIGNED_BYTE = 8
+MAX_BYTES = 2**31
+
+
+def read_idx_folder(folder: Path) -> tuple[Bytes, IntArray, Bytes, IntArray]:
+    """Training images and labels, test images and labels of the four files in a folder."""
+    train_images, train_labels, test_images, test_labels = (
+        read_idx(folder / name, num_axes=3 if "images" in name else 1) for name in FILES
+    )
+    for images, labels, name in ((train_images, train_labels, FILES[1]), (test_images, test_labels, FILES[3])):
+        if len(images) != len(labels):
+            raise InputError(f"{folder / name} must have {len(images)} labels like its images, got {len(labels)}")
+    return (
+        train_images[:, None],
+        train_labels.astype(np.int64),
+        test_images[:, None],
+        test_labels.astype(np.int64),
+    )
+
+
+def read_idx(path: Path, num_axes: int) -> Bytes:
+    """The array of one file, checked against its header."""
+    remedy = "get the file again"
+    try:
+        with gzip.open(path) as file:
+            content = file.read(MAX_BYTES)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; put the four IDX files of the data set into that folder") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} is damaged ({error}); {remedy}") from None
+    header_bytes = 4 + 4 * num_axes
+    if len(content) < header_bytes or content[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]):
+        raise InputError(f"{path} is not an IDX file of bytes with {num_axes} axes; {remedy}")
+    shape = struct.unpack(f">{num_axes}I", content[4:header_bytes])
+    wanted = int(np.prod(shape, dtype=object))
+    held = len(content) - header_bytes
+    if held != wanted:
+        raise InputError(f"{path} must hold {wanted} bytes after its header, got {held}; {remedy}")
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)

@@ -1,0 +1,126 @@
+"""The paper's two networks, and what any network must be to be trained here."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lesson.errors import InputError
+from lesson.streams import stream
+
+ModelFactory = Callable[[], nn.Module]
+
+
+class MnistNet(nn.Module):
+    """LeNet-5 for 28 × 28 grey images, 61,706 parameters. Pooling before the ReLU gives the same values, sooner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 5, padding=2)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.full1 = nn.Linear(400, 120)
+        self.full2 = nn.Linear(120, 84)
+        self.out = nn.Linear(84, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, (num_samples, 10)."""
+        hidden = functional.relu(max_pool(self.conv1(images)))
+        hidden = functional.relu(max_pool(self.conv2(hidden))).flatten(1)
+        hidden = functional.relu(self.full2(functional.relu(self.full1(hidden))))
+        logits: Tensor = self.out(hidden)
+        return logits
+
+
+class CifarNet(nn.Module):
+    """Four 3 × 3 convolutions, dropout of 0.75 and a layer of 256 for 32 × 32 colour images, 1,144,650 parameters."""
+
+    num_dropout_units = 4096
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 32, 3, padding=1)
+        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
+        self.conv3 = nn.Conv2d(64, 64, 3, padding=1)
+        self.conv4 = nn.Conv2d(64, 64, 3, padding=1)
+        self.full = nn.Linear(self.num_dropout_units, 256)
+        self.out = nn.Linear(256, 10)
+
+    def forward(self, images: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Logits, (num_samples, 10). `kept` has 0 for dropped units and 4 for those that stay: see dropout.py."""
+        hidden = functional.relu(max_pool(self.conv1(images)))
+        hidden = functional.relu(max_pool(self.conv2(hidden)))
+        hidden = functional.relu(self.conv4(functional.relu(self.conv3(hidden)))).flatten(1)
+        if kept is not None:
+            hidden = hidden * kept
+        logits: Tensor = self.out(functional.relu(self.full(hidden)))
+        return logits
+
+
+def max_pool(values: Tensor) -> Tensor:
+    """The largest of every 2 × 2 values. Without gradients as pairwise maxima: torch is slow on a few channels."""
+    if torch.is_grad_enabled():
+        return functional.max_pool2d(values, 2)
+    rows = torch.maximum(values[..., ::2], values[..., 1::2])
+    return torch.maximum(rows[:, :, ::2], rows[:, :, 1::2])
+
+
+FACTORIES: dict[str, ModelFactory] = {"mnist": MnistNet, "fashion-mnist": MnistNet, "cifar10": CifarNet}
+
+
+def initial_vector(factory: ModelFactory, seed: int) -> Tensor:
+    """All parameters of a fresh model in one vector: Glorot-uniform weights and zero biases, from the seed."""
+    generator = torch.Generator().manual_seed(int(stream(seed, "model").integers(2**63)))
+    model = make_model(factory)
+    check_model(model)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.xavier_uniform_(parameter, generator=generator)
+        else:
+            nn.init.zeros_(parameter)
+    return nn.utils.parameters_to_vector(model.parameters()).detach().to(torch.float32)
+
+
+def make_model(factory: ModelFactory) -> nn.Module:
+    """A model, without a trace on torch's global generator."""
+    with torch.random.fork_rng(devices=[]):
+        return factory()
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise if merging would not know what to do with a model."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
+            kind = type(module).__name__
+            remedy = "GroupNorm keeps nothing between steps" if "Norm" in kind else "take masks as CifarNet does"
+            raise InputError(f"model must not have {kind} (at '{name}'), whose state is not a client's own; {remedy}")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError("model must have parameters to train, got none")
+
+
+class Replica:
+    """A model whose parameters are taken from vectors. One per thread."""
+
+    def __init__(self, factory: ModelFactory) -> None:
+        self.model = make_model(factory)
+        self.parameters = list(self.model.parameters())
+        self.num_dropout_units = int(getattr(self.model, "num_dropout_units", 0))
+        sizes = [parameter.numel() for parameter in self.parameters]
+        self._ends = torch.tensor(sizes).cumsum(0).tolist()
+
+    def load(self, vector: Tensor) -> None:
+        """Use the parameters of a vector."""
+        begin = 0
+        for parameter, end in zip(self.parameters, self._ends, strict=True):
+            values = vector[begin:end].view(parameter.shape)
+            parameter.data = values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values
+            begin = end
+
+    def logits(self, images: Tensor, kept: Tensor | None = None) -> Tensor:
+        """What the model makes of images."""
+        output: Tensor = self.model(images, kept) if kept is not None else self.model(images)
+        return output
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The gradient of a loss with respect to all parameters, as a vector."""
+        return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)])

@@ -1,0 +1,130 @@
+"""How the training samples are divided among clients. Every sample belongs to at most one client."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lesson.arrays import FloatArray, IntArray
+from lesson.errors import InputError
+from lesson.scenario import Scenario
+from lesson.streams import stream
+
+MAX_TRIES = 500
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which samples each client holds: those of client i are samples[offsets[i]:offsets[i + 1]]."""
+
+    samples: IntArray
+    offsets: IntArray
+
+    @classmethod
+    def of(cls, parts: list[IntArray]) -> "Partition":
+        """The partition of one array of samples per client."""
+        return cls(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, client: int) -> IntArray:
+        return self.samples[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def num_samples(self) -> IntArray:
+        """Samples of each client, (num_clients,)."""
+        return np.diff(self.offsets)
+
+
+def make_partition(scenario: Scenario, labels: IntArray, num_clients: int, seed: int) -> Partition:
+    """The split a scenario asks for."""
+    if scenario.split == "iid":
+        return split_iid(labels, num_clients, seed)
+    if scenario.split == "dirichlet-per-class":
+        return split_dirichlet_per_class(labels, num_clients, scenario.beta, scenario.batch_size, seed)
+    samples = scenario.samples_per_client
+    if isinstance(samples, tuple):
+        low, high = samples
+        counts = np.minimum(low + (high + 1 - low) * stream(seed, "partition/counts").random(num_clients), high)
+        return split_dirichlet_per_client(labels, counts.astype(np.int64), scenario.beta, seed)
+    return split_dirichlet_per_client(labels, np.full(num_clients, samples), scenario.beta, seed)
+
+
+def split_iid(labels: IntArray, num_clients: int, seed: int) -> Partition:
+    """All samples, shuffled and cut into parts whose sizes differ by at most one."""
+    _check_enough(len(labels), num_clients, 1)
+    shuffled = stream(seed, "partition/iid").permutation(len(labels))
+    return Partition.of([np.sort(part) for part in np.array_split(shuffled, num_clients)])
+
+
+def split_dirichlet_per_class(
+    labels: IntArray, num_clients: int, beta: float, min_samples: int, seed: int
+) -> Partition:
+    """All samples; each class is divided by shares drawn from Dirichlet(β, …, β) over clients.
+
+    The balance rule of Li et al. ("Federated Learning on Non-IID Data Silos", 2022): a client that already holds its
+    average of samples gets none of the classes that follow. Drawn again until everybody has `min_samples`.
+    """
+    _check_enough(len(labels), num_clients, min_samples)
+    classes = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
+    for attempt in range(MAX_TRIES):
+        rng = stream(seed, "partition/per-class", attempt)
+        parts: list[list[IntArray]] = [[] for _ in range(num_clients)]
+        held = np.zeros(num_clients)
+        for members in classes:
+            shares = rng.dirichlet(np.full(num_clients, beta)) * (held < len(labels) / num_clients)
+            if not shares.sum() > 0:  # every open client drew a share too small for floating point
+                shares = (held < len(labels) / num_clients).astype(np.float64)
+            cuts = (np.cumsum(shares / shares.sum()) * len(members)).astype(np.int64)[:-1]
+            for client, part in enumerate(np.split(rng.permutation(members), cuts)):
+                parts[client].append(part)
+                held[client] += len(part)
+        if held.min() >= min_samples:
+            return Partition.of([np.sort(np.concatenate(part)) for part in parts])
+    raise InputError(
+        f"beta = {beta:g} leaves one of {num_clients} clients with fewer than {min_samples} samples in each of "
+        f"{MAX_TRIES} draws; take a larger beta, fewer clients or split = 'dirichlet-per-client'"
+    )
+
+
+def split_dirichlet_per_client(labels: IntArray, num_samples: IntArray, beta: float, seed: int) -> Partition:
+    """So many samples for each client, its classes drawn with shares from Dirichlet(β, …, β), without replacement.
+
+    Clients are served in order. When a class runs out, what a client still lacks is drawn from the classes that are
+    left, in proportion to the client's shares of them, evenly if it has none.
+    """
+    num_clients = len(num_samples)
+    if num_samples.sum() > len(labels):
+        raise InputError(
+            f"samples_per_client asks for {num_samples.sum()} samples, there are {len(labels)}; take fewer"
+        )
+    rng = stream(seed, "partition/per-client")
+    pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(int(labels.max()) + 1)]
+    left = np.array([len(pool) for pool in pools])
+    parts = []
+    for client in range(num_clients):
+        counts = _draw_counts(rng, rng.dirichlet(np.full(len(pools), beta)), int(num_samples[client]), left)
+        part = [pool[size - count : size] for pool, size, count in zip(pools, left, counts, strict=True)]
+        left = left - counts
+        parts.append(np.sort(np.concatenate(part)))
+    return Partition.of(parts)
+
+
+def _draw_counts(rng: np.random.Generator, shares: FloatArray, wanted: int, left: IntArray) -> IntArray:
+    """How many samples of each class a client gets, within what is left."""
+    counts = np.zeros(len(left), dtype=np.int64)
+    while counts.sum() < wanted:
+        open_shares = shares * (counts < left)
+        if not open_shares.sum() > 0:
+            open_shares = (counts < left).astype(np.float64)
+        counts += rng.multinomial(wanted - counts.sum(), open_shares / open_shares.sum())
+        counts = np.minimum(counts, left)
+    return counts
+
+
+def _check_enough(num_labels: int, num_clients: int, min_samples: int) -> None:
+    if num_clients * min_samples > num_labels:
+        raise InputError(
+            f"num_clients must be at most {num_labels // min_samples}, got {num_clients}: "
+            f"there are {num_labels} samples, and every client needs {min_samples}"
+        )

@@ -1,0 +1,230 @@
+"""A run and its folder: settings, a line per round, checkpoints, and going on after a kill with the same bits.
+
+A folder holds config.toml, metrics.jsonl, checkpoint.safetensors while the run goes on, and summary.json with
+model.safetensors when it is done. Every file but metrics.jsonl is written aside and renamed; metrics.jsonl grows by
+whole lines and is cut back to the last checkpoint when a run is resumed.
+"""
+
+import json
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+import lesson
+from lesson.errors import InputError
+from lesson.learn.build import build
+from lesson.learn.learner import Learner
+from lesson.learn.process import settle_process
+from lesson.settings import Settings, load_settings, to_toml
+from lesson.simulate import RoundRecord, Simulation
+from lesson.summary import summarise
+from lesson.tiers import TOLERANCE
+
+CHECKPOINT_EVERY_S = 20.0
+Progress = Callable[[dict[str, Any]], None]
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.metrics = path / "config.toml", path / "metrics.jsonl"
+        self.summary, self.model = path / "summary.json", path / "model.safetensors"
+        self.checkpoint = path / "checkpoint.safetensors"
+
+    def check(self, settings: Settings, resume: bool) -> None:
+        """Raise if the folder belongs to something else, or to a run that is to be resumed. Writes nothing."""
+        if self.config.exists():
+            if load_settings(str(self.config)) != settings:
+                raise InputError(f"{self.path} belongs to a run with other settings; name another folder with --out")
+            if not resume and not self.summary.exists():
+                raise InputError(f"{self.path} holds a run that has not ended; --resume goes on with it")
+        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise InputError(f"{self.path} is not empty and holds no run; name another folder with --out")
+
+    def begin(self, settings: Settings) -> None:
+        """Make the folder this run's own."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be made: {error.strerror}; name another folder with --out") from None
+        if not self.config.exists():
+            self._write(self.config, to_toml(settings.to_sections() | {"versions": _versions()}).encode())
+
+    def finished(self) -> dict[str, Any] | None:
+        """The summary of a run that has ended."""
+        return json.loads(self.summary.read_text()) if self.summary.exists() else None
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add one line, whole, to the metrics."""
+        content = json.dumps(line, allow_nan=False) + "\n"
+        file = os.open(self.metrics, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(file, content.encode())
+        finally:
+            os.close(file)
+
+    def save(self, simulation: Simulation, learner: Learner) -> None:
+        """Keep where the run stands."""
+        values, arrays = simulation.state()
+        values["metrics_bytes"] = self.metrics.stat().st_size if self.metrics.exists() else 0
+        tensors = {f"simulation.{name}": np.ascontiguousarray(array) for name, array in arrays.items()}
+        tensors |= {f"version.{name}": vector for name, vector in learner.state().items()}
+        self._write(self.checkpoint, safetensors.numpy.save(tensors, {"state": json.dumps(values, allow_nan=False)}))
+
+    def load(self, simulation: Simulation, learner: Learner) -> None:
+        """Go on from the checkpoint, or from the beginning if there is none yet."""
+        size = 0
+        if self.checkpoint.exists():
+            try:
+                with safetensors.safe_open(self.checkpoint, "numpy") as file:
+                    values = json.loads(file.metadata()["state"])
+                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
+                raise InputError(f"{self.checkpoint} is damaged ({error}); remove the folder and run again") from None
+            size = values["metrics_bytes"]
+            simulation.restore(values, _with_prefix(tensors, "simulation."))
+            learner.restore(_with_prefix(tensors, "version."))
+        if self.metrics.exists():
+            os.truncate(self.metrics, size)
+
+    def finish(self, simulation: Simulation, learner: Learner, summary: dict[str, Any]) -> None:
+        """Keep the model and the summary; the checkpoint is not needed any more."""
+        self._write(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
+        self._write(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
+        self.checkpoint.unlink(missing_ok=True)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """Put a file into place whole."""
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with aside.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        except OSError as error:
+            aside.unlink(missing_ok=True)
+            raise InputError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def execute(
+    settings: Settings,
+    path: Path,
+    *,
+    resume: bool = False,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    progress: Progress | None = None,
+    **parts: Any,
+) -> dict[str, Any]:
+    """Run what the settings say in a folder and return the summary; a run that has ended is not run again.
+
+    `parts` go to `learn.build.build`: a data folder, the number of threads, a data set or a model of one's own.
+    """
+    folder = RunFolder(path)
+    folder.check(settings, resume)
+    if (summary := folder.finished()) is not None:
+        return summary
+    settle_process()
+    begin = time.perf_counter()
+    simulation, learner = build(settings, **parts)
+    try:
+        folder.begin(settings)
+        folder.load(simulation, learner)
+        _run(settings, simulation, learner, folder, checkpoint_every_s, progress)
+        score = learner.score(simulation.version)
+        wall_s = round(time.perf_counter() - begin, 3)
+        summary = summarise(settings, folder.metrics, score.accuracy, score.loss) | {"wall_s": wall_s}
+        folder.finish(simulation, learner, summary)
+        return summary
+    finally:
+        learner.close()
+
+
+def _run(
+    settings: Settings,
+    simulation: Simulation,
+    learner: Learner,
+    folder: RunFolder,
+    checkpoint_every_s: float,
+    progress: Progress | None,
+) -> None:
+    """Round after round until the limit, with checkpoints by the clock on the wall and when interrupted."""
+    limits, saved = settings.run, time.perf_counter()
+    with _Interrupt() as interrupt:
+        while not simulation.over and (limits.rounds is None or simulation.round < limits.rounds):
+            record = simulation.step(limits.time_budget_s)
+            if record is None:
+                return
+            line = metrics_line(record)
+            if _crosses_grid(record, limits.eval_every_s):
+                score = learner.score(simulation.version)
+                line |= {"accuracy": score.accuracy, "loss": score.loss}
+            folder.append(line)
+            if progress is not None:
+                progress(line)
+            if interrupt.asked or time.perf_counter() - saved >= checkpoint_every_s:
+                folder.save(simulation, learner)
+                saved = time.perf_counter()
+            if interrupt.asked:
+                raise KeyboardInterrupt
+
+
+class _Interrupt:
+    """Notes Ctrl-C instead of raising in the middle of a round; a second one raises."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+def metrics_line(record: RoundRecord) -> dict[str, Any]:
+    """A round as it is written down."""
+    energy = [record.compute_j, record.transmit_j]
+    return {
+        "round": record.round,
+        "time_s": record.end_s,
+        "uploads": record.uploads,
+        "bytes_up": record.bytes_up,
+        "bytes_down": record.bytes_down,
+        "energy_j": None if None in energy else sum(energy),  # type: ignore[arg-type]
+        "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
+    } | ({"note": record.note} if record.note else {})
+
+
+def _crosses_grid(record: RoundRecord, every_s: float) -> bool:
+    """Whether an evaluation is due: a multiple of the interval lies in the round."""
+    return int(record.end_s * (1 + TOLERANCE) / every_s) > int(record.start_s * (1 + TOLERANCE) / every_s)
+
+
+def _with_prefix(tensors: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _versions() -> dict[str, str]:
+    return {"lesson": lesson.__version__, "python": platform.python_version(), "numpy": np.__version__} | {
+        "machine": platform.machine()
+    }

@@ -1,0 +1,206 @@
+"""Many runs: strategies × seeds under the same settings, in processes side by side, and what comes out of them."""
+
+import json
+import math
+import os
+import queue
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lesson.errors import InputError, RunStoppedError
+from lesson.runs import RunFolder, execute
+from lesson.settings import Settings, load_settings
+from lesson.strategies import make_strategy
+from lesson.summary import TARGETS, read_metrics
+
+POLL_S = 0.2
+# Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; 1.96 beyond.
+_STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+
+Report = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, read from its folder."""
+
+    path: Path
+    settings: Settings
+    summary: dict[str, Any]
+
+    @classmethod
+    def load(cls, path: Path) -> "Run":
+        """The run of a folder."""
+        folder = RunFolder(path)
+        if (summary := folder.finished()) is None:
+            raise InputError(f"{path} holds no finished run; 'lesson run --out {path} --resume' goes on with one")
+        return cls(path, load_settings(str(folder.config)), summary)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per round."""
+        return pd.DataFrame(read_metrics(RunFolder(self.path).metrics))
+
+
+@dataclass(frozen=True)
+class Study:
+    """Several finished runs."""
+
+    runs: Sequence[Run]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per run: strategy, seed and its summary."""
+        rows = []
+        for run in self.runs:
+            times = {f"time_to_{target}": seconds for target, seconds in run.summary["time_to_s"].items()}
+            rows.append({name: value for name, value in run.summary.items() if name != "time_to_s"} | times)
+        return pd.DataFrame(rows)
+
+    def curves(self) -> pd.DataFrame:
+        """A row per evaluation of every run: strategy, seed, round, time_s, accuracy, loss."""
+        frames = [
+            run.to_frame().dropna(subset="accuracy").assign(strategy=run.summary["strategy"], seed=run.summary["seed"])
+            for run in self.runs
+            if "accuracy" in run.to_frame()
+        ]
+        columns = ["strategy", "seed", "round", "time_s", "accuracy", "loss"]
+        return pd.concat(frames)[columns].reset_index(drop=True) if frames else pd.DataFrame(columns=columns)
+
+    def table(self) -> pd.DataFrame:
+        """A row per strategy: the mean over seeds of each figure and, as NAME_ci95, half its 95 % interval."""
+        names = ["accuracy_last10", "uploads", "bytes_up", "energy_j", *(f"time_to_{target:g}" for target in TARGETS)]
+        rows = {}
+        for strategy, runs in self.to_frame().groupby("strategy", sort=False):
+            figures: dict[str, float] = {"seeds": len(runs)}
+            for name in names:
+                values = runs[name].astype(float)
+                reached = values.notna().all()
+                figures[name] = float(values.mean()) if reached else math.nan
+                figures[f"{name}_ci95"] = half_interval(values.to_numpy()) if reached else math.nan
+            rows[strategy] = figures
+        return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def half_interval(values: np.ndarray) -> float:
+    """Half the 95 % confidence interval of a mean by Student's t; NaN for a single value."""
+    if len(values) < 2:
+        return math.nan
+    quantile = _STUDENT_T[len(values) - 2] if len(values) - 2 < len(_STUDENT_T) else 1.96
+    return float(quantile * np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def compare(
+    settings: Settings,
+    strategies: Sequence[str],
+    num_seeds: int,
+    out: Path,
+    *,
+    resume: bool = False,
+    data_dir: Path | None = None,
+    report: Report | None = None,
+) -> Study:
+    """Run strategies × seeds from the settings' seed on, in folders of `out`, and read them back."""
+    plan = {}
+    for seed in range(settings.run.seed, settings.run.seed + num_seeds):
+        for name in strategies:
+            one = settings.model_copy(
+                update={
+                    "strategy": settings.strategy.model_copy(update={"name": name}),
+                    "run": settings.run.model_copy(update={"seed": seed}),
+                }
+            )
+            make_strategy(name, settings.scenario.deadline_s, settings.strategy.options)
+            plan[out / f"{name.replace(':', '.')}-seed{seed}"] = one
+    for path, one in plan.items():
+        RunFolder(path).check(one, resume)
+    run_all({path: one for path, one in plan.items() if RunFolder(path).finished() is None}, data_dir, report)
+    return Study([Run.load(path) for path in plan])
+
+
+def run_all(plan: dict[Path, Settings], data_dir: Path | None, report: Report | None) -> None:
+    """Execute runs in as many processes as there are cores; an error ends all of them."""
+    context = get_context("spawn")
+    jobs, messages = context.Queue(), context.Queue()
+    cores = os.cpu_count() or 1
+    num_workers = min(cores, len(plan))
+    for path, settings in plan.items():
+        jobs.put((path, settings))
+    for _ in range(num_workers):
+        jobs.put(None)
+    shared = (jobs, messages, data_dir, max(1, cores // max(1, num_workers)))
+    workers = [context.Process(target=_work, args=shared) for _ in range(num_workers)]
+    for worker in workers:
+        worker.start()
+    try:
+        _follow(set(plan), workers, messages, report)
+    except BaseException:
+        for worker in workers:
+            if worker.pid is not None and worker.is_alive():
+                os.kill(worker.pid, signal.SIGINT)  # it keeps where it stands
+        raise
+    finally:
+        for worker in workers:
+            worker.join()
+
+
+def _follow(left: set[Path], workers: Sequence[SpawnProcess], messages: Any, report: Report | None) -> None:
+    """Pass on what workers tell until every run is done; raise what goes wrong in one."""
+    while left:
+        try:
+            path, line = messages.get(timeout=POLL_S)
+        except queue.Empty:
+            if ended := [worker.exitcode for worker in workers if worker.exitcode]:
+                raise RunStoppedError(f"a process ended with status {ended[0]}; --resume goes on") from None
+            continue
+        if "error" in line:
+            raise (InputError if line["kind"] == "InputError" else RunStoppedError)(f"{path.name}: {line['error']}")
+        if "done" in line:
+            left.remove(path)
+        if report is not None:
+            report(path.name, line)
+
+
+def _work(jobs: Any, messages: Any, data_dir: Path | None, num_threads: int) -> None:
+    """Execute one run after the other and tell how far they are; end when whoever started this is gone."""
+    os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on
+    parent, told = os.getppid(), 0.0
+    while (job := jobs.get()) is not None:
+        path, settings = job
+
+        def tell(line: dict[str, Any], path: Path = path) -> None:
+            nonlocal told
+            if os.getppid() != parent:
+                os._exit(1)
+            if "accuracy" in line or time.perf_counter() - told > POLL_S:
+                told = time.perf_counter()
+                messages.put((path, line))
+
+        try:
+            execute(settings, path, resume=True, progress=tell, data_dir=data_dir, num_threads=num_threads)
+            messages.put((path, {"done": True}))
+        except (InputError, RunStoppedError) as error:
+            messages.put((path, {"error": str(error), "kind": type(error).__name__}))
+        except KeyboardInterrupt:
+            return
+
+
+def load_study(folder: Path) -> Study:
+    """The finished runs in the folders of a folder."""
+    paths = sorted(path.parent for path in folder.glob("*/summary.json"))
+    if not paths:
+        raise InputError(f"{folder} holds no finished run")
+    return Study([Run.load(path) for path in paths])
+
+
+def write_table(study: Study, path: Path) -> None:
+    """The table of a study as JSON: what is not known is null."""
+    table = json.loads(study.table().to_json(orient="index"))
+    path.write_text(json.dumps(table, allow_nan=False, indent=2) + "\n")

@@ -1,0 +1,48 @@
+"""What a run came to, from its metrics: final accuracy, time to a target, totals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lesson.settings import Settings
+
+TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+LAST, IN_A_ROW = 10, 3
+ROUNDING = 1e-12
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -> dict[str, Any]:
+    """The summary of a run whose final model scores so."""
+    lines = read_metrics(metrics)
+    scores = [line for line in lines if "accuracy" in line] or [{"accuracy": accuracy, "time_s": 0.0}]
+    last = [line["accuracy"] for line in scores[-LAST:]]
+    energy = [line["energy_j"] for line in lines]
+    return {
+        "strategy": settings.strategy.name,
+        "dataset": settings.run.dataset,
+        "seed": settings.run.seed,
+        "rounds": len(lines),
+        "time_s": lines[-1]["time_s"] if lines else 0.0,
+        "accuracy": accuracy,
+        "loss": loss,
+        "accuracy_last10": sum(last) / len(last),
+        "uploads": sum(line["uploads"] for line in lines),
+        "bytes_up": sum(line["bytes_up"] for line in lines),
+        "bytes_down": sum(line["bytes_down"] for line in lines),
+        "energy_j": None if None in energy else sum(energy),
+        "time_to_s": {f"{target:g}": time_to(target, scores) for target in TARGETS},
+    }
+
+
+def time_to(target: float, scores: list[dict[str, Any]]) -> float | None:
+    """Simulated seconds to a target: the first evaluation at which the mean of three in a row reaches it."""
+    for end in range(IN_A_ROW, len(scores) + 1):
+        mean = sum(score["accuracy"] for score in scores[end - IN_A_ROW : end]) / IN_A_ROW
+        if mean >= target - ROUNDING:
+            return float(scores[end - 1]["time_s"])
+    return None

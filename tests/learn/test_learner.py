@@ -1,0 +1,163 @@
+"""Merges as they should come out, versions that are kept and freed, and runs that must not go on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import TinyNet, tiny_data, tiny_task
+
+from lesson import FedAvg, FedCS, Lesson, Simulation
+from lesson.errors import InputError, RunStoppedError
+from lesson.learn.learner import Learner
+from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.task import Work
+from lesson.strategies.base import Merge, Updates
+from support import make_fleet
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def learner() -> Iterator[Learner]:
+    made = Learner(tiny_task(4), learning_rate=0.1, lr_cap=0.25, trainer="reference")
+    yield made
+    made.close()
+
+
+def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
+    count = len(client)
+    whole, real = np.zeros(count, dtype=np.int64), np.zeros(count)
+    return Updates(
+        id=np.arange(count),
+        client=np.array(client),
+        base_version=np.array(base),
+        started_round=whole,
+        started_s=real,
+        expected_s=real,
+        arrived_s=real,
+        index=whole,
+        lr_scale=np.array(scale),
+        local_steps=whole + 1,
+    )
+
+
+def trained(learner: Learner, client: int, base: int, lr: float) -> torch.Tensor:
+    work = Work(np.array([client]), np.array([0]), np.array([lr]), np.array([1]), np.array([1.0]))
+    return ReferenceTrainer(learner.task).cohort(learner.versions[base], work)
+
+
+def test_a_merge_of_models_by_hand(learner: Learner) -> None:
+    """Half of the model stays; a quarter of client 0's and client 2's go in, from versions 0 and 1. The step of
+    client 2, 0.1 · 4, is cut to the cap of 0.25."""
+    learner.versions[1] = learner.versions[0] + 0.01
+    first, second = trained(learner, 0, 0, 0.1), trained(learner, 2, 1, 0.25)
+    merge = Merge(np.array([0, 1]), np.array([0.25, 0.25]))
+    learner.merge(updates([0, 2], [0, 1], [1.0, 4.0]), merge.weights, merge, version=1, round=1)
+    expected = 0.5 * learner.versions[1] + 0.25 * first + 0.25 * second
+    assert torch.allclose(learner.versions[2], expected, atol=1e-7)
+
+
+def test_a_merge_of_updates_by_hand(learner: Learner) -> None:
+    """The newest model moves by half of what client 0 changed since version 0."""
+    learner.versions[1] = learner.versions[0] + 0.01
+    moved = trained(learner, 0, 0, 0.1) - learner.versions[0]
+    merge = Merge(np.array([0]), np.array([0.5]), of="updates")
+    learner.merge(updates([0], [0], [1.0]), merge.weights, merge, version=1, round=1)
+    assert torch.allclose(learner.versions[2], learner.versions[1] + 0.5 * moved, atol=1e-7)
+
+
+def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") -> tuple[Simulation, Learner]:
+    made = Learner(tiny_task(len(latencies)), 0.1, 1.0, trainer)
+    return Simulation(strategy, make_fleet(latencies), learner=made), made
+
+
+def test_versions_live_while_somebody_works_from_them() -> None:
+    """Tiers 1 to 4: at most the four newest versions, and the newest itself, are ever needed."""
+    simulated, learner = simulation(Lesson(10.0), [5.0, 16.0, 30.0, 38.0])
+    for _ in range(40):
+        simulated.step()
+        assert simulated.version in learner.versions
+        assert len(learner.versions) <= 5
+    assert min(learner.versions) >= simulated.version - 4
+    learner.close()
+    simulated, learner = simulation(FedAvg(), [5.0, 16.0, 30.0])
+    for _ in range(5):
+        simulated.step()
+        assert list(learner.versions) == [simulated.version]
+    learner.close()
+
+
+@pytest.mark.parametrize("deadline_s", [38.0, np.inf])
+def test_a_deadline_beyond_everybody_is_fedavg_to_the_bit(deadline_s: float) -> None:
+    models = []
+    for strategy in (Lesson(deadline_s), FedAvg()):
+        simulated, learner = simulation(strategy, [5.0, 16.0, 30.0, 38.0])
+        for _ in range(6):
+            simulated.step()
+        models.append(learner.versions[simulated.version])
+        learner.close()
+    assert torch.equal(*models)
+
+
+def test_fedcs_is_lesson_restricted_to_tier_1() -> None:
+    """Clients 0 and 1 are within the deadline; LESSON on a fleet where nobody else can be reached does the same."""
+    models = []
+    for strategy, others in ((FedCS(10.0), 25.0), (Lesson(10.0), np.inf)):
+        simulated, learner = simulation(strategy, [5.0, 7.0, others])
+        for _ in range(6):
+            simulated.step()
+        models.append(learner.versions[simulated.version])
+        learner.close()
+    assert torch.equal(*models)
+
+
+def test_it_learns() -> None:
+    simulated, learner = simulation(Lesson(10.0), [5.0, 16.0, 30.0, 38.0])
+    before = learner.score(0)
+    for _ in range(150):
+        simulated.step()
+    after = learner.score(simulated.version)
+    learner.close()
+    assert after.accuracy > 0.9 > before.accuracy
+    assert after.loss < 0.5 * before.loss
+
+
+def test_a_score_by_hand(learner: Learner) -> None:
+    task = learner.task
+    model = TinyNet()
+    torch.nn.utils.vector_to_parameters(learner.versions[0].clone(), model.parameters())
+    data = tiny_data()
+    logits = model(torch.from_numpy(data.test_images).float() / 255)
+    truth = torch.from_numpy(data.test_labels)
+    score = learner.score(0)
+    assert score.accuracy == int((logits.argmax(1) == truth).sum()) / 100
+    assert score.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, truth).item(), rel=1e-5)
+    assert len(task.test_labels) == 100
+
+
+def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
+    made = Learner(tiny_task(3), learning_rate=1e30, lr_cap=np.inf, trainer="fused")
+    simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), learner=made)
+    simulated.step()
+    with pytest.raises(RunStoppedError, match=r"no longer finite after round 2, with 3 clients .* step size 1e\+30"):
+        simulated.step()
+    made.close()
+
+
+def test_the_right_trainer_is_chosen() -> None:
+    chosen = Learner(tiny_task(3), 0.1, 1.0)
+    assert type(chosen._trainer(np.array([1, 1]))).__name__ == "FusedTrainer"
+    assert type(chosen._trainer(np.array([1, 2]))).__name__ == "WorkerTrainer"
+    chosen.close()
+    fused = Learner(tiny_task(3), 0.1, 1.0, trainer="fused")
+    with pytest.raises(InputError, match="trainer must be 'workers' or 'reference' for more than one local step"):
+        fused._trainer(np.array([2]))
+    fused.close()

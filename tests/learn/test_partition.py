@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lesson import InputError, Scenario
+from lesson.learn.data import load_dataset
+from lesson.learn.partition import (
+    Partition,
+    make_partition,
+    split_dirichlet_per_class,
+    split_dirichlet_per_client,
+    split_iid,
+)
+
+
+def labels(num: int, classes: int = 10) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, classes, num)
+
+
+def check(partition: Partition, num_labels: int, everything: bool) -> None:
+    assert len(np.unique(partition.samples)) == len(partition.samples), "a sample of two clients"
+    assert partition.samples.min() >= 0
+    assert partition.samples.max() < num_labels
+    assert len(partition.samples) == num_labels or not everything
+    assert partition.num_samples.sum() == len(partition.samples)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 40), st.sampled_from([0.1, 1.0, 10.0]), st.integers(0, 5))
+def test_per_class_covers_everything_and_leaves_nobody_short(num_clients: int, beta: float, seed: int) -> None:
+    partition = split_dirichlet_per_class(labels(8000), num_clients, beta, 10, seed)
+    check(partition, 8000, everything=True)
+    assert len(partition) == num_clients
+    assert partition.num_samples.min() >= 10
+
+
+def test_per_class_follows_the_balance_rule() -> None:
+    """Classes come in order; a client that held its average before a class has none of it."""
+    truth = np.repeat(np.arange(10), 500)
+    partition = split_dirichlet_per_class(truth, 20, 0.5, 5, seed=3)
+    full = 0
+    for client in range(20):
+        counts = np.bincount(truth[partition[client]], minlength=10)
+        before = np.cumsum(counts) - counts
+        assert np.all(counts[before >= 5000 / 20] == 0)
+        full += bool(np.any(before >= 5000 / 20))
+    assert full > 0, "nobody was ever full: the rule was not put to the test"
+
+
+def test_per_class_shares_are_dirichlet() -> None:
+    """Before the rule bites, a client's share of class 0 has the variance of Dirichlet: (1/n)(1 − 1/n)/(nβ + 1)."""
+    truth = np.repeat(np.arange(2), 20_000)
+    shares = [
+        np.count_nonzero(truth[split_dirichlet_per_class(truth, 10, 2.0, 1, seed)[0]] == 0) / 20_000
+        for seed in range(400)
+    ]
+    assert np.mean(shares) == pytest.approx(0.1, abs=0.01)
+    assert np.var(shares) == pytest.approx(0.1 * 0.9 / 21, rel=0.25)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 40), st.sampled_from([0.1, 1.0, 10.0]), st.integers(0, 5))
+def test_per_client_gives_everybody_what_was_asked(num_clients: int, beta: float, seed: int) -> None:
+    wanted = np.arange(num_clients) + 30
+    partition = split_dirichlet_per_client(labels(4000), wanted, beta, seed)
+    check(partition, 4000, everything=False)
+    assert np.array_equal(partition.num_samples, wanted)
+
+
+def test_per_client_goes_on_when_classes_run_out() -> None:
+    """All 1000 samples are asked for: the last clients get what is left, whatever their shares."""
+    truth = np.repeat(np.arange(10), 100)
+    partition = split_dirichlet_per_client(truth, np.full(10, 100), 0.1, seed=0)
+    check(partition, 1000, everything=True)
+    assert partition.num_samples.tolist() == [100] * 10
+
+
+def test_smaller_beta_is_less_even() -> None:
+    truth = labels(20_000)
+
+    def largest_share(beta: float) -> float:
+        partition = split_dirichlet_per_client(truth, np.full(20, 200), beta, seed=0)
+        return float(np.mean([np.bincount(truth[partition[client]]).max() / 200 for client in range(20)]))
+
+    assert largest_share(0.1) > largest_share(1.0) > largest_share(10.0)
+
+
+def test_iid_parts_differ_by_one_at_most() -> None:
+    partition = split_iid(labels(1003), 10, seed=0)
+    check(partition, 1003, everything=True)
+    assert set(partition.num_samples) == {100, 101}
+
+
+@pytest.mark.parametrize("split", ["iid", "dirichlet-per-class", "dirichlet-per-client"])
+def test_the_seed_decides(split: str) -> None:
+    truth = labels(6000)
+    scenario = Scenario(split=split, samples_per_client=(50, 90))
+    first, again, other = (make_partition(scenario, truth, 20, seed).samples for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_the_default_split_of_mnist() -> None:
+    truth = load_dataset("mnist").train_labels
+    partition = make_partition(Scenario(), truth, 50, seed=0)
+    check(partition, 60_000, everything=True)
+    assert partition.num_samples.min() >= 20
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"split": "dirichlet-per-class", "num_clients": 400}, "num_clients must be at most 300, got 400"),
+        ({"split": "dirichlet-per-class", "beta": 0.1, "num_clients": 290}, "leaves one of 290 clients with fewer"),
+        ({"split": "dirichlet-per-client"}, "samples_per_client asks for 50000 samples, there are 6000"),
+    ],
+)
+def test_splits_that_cannot_be(values: dict[str, object], message: str) -> None:
+    scenario = Scenario(**values)
+    with pytest.raises(InputError, match=message):
+        make_partition(scenario, labels(6000), scenario.num_clients, seed=0)

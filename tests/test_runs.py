@@ -1,0 +1,189 @@
+"""Run folders: what is in them, and that a run goes on after a kill with the same bits."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from small import TinyNet, tiny_data
+
+from lesson import InputError
+from lesson.runs import RunFolder, execute
+from lesson.settings import Settings, make_settings
+
+PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
+
+
+def settings(strategy: str = "lesson", **run: Any) -> Settings:
+    return make_settings(
+        {
+            "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid"},
+            "strategy": {"name": strategy},
+            "run": {"eval_every_s": 100.0, "rounds": 30} | run,
+        }
+    )
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """What must be the same for the same seed: all but the wall-clock fields."""
+    summary = json.loads((path / "summary.json").read_text())
+    kept = {name: value for name, value in summary.items() if not name.startswith("wall_")}
+    names = ("config.toml", "metrics.jsonl", "model.safetensors")
+    return {name: (path / name).read_bytes() for name in names} | {"summary": json.dumps(kept).encode()}
+
+
+def test_a_folder_holds_the_contract(tmp_path: Path) -> None:
+    summary = execute(settings(), tmp_path / "run", **PARTS)
+    names = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert names == ["config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert config["scenario"]["num_clients"] == 6
+    assert config["versions"]["numpy"] == np.__version__
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(1, 31))
+    fields = {"round", "time_s", "uploads", "bytes_up", "bytes_down", "energy_j", "staleness"}
+    assert all(fields <= set(line) for line in lines)
+    # Rounds of 20 s, looked at every 100 s: after every fifth round.
+    assert [line["round"] for line in lines if "accuracy" in line] == [5, 10, 15, 20, 25, 30]
+    fields = {"strategy", "dataset", "rounds", "time_s", "accuracy", "accuracy_last10", "uploads", "bytes_up", "wall_s"}
+    assert fields <= set(summary)
+    assert summary["uploads"] == sum(line["uploads"] for line in lines)
+    assert summary["accuracy"] == lines[-1]["accuracy"]
+    model = safetensors.numpy.load_file(tmp_path / "run" / "model.safetensors")
+    assert {name: array.shape for name, array in model.items()} == {
+        "conv.weight": (2, 1, 3, 3),
+        "conv.bias": (2,),
+        "out.weight": (3, 32),
+        "out.bias": (3,),
+    }
+
+
+@pytest.mark.parametrize("strategy", ["lesson", "fedavg", "fedcs"])
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, strategy: str) -> None:
+    execute(settings(strategy), tmp_path / "first", **PARTS)
+    execute(settings(strategy), tmp_path / "second", **PARTS | {"num_threads": 3})
+    execute(settings(strategy, seed=1), tmp_path / "other", **PARTS)
+    assert content(tmp_path / "first") == content(tmp_path / "second")
+    assert content(tmp_path / "first")["metrics.jsonl"] != content(tmp_path / "other")["metrics.jsonl"]
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("strategy", ["lesson", "fedavg", "fedcs"])
+@pytest.mark.parametrize("stop", [1, 2, 7, 16, 29])
+def test_a_run_goes_on_from_any_round_with_the_same_bits(tmp_path: Path, strategy: str, stop: int) -> None:
+    """A checkpoint after every round; the run breaks off after `stop` rounds, with versions in flight."""
+    execute(settings(strategy), tmp_path / "whole", **PARTS)
+
+    def break_off(line: dict[str, Any]) -> None:
+        if line["round"] == stop:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        execute(settings(strategy), tmp_path / "broken", checkpoint_every_s=0.0, progress=break_off, **PARTS)
+    execute(settings(strategy), tmp_path / "broken", resume=True, **PARTS)
+    assert content(tmp_path / "broken") == content(tmp_path / "whole")
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from test_runs import PARTS, settings
+from lesson.runs import execute
+if __name__ == "__main__":
+    execute(settings(rounds=400), Path(sys.argv[1]), resume=True, checkpoint_every_s=0.01, **PARTS)
+"""
+
+
+def test_a_run_killed_at_ten_random_moments_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(paths=[str(here), str(here / "learn")]))
+    execute(settings(rounds=400), tmp_path / "whole", **PARTS)
+    killed, rng = 0, random.Random(0)
+    metrics = RunFolder(tmp_path / "broken").metrics
+    for _ in range(10):
+        process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "broken")])
+        size, deadline = metrics.stat().st_size if metrics.exists() else 0, time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            if metrics.exists() and metrics.stat().st_size != size:  # it has begun to write
+                time.sleep(rng.uniform(0, 0.08))
+                break
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+    subprocess.run([sys.executable, str(script), str(tmp_path / "broken")], check=True, timeout=120)
+    assert killed >= 8, "the run was too short to be killed ten times"
+    assert content(tmp_path / "broken") == content(tmp_path / "whole")
+
+
+def test_ctrl_c_keeps_where_the_run_stands(tmp_path: Path) -> None:
+    execute(settings(), tmp_path / "whole", **PARTS)
+
+    def interrupt(line: dict[str, Any]) -> None:
+        if line["round"] == 12:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(settings(), tmp_path / "broken", progress=interrupt, **PARTS)
+    assert RunFolder(tmp_path / "broken").checkpoint.exists()
+    assert len(RunFolder(tmp_path / "broken").metrics.read_text().splitlines()) == 12
+    execute(settings(), tmp_path / "broken", resume=True, **PARTS)
+    assert content(tmp_path / "broken") == content(tmp_path / "whole")
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    first = execute(settings(), tmp_path / "run", **PARTS)
+    before = content(tmp_path / "run")
+    assert execute(settings(), tmp_path / "run", **PARTS) == first
+    assert content(tmp_path / "run") == before
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    execute(settings(), tmp_path / "run", **PARTS)
+    with pytest.raises(InputError, match="belongs to a run with other settings; name another folder"):
+        execute(settings(seed=1), tmp_path / "run", resume=True, **PARTS)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match="is not empty and holds no run"):
+        execute(settings(), tmp_path / "mine", **PARTS)
+
+
+def test_an_unfinished_run_wants_to_be_resumed(tmp_path: Path) -> None:
+    def break_off(line: dict[str, Any]) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        execute(settings(), tmp_path / "run", progress=break_off, **PARTS)
+    with pytest.raises(InputError, match="holds a run that has not ended; --resume goes on with it"):
+        execute(settings(), tmp_path / "run", **PARTS)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    def break_off(line: dict[str, Any]) -> None:
+        if line["round"] == 3:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        execute(settings(), tmp_path / "run", checkpoint_every_s=0.0, progress=break_off, **PARTS)
+    checkpoint = RunFolder(tmp_path / "run").checkpoint
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"checkpoint.safetensors is damaged .*; remove the folder and run again"):
+        execute(settings(), tmp_path / "run", resume=True, **PARTS)
+
+
+def test_a_time_budget_ends_before_it_is_passed(tmp_path: Path) -> None:
+    summary = execute(settings(rounds=None, time_budget_s=70.0), tmp_path / "run", **PARTS)
+    assert (summary["rounds"], summary["time_s"]) == (3, 60.0)

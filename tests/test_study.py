@@ -1,0 +1,146 @@
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lesson import InputError
+from lesson.cli import main
+from lesson.study import Study, half_interval, load_study
+from lesson.summary import time_to
+
+
+def scores(*accuracies: float) -> list[dict[str, float]]:
+    return [{"accuracy": accuracy, "time_s": 10.0 * (index + 1)} for index, accuracy in enumerate(accuracies)]
+
+
+def test_time_to_a_target_is_the_first_of_three_in_a_row() -> None:
+    """Means of three: .4, .5, .6, .7; one good evaluation alone, the .9, does not count."""
+    curve = scores(0.1, 0.9, 0.2, 0.4, 1.2, 0.5)
+    assert time_to(0.4, curve) == 30.0
+    assert time_to(0.5, curve) == 40.0
+    assert time_to(0.7, curve) == 60.0
+    assert time_to(0.8, curve) is None
+    assert time_to(0.1, scores(0.5, 0.5)) is None
+
+
+def test_intervals_by_hand() -> None:
+    """1, 2, 3: standard deviation 1, t = 4.303 for two degrees of freedom, 4.303 / √3 = 2.4844."""
+    assert half_interval(np.array([1.0, 2.0, 3.0])) == pytest.approx(2.4844, rel=1e-4)
+    assert math.isnan(half_interval(np.array([1.0])))
+    assert half_interval(np.arange(100.0)) == pytest.approx(1.96 * np.std(np.arange(100), ddof=1) / 10)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
+    """Three strategies, two seeds, MNIST, as a user would do it."""
+    out = tmp_path_factory.mktemp("study") / "out"
+    flags = ["--seeds", "2", "--time-budget", "200", "--set", "scenario.num_clients=8", "--set", "run.eval_every_s=50"]
+    assert main(["compare", "--out", str(out), *flags]) == 0
+    return out, load_study(out)
+
+
+def test_a_comparison_leaves_its_runs_table_and_figures(study: tuple[Path, Study]) -> None:
+    out, _ = study
+    runs = sorted(path.name for path in out.iterdir() if path.is_dir())
+    assert runs == [f"{name}-seed{seed}" for name in ("fedavg", "fedcs", "lesson") for seed in (0, 1)]
+    assert (out / "accuracy_round.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "accuracy_time.png").exists()
+    table = json.loads((out / "table.json").read_text())
+    assert set(table) == {"fedavg", "fedcs", "lesson"}
+    assert table["lesson"]["time_to_0.95"] is None
+
+
+def test_frames(study: tuple[Path, Study]) -> None:
+    _, loaded = study
+    frame = loaded.to_frame()
+    assert len(frame) == 6
+    assert set(frame["strategy"]) == {"fedavg", "fedcs", "lesson"}
+    curves = loaded.curves()
+    assert list(curves.columns) == ["strategy", "seed", "round", "time_s", "accuracy", "loss"]
+    lesson = curves[(curves["strategy"] == "lesson") & (curves["seed"] == 0)]
+    assert len(lesson) >= 3
+    means = frame.groupby("strategy")["accuracy_last10"].mean()
+    assert loaded.table()["accuracy_last10"].to_dict() == pytest.approx(means.to_dict())
+    assert isinstance(loaded.runs[0].to_frame(), pd.DataFrame)
+
+
+def test_a_second_comparison_runs_nothing_again(study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = study
+    before = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
+    flags = ["--seeds", "2", "--time-budget", "200", "--set", "scenario.num_clients=8", "--set", "run.eval_every_s=50"]
+    assert main(["compare", "--out", str(out), "--resume", *flags]) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")} == before
+    assert "accuracy, last 10 (%)" in capsys.readouterr().out
+
+
+def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tmp_path: Path) -> None:
+    out, _ = study
+    flags = ["--time-budget", "200", "--set", "scenario.num_clients=8", "--set", "run.eval_every_s=50"]
+    assert main(["run", "--out", str(tmp_path / "alone"), "--seed", "1", *flags]) == 0
+    for name in ("metrics.jsonl", "model.safetensors", "config.toml"):
+        assert (tmp_path / "alone" / name).read_bytes() == (out / "lesson-seed1" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["compare", "--strategies", "lesson,leson"], "strategy 'leson' is unknown; did you mean 'lesson'?"),
+        (["compare", "--strategies", "lesson,lesson"], "--strategies must be different names with commas between"),
+        (["compare", "--seeds", "0"], "--seeds must be 1 to 1000, got 0"),
+        (["run", "--dataset", "mnits"], "dataset 'mnits' is unknown; did you mean 'mnist'?"),
+        (["run", "--dataset", "cifar10", "--data-dir", "none"], "none/cifar-10-batches-bin/data_batch_1.bin does not"),
+        (["compare", "--dataset", "mnits", "--seeds", "1"], "lesson-seed0: dataset 'mnits' is unknown"),
+        (["run", "--beta", "0"], "beta must be > 0, got 0.0"),
+        (["run", "--rounds", "0"], "rounds must be >= 1, got 0"),
+        (["run", "--device", "cuda"], "--device must be auto or cpu, got 'cuda'"),
+        (["run", "--strategy", "nowhere:Thing"], "strategy 'nowhere:Thing' cannot be loaded"),
+        (["run", "--set", "strategy.lat=drop"], "setting of strategy lesson 'lat' is unknown; did you mean 'late'?"),
+        (["run", "--set", "strategy.late=wait"], "late must be 'merge' or 'drop', got 'wait'"),
+        (["run", "--set", "run.trainer=fast"], "trainer must be 'auto', 'reference', 'fused' or 'workers', got 'fast'"),
+        (["run", "--clients", "5"], "option '--clients' is unknown"),
+        (["data", "cifar100"], "data set 'cifar100' is unknown; did you mean 'cifar10'?"),
+        (["data", "shares"], "--figure must be given for shares"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input(
+    flags: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(flags) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"lesson: {message}")
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [], "something half-written"
+
+
+def test_a_run_that_diverges_ends_with_status_3(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = ["--rounds", "5", "--set", "scenario.learning_rate=1e30", "--set", "scenario.lr_cap=inf"]
+    assert main(["run", "--out", str(tmp_path / "run"), "--strategy", "fedavg", *flags]) == 3
+    assert "the model is no longer finite after round" in capsys.readouterr().err
+
+
+def test_label_shares_are_drawn(tmp_path: Path) -> None:
+    assert main(["data", "shares", "--figure", str(tmp_path / "shares.png")]) == 0
+    assert (tmp_path / "shares.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_strategy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from lesson import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n"
+    (tmp_path / "my_strategy.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--strategy", "my_strategy:Mine", "--rounds", "2", "--out", str(tmp_path / "run")]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["strategy"], summary["rounds"]) == ("my_strategy:Mine", 2)
+
+
+def test_folders_without_runs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no finished run"):
+        load_study(tmp_path)
