@@ -26,6 +26,7 @@ format: $(VENV)/.installed-dev
 
 bench: setup
 	$(BIN)/python benchmarks/foundation.py
+	$(BIN)/python benchmarks/learning.py
 
 clean:
 	rm -rf $(VENV) runs/demo

@@ -52,9 +52,21 @@ def test_output_in_the_readme_is_the_real_one(
 
 
 def test_python_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    code, shown = re.search(r"```python\n(from lesson import FedAvg.*?)```\n\n```text\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
+    pattern = r"```python\n(from lesson import FedAvg.*?)```\n\n```text\n(.*?)```"
+    code, shown = re.search(pattern, README, re.DOTALL).groups()  # type: ignore[union-attr]
     exec(compile(code, "README.md", "exec"), {})
     assert capsys.readouterr().out == shown
+
+
+def test_the_comparison_in_the_readme_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = re.search(r"```python\n(from lesson.settings.*?)```", README, re.DOTALL)[1]  # type: ignore[index]
+    assert len([line for line in code.splitlines() if line and "import" not in line]) <= 5
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code.replace("2000.0", "60.0"), "README.md", "exec"), {})
+    assert "accuracy_last10" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "quick" / "lesson-seed1" / "summary.json").exists()
 
 
 def test_figures_about_the_scenarios_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -101,14 +102,18 @@ def compare(
     settings: Settings,
     strategies: Sequence[str],
     num_seeds: int,
-    out: Path,
+    out: Path | str,
     *,
     resume: bool = False,
+    num_processes: int = 1,
     data_dir: Path | None = None,
     report: Report | None = None,
 ) -> Study:
-    """Run strategies × seeds from the settings' seed on, in folders of `out`, and read them back."""
-    plan = {}
+    """Run strategies × seeds from the settings' seed on, in folders of `out`, and read them back.
+
+    In this process one after the other, or in several side by side; the bits are the same.
+    """
+    plan, out = {}, Path(out)
     for seed in range(settings.run.seed, settings.run.seed + num_seeds):
         for name in strategies:
             one = settings.model_copy(
@@ -121,16 +126,21 @@ def compare(
             plan[out / f"{name.replace(':', '.')}-seed{seed}"] = one
     for path, one in plan.items():
         RunFolder(path).check(one, resume)
-    run_all({path: one for path, one in plan.items() if RunFolder(path).finished() is None}, data_dir, report)
+    left = {path: one for path, one in plan.items() if RunFolder(path).finished() is None}
+    if num_processes > 1:
+        run_all(left, num_processes, data_dir, report)
+    else:
+        for path, one in left.items():
+            tell = partial(report, path.name) if report is not None else None
+            execute(one, path, resume=True, progress=tell, data_dir=data_dir)
     return Study([Run.load(path) for path in plan])
 
 
-def run_all(plan: dict[Path, Settings], data_dir: Path | None, report: Report | None) -> None:
-    """Execute runs in as many processes as there are cores; an error ends all of them."""
+def run_all(plan: dict[Path, Settings], num_processes: int, data_dir: Path | None, report: Report | None) -> None:
+    """Execute runs in several processes; an error ends all of them."""
     context = get_context("spawn")
     jobs, messages = context.Queue(), context.Queue()
-    cores = os.cpu_count() or 1
-    num_workers = min(cores, len(plan))
+    cores, num_workers = os.cpu_count() or 1, min(num_processes, len(plan))
     for path, settings in plan.items():
         jobs.put((path, settings))
     for _ in range(num_workers):

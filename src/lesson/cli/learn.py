@@ -1,6 +1,7 @@
 """lesson run and lesson compare"""
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,6 +135,7 @@ class CompareCommand(_Learning):
                     self.seeds,
                     out,
                     resume=self.resume,
+                    num_processes=os.cpu_count() or 1,
                     data_dir=self.data_dir,
                     report=progress.report,
                 )

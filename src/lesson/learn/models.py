@@ -113,7 +113,9 @@ class Replica:
         begin = 0
         for parameter, end in zip(self.parameters, self._ends, strict=True):
             values = vector[begin:end].view(parameter.shape)
-            parameter.data = values.contiguous(memory_format=torch.channels_last) if values.dim() == 4 else values
+            if values.dim() == 4:  # colours innermost; .contiguous() would leave a single colour as it is
+                values = torch.empty_like(values, memory_format=torch.channels_last).copy_(values)
+            parameter.data = values
             begin = end
 
     def logits(self, images: Tensor, kept: Tensor | None = None) -> Tensor:

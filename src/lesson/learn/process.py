@@ -5,7 +5,7 @@ import platform
 
 import torch
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 
 
@@ -20,4 +20,3 @@ def settle_process() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(_MMAP_THRESHOLD, _KEEP_BYTES)
         libc.mallopt(_TRIM_THRESHOLD, _KEEP_BYTES)
-        libc.mallopt(_ARENA_MAX, 1)

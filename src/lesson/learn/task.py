@@ -69,7 +69,8 @@ def make_task(
 
 def scaled(images: Tensor) -> Tensor:
     """Bytes as numbers in [0, 1], colours innermost in memory, which convolutions are fastest on."""
-    return images.to(torch.float32).div_(255).contiguous(memory_format=torch.channels_last)
+    values = torch.empty(images.shape, dtype=torch.float32, memory_format=torch.channels_last)
+    return torch.div(images, 255, out=values)
 
 
 def valid(samples: IntArray) -> tuple[IntArray, IntArray]:
