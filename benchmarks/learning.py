@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
+from lesson.learn.batched import BatchedTrainer
 from lesson.learn.data import load_dataset
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.learner import Learner
@@ -22,7 +23,6 @@ from lesson.learn.process import settle_process
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work, make_task
 from lesson.learn.threads import Threads
-from lesson.learn.workers import WorkerTrainer
 from lesson.runs import execute
 from lesson.settings import make_settings
 
@@ -86,7 +86,7 @@ def several_steps() -> None:
     """Fifty clients, fifty steps each: worker processes against one process."""
     task = make_task(Scenario(), load_dataset("mnist"), CLIENTS, 0)
     base, work = task.initial_vector(), everybody(50)
-    workers, reference = WorkerTrainer(task), ReferenceTrainer(task)
+    workers, reference = BatchedTrainer(task), ReferenceTrainer(task)
     workers.cohort(base, work[:2])
     pairs = [
         (timed_s(lambda: reference.cohort(base, work)), timed_s(lambda: workers.cohort(base, work))) for _ in range(5)

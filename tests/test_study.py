@@ -99,7 +99,7 @@ def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tm
         (["run", "--strategy", "nowhere:Thing"], "strategy 'nowhere:Thing' cannot be loaded"),
         (["run", "--set", "strategy.lat=drop"], "setting of strategy lesson 'lat' is unknown; did you mean 'late'?"),
         (["run", "--set", "strategy.late=wait"], "late must be 'merge' or 'drop', got 'wait'"),
-        (["run", "--set", "run.trainer=fast"], "trainer must be 'auto', 'reference', 'fused' or 'workers', got 'fast'"),
+        (["run", "--set", "run.trainer=fast"], "trainer must be 'auto', 'reference', 'fused' or 'batched', got 'fast'"),
         (["run", "--clients", "5"], "option '--clients' is unknown"),
         (["data", "cifar100"], "data set 'cifar100' is unknown; did you mean 'cifar10'?"),
         (["data", "shares"], "--figure must be given for shares"),

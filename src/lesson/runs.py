@@ -29,7 +29,6 @@ from lesson.simulate import RoundRecord, Simulation
 from lesson.summary import summarise
 from lesson.tiers import TOLERANCE
 
-CHECKPOINT_EVERY_S = 20.0
 Progress = Callable[[dict[str, Any]], None]
 
 
@@ -45,7 +44,7 @@ class RunFolder:
     def check(self, settings: Settings, resume: bool) -> None:
         """Raise if the folder belongs to something else, or to a run that is to be resumed. Writes nothing."""
         if self.config.exists():
-            if load_settings(str(self.config)) != settings:
+            if not load_settings(str(self.config)).gives_the_same(settings):
                 raise InputError(f"{self.path} belongs to a run with other settings; name another folder with --out")
             if not resume and not self.summary.exists():
                 raise InputError(f"{self.path} holds a run that has not ended; --resume goes on with it")
@@ -123,7 +122,6 @@ def execute(
     path: Path,
     *,
     resume: bool = False,
-    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     progress: Progress | None = None,
     **parts: Any,
 ) -> dict[str, Any]:
@@ -141,7 +139,7 @@ def execute(
     try:
         folder.begin(settings)
         folder.load(simulation, learner)
-        _run(settings, simulation, learner, folder, checkpoint_every_s, progress)
+        _run(settings, simulation, learner, folder, progress)
         score = learner.score(simulation.version)
         wall_s = round(time.perf_counter() - begin, 3)
         summary = summarise(settings, folder.metrics, score.accuracy, score.loss) | {"wall_s": wall_s}
@@ -152,12 +150,7 @@ def execute(
 
 
 def _run(
-    settings: Settings,
-    simulation: Simulation,
-    learner: Learner,
-    folder: RunFolder,
-    checkpoint_every_s: float,
-    progress: Progress | None,
+    settings: Settings, simulation: Simulation, learner: Learner, folder: RunFolder, progress: Progress | None
 ) -> None:
     """Round after round until the limit, with checkpoints by the clock on the wall and when interrupted."""
     limits, saved = settings.run, time.perf_counter()
@@ -173,7 +166,7 @@ def _run(
             folder.append(line)
             if progress is not None:
                 progress(line)
-            if interrupt.asked or time.perf_counter() - saved >= checkpoint_every_s:
+            if interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s:
                 folder.save(simulation, learner)
                 saved = time.perf_counter()
             if interrupt.asked:

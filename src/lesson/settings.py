@@ -30,7 +30,8 @@ class RunLimits(Checked):
     rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] | None = Field(None, description="rounds to run")
     time_budget_s: Unbounded = Field(float("inf"), description="simulated seconds to run")
     eval_every_s: Positive = Field(500.0, description="simulated seconds from one evaluation to the next")
-    trainer: Literal["auto", "reference", "fused", "workers"] = Field("auto", description="how cohorts are trained")
+    checkpoint_every_s: Positive = Field(20.0, description="seconds on the wall from one checkpoint to the next")
+    trainer: Literal["auto", "reference", "fused", "batched"] = Field("auto", description="how cohorts are trained")
 
 
 class Settings(Checked):
@@ -47,6 +48,11 @@ class Settings(Checked):
             "strategy": {"name": self.strategy.name} | self.strategy.options,
             "run": self.run.model_dump(exclude_none=True),
         }
+
+    def gives_the_same(self, other: "Settings") -> bool:
+        """Whether runs of both give the same: all but how often a checkpoint is made is equal."""
+        ours, theirs = self.to_sections(), other.to_sections()
+        return ours | {"run": ours["run"] | {"checkpoint_every_s": theirs["run"]["checkpoint_every_s"]}} == theirs
 
 
 SECTIONS = tuple(Settings.model_fields)

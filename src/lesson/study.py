@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 
 from lesson.errors import InputError, RunStoppedError
+from lesson.learn.data import Dataset
+from lesson.learn.models import ModelFactory
 from lesson.runs import RunFolder, execute
 from lesson.settings import Settings, load_settings
 from lesson.strategies import make_strategy
@@ -108,11 +110,16 @@ def compare(
     num_processes: int = 1,
     data_dir: Path | None = None,
     report: Report | None = None,
+    dataset: Dataset | None = None,
+    model: ModelFactory | None = None,
 ) -> Study:
     """Run strategies × seeds from the settings' seed on, in folders of `out`, and read them back.
 
-    In this process one after the other, or in several side by side; the bits are the same.
+    In this process one after the other, or in several side by side; the bits are the same. A data set or a model of
+    one's own goes with a single process.
     """
+    if num_processes > 1 and (dataset is not None or model is not None):
+        raise InputError("num_processes must be 1 with a dataset or model of one's own")
     plan, out = {}, Path(out)
     for seed in range(settings.run.seed, settings.run.seed + num_seeds):
         for name in strategies:
@@ -132,7 +139,7 @@ def compare(
     else:
         for path, one in left.items():
             tell = partial(report, path.name) if report is not None else None
-            execute(one, path, resume=True, progress=tell, data_dir=data_dir)
+            execute(one, path, resume=True, progress=tell, data_dir=data_dir, dataset=dataset, model=model)
     return Study([Run.load(path) for path in plan])
 
 

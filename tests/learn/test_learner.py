@@ -155,9 +155,9 @@ def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
 def test_the_right_trainer_is_chosen() -> None:
     chosen = Learner(tiny_task(3), 0.1, 1.0)
     assert type(chosen._trainer(np.array([1, 1]))).__name__ == "FusedTrainer"
-    assert type(chosen._trainer(np.array([1, 2]))).__name__ == "WorkerTrainer"
+    assert type(chosen._trainer(np.array([1, 2]))).__name__ == "BatchedTrainer"
     chosen.close()
     fused = Learner(tiny_task(3), 0.1, 1.0, trainer="fused")
-    with pytest.raises(InputError, match="trainer must be 'workers' or 'reference' for more than one local step"):
+    with pytest.raises(InputError, match="trainer must be 'batched' or 'reference' for more than one local step"):
         fused._trainer(np.array([2]))
     fused.close()

@@ -8,12 +8,12 @@ import torch
 from small import tiny_task
 
 from lesson import Scenario
+from lesson.learn.batched import BatchedTrainer
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work, make_task
 from lesson.learn.threads import Threads
-from lesson.learn.workers import WorkerTrainer
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_fused_has_the_same_bits_on_any_number_of_threads() -> None:
 def test_workers_are_the_reference_to_the_bit(epochs: bool) -> None:
     task = tiny_task(6, local_epochs=int(epochs))
     base, work = task.initial_vector(), make_work(6, steps=4)
-    trainer = WorkerTrainer(task, 2)
+    trainer = BatchedTrainer(task, 2)
     try:
         expected = ReferenceTrainer(task).cohort(base, work)
         assert torch.equal(trainer.cohort(base, work), expected)

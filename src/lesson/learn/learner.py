@@ -14,13 +14,13 @@ from torch import Tensor
 
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError, RunStoppedError
+from lesson.learn.batched import BatchedTrainer
 from lesson.learn.evaluate import Score, score
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.models import make_model
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work
 from lesson.learn.threads import Threads
-from lesson.learn.workers import WorkerTrainer
 from lesson.strategies.base import Merge, Updates
 
 
@@ -36,7 +36,7 @@ class Trainer(Protocol):
         ...
 
 
-TrainerName = Literal["auto", "reference", "fused", "workers"]
+TrainerName = Literal["auto", "reference", "fused", "batched"]
 
 
 class Learner:
@@ -112,15 +112,15 @@ class Learner:
         return Work(chosen.client, chosen.index, lr, chosen.local_steps, weights[order])
 
     def _trainer(self, local_steps: IntArray) -> Trainer:
-        """One step: fused. More: workers. Unless another was asked for."""
+        """One step: fused. More: batched. Unless another was asked for."""
         one_step = bool(np.all(local_steps == 1))
-        name = ("fused" if one_step else "workers") if self.trainer == "auto" else self.trainer
+        name = ("fused" if one_step else "batched") if self.trainer == "auto" else self.trainer
         if name == "fused" and not one_step:
-            raise InputError("trainer must be 'workers' or 'reference' for more than one local step, got 'fused'")
+            raise InputError("trainer must be 'batched' or 'reference' for more than one local step, got 'fused'")
         if name not in self._trainers:
             make: dict[str, Callable[[], Trainer]] = {
                 "fused": lambda: FusedTrainer(self.task, self._threads),
-                "workers": lambda: WorkerTrainer(self.task, self._num_threads),
+                "batched": lambda: BatchedTrainer(self.task, self._num_threads),
                 "reference": lambda: ReferenceTrainer(self.task),
             }
             self._trainers[name] = make[name]()

@@ -15,7 +15,7 @@ from lesson.learn.reference import train_client, weighted_sum
 from lesson.learn.task import Task, Work
 
 
-class WorkerTrainer:
+class BatchedTrainer:
     """Trains cohorts on all cores."""
 
     def __init__(self, task: Task, num_workers: int | None = None) -> None:
