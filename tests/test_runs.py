@@ -145,6 +145,74 @@ def test_ctrl_c_keeps_where_the_run_stands(tmp_path: Path) -> None:
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
+def test_ctrl_c_in_the_last_moment_is_not_lost(tmp_path: Path) -> None:
+    def interrupt(line: dict[str, Any]) -> None:
+        if line["round"] == 30:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(settings(), tmp_path / "run", progress=interrupt, **PARTS)
+    execute(settings(), tmp_path / "run", resume=True, **PARTS)
+
+
+def test_several_local_steps_go_on_with_the_same_bits(tmp_path: Path) -> None:
+    several = make_settings(
+        {"scenario": {"num_clients": 6, "batch_size": 5, "split": "iid", "local_steps": 3}, "run": {"rounds": 6}}
+    )
+    execute(several, tmp_path / "whole", **PARTS)
+
+    def break_off(line: dict[str, Any]) -> None:
+        if line["round"] == 4:
+            raise StoppedError
+
+    often = several.model_copy(update={"run": several.run.model_copy(update={"checkpoint_every_s": 1e-9})})
+    with pytest.raises(StoppedError):
+        execute(often, tmp_path / "broken", progress=break_off, **PARTS)
+    execute(several, tmp_path / "broken", resume=True, **PARTS)
+    assert content(tmp_path / "broken") == content(tmp_path / "whole")
+
+
+def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.toml.aside").write_text("[scen")
+    execute(settings(), tmp_path / "run", **PARTS)
+    names = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert names == ["config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
+
+
+def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(settings())
+    with folder.owned(), pytest.raises(InputError, match="is being written by another process"):
+        execute(settings(), tmp_path / "run", resume=True, **PARTS)
+    execute(settings(), tmp_path / "run", resume=True, **PARTS)
+
+
+@pytest.mark.parametrize("damage", ["gone", "short"])
+def test_lost_metrics_are_noticed(tmp_path: Path, damage: str) -> None:
+    def break_off(line: dict[str, Any]) -> None:
+        if line["round"] == 5:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        execute(settings(checkpoint_every_s=1e-9), tmp_path / "run", progress=break_off, **PARTS)
+    metrics = RunFolder(tmp_path / "run").metrics
+    if damage == "gone":
+        metrics.unlink()
+    else:
+        os.truncate(metrics, 10)
+    with pytest.raises(InputError, match=r"metrics.jsonl has lost lines since the checkpoint"):
+        execute(settings(), tmp_path / "run", resume=True, **PARTS)
+
+
+def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
+    execute(settings(), tmp_path / "run", **PARTS)
+    summary = RunFolder(tmp_path / "run").summary
+    summary.write_text(summary.read_text()[:50])
+    with pytest.raises(InputError, match=r"summary.json is damaged; remove the folder and run again"):
+        execute(settings(), tmp_path / "run", **PARTS)
+
+
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     first = execute(settings(), tmp_path / "run", **PARTS)
     before = content(tmp_path / "run")
@@ -191,9 +259,9 @@ def test_a_time_budget_ends_before_it_is_passed(tmp_path: Path) -> None:
 
 
 GOLDEN = {
-    "lesson": [0.957351, 0.627181, 0.41484, 0.243094, 0.126505, 0.065017],
-    "fedavg": [1.024262, 0.835278, 0.620529, 0.490426, 0.369488, 0.275834],
-    "fedcs": [0.947503, 0.590431, 0.376648, 0.196745, 0.102976, 0.056834],
+    "lesson": [1.089711, 0.898031, 0.579668, 0.430259, 0.351016, 0.291035],
+    "fedavg": [1.114972, 1.040187, 0.852884, 0.673559, 0.533179, 0.458565],
+    "fedcs": [1.073532, 0.82123, 0.545258, 0.415369, 0.346569, 0.291659],
 }
 
 

@@ -1,5 +1,9 @@
+import contextlib
 import json
 import math
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +34,9 @@ def test_intervals_by_hand() -> None:
     """1, 2, 3: standard deviation 1, t = 4.303 for two degrees of freedom, 4.303 / √3 = 2.4844."""
     assert half_interval(np.array([1.0, 2.0, 3.0])) == pytest.approx(2.4844, rel=1e-4)
     assert math.isnan(half_interval(np.array([1.0])))
-    assert half_interval(np.arange(100.0)) == pytest.approx(1.96 * np.std(np.arange(100), ddof=1) / 10)
+    # t = 2.120 for 16 degrees of freedom, 1.984 for 99.
+    assert half_interval(np.arange(17.0)) == pytest.approx(2.120 * np.std(np.arange(17), ddof=1) / 17**0.5, rel=1e-3)
+    assert half_interval(np.arange(100.0)) == pytest.approx(1.984 * np.std(np.arange(100), ddof=1) / 10, rel=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +106,8 @@ def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tm
         (["run", "--set", "strategy.lat=drop"], "setting of strategy lesson 'lat' is unknown; did you mean 'late'?"),
         (["run", "--set", "strategy.late=wait"], "late must be 'merge' or 'drop', got 'wait'"),
         (["run", "--set", "run.trainer=fast"], "trainer must be 'auto', 'reference', 'fused' or 'batched', got 'fast'"),
+        (["run", "--time-budget", "inf"], "rounds or a finite time_budget_s must be given: a run has to end"),
+        (["run", "--set", "run.eval_every_s=1e-310"], "eval_every_s must be >= 0.001, got 1e-310"),
         (["run", "--clients", "5"], "option '--clients' is unknown"),
         (["data", "cifar100"], "data set 'cifar100' is unknown; did you mean 'cifar10'?"),
         (["data", "shares"], "--figure must be given for shares"),
@@ -125,6 +133,43 @@ def test_a_run_that_diverges_ends_with_status_3(capsys: pytest.CaptureFixture[st
     flags = ["--rounds", "5", "--set", "scenario.learning_rate=1e30", "--set", "scenario.lr_cap=inf"]
     assert main(["run", "--out", str(tmp_path / "run"), "--strategy", "fedavg", *flags]) == 3
     assert "the model is no longer finite after round" in capsys.readouterr().err
+    often = ["--set", "run.eval_every_s=1"]
+    assert main(["run", "--out", str(tmp_path / "often"), "--strategy", "fedavg", *flags, *often]) == 3
+    assert "the loss is no longer finite at version 1" in capsys.readouterr().err
+
+
+def test_a_comparison_too_short_to_be_looked_at_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["compare", "--out", str(tmp_path / "out"), "--rounds", "1", "--seeds", "1"]) == 0
+    output = capsys.readouterr()
+    assert "no figures: no round reached an evaluation" in output.out
+    assert output.err == ""
+
+
+def test_a_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path, study: tuple[Path, Study]) -> None:
+    flags = ["--seeds", "2", "--time-budget", "200", "--set", "scenario.num_clients=8", "--set", "run.eval_every_s=50"]
+    command = [sys.executable, "-m", "lesson.cli", "compare", "--out", str(tmp_path / "out"), *flags]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "out").glob("*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    while (left := _processes_of(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+    assert subprocess.run([*command, "--resume"], stdout=subprocess.DEVNULL, timeout=120).returncode == 0
+    for path in study[0].glob("*/metrics.jsonl"):
+        assert (tmp_path / "out" / path.parent.name / path.name).read_bytes() == path.read_bytes()
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """Processes that hold a file in a folder open, as workers hold the lock of their run."""
+    held = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):
+            if str(link.readlink()).startswith(str(folder)):
+                held.append(str(link))
+    return held
 
 
 def test_label_shares_are_drawn(tmp_path: Path) -> None:

@@ -5,13 +5,17 @@ model.safetensors when it is done. Every file but metrics.jsonl is written aside
 whole lines and is cut back to the last checkpoint when a run is resumed.
 """
 
+import contextlib
+import errno
+import fcntl
+import importlib.metadata
 import json
 import os
 import platform
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +24,7 @@ import safetensors
 import safetensors.numpy
 
 import lesson
-from lesson.errors import InputError
+from lesson.errors import InputError, RunStoppedError
 from lesson.learn.build import build
 from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process
@@ -48,7 +52,9 @@ class RunFolder:
                 raise InputError(f"{self.path} belongs to a run with other settings; name another folder with --out")
             if not resume and not self.summary.exists():
                 raise InputError(f"{self.path} holds a run that has not ended; --resume goes on with it")
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        elif self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file, not a folder; name another with --out")
+        elif self.path.exists() and any(self.path.glob("[!.]*")):
             raise InputError(f"{self.path} is not empty and holds no run; name another folder with --out")
 
     def begin(self, settings: Settings) -> None:
@@ -57,26 +63,53 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{self.path} cannot be made: {error.strerror}; name another folder with --out") from None
+        for left in self.path.glob(".*.aside"):  # by a process that was killed while writing
+            left.unlink()
         if not self.config.exists():
             self._write(self.config, to_toml(settings.to_sections() | {"versions": _versions()}).encode())
 
     def finished(self) -> dict[str, Any] | None:
         """The summary of a run that has ended."""
-        return json.loads(self.summary.read_text()) if self.summary.exists() else None
+        if not self.summary.exists():
+            return None
+        self.checkpoint.unlink(missing_ok=True)  # a kill may have come before this was done
+        try:
+            summary: dict[str, Any] = json.loads(self.summary.read_text())
+        except ValueError:
+            raise InputError(f"{self.summary} is damaged; remove the folder and run again") from None
+        return summary
+
+    @contextlib.contextmanager
+    def owned(self) -> Iterator[None]:
+        """Nobody else writes this folder meanwhile."""
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InputError(f"{self.path} is being written by another process; wait for it or end it") from None
+            yield
+        (self.path / ".lock").unlink(missing_ok=True)
 
     def append(self, line: dict[str, Any]) -> None:
         """Add one line, whole, to the metrics."""
-        content = json.dumps(line, allow_nan=False) + "\n"
+        content = (json.dumps(line, allow_nan=False) + "\n").encode()
         file = os.open(self.metrics, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(file, content.encode())
+            size = os.fstat(file).st_size
+            if os.write(file, content) != len(content):
+                os.truncate(file, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise RunStoppedError(f"{self.metrics} cannot be written: {error.strerror}; --resume goes on") from None
         finally:
             os.close(file)
 
     def save(self, simulation: Simulation, learner: Learner) -> None:
         """Keep where the run stands."""
         values, arrays = simulation.state()
-        values["metrics_bytes"] = self.metrics.stat().st_size if self.metrics.exists() else 0
+        with self.metrics.open("rb") as file:
+            os.fsync(file.fileno())
+            values["metrics_bytes"] = os.fstat(file.fileno()).st_size
         tensors = {f"simulation.{name}": np.ascontiguousarray(array) for name, array in arrays.items()}
         tensors |= {f"version.{name}": vector for name, vector in learner.state().items()}
         self._write(self.checkpoint, safetensors.numpy.save(tensors, {"state": json.dumps(values, allow_nan=False)}))
@@ -92,6 +125,8 @@ class RunFolder:
             except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
                 raise InputError(f"{self.checkpoint} is damaged ({error}); remove the folder and run again") from None
             size = values["metrics_bytes"]
+            if not self.metrics.exists() or self.metrics.stat().st_size < size:
+                raise InputError(f"{self.metrics} has lost lines since the checkpoint; remove the folder and run again")
             simulation.restore(values, _with_prefix(tensors, "simulation."))
             learner.restore(_with_prefix(tensors, "version."))
         if self.metrics.exists():
@@ -105,7 +140,7 @@ class RunFolder:
 
     def _write(self, path: Path, content: bytes) -> None:
         """Put a file into place whole."""
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        aside = path.with_name(f".{path.name}.aside")
         try:
             with aside.open("wb") as file:
                 file.write(content)
@@ -138,12 +173,13 @@ def execute(
     simulation, learner = build(settings, **parts)
     try:
         folder.begin(settings)
-        folder.load(simulation, learner)
-        _run(settings, simulation, learner, folder, progress)
-        score = learner.score(simulation.version)
-        wall_s = round(time.perf_counter() - begin, 3)
-        summary = summarise(settings, folder.metrics, score.accuracy, score.loss) | {"wall_s": wall_s}
-        folder.finish(simulation, learner, summary)
+        with folder.owned():
+            folder.load(simulation, learner)
+            _run(settings, simulation, learner, folder, progress)
+            score = learner.score(simulation.version)
+            wall_s = round(time.perf_counter() - begin, 3)
+            summary = summarise(settings, folder.metrics, score.accuracy, score.loss) | {"wall_s": wall_s}
+            folder.finish(simulation, learner, summary)
         return summary
     finally:
         learner.close()
@@ -184,9 +220,11 @@ class _Interrupt:
             self._before = signal.signal(signal.SIGINT, self._note)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._before)
+        if self.asked and kind is None:
+            raise KeyboardInterrupt
 
     def _note(self, *_: object) -> None:
         if self.asked:
@@ -218,6 +256,10 @@ def _with_prefix(tensors: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str]:
-    return {"lesson": lesson.__version__, "python": platform.python_version(), "numpy": np.__version__} | {
-        "machine": platform.machine()
+    return {
+        "lesson": lesson.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": importlib.metadata.version("torch"),
+        "machine": platform.machine(),
     }

@@ -4,9 +4,9 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from lesson.checked import Checked
 from lesson.errors import InputError, unknown
@@ -29,9 +29,17 @@ class RunLimits(Checked):
     seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="every draw comes from it")
     rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] | None = Field(None, description="rounds to run")
     time_budget_s: Unbounded = Field(float("inf"), description="simulated seconds to run")
-    eval_every_s: Positive = Field(500.0, description="simulated seconds from one evaluation to the next")
+    eval_every_s: Annotated[float, Field(ge=1e-3, strict=True)] = Field(
+        500.0, description="simulated seconds from one evaluation to the next"
+    )
     checkpoint_every_s: Positive = Field(20.0, description="seconds on the wall from one checkpoint to the next")
     trainer: Literal["auto", "reference", "fused", "batched"] = Field("auto", description="how cohorts are trained")
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.rounds is None and self.time_budget_s == float("inf"):
+            raise ValueError("rounds or a finite time_budget_s must be given: a run has to end")
+        return self
 
 
 class Settings(Checked):
@@ -39,7 +47,7 @@ class Settings(Checked):
 
     scenario: Scenario = Field(default_factory=Scenario)
     strategy: StrategySettings = Field(default_factory=StrategySettings)
-    run: RunLimits = Field(default_factory=RunLimits)
+    run: RunLimits = Field(default_factory=lambda: RunLimits(time_budget_s=DEFAULT_TIME_BUDGET_S))
 
     def to_sections(self) -> dict[str, dict[str, Any]]:
         """The settings as tables of plain values, None left out."""

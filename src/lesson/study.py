@@ -1,5 +1,6 @@
 """Many runs: strategies × seeds under the same settings, in processes side by side, and what comes out of them."""
 
+import contextlib
 import json
 import math
 import os
@@ -26,8 +27,9 @@ from lesson.strategies import make_strategy
 from lesson.summary import TARGETS, read_metrics
 
 POLL_S = 0.2
-# Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; 1.96 beyond.
+# Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, expanded from the normal one.
 _STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_Z = 1.959964
 
 Report = Callable[[str, dict[str, Any]], None]
 
@@ -64,7 +66,9 @@ class Study:
         rows = []
         for run in self.runs:
             times = {f"time_to_{target}": seconds for target, seconds in run.summary["time_to_s"].items()}
-            rows.append({name: value for name, value in run.summary.items() if name != "time_to_s"} | times)
+            rows.append(
+                {name: value for name, value in run.summary.items() if name not in ("time_to_s", "notes")} | times
+            )
         return pd.DataFrame(rows)
 
     def curves(self) -> pd.DataFrame:
@@ -96,7 +100,9 @@ def half_interval(values: np.ndarray) -> float:
     """Half the 95 % confidence interval of a mean by Student's t; NaN for a single value."""
     if len(values) < 2:
         return math.nan
-    quantile = _STUDENT_T[len(values) - 2] if len(values) - 2 < len(_STUDENT_T) else 1.96
+    degrees = len(values) - 1
+    expanded = _Z + (_Z**3 + _Z) / (4 * degrees) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * degrees**2)
+    quantile = _STUDENT_T[degrees - 1] if degrees <= len(_STUDENT_T) else expanded
     return float(quantile * np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
@@ -120,27 +126,38 @@ def compare(
     """
     if num_processes > 1 and (dataset is not None or model is not None):
         raise InputError("num_processes must be 1 with a dataset or model of one's own")
-    plan, out = {}, Path(out)
-    for seed in range(settings.run.seed, settings.run.seed + num_seeds):
-        for name in strategies:
-            one = settings.model_copy(
-                update={
-                    "strategy": settings.strategy.model_copy(update={"name": name}),
-                    "run": settings.run.model_copy(update={"seed": seed}),
-                }
-            )
-            make_strategy(name, settings.scenario.deadline_s, settings.strategy.options)
-            plan[out / f"{name.replace(':', '.')}-seed{seed}"] = one
-    for path, one in plan.items():
-        RunFolder(path).check(one, resume)
+    plan = _plan(settings, strategies, num_seeds, Path(out), resume)
     left = {path: one for path, one in plan.items() if RunFolder(path).finished() is None}
+    if report is not None:
+        for path in plan.keys() - left.keys():
+            report(path.name, {"done": True})
     if num_processes > 1:
         run_all(left, num_processes, data_dir, report)
     else:
         for path, one in left.items():
             tell = partial(report, path.name) if report is not None else None
             execute(one, path, resume=True, progress=tell, data_dir=data_dir, dataset=dataset, model=model)
+            if report is not None:
+                report(path.name, {"done": True})
     return Study([Run.load(path) for path in plan])
+
+
+def _plan(
+    settings: Settings, strategies: Sequence[str], num_seeds: int, out: Path, resume: bool
+) -> dict[Path, Settings]:
+    """The settings of every run by its folder; raises if one of them could not begin."""
+    if (out / "config.toml").exists():
+        raise InputError(f"{out} belongs to a single run; name another folder with --out")
+    plan = {}
+    for seed in range(settings.run.seed, settings.run.seed + num_seeds):
+        for name in strategies:
+            make_strategy(name, settings.scenario.deadline_s, settings.strategy.options)
+            strategy = settings.strategy.model_copy(update={"name": name})
+            run = settings.run.model_copy(update={"seed": seed})
+            path = out / f"{name.replace(':', '.')}-seed{seed}"
+            plan[path] = settings.model_copy(update={"strategy": strategy, "run": run})
+            RunFolder(path).check(plan[path], resume)
+    return plan
 
 
 def run_all(plan: dict[Path, Settings], num_processes: int, data_dir: Path | None, report: Report | None) -> None:
@@ -152,13 +169,20 @@ def run_all(plan: dict[Path, Settings], num_processes: int, data_dir: Path | Non
         jobs.put((path, settings))
     for _ in range(num_workers):
         jobs.put(None)
-    shared = (jobs, messages, data_dir, max(1, cores // max(1, num_workers)))
+    shared = (jobs, messages, os.getpid(), data_dir, max(1, cores // max(1, num_workers)))
     workers = [context.Process(target=_work, args=shared) for _ in range(num_workers)]
-    for worker in workers:
-        worker.start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C waits until workers are ready for it
+    try:
+        for worker in workers:
+            worker.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         _follow(set(plan), workers, messages, report)
     except BaseException:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                jobs.get_nowait()
         for worker in workers:
             if worker.pid is not None and worker.is_alive():
                 os.kill(worker.pid, signal.SIGINT)  # it keeps where it stands
@@ -171,11 +195,12 @@ def run_all(plan: dict[Path, Settings], num_processes: int, data_dir: Path | Non
 def _follow(left: set[Path], workers: Sequence[SpawnProcess], messages: Any, report: Report | None) -> None:
     """Pass on what workers tell until every run is done; raise what goes wrong in one."""
     while left:
+        ended = [worker.exitcode for worker in workers if worker.exitcode is not None]
         try:
             path, line = messages.get(timeout=POLL_S)
         except queue.Empty:
-            if ended := [worker.exitcode for worker in workers if worker.exitcode]:
-                raise RunStoppedError(f"a process ended with status {ended[0]}; --resume goes on") from None
+            if any(ended) or len(ended) == len(workers):
+                raise RunStoppedError(f"a process ended with status {max(ended)}; --resume goes on") from None
             continue
         if "error" in line:
             raise (InputError if line["kind"] == "InputError" else RunStoppedError)(f"{path.name}: {line['error']}")
@@ -185,28 +210,35 @@ def _follow(left: set[Path], workers: Sequence[SpawnProcess], messages: Any, rep
             report(path.name, line)
 
 
-def _work(jobs: Any, messages: Any, data_dir: Path | None, num_threads: int) -> None:
+def _work(jobs: Any, messages: Any, parent: int, data_dir: Path | None, num_threads: int) -> None:
     """Execute one run after the other and tell how far they are; end when whoever started this is gone."""
     os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on
-    parent, told = os.getppid(), 0.0
-    while (job := jobs.get()) is not None:
-        path, settings = job
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        while os.getppid() == parent and (job := jobs.get()) is not None:
+            path, settings = job
+            _execute_job(path, settings, messages, parent, data_dir, num_threads)
 
-        def tell(line: dict[str, Any], path: Path = path) -> None:
-            nonlocal told
-            if os.getppid() != parent:
-                os._exit(1)
-            if "accuracy" in line or time.perf_counter() - told > POLL_S:
-                told = time.perf_counter()
-                messages.put((path, line))
 
-        try:
-            execute(settings, path, resume=True, progress=tell, data_dir=data_dir, num_threads=num_threads)
-            messages.put((path, {"done": True}))
-        except (InputError, RunStoppedError) as error:
-            messages.put((path, {"error": str(error), "kind": type(error).__name__}))
-        except KeyboardInterrupt:
-            return
+def _execute_job(
+    path: Path, settings: Settings, messages: Any, parent: int, data_dir: Path | None, num_threads: int
+) -> None:
+    """One run, told about a few times a second."""
+    told = 0.0
+
+    def tell(line: dict[str, Any]) -> None:
+        nonlocal told
+        if os.getppid() != parent:
+            os._exit(1)
+        if "accuracy" in line or time.perf_counter() - told > POLL_S:
+            told = time.perf_counter()
+            messages.put((path, line))
+
+    try:
+        execute(settings, path, resume=True, progress=tell, data_dir=data_dir, num_threads=num_threads)
+        messages.put((path, {"done": True}))
+    except (InputError, RunStoppedError) as error:
+        messages.put((path, {"error": str(error), "kind": type(error).__name__}))
 
 
 def load_study(folder: Path) -> Study:

@@ -35,6 +35,7 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "energy_j": None if None in energy else sum(energy),
+        "notes": [line["note"] for line in lines if "note" in line][:10],
         "time_to_s": {f"{target:g}": time_to(target, scores) for target in TARGETS},
     }
 

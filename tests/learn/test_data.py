@@ -147,6 +147,15 @@ def test_a_download_goes_on_where_it_broke_off(tmp_path: Path, server: tuple[str
     assert download.get_cifar10(tmp_path / "data", "http://127.0.0.1:9/none") == folder, "what is there is used"
 
 
+def test_what_is_damaged_is_fetched_again(tmp_path: Path, server: tuple[str, list[str]]) -> None:
+    url, ranges = server
+    ranges.append("served before")
+    folder = download.get_cifar10(tmp_path / "data", url)
+    (folder / "test_batch.bin").write_bytes(b"short")
+    assert download.get_cifar10(tmp_path / "data", url) == folder
+    load_dataset("cifar10", tmp_path / "data")
+
+
 def test_damaged_batches_are_named(tmp_path: Path, small_cifar10: Path) -> None:
     folder = small_cifar10.parent / cifar10.FOLDER
     batch = folder / "data_batch_3.bin"

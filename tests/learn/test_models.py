@@ -31,6 +31,20 @@ def test_weights_are_glorot_uniform_and_biases_zero(factory: type[nn.Module]) ->
             assert parameter.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
 
 
+class Normed(TinyNet):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(1, 2)
+
+
+def test_a_model_of_ones_own_keeps_its_factorys_values() -> None:
+    model = Normed()
+    nn.utils.vector_to_parameters(initial_vector(Normed, 0), model.parameters())
+    assert model.norm.weight.tolist() == [1.0, 1.0]
+    assert torch.equal(initial_vector(Normed, 0), initial_vector(Normed, 0))
+    assert not torch.equal(initial_vector(Normed, 0), initial_vector(Normed, 1))
+
+
 def test_the_seed_decides_the_model_and_global_seeds_do_not() -> None:
     first = initial_vector(MnistNet, 0)
     torch.manual_seed(99)
@@ -75,6 +89,7 @@ def test_a_replica_uses_the_vector_it_was_given() -> None:
     [
         (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "model must not have BatchNorm1d .at '1'.*GroupNorm"),
         (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), "model must not have Dropout .at '1'.*masks as CifarNet"),
+        (nn.Linear(2, 2).requires_grad_(False), "model must train all its parameters, got .weight. frozen"),
         (nn.ReLU(), "model must have parameters to train, got none"),
     ],
 )

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from small import tiny_task
+from small import TinyNet, tiny_task
 
-from lesson import Scenario
+from lesson import InputError, Scenario
+from lesson.errors import RunStoppedError
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.fused import FusedTrainer
@@ -112,3 +113,22 @@ def test_a_clients_work_does_not_depend_on_who_else_trains() -> None:
     alone = ReferenceTrainer(task).cohort(base, work[4:5])
     others = ReferenceTrainer(task).cohort(base, work[:4]) + ReferenceTrainer(task).cohort(base, work[5:])
     assert torch.allclose(ReferenceTrainer(task).cohort(base, work), alone + others, atol=1e-6)
+
+
+def test_a_worker_that_dies_stops_the_run() -> None:
+    task = tiny_task(6)
+    trainer = BatchedTrainer(task, 2)
+    trainer._workers[0].kill()
+    trainer._workers[0].join()
+    try:
+        with pytest.raises(RunStoppedError, match="a training process has ended; --resume goes on"):
+            trainer.cohort(task.initial_vector(), make_work(6, steps=4))
+    finally:
+        trainer.close()
+
+
+def test_a_model_that_workers_cannot_import_is_told() -> None:
+    task = tiny_task(6)
+    task.factory = lambda: TinyNet()
+    with pytest.raises(InputError, match="model must be a class or function of a module to train several steps"):
+        BatchedTrainer(task, 2)

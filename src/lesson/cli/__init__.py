@@ -63,8 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print("lesson: not enough memory; take fewer clients", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("lesson: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"lesson: {error or 'interrupted'}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         _forget_output()

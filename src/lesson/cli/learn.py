@@ -77,11 +77,12 @@ class RunCommand(_Learning):
     def run(self) -> None:
         """Do it."""
         from lesson.cli.progress import RunProgress
-        from lesson.runs import execute
+        from lesson.runs import RunFolder, execute
 
         settings = self.settings(name=self.strategy)
         name = f"{settings.strategy.name.replace(':', '.')}-{settings.run.dataset}-seed{settings.run.seed}"
         out = self.out or Path("runs") / name
+        ended = RunFolder(out).summary.exists()
         with RunProgress(settings, 1) as progress:
             try:
                 summary = execute(
@@ -92,13 +93,15 @@ class RunCommand(_Learning):
                     data_dir=self.data_dir,
                 )
             except KeyboardInterrupt:
-                raise InputError(f"interrupted; --out {out} --resume and the same flags go on from here") from None
+                raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume goes on") from None
         print(
             f"{summary['strategy']} on {summary['dataset']}: accuracy {summary['accuracy']:.4f} "
             f"({summary['accuracy_last10']:.4f} over the last ten evaluations) after {summary['rounds']} rounds, "
             f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads; {summary['wall_s']:.1f} s here"
         )
-        print(f"folder: {out}")
+        for note in summary["notes"]:
+            print(f"note: {note}")
+        print(f"folder: {out}{' (had ended before, not run again)' if ended else ''}")
 
 
 @dataclass(frozen=True)
@@ -140,12 +143,18 @@ class CompareCommand(_Learning):
                     report=progress.report,
                 )
             except KeyboardInterrupt:
-                raise InputError(f"interrupted; --out {out} --resume and the same flags go on from here") from None
+                raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume goes on") from None
         limits = settings.run
         length = f"{limits.time_budget_s:g} s" if math.isfinite(limits.time_budget_s) else f"{limits.rounds} rounds"
         title = f"{limits.dataset}, β = {settings.scenario.beta:g}, τ = {settings.scenario.deadline_s:g} s, {length}"
         write_table(study, out / "table.json")
         PipedConsole().print(comparison_table(study.table(), study.to_frame(), f"{title}, {self.seeds} seeds"))
-        for path in draw_comparison(study.curves(), title, out):
-            print(f"figure: {path}")
+        for note in dict.fromkeys(note for run in study.runs for note in run.summary["notes"]):
+            print(f"note: {note}")
+        curves = study.curves()
+        if curves.empty:
+            print("no figures: no round reached an evaluation; take a smaller run.eval_every_s")
+        else:
+            for path in draw_comparison(curves, title, out):
+                print(f"figure: {path}")
         print(f"folder: {out}")

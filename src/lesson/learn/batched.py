@@ -4,6 +4,8 @@ Each client is trained exactly as the reference trainer does it, on a single thr
 """
 
 import os
+import pickle
+import signal
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -11,19 +13,25 @@ import torch
 from torch import Tensor
 from torch import multiprocessing as processes
 
-from lesson.learn.reference import train_client, weighted_sum
+from lesson.errors import InputError, RunStoppedError
+from lesson.learn.reference import BLOCK, sum_by_blocks, train_client
 from lesson.learn.task import Task, Work
+
+END_S = 2.0
 
 
 class BatchedTrainer:
     """Trains cohorts on all cores."""
 
     def __init__(self, task: Task, num_workers: int | None = None) -> None:
-        self.task = task
+        try:
+            pickle.dumps(task.factory)
+        except (pickle.PicklingError, AttributeError) as error:
+            raise InputError(f"model must be a class or function of a module to train several steps: {error}") from None
         context = processes.get_context("spawn")
         num_parameters = len(task.initial_vector())
         self._base = torch.empty(num_parameters)
-        self._models = torch.empty(len(task.partition), num_parameters)
+        self._models = torch.empty(BLOCK, num_parameters)
         for tensor in (self._base, self._models, task.train_images, task.train_labels):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
         self._pipes: list[Connection] = []
@@ -38,43 +46,44 @@ class BatchedTrainer:
 
     def cohort(self, base: Tensor, work: Work) -> Tensor:
         """The weighted sum of the models of a cohort that started from `base`."""
-        sums = torch.zeros_like(base)
-        for begin in range(0, len(work), len(self._models)):  # a client may have several updates in a cohort
-            part = work[begin : begin + len(self._models)]
-            sums += self._train(base, part)
-        return sums
+        self._base.copy_(base)
+        return sum_by_blocks(work, self._train)
 
     def close(self) -> None:
         """End the workers."""
         for pipe in self._pipes:
             pipe.close()
         for worker in self._workers:
-            worker.join()
+            worker.join(END_S)
+            worker.terminate()
 
-    def _train(self, base: Tensor, work: Work) -> Tensor:
-        self._base.copy_(base)
+    def _train(self, work: Work) -> Tensor:
         order = np.argsort(-work.local_steps, kind="stable")
         shares = [order[first :: len(self._pipes)] for first in range(len(self._pipes))]
-        for pipe, rows in zip(self._pipes, shares, strict=True):
-            pipe.send((rows, work[rows]))
-        for pipe in self._pipes:
-            if (problem := pipe.recv()) is not None:
-                raise RuntimeError(f"a training worker failed: {problem}")
-        return weighted_sum(self._models[: len(work)], work)
+        try:
+            for pipe, rows in zip(self._pipes, shares, strict=True):
+                pipe.send((rows, work[rows]))
+            problems = [pipe.recv() for pipe in self._pipes]
+        except (OSError, EOFError):
+            raise RunStoppedError("a training process has ended; --resume goes on from the last checkpoint") from None
+        if any(problems):
+            raise RunStoppedError(f"a training process failed: {next(filter(None, problems))}")
+        return self._models[: len(work)]
 
 
 def _work(task: Task, base: Tensor, models: Tensor, pipe: Connection) -> None:
-    """Train what is asked for, until nobody asks any more."""
+    """Train what is asked for, until nobody asks any more. Ctrl-C is for whoever asks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     replica = task.replica()
     while True:
         try:
             rows, work = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
+        except (EOFError, OSError):
             return
         try:
             for place, row in enumerate(rows):
                 models[row] = train_client(task, replica, base, work[place : place + 1])
-            pipe.send(None)
+            pipe.send("")
         except Exception as error:
             pipe.send(repr(error))

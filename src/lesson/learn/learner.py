@@ -4,6 +4,7 @@ Training is lazy: a cohort is trained when it is merged, from the version it sta
 client still works from it.
 """
 
+import math
 from collections.abc import Callable
 from typing import Literal, Protocol
 
@@ -97,7 +98,13 @@ class Learner:
 
     def score(self, version: int) -> Score:
         """How good a version is on the test images."""
-        return score(self.task, self._threads, self.versions[version])
+        result = score(self.task, self._threads, self.versions[version])
+        if not math.isfinite(result.loss):
+            raise RunStoppedError(
+                f"the loss is no longer finite at version {version} with learning_rate {self.learning_rate:g}; "
+                "take a smaller one or a smaller lr_cap"
+            )
+        return result
 
     def close(self) -> None:
         """Let threads and workers go."""

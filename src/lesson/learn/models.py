@@ -69,15 +69,17 @@ FACTORIES: dict[str, ModelFactory] = {"mnist": MnistNet, "fashion-mnist": MnistN
 
 
 def initial_vector(factory: ModelFactory, seed: int) -> Tensor:
-    """All parameters of a fresh model in one vector: Glorot-uniform weights and zero biases, from the seed."""
-    generator = torch.Generator().manual_seed(int(stream(seed, "model").integers(2**63)))
-    model = make_model(factory)
-    check_model(model)
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            nn.init.xavier_uniform_(parameter, generator=generator)
-        else:
-            nn.init.zeros_(parameter)
+    """All parameters of a fresh model in one vector, from the seed.
+
+    The paper's networks have Glorot-uniform weights and zero biases; others keep what their factory gives them.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(stream(seed, "model").integers(2**63)))
+        model = factory()
+        check_model(model)
+        if factory in FACTORIES.values():
+            for parameter in model.parameters():
+                nn.init.xavier_uniform_(parameter) if parameter.dim() > 1 else nn.init.zeros_(parameter)
     return nn.utils.parameters_to_vector(model.parameters()).detach().to(torch.float32)
 
 
@@ -94,7 +96,10 @@ def check_model(model: nn.Module) -> None:
             kind = type(module).__name__
             remedy = "GroupNorm keeps nothing between steps" if "Norm" in kind else "take masks as CifarNet does"
             raise InputError(f"model must not have {kind} (at '{name}'), whose state is not a client's own; {remedy}")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    if frozen:
+        raise InputError(f"model must train all its parameters, got '{frozen[0]}' frozen")
+    if not list(model.parameters()):
         raise InputError("model must have parameters to train, got none")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError
-from lesson.scenario import Scenario
+from lesson.scenario import Scenario, draw_population
 from lesson.streams import stream
 
 MAX_TRIES = 500
@@ -42,12 +42,8 @@ def make_partition(scenario: Scenario, labels: IntArray, num_clients: int, seed:
         return split_iid(labels, num_clients, seed)
     if scenario.split == "dirichlet-per-class":
         return split_dirichlet_per_class(labels, num_clients, scenario.beta, scenario.batch_size, seed)
-    samples = scenario.samples_per_client
-    if isinstance(samples, tuple):
-        low, high = samples
-        counts = np.minimum(low + (high + 1 - low) * stream(seed, "partition/counts").random(num_clients), high)
-        return split_dirichlet_per_client(labels, counts.astype(np.int64), scenario.beta, seed)
-    return split_dirichlet_per_client(labels, np.full(num_clients, samples), scenario.beta, seed)
+    num_samples = draw_population(scenario, num_clients, seed).num_samples
+    return split_dirichlet_per_client(labels, num_samples, scenario.beta, seed)
 
 
 def split_iid(labels: IntArray, num_clients: int, seed: int) -> Partition:

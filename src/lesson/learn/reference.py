@@ -1,5 +1,7 @@
 """The plain trainer: one client after the other, as one would write it down. The others must agree with it."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -7,6 +9,8 @@ from torch.nn import functional
 from lesson.learn.dropout import draw_kept
 from lesson.learn.models import Replica
 from lesson.learn.task import Task, Work, valid
+
+BLOCK = 64
 
 
 def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tensor:
@@ -26,9 +30,16 @@ def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tens
     return vector
 
 
-def weighted_sum(models: Tensor, work: Work) -> Tensor:
-    """Σ weight · model over a cohort's trained models, (num_parameters,)."""
-    return torch.from_numpy(work.weight).to(models.dtype) @ models
+def sum_by_blocks(work: Work, train: Callable[[Work], Tensor]) -> Tensor:
+    """Σ weight · model over a cohort, (num_parameters,), of which at most BLOCK models are held at a time."""
+    total: Tensor | None = None
+    for begin in range(0, len(work), BLOCK):
+        part = work[begin : begin + BLOCK]
+        models = train(part)
+        block = torch.from_numpy(part.weight).to(models.dtype) @ models
+        total = block if total is None else total + block
+    assert total is not None, "a cohort has somebody in it"
+    return total
 
 
 class ReferenceTrainer:
@@ -40,8 +51,12 @@ class ReferenceTrainer:
 
     def cohort(self, base: Tensor, work: Work) -> Tensor:
         """The weighted sum of the models of a cohort that started from `base`."""
-        models = [train_client(self.task, self._replica, base, work[row : row + 1]) for row in range(len(work))]
-        return weighted_sum(torch.stack(models), work)
+        return sum_by_blocks(
+            work,
+            lambda part: torch.stack(
+                [train_client(self.task, self._replica, base, part[row : row + 1]) for row in range(len(part))]
+            ),
+        )
 
     def close(self) -> None:
         """Nothing is held."""

@@ -50,7 +50,8 @@ def _draw(axes: Axes, curves: pd.DataFrame, column: str) -> None:
         at = at[(at >= max(part[column].min() for part in seeds)) & (at <= min(part[column].max() for part in seeds))]
         values = np.array([np.interp(at, part[column].to_numpy(float), part["accuracy"].to_numpy()) for part in seeds])
         mean = values.mean(axis=0)
-        axes.plot(at, mean, color=colours[name], label=f"{name} ({len(seeds)} seeds)", linewidth=1.6)
+        label = f"{name} ({len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'})"
+        axes.plot(at, mean, color=colours[name], label=label, linewidth=1.6)
         if len(seeds) > 1:
             half: FloatArray = np.array([half_interval(value) for value in values.T])
             low, high = np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1)

@@ -26,7 +26,7 @@ def find_strategy(name: str) -> type[Strategy]:
         sys.path.insert(0, here)
     try:
         kind: type[Strategy] = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever a module of somebody else's does
         raise InputError(f"strategy '{name}' cannot be loaded: {error}; write module:Class") from None
     if not all(callable(getattr(kind, method, None)) for method in ("open_round", "merge", "state", "restore")):
         raise InputError(f"strategy '{name}' must have open_round, merge, state and restore")

@@ -1,6 +1,8 @@
 """Getting CIFAR-10: a download that shows its progress, goes on where it broke off, and is checked file by file."""
 
+import contextlib
 import tarfile
+import zlib
 from pathlib import Path
 
 import pooch  # type: ignore[import-untyped]
@@ -16,23 +18,25 @@ TIMEOUT_S = 30
 
 
 def get_cifar10(folder: Path, url: str = URL) -> Path:
-    """The folder with the six checked files, downloaded unless they are there already."""
-    there = find_cifar10(folder)
-    if all((there / name).exists() for name in SHA256):
+    """The folder with the six checked files, downloaded unless they are there already and whole."""
+    with contextlib.suppress(InputError):
         read_cifar10(folder)
-        return there
+        return find_cifar10(folder)
+    archive = folder / Path(url).name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        archive = Path(pooch.retrieve(url, known_hash=None, path=folder, fname=Path(url).name, downloader=_resume))
-        _unpack(archive, folder)
+        pooch.get_logger().setLevel("ERROR")
+        pooch.retrieve(url, known_hash=None, path=folder, fname=archive.name, downloader=_resume)
+        _unpack(archive, find_cifar10(folder))
     except requests.RequestException as error:
         reason = type(error).__name__
         raise InputError(f"{url} cannot be fetched ({reason}); try again, it goes on where it broke off") from None
-    except (OSError, tarfile.TarError) as error:
-        raise InputError(f"CIFAR-10 cannot be put into {folder}: {error}; remove what is there and try again") from None
-    read_cifar10(folder)
+    except (OSError, EOFError, KeyError, zlib.error, tarfile.TarError) as error:
+        archive.unlink(missing_ok=True)
+        raise InputError(f"CIFAR-10 cannot be put into {folder}: {error}; try again, it is fetched anew") from None
     archive.unlink()
-    return folder / FOLDER
+    read_cifar10(folder)
+    return find_cifar10(folder)
 
 
 def _resume(url: str, output: str, _: object) -> None:
@@ -58,11 +62,12 @@ def _resume(url: str, output: str, _: object) -> None:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Put the six files, and nothing else, into place."""
-    (folder / FOLDER).mkdir(exist_ok=True)
+    """Put the six files, and nothing else, into place, each whole."""
+    folder.mkdir(exist_ok=True)
     with tarfile.open(archive) as tar:
         for name in SHA256:
             member = tar.extractfile(f"{FOLDER}/{name}")
-            if member is None:
-                raise tarfile.TarError(f"{name} is not in the archive")
-            (folder / FOLDER / name).write_bytes(member.read())
+            assert member is not None, "a file of the archive"
+            aside = folder / f".{name}.aside"
+            aside.write_bytes(member.read())
+            aside.replace(folder / name)
