@@ -22,6 +22,7 @@ ORDER = [
     "lesson.fleet_csv",
     "lesson.strategies",
     "lesson.flight",
+    "lesson.records",
     "lesson.simulate",
     "lesson.plan",
     "lesson.learn",

@@ -3,8 +3,9 @@
 from lesson.errors import InputError
 from lesson.fleet import Fleet, draw_fleet
 from lesson.fleet_csv import read_fleet
+from lesson.records import RoundRecord
 from lesson.scenario import Population, Scenario, draw_population
-from lesson.simulate import RoundRecord, Simulation, simulate
+from lesson.simulate import Simulation, simulate
 from lesson.strategies import FedAvg, FedCS, Lesson, Strategy
 from lesson.tiers import assign_tiers, due
 

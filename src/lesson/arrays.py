@@ -1,4 +1,6 @@
-"""The three kinds of numpy arrays this package passes around."""
+"""The three kinds of numpy arrays this package passes around, and what numpy lacks for them."""
+
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -6,6 +8,25 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Kind = TypeVar("Kind", bound=np.generic)
 
 NO_CLIENTS: IntArray = np.empty(0, dtype=np.int64)
 NO_CLIENTS.flags.writeable = False
+
+
+def all_distinct(numbers: IntArray) -> bool:
+    """Whether no number is there twice."""
+    return len(distinct([numbers])) == len(numbers)
+
+
+def distinct(parts: list[IntArray]) -> IntArray:
+    """Every number of these arrays once, sorted. Several times faster here than numpy's own union."""
+    numbers = np.sort(np.concatenate([NO_CLIENTS, *parts]))
+    return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if len(numbers) else numbers
+
+
+def read_only(array: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
+    """A view of an array that nobody can write to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

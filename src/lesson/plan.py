@@ -10,7 +10,8 @@ import numpy as np
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError
 from lesson.fleet import Fleet
-from lesson.simulate import RoundRecord, simulate
+from lesson.records import RoundRecord
+from lesson.simulate import simulate
 from lesson.strategies import Lesson
 from lesson.tiers import UNREACHABLE, assign_tiers, check_deadline
 

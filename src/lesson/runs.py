@@ -28,8 +28,9 @@ from lesson.errors import InputError, RunStoppedError
 from lesson.learn.build import build
 from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process
+from lesson.records import RoundRecord
 from lesson.settings import Settings, load_settings, to_toml
-from lesson.simulate import RoundRecord, Simulation
+from lesson.simulate import Simulation
 from lesson.summary import summarise
 from lesson.tiers import TOLERANCE
 
@@ -87,8 +88,10 @@ class RunFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise InputError(f"{self.path} is being written by another process; wait for it or end it") from None
-            yield
-        (self.path / ".lock").unlink(missing_ok=True)
+            try:
+                yield
+            finally:
+                (self.path / ".lock").unlink(missing_ok=True)
 
     def append(self, line: dict[str, Any]) -> None:
         """Add one line, whole, to the metrics."""

@@ -6,46 +6,22 @@ at the n-th of several arrivals looks at everybody.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import NO_CLIENTS, FloatArray, IntArray
+from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, all_distinct, distinct, read_only
 from lesson.errors import InputError
 from lesson.fleet import Fleet
 from lesson.flight import InFlight
+from lesson.records import RoundRecord, first_tier_note
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.streams import stream
 from lesson.tiers import TOLERANCE
 
-Kind = TypeVar("Kind", bound=np.generic)
 MAX_ROUNDS_STUCK = 1000
 _VALUES = ("round", "version", "now_s", "over", "_rounds_stuck")
-
-
-@dataclass(frozen=True, eq=False)
-class RoundRecord:
-    """What happened in one round. Clients are numbers; energy is None where the fleet does not know it."""
-
-    round: int
-    start_s: float
-    end_s: float
-    version: int
-    """Of the model after the round."""
-    started: IntArray
-    merged: IntArray
-    staleness: IntArray
-    """Versions that were made since each merged update's base, in the order of `merged`."""
-    uploads: int
-    """Updates that arrived in this round."""
-    bytes_up: int
-    bytes_down: int
-    compute_j: float | None
-    transmit_j: float | None
-    """Energy of the work that arrived or was broken off in this round."""
-    note: str
 
 
 class Learner(Protocol):
@@ -85,7 +61,7 @@ class Simulation:
         """Run the next round and say what happened in it; None, and the run is over, if it ends after `until_s`."""
         self.round += 1
         start_s = self.now_s
-        plan = self.strategy.open_round(self._view(_distinct(self._freed)), stream(self.seed, "strategy", self.round))
+        plan = self.strategy.open_round(self._view(distinct(self._freed)), stream(self.seed, "strategy", self.round))
         self._freed.clear()
         spent_j = self._drop(plan.drops)
         self._start(plan)
@@ -124,23 +100,23 @@ class Simulation:
             version=self.version,
             now_s=self.now_s,
             num_connected=self._num_connected,
-            compute_s=_read_only(fleet.compute_s),
-            upload_s=_read_only(fleet.upload_s),
-            latency_s=_read_only(fleet.latency_s),
-            local_steps=_read_only(fleet.local_steps),
-            num_samples=_read_only(fleet.num_samples),
-            client_weight=_read_only(fleet.client_weight),
-            idle=_read_only(self._idle),
-            waiting=_read_only(self._waiting),
-            freed=_read_only(freed),
-            started_round=_read_only(self._flight.started_round),
-            started_s=_read_only(self._flight.started_s),
+            compute_s=read_only(fleet.compute_s),
+            upload_s=read_only(fleet.upload_s),
+            latency_s=read_only(fleet.latency_s),
+            local_steps=read_only(fleet.local_steps),
+            num_samples=read_only(fleet.num_samples),
+            client_weight=read_only(fleet.client_weight),
+            idle=read_only(self._idle),
+            waiting=read_only(self._waiting),
+            freed=read_only(freed),
+            started_round=read_only(self._flight.started_round),
+            started_s=read_only(self._flight.started_s),
             signals={},
         )
 
     def _drop(self, clients: IntArray) -> FloatArray:
         """Break off work in flight, whose clients are idle at once; the joules it has cost."""
-        self._check(_all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
+        self._check(all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
         dropped = self._flight.take(clients)
         self._release(dropped)
         self._idle[clients] = True
@@ -150,7 +126,7 @@ class Simulation:
     def _start(self, plan: RoundPlan) -> None:
         starts, fleet = plan.starts, self.fleet
         self._check(np.all(starts >= 0) and np.all(self._idle[starts]), "starts clients that are not idle")
-        self._check(_all_distinct(starts), "starts clients twice")
+        self._check(all_distinct(starts), "starts clients twice")
         self._check(np.size(plan.lr_scale) in (1, len(starts)), "gives other than one lr_scale per start")
         steps = fleet.local_steps[starts] if plan.local_steps is None else plan.local_steps
         self._check(len(steps) == len(starts) and np.all(steps >= 1), "gives other than one number of steps >= 1")
@@ -268,7 +244,7 @@ class Simulation:
         }
         arrays = {f"flight.{name}": array for name, array in self._flight.state().items()}
         arrays |= {f"server.{name}": getattr(self._at_server, name) for name in Updates.__slots__}
-        arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "freed": _distinct(self._freed)}
+        arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "freed": distinct(self._freed)}
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
@@ -314,32 +290,5 @@ def simulate(
             yield record
 
 
-def first_tier_note(fleet: Fleet) -> str:
-    """What was done about an empty tier 1, for people; empty if nothing."""
-    if fleet.promoted is None:
-        return ""
-    client, real_s = fleet.promoted.client, fleet.promoted.latency_s
-    return (
-        f"tier 1 would be empty: the fastest client, {fleet.names[client]}, "
-        f"is taken as {fleet.latency_s[client]:g} s instead of {real_s:.4g} s"
-    )
-
-
 def _known(joules: float) -> float | None:
     return None if np.isnan(joules) else float(joules)
-
-
-def _all_distinct(clients: IntArray) -> bool:
-    return len(_distinct([clients])) == len(clients)
-
-
-def _distinct(parts: list[IntArray]) -> IntArray:
-    """Every number of these arrays once, sorted. Several times faster here than numpy's own union."""
-    numbers = np.sort(np.concatenate([NO_CLIENTS, *parts]))
-    return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if len(numbers) else numbers
-
-
-def _read_only(array: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -17,14 +17,6 @@ from lesson.strategies.base import Merge, Updates
 from support import make_fleet
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def learner() -> Iterator[Learner]:
     made = Learner(tiny_task(4), learning_rate=0.1, lr_cap=0.25, trainer="reference")

@@ -1,7 +1,5 @@
 """Fast trainers agree with the plain one."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -15,14 +13,6 @@ from lesson.learn.fused import FusedTrainer
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work, make_task
 from lesson.learn.threads import Threads
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def colours() -> Dataset:

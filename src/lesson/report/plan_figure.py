@@ -12,9 +12,9 @@ from matplotlib.figure import Figure, SubFigure
 
 from lesson.arrays import FloatArray
 from lesson.plan import Plan
+from lesson.records import first_tier_note
 from lesson.report.files import STYLE, check_figure_path, save_figure
 from lesson.report.palette import tier_colours
-from lesson.simulate import first_tier_note
 from lesson.tiers import UNREACHABLE
 
 MAX_TIERS_NAMED = 8

@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lesson.plan import Plan
+from lesson.records import first_tier_note
 from lesson.report.palette import tier_colours
-from lesson.simulate import first_tier_note
 
 MAX_TIERS_SHOWN = 14
 MIN_ROUND_WIDTH, MAX_ROUND_WIDTH = 3, 9

@@ -1,0 +1,40 @@
+"""What is written down about a round."""
+
+from dataclasses import dataclass
+
+from lesson.arrays import IntArray
+from lesson.fleet import Fleet
+
+
+@dataclass(frozen=True, eq=False)
+class RoundRecord:
+    """What happened in one round. Clients are numbers; energy is None where the fleet does not know it."""
+
+    round: int
+    start_s: float
+    end_s: float
+    version: int
+    """Of the model after the round."""
+    started: IntArray
+    merged: IntArray
+    staleness: IntArray
+    """Versions that were made since each merged update's base, in the order of `merged`."""
+    uploads: int
+    """Updates that arrived in this round."""
+    bytes_up: int
+    bytes_down: int
+    compute_j: float | None
+    transmit_j: float | None
+    """Energy of the work that arrived or was broken off in this round."""
+    note: str
+
+
+def first_tier_note(fleet: Fleet) -> str:
+    """What was done about an empty tier 1, for people; empty if nothing."""
+    if fleet.promoted is None:
+        return ""
+    client, real_s = fleet.promoted.client, fleet.promoted.latency_s
+    return (
+        f"tier 1 would be empty: the fastest client, {fleet.names[client]}, "
+        f"is taken as {fleet.latency_s[client]:g} s instead of {real_s:.4g} s"
+    )
