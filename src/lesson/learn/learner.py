@@ -53,6 +53,7 @@ class Learner:
     ) -> None:
         self.task, self.learning_rate, self.lr_cap, self.trainer = task, learning_rate, lr_cap, trainer
         self.versions: dict[int, Tensor] = {0: task.initial_vector()}
+        self._newest_cohort = "before the first merge"
         self._num_threads = num_threads
         self._threads = Threads(task.factory, num_threads)
         self._trainers: dict[str, Trainer] = {}
@@ -71,11 +72,12 @@ class Learner:
             new += self._trainer(work.local_steps).cohort(base, work)
             if merge.of == "updates":
                 new -= float(work.weight.sum()) * base
+            self._newest_cohort = (
+                f"after round {round}, with {len(work)} clients that started from version {base_version} at step size "
+                f"{work.lr.max():g}; take a smaller learning_rate or lr_cap"
+            )
             if not torch.isfinite(new).all():
-                raise RunStoppedError(
-                    f"the model is no longer finite after round {round}, with {len(work)} clients that started from "
-                    f"version {base_version} at step size {work.lr.max():g}; take a smaller learning_rate or lr_cap"
-                )
+                raise RunStoppedError(f"the model is no longer finite {self._newest_cohort}")
         self.versions[version + 1] = new
 
     def forget(self, version: int) -> None:
@@ -100,10 +102,7 @@ class Learner:
         """How good a version is on the test images."""
         result = score(self.task, self._threads, self.versions[version])
         if not math.isfinite(result.loss):
-            raise RunStoppedError(
-                f"the loss is no longer finite at version {version} with learning_rate {self.learning_rate:g}; "
-                "take a smaller one or a smaller lr_cap"
-            )
+            raise RunStoppedError(f"the loss is no longer finite {self._newest_cohort}")
         return result
 
     def close(self) -> None:
