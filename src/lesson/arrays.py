@@ -1,6 +1,6 @@
 """The three kinds of numpy arrays this package passes around, and what numpy lacks for them."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,11 @@ def distinct(parts: list[IntArray]) -> IntArray:
     """Every number of these arrays once, sorted. Several times faster here than numpy's own union."""
     numbers = np.sort(np.concatenate([NO_CLIENTS, *parts]))
     return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if len(numbers) else numbers
+
+
+def with_prefix(arrays: dict[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    """The arrays whose name begins so, by the rest of their name."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def read_only(array: npt.NDArray[Kind]) -> npt.NDArray[Kind]:

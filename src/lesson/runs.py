@@ -24,6 +24,7 @@ import safetensors
 import safetensors.numpy
 
 import lesson
+from lesson.arrays import with_prefix
 from lesson.errors import InputError, RunStoppedError
 from lesson.learn.build import build
 from lesson.learn.learner import Learner
@@ -130,8 +131,8 @@ class RunFolder:
             size = values["metrics_bytes"]
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
                 raise InputError(f"{self.metrics} has lost lines since the checkpoint; remove the folder and run again")
-            simulation.restore(values, _with_prefix(tensors, "simulation."))
-            learner.restore(_with_prefix(tensors, "version."))
+            simulation.restore(values, with_prefix(tensors, "simulation."))
+            learner.restore(with_prefix(tensors, "version."))
         if self.metrics.exists():
             os.truncate(self.metrics, size)
 
@@ -252,10 +253,6 @@ def metrics_line(record: RoundRecord) -> dict[str, Any]:
 def _crosses_grid(record: RoundRecord, every_s: float) -> bool:
     """Whether an evaluation is due: a multiple of the interval lies in the round."""
     return int(record.end_s * (1 + TOLERANCE) / every_s) > int(record.start_s * (1 + TOLERANCE) / every_s)
-
-
-def _with_prefix(tensors: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _versions() -> dict[str, str]:

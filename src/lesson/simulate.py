@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, all_distinct, distinct, read_only
+from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, all_distinct, distinct, read_only, with_prefix
 from lesson.errors import InputError
 from lesson.fleet import Fleet
 from lesson.flight import InFlight
@@ -253,9 +253,7 @@ class Simulation:
             setattr(self, name, values[name])
         self._users = {int(version): int(count) for version, count in values["users"]}
         self.strategy.restore(values["strategy"])
-        self._flight.restore(
-            {name.removeprefix("flight."): array for name, array in arrays.items() if "flight." in name}
-        )
+        self._flight.restore(with_prefix(arrays, "flight."))
         self._at_server = Updates(*(arrays[f"server.{name}"] for name in Updates.__slots__))
         self._idle[:], self._waiting[:], self._work[:] = arrays["idle"], arrays["waiting"], arrays["work"]
         self._freed = [arrays["freed"]]

@@ -74,9 +74,9 @@ class Study:
     def curves(self) -> pd.DataFrame:
         """A row per evaluation of every run: strategy, seed, round, time_s, accuracy, loss."""
         frames = [
-            run.to_frame().dropna(subset="accuracy").assign(strategy=run.summary["strategy"], seed=run.summary["seed"])
+            frame.dropna(subset="accuracy").assign(strategy=run.summary["strategy"], seed=run.summary["seed"])
             for run in self.runs
-            if "accuracy" in run.to_frame()
+            if "accuracy" in (frame := run.to_frame())
         ]
         columns = ["strategy", "seed", "round", "time_s", "accuracy", "loss"]
         return pd.concat(frames)[columns].reset_index(drop=True) if frames else pd.DataFrame(columns=columns)

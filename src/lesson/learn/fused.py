@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from lesson.arrays import IntArray
-from lesson.learn.dropout import draw_kept
 from lesson.learn.models import Replica
 from lesson.learn.task import Task, Work, valid
 from lesson.learn.threads import Threads
@@ -44,11 +43,7 @@ class FusedTrainer:
     def _gradient(self, replica: Replica, work: Work, padded: IntArray) -> Tensor:
         samples, counts = valid(padded)
         images, labels = self.task.batch(samples)
-        kept = None
-        if replica.num_dropout_units:
-            places = np.nonzero(padded >= 0)[1]
-            clients, index = np.repeat(work.client, counts), np.repeat(work.index, counts)
-            kept = draw_kept(self.task.seed, replica.num_dropout_units, clients, index, places)
+        kept = self.task.kept(replica, work, padded, step=0)
         weight = torch.from_numpy(np.repeat(work.weight * work.lr / counts, counts)).to(torch.float32)
         losses = functional.cross_entropy(replica.logits(images, kept), labels, reduction="none")
         return replica.gradient(losses @ weight)

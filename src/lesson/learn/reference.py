@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lesson.learn.dropout import draw_kept
 from lesson.learn.models import Replica
 from lesson.learn.task import Task, Work, valid
 
@@ -17,15 +16,10 @@ def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tens
     """The model of a single client after its local steps of SGD, Eq. (12)."""
     vector = base.clone()
     for step in range(int(work.local_steps[0])):
-        samples, _ = valid(task.sampler.batches(work.client, work.index, step))
-        images, labels = task.batch(samples)
-        kept = None
-        if replica.num_dropout_units:
-            places = step * task.batch_size + torch.arange(len(samples)).numpy()
-            clients, index = work.client.repeat(len(samples)), work.index.repeat(len(samples))
-            kept = draw_kept(task.seed, replica.num_dropout_units, clients, index, places)
+        padded = task.sampler.batches(work.client, work.index, step)
+        images, labels = task.batch(valid(padded)[0])
         replica.load(vector)
-        loss = functional.cross_entropy(replica.logits(images, kept), labels)
+        loss = functional.cross_entropy(replica.logits(images, task.kept(replica, work, padded, step)), labels)
         vector = vector - float(work.lr[0]) * replica.gradient(loss)
     return vector
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lesson.arrays import FloatArray, IntArray
 from lesson.learn.data import Dataset
+from lesson.learn.dropout import draw_kept
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector
 from lesson.learn.partition import Partition, make_partition
@@ -38,8 +39,7 @@ class Task:
     def __init__(
         self, dataset: Dataset, partition: Partition, factory: ModelFactory, batch_size: int, epochs: bool, seed: int
     ) -> None:
-        self.partition, self.factory, self.seed = partition, factory, seed
-        self.batch_size, self.epochs = batch_size, epochs
+        self.partition, self.factory, self.seed, self.batch_size = partition, factory, seed, batch_size
         self.sampler = Sampler(partition, batch_size, epochs, seed)
         self.train_images, self.train_labels = _tensors(dataset.train_images, dataset.train_labels)
         self.test_images, self.test_labels = _tensors(dataset.test_images, dataset.test_labels)
@@ -48,6 +48,14 @@ class Task:
         """Images scaled to [0, 1] and labels of training samples."""
         rows = torch.from_numpy(samples)
         return scaled(self.train_images[rows]), self.train_labels[rows]
+
+    def kept(self, replica: Replica, work: Work, padded: IntArray, step: int) -> Tensor | None:
+        """Dropout factors for the samples of padded minibatches, one row per client; None for a model without."""
+        if not replica.num_dropout_units:
+            return None
+        rows, columns = np.nonzero(padded != NO_SAMPLE)
+        places = step * self.batch_size + columns
+        return draw_kept(self.seed, replica.num_dropout_units, work.client[rows], work.index[rows], places)
 
     def initial_vector(self) -> Tensor:
         """The model every strategy of this seed begins with."""
