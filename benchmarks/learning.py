@@ -16,12 +16,13 @@ from torch.nn import functional
 
 from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
 from lesson.learn.batched import BatchedTrainer
+from lesson.learn.cpu import CpuEngine
 from lesson.learn.data import load_dataset
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.task import Task, Work, make_task
+from lesson.learn.task import Task, Work, make_task, scaled
 from lesson.learn.threads import Threads
 from lesson.runs import execute
 from lesson.settings import make_settings
@@ -47,7 +48,7 @@ def bare_step(task: Task) -> Callable[[], None]:
     """Forward, backward and SGD step of plain PyTorch on 1000 samples, channels last, on all cores."""
     model = task.factory().to(memory_format=torch.channels_last)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    images, labels = task.batch(np.arange(1000))
+    images, labels = scaled(task.train_images[:1000]), task.train_labels[:1000]
 
     def step() -> None:
         torch.set_num_threads(os.cpu_count() or 1)
@@ -74,8 +75,8 @@ def fused_round(name: str, task: Task, repeats: int) -> None:
     """One row of that table."""
     threads, base, work = Threads(task.factory), task.initial_vector(), everybody(1)
     fused, step, reference = FusedTrainer(task, threads), bare_step(task), ReferenceTrainer(task)
-    pairs = [(timed_s(step), timed_s(lambda: fused.cohort(base, work))) for _ in range(repeats + 2)][2:]
-    plain = statistics.median(timed_s(lambda: reference.cohort(base, work)) for _ in range(3))
+    pairs = [(timed_s(step), timed_s(lambda: fused.cohorts([(base, work)]))) for _ in range(repeats + 2)][2:]
+    plain = statistics.median(timed_s(lambda: reference.cohorts([(base, work)])) for _ in range(3))
     ratio = statistics.median(ours / theirs for theirs, ours in pairs)
     bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
     print(f"| {name} | {bare:.4f} | {ours:.4f} | {ratio:.2f} | {plain:.3f} |")
@@ -87,9 +88,10 @@ def several_steps() -> None:
     task = make_task(Scenario(), load_dataset("mnist"), CLIENTS, 0)
     base, work = task.initial_vector(), everybody(50)
     workers, reference = BatchedTrainer(task), ReferenceTrainer(task)
-    workers.cohort(base, work[:2])
+    workers.cohorts([(base, work[:2])])
     pairs = [
-        (timed_s(lambda: reference.cohort(base, work)), timed_s(lambda: workers.cohort(base, work))) for _ in range(5)
+        (timed_s(lambda: reference.cohorts([(base, work)])), timed_s(lambda: workers.cohorts([(base, work)])))
+        for _ in range(5)
     ]
     workers.close()
     one, many = (statistics.median(column) for column in zip(*pairs, strict=True))
@@ -109,7 +111,7 @@ class NoTraining(Learner):
 def loop() -> None:
     """Strategy, clock and records of a round of 50 clients."""
     task = make_task(Scenario(), load_dataset("mnist"), CLIENTS, 0)
-    learner = NoTraining(task, 0.1, 1.0)
+    learner = NoTraining(task, 0.1, 1.0, CpuEngine(task))
     simulation = Simulation(Lesson(20.0), draw_fleet(Scenario(), CLIENTS), learner=learner)
     blocks = [timed_s(lambda: [simulation.step() for _ in range(200)]) / 200 for _ in range(9)]
     ms = 1000 * statistics.median(blocks)

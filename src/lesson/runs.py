@@ -27,6 +27,8 @@ import lesson
 from lesson.arrays import with_prefix
 from lesson.errors import InputError, RunStoppedError
 from lesson.learn.build import build
+from lesson.learn.engine import on_device
+from lesson.learn.evaluate import PendingScore
 from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process
 from lesson.records import RoundRecord
@@ -168,7 +170,7 @@ def execute(
 
     `parts` go to `learn.build.build`: a data folder, the number of threads, a data set or a model of one's own.
     """
-    folder = RunFolder(path)
+    settings, folder = on_device(settings), RunFolder(path)
     folder.check(settings, resume)
     if (summary := folder.finished()) is not None:
         return summary
@@ -194,23 +196,50 @@ def _run(
 ) -> None:
     """Round after round until the limit, with checkpoints by the clock on the wall and when interrupted."""
     limits, saved = settings.run, time.perf_counter()
+    lines = _Lines(folder, progress)
     with _Interrupt() as interrupt:
         while not simulation.over and (limits.rounds is None or simulation.round < limits.rounds):
             record = simulation.step(limits.time_budget_s)
             if record is None:
-                return
-            line = metrics_line(record)
-            if _crosses_grid(record, limits.eval_every_s):
-                score = learner.score(simulation.version)
-                line |= {"accuracy": score.accuracy, "loss": score.loss}
-            folder.append(line)
-            if progress is not None:
-                progress(line)
+                break
+            due = _crosses_grid(record, limits.eval_every_s)
+            lines.add(metrics_line(record), learner.begin_score(simulation.version) if due else None)
             if interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s:
+                lines.settle()
                 folder.save(simulation, learner)
                 saved = time.perf_counter()
             if interrupt.asked:
                 raise KeyboardInterrupt
+        lines.settle()
+
+
+class _Lines:
+    """Lines on their way into a folder. One whose score is still worked out holds up those after it."""
+
+    def __init__(self, folder: RunFolder, progress: Progress | None) -> None:
+        self._folder, self._progress = folder, progress
+        self._held: list[dict[str, Any]] = []
+        self._score: PendingScore | None = None
+
+    def add(self, line: dict[str, Any], score: PendingScore | None) -> None:
+        """Take a line, and its score if it has one."""
+        if score is not None:
+            self.settle()
+            self._score = score
+        self._held.append(line)
+        if self._score is None or self._score.ready():
+            self.settle()
+
+    def settle(self) -> None:
+        """Write down all lines, waiting for the score if need be."""
+        if self._score is not None:
+            score, self._score = self._score.result(), None
+            self._held[0] |= {"accuracy": score.accuracy, "loss": score.loss}
+        for line in self._held:
+            self._folder.append(line)
+            if self._progress is not None:
+                self._progress(line)
+        self._held.clear()
 
 
 class _Interrupt:

@@ -86,7 +86,7 @@ class Scenario(Checked):
     learning_rate: Positive = Field(0.1, description="step size δ")
     lr_cap: Unbounded = Field(1.0, description="upper bound of the scaled step size; inf for none")
     weighting: Literal["uniform", "samples"] = Field("uniform", description="what a client counts for in a merge")
-    split: Literal["dirichlet-per-class", "dirichlet-per-client", "iid"] = Field(
+    split: Literal["dirichlet-per-class", "dirichlet-per-client", "dirichlet-pool", "iid"] = Field(
         "dirichlet-per-class", description="how the data set is divided among clients"
     )
     beta: Positive = Field(1.0, description="concentration β of the Dirichlet split")

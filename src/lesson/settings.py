@@ -34,6 +34,10 @@ class RunLimits(Checked):
     )
     checkpoint_every_s: Positive = Field(20.0, description="seconds on the wall from one checkpoint to the next")
     trainer: Literal["auto", "reference", "fused", "batched"] = Field("auto", description="how cohorts are trained")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to train; auto takes a GPU where one is")
+    precision: Literal["tf32", "float32", "bfloat16"] = Field(
+        "tf32", description="how a GPU multiplies; a CPU always does so in float32"
+    )
 
     @model_validator(mode="after")
     def _ends(self) -> Self:

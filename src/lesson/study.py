@@ -20,6 +20,7 @@ import pandas as pd
 
 from lesson.errors import InputError, RunStoppedError
 from lesson.learn.data import Dataset
+from lesson.learn.engine import on_device
 from lesson.learn.models import ModelFactory
 from lesson.runs import RunFolder, execute
 from lesson.settings import Settings, load_settings
@@ -146,6 +147,7 @@ def _plan(
     settings: Settings, strategies: Sequence[str], num_seeds: int, out: Path, resume: bool
 ) -> dict[Path, Settings]:
     """The settings of every run by its folder; raises if one of them could not begin."""
+    settings = on_device(settings)
     if (out / "config.toml").exists():
         raise InputError(f"{out} belongs to a single run; name another folder with --out")
     plan = {}

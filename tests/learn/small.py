@@ -1,11 +1,16 @@
 """Small data and models to learn from in no time."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lesson.learn.cpu import CpuEngine
 from lesson.learn.data import Dataset
-from lesson.learn.task import Task, make_task
+from lesson.learn.engine import Trainer
+from lesson.learn.learner import Learner
+from lesson.learn.task import Task, Work, make_task
 from lesson.scenario import Scenario
 
 
@@ -35,3 +40,12 @@ def tiny_data(num: int = 300) -> Dataset:
 def tiny_task(num_clients: int = 6, **scenario: object) -> Task:
     settings = {"batch_size": 5, "split": "iid"} | scenario
     return make_task(Scenario(**settings), tiny_data(), num_clients, seed=0, factory=TinyNet)
+
+
+def cohort(trainer: Trainer, base: Tensor, work: Work) -> Tensor:
+    """The weighted sum of the models of a single cohort."""
+    return trainer.cohorts([(base, work)])[0]
+
+
+def make_learner(task: Task, learning_rate: float = 0.1, lr_cap: float = 1.0, trainer: Any = "auto") -> Learner:
+    return Learner(task, learning_rate, lr_cap, CpuEngine(task), trainer)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import TinyNet, tiny_data, tiny_task
+from small import TinyNet, cohort, make_learner, tiny_data, tiny_task
 
 from lesson import FedAvg, FedCS, Lesson, Simulation
 from lesson.errors import InputError, RunStoppedError
@@ -19,7 +19,7 @@ from support import make_fleet
 
 @pytest.fixture
 def learner() -> Iterator[Learner]:
-    made = Learner(tiny_task(4), learning_rate=0.1, lr_cap=0.25, trainer="reference")
+    made = make_learner(tiny_task(4), lr_cap=0.25, trainer="reference")
     yield made
     made.close()
 
@@ -43,7 +43,7 @@ def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
 
 def trained(learner: Learner, client: int, base: int, lr: float) -> torch.Tensor:
     work = Work(np.array([client]), np.array([0]), np.array([lr]), np.array([1]), np.array([1.0]))
-    return ReferenceTrainer(learner.task).cohort(learner.versions[base], work)
+    return cohort(ReferenceTrainer(learner.task), learner.versions[base], work)
 
 
 def test_a_merge_of_models_by_hand(learner: Learner) -> None:
@@ -67,7 +67,7 @@ def test_a_merge_of_updates_by_hand(learner: Learner) -> None:
 
 
 def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") -> tuple[Simulation, Learner]:
-    made = Learner(tiny_task(len(latencies)), 0.1, 1.0, trainer)
+    made = make_learner(tiny_task(len(latencies)), trainer=trainer)
     return Simulation(strategy, make_fleet(latencies), learner=made), made
 
 
@@ -136,7 +136,7 @@ def test_a_score_by_hand(learner: Learner) -> None:
 
 
 def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
-    made = Learner(tiny_task(3), learning_rate=1e30, lr_cap=np.inf, trainer="fused")
+    made = make_learner(tiny_task(3), learning_rate=1e30, lr_cap=np.inf)
     simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), learner=made)
     simulated.step()
     with pytest.raises(RunStoppedError, match=r"no longer finite after round 2, with 3 clients .* step size 1e\+30"):
@@ -145,11 +145,11 @@ def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
 
 
 def test_the_right_trainer_is_chosen() -> None:
-    chosen = Learner(tiny_task(3), 0.1, 1.0)
+    chosen = make_learner(tiny_task(3))
     assert type(chosen._trainer(np.array([1, 1]))).__name__ == "FusedTrainer"
     assert type(chosen._trainer(np.array([1, 2]))).__name__ == "BatchedTrainer"
     chosen.close()
-    fused = Learner(tiny_task(3), 0.1, 1.0, trainer="fused")
+    fused = make_learner(tiny_task(3), trainer="fused")
     with pytest.raises(InputError, match="trainer must be 'batched' or 'reference' for more than one local step"):
         fused._trainer(np.array([2]))
     fused.close()

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 from small import TinyNet
@@ -99,11 +98,11 @@ def test_models_that_cannot_be_merged(module: nn.Module, message: str) -> None:
 
 
 def test_dropout_keeps_a_quarter_and_the_mean() -> None:
-    clients, zero = np.repeat(np.arange(50), 20), np.zeros(1000, dtype=np.int64)
-    kept = draw_kept(0, 4096, clients, zero, np.tile(np.arange(20), 50))
+    clients, zero = torch.arange(50).repeat_interleave(20), torch.zeros(1000, dtype=torch.int64)
+    kept = draw_kept(0, 4096, clients, zero, torch.arange(20).repeat(50))
     assert kept.shape == (1000, 4096)
     assert set(kept.unique().tolist()) == {0.0, 4.0}
     assert float(kept.mean()) == pytest.approx(1.0, abs=0.005)
-    alone = draw_kept(0, 4096, np.array([7]), np.array([0]), np.array([3]))
+    alone = draw_kept(0, 4096, torch.tensor([7]), torch.tensor([0]), torch.tensor([3]))
     assert torch.equal(kept[7 * 20 + 3], alone[0])
     assert not torch.equal(kept[0], kept[1])

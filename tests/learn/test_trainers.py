@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small import TinyNet, tiny_task
+from small import TinyNet, cohort, tiny_data, tiny_task
 
 from lesson import InputError, Scenario
 from lesson.errors import RunStoppedError
@@ -48,8 +48,8 @@ def task(request: pytest.FixtureRequest) -> Task:
 def test_fused_agrees_with_reference(task: Task, num: int) -> None:
     base, work = task.initial_vector(), make_work(num)
     threads = Threads(task.factory)
-    expected = ReferenceTrainer(task).cohort(base, work)
-    given = FusedTrainer(task, threads).cohort(base, work)
+    expected = cohort(ReferenceTrainer(task), base, work)
+    given = cohort(FusedTrainer(task, threads), base, work)
     threads.close()
     moved = (expected - 0.7 * base).abs().max()
     assert moved > 1e-4
@@ -62,7 +62,7 @@ def test_fused_has_the_same_bits_on_any_number_of_threads() -> None:
     results = []
     for count in (1, 2, 5):
         threads = Threads(task.factory, count)
-        results.append(FusedTrainer(task, threads).cohort(base, work))
+        results.append(cohort(FusedTrainer(task, threads), base, work))
         threads.close()
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
@@ -74,9 +74,9 @@ def test_workers_are_the_reference_to_the_bit(epochs: bool) -> None:
     base, work = task.initial_vector(), make_work(6, steps=4)
     trainer = BatchedTrainer(task, 2)
     try:
-        expected = ReferenceTrainer(task).cohort(base, work)
-        assert torch.equal(trainer.cohort(base, work), expected)
-        assert torch.equal(trainer.cohort(base, work[:3]), ReferenceTrainer(task).cohort(base, work[:3]))
+        expected = cohort(ReferenceTrainer(task), base, work)
+        assert torch.equal(cohort(trainer, base, work), expected)
+        assert torch.equal(cohort(trainer, base, work[:3]), cohort(ReferenceTrainer(task), base, work[:3]))
     finally:
         trainer.close()
 
@@ -88,21 +88,21 @@ def test_one_step_by_hand() -> None:
     work = Work(np.array([2]), np.array([1]), np.array([0.3]), np.array([1]), np.array([1.0]))
     model = task.factory()
     torch.nn.utils.vector_to_parameters(base.clone(), model.parameters())
-    samples = task.sampler.batches(np.array([2]), np.array([1]), 0)[0]
-    assert set(samples) <= set(task.partition[2])
-    images = task.train_images[samples].float() / 255
+    samples = task.minibatches(work, 1)[0, 0]
+    assert set(samples.tolist()) <= set(task.holdings[2])
+    images = torch.from_numpy(tiny_data().train_images)[samples].float() / 255
     torch.nn.functional.cross_entropy(model(images), task.train_labels[samples]).backward()
     torch.optim.SGD(model.parameters(), lr=0.3).step()
     expected = torch.nn.utils.parameters_to_vector(model.parameters())
-    assert torch.allclose(ReferenceTrainer(task).cohort(base, work), expected, atol=1e-6)
+    assert torch.allclose(cohort(ReferenceTrainer(task), base, work), expected, atol=1e-6)
 
 
 def test_a_clients_work_does_not_depend_on_who_else_trains() -> None:
     task = tiny_task(6)
     base, work = task.initial_vector(), make_work(6, steps=3)
-    alone = ReferenceTrainer(task).cohort(base, work[4:5])
-    others = ReferenceTrainer(task).cohort(base, work[:4]) + ReferenceTrainer(task).cohort(base, work[5:])
-    assert torch.allclose(ReferenceTrainer(task).cohort(base, work), alone + others, atol=1e-6)
+    alone = cohort(ReferenceTrainer(task), base, work[4:5])
+    others = cohort(ReferenceTrainer(task), base, work[:4]) + cohort(ReferenceTrainer(task), base, work[5:])
+    assert torch.allclose(cohort(ReferenceTrainer(task), base, work), alone + others, atol=1e-6)
 
 
 def test_a_worker_that_dies_stops_the_run() -> None:
@@ -112,7 +112,7 @@ def test_a_worker_that_dies_stops_the_run() -> None:
     trainer._workers[0].join()
     try:
         with pytest.raises(RunStoppedError, match="a training process has ended; --resume goes on"):
-            trainer.cohort(task.initial_vector(), make_work(6, steps=4))
+            cohort(trainer, task.initial_vector(), make_work(6, steps=4))
     finally:
         trainer.close()
 

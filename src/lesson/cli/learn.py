@@ -32,8 +32,8 @@ class _Learning:
     """Stop after so many simulated seconds."""
     seed: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 0)")] = None
     """Every draw comes from it."""
-    device: Annotated[str, arg(metavar="auto|cpu|cuda")] = "auto"
-    """Where to train."""
+    device: Annotated[str | None, arg(metavar="auto|cpu|cuda", help_behavior_hint="(default: auto)")] = None
+    """Where to train; auto takes a GPU where there is one."""
     data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
     """Where data sets are kept."""
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/…)")] = None
@@ -45,8 +45,6 @@ class _Learning:
 
     def settings(self, **strategy: Any) -> Settings:
         """What the flags say, checked."""
-        if self.device not in ("auto", "cpu"):
-            raise InputError(f"--device must be auto or cpu, got '{self.device}'; this version trains on the CPU")
         settings = load_settings(
             self.scenario,
             self.set,
@@ -57,6 +55,7 @@ class _Learning:
                 "rounds": self.rounds,
                 "time_budget_s": self.time_budget,
                 "seed": self.seed,
+                "device": self.device,
             },
         )
         for caveat in settings.scenario.caveats():

@@ -6,6 +6,7 @@ Each client is trained exactly as the reference trainer does it, on a single thr
 import os
 import pickle
 import signal
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import multiprocessing as processes
 
 from lesson.errors import InputError, RunStoppedError
 from lesson.learn.reference import BLOCK, sum_by_blocks, train_client
-from lesson.learn.task import Task, Work
+from lesson.learn.task import Job, Task, Work
 
 END_S = 2.0
 
@@ -33,7 +34,7 @@ class BatchedTrainer:
         self._base = torch.empty(num_parameters)
         self._models = torch.empty(BLOCK, num_parameters)
         for tensor in (self._base, self._models, task.train_images, task.train_labels):
-            tensor.share_memory_()  # type: ignore[no-untyped-call]
+            tensor.share_memory_()
         self._pipes: list[Connection] = []
         self._workers = []
         for _ in range(num_workers or os.cpu_count() or 1):
@@ -44,10 +45,9 @@ class BatchedTrainer:
             self._pipes.append(ours)
             self._workers.append(worker)
 
-    def cohort(self, base: Tensor, work: Work) -> Tensor:
-        """The weighted sum of the models of a cohort that started from `base`."""
-        self._base.copy_(base)
-        return sum_by_blocks(work, self._train)
+    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The weighted sum of the models of each cohort."""
+        return [self._cohort(base, work) for base, work in jobs]
 
     def close(self) -> None:
         """End the workers."""
@@ -56,6 +56,10 @@ class BatchedTrainer:
         for worker in self._workers:
             worker.join(END_S)
             worker.terminate()
+
+    def _cohort(self, base: Tensor, work: Work) -> Tensor:
+        self._base.copy_(base)
+        return sum_by_blocks(work, self._train)
 
     def _train(self, work: Work) -> Tensor:
         order = np.argsort(-work.local_steps, kind="stable")

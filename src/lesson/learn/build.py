@@ -6,6 +6,7 @@ from pathlib import Path
 from lesson.errors import InputError
 from lesson.fleet import Fleet, draw_fleet
 from lesson.learn.data import Dataset, load_dataset
+from lesson.learn.engine import make_engine, on_device
 from lesson.learn.learner import Learner
 from lesson.learn.models import FACTORIES, ModelFactory
 from lesson.learn.task import Task, make_task
@@ -23,13 +24,15 @@ def build(
     model: ModelFactory | None = None,
 ) -> tuple[Simulation, Learner]:
     """The simulation of a run and what learns in it; a data set or model of one's own takes the place of the named."""
+    settings = on_device(settings)
     data = dataset or _load(settings.run.dataset, data_dir)
     if model is None and data.name not in FACTORIES:
         raise InputError(f"model must be given for the data set '{data.name}'")
     scenario, seed = settings.scenario, settings.run.seed
-    task = make_task(scenario, data, scenario.num_clients, seed, model)
+    task = make_task(scenario, data, scenario.num_clients, seed, model, settings.run.device)
     strategy = make_strategy(settings.strategy.name, scenario.deadline_s, settings.strategy.options)
-    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, settings.run.trainer, num_threads)
+    engine = make_engine(task, settings.run, num_threads)
+    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, engine, settings.run.trainer)
     return Simulation(strategy, _fleet(settings, task), learner=learner, seed=seed), learner
 
 
@@ -40,7 +43,7 @@ _load = lru_cache(maxsize=1)(load_dataset)
 def _fleet(settings: Settings, task: Task) -> Fleet:
     """The fleet as the strategy uses it: with somebody in tier 1, where it has a deadline and the scenario says so."""
     scenario = settings.scenario
-    fleet = draw_fleet(scenario, seed=settings.run.seed, num_samples=task.partition.num_samples)
+    fleet = draw_fleet(scenario, seed=settings.run.seed, num_samples=task.holdings.num_samples)
     if scenario.ensure_first_tier and "deadline_s" in setting_names(find_strategy(settings.strategy.name)):
         return fleet.with_first_tier(scenario.deadline_s)
     return fleet

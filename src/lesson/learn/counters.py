@@ -1,31 +1,32 @@
-"""Random words by counter: Philox 4×32-10 (Salmon et al. 2011), the same on numpy arrays and torch tensors.
+"""Random words by counter: Philox 4×32-10 (Salmon et al. 2011), the same bits on every device.
 
 A word depends on the seed, on what it is for, and on its own counter alone, so a client's draws do not depend on who
 else trains, where, or in which order.
 """
 
 import hashlib
-from typing import TypeVar
+from functools import cache
+from types import ModuleType
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from lesson.arrays import IntArray
-
-Words = TypeVar("Words", IntArray, torch.Tensor)
 _MASK = 0xFFFFFFFF
 _MULTIPLY = (0xD2511F53, 0xCD9E8D57)
 _BUMP = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 
+Key = tuple[int, int]
+Block = tuple[Tensor, Tensor, Tensor, Tensor]
 
-def key(seed: int, what: str) -> tuple[int, int]:
+
+def key(seed: int, what: str) -> Key:
     """Two 32-bit words for one purpose of one seed."""
     digest = hashlib.blake2b(repr((int(seed), what)).encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
-def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
+def philox(counter: Block, key: Key) -> Block:
     """Four random 32-bit words, held in 64-bit integers, for every counter of four such words."""
     a, b, c, d = counter
     left, right = key
@@ -42,11 +43,26 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> 
     return a, b, c, d
 
 
-def words(key: tuple[int, int], count: int, *ids: IntArray) -> IntArray:
-    """So many random 32-bit words for each row of up to three id arrays, (num_rows, count)."""
-    blocks = np.arange(-(-count // 4))[None, :]
-    rows = [np.asarray(column, dtype=np.int64)[:, None] for column in ids]
-    zero = np.zeros((1, 1), dtype=np.int64)
-    rows += [zero] * (3 - len(rows))
-    drawn = philox((blocks + 0 * rows[0], rows[0] + 0 * blocks, rows[1] + 0 * blocks, rows[2] + 0 * blocks), key)
-    return np.stack(np.broadcast_arrays(*drawn), axis=-1).reshape(len(rows[0]), -1)[:, :count]
+def words(key: Key, count: int, *ids: Tensor) -> Tensor:
+    """So many random 32-bit words for each row of up to three id tensors of one shape, (*shape, count)."""
+    kernels = gpu_kernels() if ids[0].is_cuda else None
+    if kernels is not None:
+        drawn: Tensor = kernels.words(key, count, *ids)
+        return drawn
+    blocks = torch.arange(-(-count // 4), device=ids[0].device)
+    rows = [column.unsqueeze(-1) for column in ids]
+    rows += [torch.zeros_like(rows[0])] * (3 - len(rows))
+    a, b, c, d = torch.broadcast_tensors(blocks, *rows)
+    return torch.stack(philox((a, b, c, d), key), dim=-1).flatten(-2)[..., :count]
+
+
+@cache
+def gpu_kernels() -> ModuleType | None:
+    """The same draws in one kernel each; None where Triton or the compiler it needs is not there."""
+    try:
+        from lesson.learn import kernels
+
+        kernels.words((0, 0), 4, torch.zeros(1, dtype=torch.int64, device="cuda"))
+    except Exception:  # whatever a half-installed tool chain does; plain tensor operations give the same bits
+        return None
+    return kernels

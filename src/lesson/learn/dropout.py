@@ -4,8 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.arrays import IntArray
-from lesson.learn.counters import key, words
+from lesson.learn.counters import Key, gpu_kernels, key, words
 
 UNITS_PER_WORD = 16
 SCALE = 4.0
@@ -16,11 +15,23 @@ _FACTORS = np.array(
 )
 
 
-def draw_kept(seed: int, num_units: int, clients: IntArray, index: IntArray, places: IntArray) -> Tensor:
+def draw_kept(seed: int, num_units: int, clients: Tensor, index: Tensor, places: Tensor) -> Tensor:
     """Factors of the units of each sample, (num_samples, num_units): 4 for a quarter of them, 0 for the others.
 
     A sample is told by its client, the client's update index and its place among all samples of that update.
     """
-    random = words(key(seed, "dropout"), -(-num_units // UNITS_PER_WORD), places, index, clients)
-    factors = _FACTORS[random.astype(np.uint32).view(np.uint8)].reshape(len(places), -1)
+    secret = key(seed, "dropout")
+    kernels = gpu_kernels() if places.is_cuda else None
+    if kernels is not None:
+        drawn: Tensor = kernels.kept(secret, num_units, places, index, clients)
+        return drawn
+    return _plain(secret, num_units, places, index, clients)
+
+
+def _plain(secret: Key, num_units: int, *ids: Tensor) -> Tensor:
+    random = words(secret, -(-num_units // UNITS_PER_WORD), *ids)
+    if random.is_cuda:
+        shifts = torch.arange(0, 32, 2, device=random.device)
+        return (((random[..., None] >> shifts) & 3 == 0) * SCALE).flatten(1)[:, :num_units]
+    factors = _FACTORS[random.to(torch.int32).numpy().view(np.uint8)].reshape(len(random), -1)
     return torch.from_numpy(factors[:, :num_units])

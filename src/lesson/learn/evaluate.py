@@ -1,6 +1,7 @@
 """How good a model is on the test images."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,31 @@ class Score:
 
     accuracy: float
     loss: float
+
+
+class PendingScore(Protocol):
+    """A score that may still be worked out."""
+
+    def ready(self) -> bool:
+        """Whether nobody would have to wait for it."""
+        ...
+
+    def result(self) -> Score:
+        """The score."""
+        ...
+
+
+@dataclass(frozen=True)
+class KnownScore:
+    """A score that is there."""
+
+    score: Score
+
+    def ready(self) -> bool:
+        return True
+
+    def result(self) -> Score:
+        return self.score
 
 
 def score(task: Task, threads: Threads, vector: Tensor) -> Score:

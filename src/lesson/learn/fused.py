@@ -4,14 +4,15 @@ After one step of SGD the weighted sum of the clients' models is
 Σ a·(ω − λ·∇f) = (Σ a)·ω − ∇ Σ a·λ·f: one step on one weighted loss, so one forward and backward pass serves everybody.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lesson.arrays import IntArray
 from lesson.learn.models import Replica
-from lesson.learn.task import Task, Work, valid
+from lesson.learn.task import Job, Task, Work
 from lesson.learn.threads import Threads
 
 CHUNK_SAMPLES = 500
@@ -24,10 +25,16 @@ class FusedTrainer:
     def __init__(self, task: Task, threads: Threads) -> None:
         self.task, self._threads = task, threads
 
-    def cohort(self, base: Tensor, work: Work) -> Tensor:
-        """The weighted sum of the models of a cohort that started from `base`."""
-        samples = self.task.sampler.batches(work.client, work.index, 0)
-        num_chunks = 1 if samples.size < WORTH_HALVING else max(2, round(samples.size / CHUNK_SAMPLES))
+    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The weighted sum of the models of each cohort."""
+        return [self._cohort(base, work) for base, work in jobs]
+
+    def close(self) -> None:
+        """The threads belong to somebody else."""
+
+    def _cohort(self, base: Tensor, work: Work) -> Tensor:
+        (samples,) = self.task.minibatches(work, 1)
+        num_chunks = 1 if samples.numel() < WORTH_HALVING else max(2, round(samples.numel() / CHUNK_SAMPLES))
         chunks = [
             self._threads.submit(self._gradient, base, work[rows], samples[rows])
             for rows in np.array_split(np.arange(len(work)), min(num_chunks, len(work)))
@@ -37,13 +44,9 @@ class FusedTrainer:
             total -= chunk.result()
         return total
 
-    def close(self) -> None:
-        """The threads belong to somebody else."""
-
-    def _gradient(self, replica: Replica, work: Work, padded: IntArray) -> Tensor:
-        samples, counts = valid(padded)
-        images, labels = self.task.batch(samples)
-        kept = self.task.kept(replica, work, padded, step=0)
-        weight = torch.from_numpy(np.repeat(work.weight * work.lr / counts, counts)).to(torch.float32)
-        losses = functional.cross_entropy(replica.logits(images, kept), labels, reduction="none")
+    def _gradient(self, replica: Replica, work: Work, padded: Tensor) -> Tensor:
+        batch = self.task.batch(replica, work, padded, step=0)
+        scale = torch.from_numpy(work.weight * work.lr) / batch.counts
+        weight = scale.repeat_interleave(batch.counts).to(torch.float32)
+        losses = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels, reduction="none")
         return replica.gradient(losses @ weight)

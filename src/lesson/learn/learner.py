@@ -5,8 +5,8 @@ client still works from it.
 """
 
 import math
-from collections.abc import Callable
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,29 +15,11 @@ from torch import Tensor
 
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError, RunStoppedError
-from lesson.learn.batched import BatchedTrainer
-from lesson.learn.evaluate import Score, score
-from lesson.learn.fused import FusedTrainer
+from lesson.learn.engine import Engine, Trainer, TrainerName
+from lesson.learn.evaluate import PendingScore, Score
 from lesson.learn.models import make_model
-from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work
-from lesson.learn.threads import Threads
 from lesson.strategies.base import Merge, Updates
-
-
-class Trainer(Protocol):
-    """A way to train cohorts."""
-
-    def cohort(self, base: Tensor, work: Work) -> Tensor:
-        """The weighted sum of the models of a cohort that started from `base`."""
-        ...
-
-    def close(self) -> None:
-        """Give back what it holds."""
-        ...
-
-
-TrainerName = Literal["auto", "reference", "fused", "batched"]
 
 
 class Learner:
@@ -48,14 +30,13 @@ class Learner:
         task: Task,
         learning_rate: float,
         lr_cap: float,
-        trainer: TrainerName = "auto",
-        num_threads: int | None = None,
+        engine: Engine,
+        trainer: Literal["auto"] | TrainerName = "auto",
     ) -> None:
         self.task, self.learning_rate, self.lr_cap, self.trainer = task, learning_rate, lr_cap, trainer
         self.versions: dict[int, Tensor] = {0: task.initial_vector()}
         self._newest_cohort = "before the first merge"
-        self._num_threads = num_threads
-        self._threads = Threads(task.factory, num_threads)
+        self._engine = engine
         self._trainers: dict[str, Trainer] = {}
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> None:
@@ -65,18 +46,17 @@ class Learner:
         model = self.versions[version]
         total = float(weights.sum()) if merge.of == "models" else 0.0
         new = model * (1 - total)
-        for base_version in np.unique(updates.base_version).tolist():
-            rows = np.flatnonzero(updates.base_version == base_version)
-            work = self._work(updates[rows], weights[rows])
-            base = self.versions[base_version]
-            new += self._trainer(work.local_steps).cohort(base, work)
+        jobs = self._jobs(updates, weights)
+        sums = self._trainer(updates.local_steps).cohorts([(self.versions[base], work) for base, work in jobs])
+        for (base, work), trained in zip(jobs, sums, strict=True):
+            new += trained
             if merge.of == "updates":
-                new -= float(work.weight.sum()) * base
+                new -= float(work.weight.sum()) * self.versions[base]
             self._newest_cohort = (
-                f"after round {round}, with {len(work)} clients that started from version {base_version} at step size "
-                f"{work.lr.max():g}; take a smaller learning_rate or lr_cap"
+                f"after round {round}, with {len(work)} clients that started from version {base} "
+                f"at step size {work.lr.max():g}; take a smaller learning_rate or lr_cap"
             )
-            if not torch.isfinite(new).all():
+            if not new.is_cuda and not torch.isfinite(new).all():  # a GPU would have to be waited for
                 raise RunStoppedError(f"the model is no longer finite {self._newest_cohort}")
         self.versions[version + 1] = new
 
@@ -86,48 +66,67 @@ class Learner:
 
     def state(self) -> dict[str, npt.NDArray[np.float32]]:
         """The versions in use by number, for `restore`."""
-        return {str(version): vector.numpy() for version, vector in self.versions.items()}
+        return {str(version): vector.cpu().numpy() for version, vector in self.versions.items()}
 
     def restore(self, state: dict[str, npt.NDArray[np.float32]]) -> None:
         """Go on from what `state` returned."""
-        self.versions = {int(version): torch.from_numpy(np.array(vector)) for version, vector in state.items()}
+        self.versions = {
+            int(version): torch.tensor(vector, device=self.task.device) for version, vector in state.items()
+        }
 
     def parameters(self, version: int) -> dict[str, npt.NDArray[np.float32]]:
         """A version's parameters by name, as the model itself has them."""
         model = make_model(self.task.factory)
-        torch.nn.utils.vector_to_parameters(self.versions[version].clone(), model.parameters())
+        torch.nn.utils.vector_to_parameters(self.versions[version].cpu().clone(), model.parameters())
         return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
 
     def score(self, version: int) -> Score:
         """How good a version is on the test images."""
-        result = score(self.task, self._threads, self.versions[version])
-        if not math.isfinite(result.loss):
-            raise RunStoppedError(f"the loss is no longer finite {self._newest_cohort}")
-        return result
+        return self.begin_score(version).result()
+
+    def begin_score(self, version: int) -> PendingScore:
+        """The score of a version, which a GPU works out while it goes on training."""
+        return _Checked(self._engine.begin_score(self.versions[version]), self._newest_cohort)
 
     def close(self) -> None:
-        """Let threads and workers go."""
-        self._threads.close()
+        """Let trainers and engine go."""
         for trainer in self._trainers.values():
             trainer.close()
+        self._engine.close()
 
-    def _work(self, updates: Updates, weights: FloatArray) -> Work:
-        order = np.lexsort((updates.index, updates.client))
-        chosen = updates[order]
-        lr = np.minimum(self.learning_rate * chosen.lr_scale, self.lr_cap)
-        return Work(chosen.client, chosen.index, lr, chosen.local_steps, weights[order])
+    def _jobs(self, updates: Updates, weights: FloatArray) -> list[tuple[int, Work]]:
+        """The work of each cohort, with the version it started from."""
+        order = np.lexsort((updates.index, updates.client, updates.base_version))
+        lr = np.minimum(self.learning_rate * updates.lr_scale, self.lr_cap)
+        everything = Work(updates.client, updates.index, lr, updates.local_steps, weights)[order]
+        bases = updates.base_version[order]
+        begins = [0, *(np.flatnonzero(np.diff(bases)) + 1).tolist()]
+        spans = zip(begins, [*begins[1:], len(bases)], strict=True)
+        return [(int(bases[begin]), everything[begin:end]) for begin, end in spans if begin < end]
 
     def _trainer(self, local_steps: IntArray) -> Trainer:
         """One step: fused. More: batched. Unless another was asked for."""
         one_step = bool(np.all(local_steps == 1))
-        name = ("fused" if one_step else "batched") if self.trainer == "auto" else self.trainer
+        name: TrainerName = ("fused" if one_step else "batched") if self.trainer == "auto" else self.trainer
         if name == "fused" and not one_step:
             raise InputError("trainer must be 'batched' or 'reference' for more than one local step, got 'fused'")
         if name not in self._trainers:
-            make: dict[str, Callable[[], Trainer]] = {
-                "fused": lambda: FusedTrainer(self.task, self._threads),
-                "batched": lambda: BatchedTrainer(self.task, self._num_threads),
-                "reference": lambda: ReferenceTrainer(self.task),
-            }
-            self._trainers[name] = make[name]()
+            self._trainers[name] = self._engine.trainer(name)
         return self._trainers[name]
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A score that stops the run if it is not a number."""
+
+    score: PendingScore
+    newest_cohort: str
+
+    def ready(self) -> bool:
+        return self.score.ready()
+
+    def result(self) -> Score:
+        result = self.score.result()
+        if not math.isfinite(result.loss):
+            raise RunStoppedError(f"the loss is no longer finite {self.newest_cohort}")
+        return result

@@ -1,10 +1,10 @@
 """Which samples a client trains on, drawn from (seed, client, update index, step) alone."""
 
-import numpy as np
+import torch
+from torch import Tensor
 
-from lesson.arrays import IntArray
-from lesson.learn.counters import key, words
-from lesson.learn.partition import Partition
+from lesson.learn.counters import gpu_kernels, key, words
+from lesson.learn.holdings import Holdings
 
 NO_SAMPLE = -1
 
@@ -12,38 +12,61 @@ NO_SAMPLE = -1
 class Sampler:
     """Draws minibatches: independent ones without replacement inside each, or passes over all of a client's data."""
 
-    def __init__(self, partition: Partition, batch_size: int, epochs: bool, seed: int) -> None:
-        self.partition, self.batch_size, self.epochs = partition, batch_size, epochs
+    def __init__(self, holdings: Holdings, batch_size: int, epochs: bool, seed: int, device: str = "cpu") -> None:
+        self.batch_size, self.epochs = batch_size, epochs
         self._step_key, self._epoch_key = key(seed, "minibatch"), key(seed, "epoch")
-        self._num_samples = partition.num_samples
+        self._sizes = torch.tensor(holdings.num_samples, device=device)
+        self._longest, self._shortest = int(holdings.num_samples.max()), int(holdings.num_samples.min())
+        self._samples_at = holdings.lookup(device)
+        self._turns = torch.arange(batch_size, device=device)
 
-    def batches(self, clients: IntArray, index: IntArray, step: int) -> IntArray:
-        """Samples of one minibatch for each client, (num_clients, batch_size); NO_SAMPLE at the end of short ones."""
+    def batches(self, clients: Tensor, index: Tensor, num_steps: int) -> Tensor:
+        """Samples of each client's first minibatches, (num_steps, num_clients, batch_size); short ones end with
+        NO_SAMPLE."""
+        sizes = self._sizes[clients]
         draw = self._passes if self.epochs else self._draws
-        positions = draw(clients, index, step, self._num_samples[clients])
-        samples = self.partition.samples[self.partition.offsets[clients][:, None] + np.maximum(positions, 0)]
-        return np.where(positions == NO_SAMPLE, NO_SAMPLE, samples)
+        positions = draw(clients, index, num_steps, sizes)
+        samples = self._samples_at(clients[None, :, None], positions.clamp(min=0))
+        return torch.where(positions == NO_SAMPLE, NO_SAMPLE, samples)
 
-    def _draws(self, clients: IntArray, index: IntArray, step: int, sizes: IntArray) -> IntArray:
-        """Floyd's sampling: the t-th draw is uniform below n − b + t + 1, or that bound if it was drawn before."""
-        batch = np.minimum(self.batch_size, sizes)
-        random = words(self._step_key, self.batch_size, np.full(len(clients), step), index, clients)
-        chosen = np.full((len(clients), self.batch_size), NO_SAMPLE, dtype=np.int64)
-        for turn in range(self.batch_size):
-            bound = sizes - batch + turn
-            drawn = (random[:, turn] * (bound + 1)) >> 32
-            repeated = np.any(chosen[:, :turn] == drawn[:, None], axis=1)
-            chosen[:, turn] = np.where(turn < batch, np.where(repeated, bound, drawn), NO_SAMPLE)
-        return chosen
+    def _draws(self, clients: Tensor, index: Tensor, num_steps: int, sizes: Tensor) -> Tensor:
+        """Floyd's sampling: the t-th draw is uniform below n − b + t + 1, or that bound if it was drawn before.
 
-    def _passes(self, clients: IntArray, index: IntArray, step: int, sizes: IntArray) -> IntArray:
-        """The step-th cut of a client's shuffled data; every pass is shuffled anew."""
-        chosen = np.full((len(clients), self.batch_size), NO_SAMPLE, dtype=np.int64)
-        for row, (client, number, size) in enumerate(zip(clients, index, sizes, strict=True)):
-            per_epoch = -(-int(size) // self.batch_size)
-            epoch, cut = divmod(step, per_epoch)
-            ids = (np.array([epoch]), np.array([number]), np.array([client]))
-            order = np.argsort(words(self._epoch_key, int(size), *ids)[0], kind="stable")
-            part = order[cut * self.batch_size : (cut + 1) * self.batch_size]
-            chosen[row, : len(part)] = part
-        return chosen
+        It was drawn before if an earlier turn drew the same number, or drew a number that had been drawn before and
+        took this one, its bound, instead. Following such a chain two, four, eight … turns back settles all at once.
+        """
+        steps = torch.arange(num_steps, device=clients.device)[:, None]
+        ids = torch.broadcast_tensors(steps, index, clients, sizes)
+        kernels = gpu_kernels() if clients.is_cuda else None
+        if kernels is not None:
+            drawn_there: Tensor = kernels.draws(self._step_key, self.batch_size, *ids)
+            return drawn_there
+        batch, turns = sizes.clamp(max=self.batch_size), self._turns
+        bounds = (sizes - batch)[:, None] + turns
+        drawn = (words(self._step_key, self.batch_size, *ids[:3]) * (bounds + 1)) >> 32
+        repeated = ((drawn[..., :, None] == drawn[..., None, :]) & (turns[:, None] > turns)).any(-1)
+        taken_by = drawn - (sizes - batch)[:, None]  # the turn whose bound this is
+        before = torch.where((taken_by >= 0) & (taken_by < turns), taken_by, turns)
+        reach = 1
+        while reach < self.batch_size:
+            repeated = repeated | repeated.gather(-1, before)
+            before, reach = before.gather(-1, before), 2 * reach
+        return torch.where(turns < batch[:, None], torch.where(repeated, bounds, drawn), NO_SAMPLE)
+
+    def _passes(self, clients: Tensor, index: Tensor, num_steps: int, sizes: Tensor) -> Tensor:
+        """The cuts of each client's shuffled data; every pass is shuffled anew."""
+        per_epoch = -(-sizes // self.batch_size)
+        steps = torch.arange(num_steps, device=clients.device)[:, None]
+        epoch, cut = steps // per_epoch, steps % per_epoch
+        longest, shortest = self._longest, self._shortest
+        if not sizes.is_cuda:  # whom asking would make us wait
+            longest, shortest = int(sizes.max()), int(sizes.min())
+        num_passes = -(-num_steps // -(-shortest // self.batch_size))
+        passes = torch.arange(num_passes, device=clients.device)[:, None]
+        random = words(self._epoch_key, longest, *torch.broadcast_tensors(passes, index, clients))
+        beyond = torch.arange(longest, device=clients.device) >= sizes[:, None]
+        orders = random.masked_fill(beyond, 1 << 32).sort(stable=True).indices
+        places = cut[..., None] * self.batch_size + self._turns
+        columns = torch.arange(len(clients), device=clients.device)
+        chosen = orders[epoch[..., None], columns[:, None], places.clamp(max=longest - 1)]
+        return torch.where(places < sizes[:, None], chosen, NO_SAMPLE)

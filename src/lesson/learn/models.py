@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lesson.errors import InputError
+from lesson.learn.counters import gpu_kernels
 from lesson.streams import stream
 
 ModelFactory = Callable[[], nn.Module]
@@ -25,8 +26,7 @@ class MnistNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, (num_samples, 10)."""
-        hidden = functional.relu(max_pool(self.conv1(images)))
-        hidden = functional.relu(max_pool(self.conv2(hidden))).flatten(1)
+        hidden = conv_pool_relu(self.conv2, conv_pool_relu(self.conv1, images)).flatten(1)
         hidden = functional.relu(self.full2(functional.relu(self.full1(hidden))))
         logits: Tensor = self.out(hidden)
         return logits
@@ -48,13 +48,21 @@ class CifarNet(nn.Module):
 
     def forward(self, images: Tensor, kept: Tensor | None = None) -> Tensor:
         """Logits, (num_samples, 10). `kept` has 0 for dropped units and 4 for those that stay: see dropout.py."""
-        hidden = functional.relu(max_pool(self.conv1(images)))
-        hidden = functional.relu(max_pool(self.conv2(hidden)))
+        hidden = conv_pool_relu(self.conv2, conv_pool_relu(self.conv1, images))
         hidden = functional.relu(self.conv4(functional.relu(self.conv3(hidden)))).flatten(1)
         if kept is not None:
             hidden = hidden * kept
         logits: Tensor = self.out(functional.relu(self.full(hidden)))
         return logits
+
+
+def conv_pool_relu(layer: nn.Conv2d, images: Tensor) -> Tensor:
+    """A convolution, the largest of every 2 × 2 values, and ReLU; on a GPU in kernels of their own."""
+    if images.is_cuda and gpu_kernels() is not None:
+        from lesson.learn.cuda import layers
+
+        return layers.conv_pool_relu(layer, images)
+    return functional.relu(max_pool(layer(images)))
 
 
 def max_pool(values: Tensor) -> Tensor:
@@ -106,8 +114,8 @@ def check_model(model: nn.Module) -> None:
 class Replica:
     """A model whose parameters are taken from vectors. One per thread."""
 
-    def __init__(self, factory: ModelFactory) -> None:
-        self.model = make_model(factory)
+    def __init__(self, factory: ModelFactory, device: str = "cpu") -> None:
+        self.model = make_model(factory).to(device)
         self.parameters = list(self.model.parameters())
         self.num_dropout_units = int(getattr(self.model, "num_dropout_units", 0))
         sizes = [parameter.numel() for parameter in self.parameters]
@@ -122,6 +130,12 @@ class Replica:
                 values = torch.empty_like(values, memory_format=torch.channels_last).copy_(values)
             parameter.data = values
             begin = end
+
+    def named_views(self, vectors: Tensor) -> dict[str, Tensor]:
+        """The parameters of several models, (num_models, *shape), by name, as views of their vectors."""
+        parts = vectors.tensor_split(self._ends[:-1], dim=1)
+        named = zip(self.model.named_parameters(), parts, strict=True)
+        return {name: part.unflatten(1, parameter.shape) for (name, parameter), part in named}
 
     def logits(self, images: Tensor, kept: Tensor | None = None) -> Tensor:
         """What the model makes of images."""

@@ -1,11 +1,15 @@
-"""How the training samples are divided among clients. Every sample belongs to at most one client."""
+"""How the training samples are divided among clients. Every sample belongs to at most one client, but for pool.py."""
 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError
+from lesson.learn.holdings import Holdings, Lookup
+from lesson.learn.pool import draw_pool
 from lesson.scenario import Scenario, draw_population
 from lesson.streams import stream
 
@@ -35,14 +39,29 @@ class Partition:
         """Samples of each client, (num_clients,)."""
         return np.diff(self.offsets)
 
+    def lookup(self, device: str) -> Lookup:
+        """A function on a device: the samples at these positions among those of these clients."""
+        return _StoredLookup(torch.tensor(self.samples, device=device), torch.tensor(self.offsets, device=device))
 
-def make_partition(scenario: Scenario, labels: IntArray, num_clients: int, seed: int) -> Partition:
-    """The split a scenario asks for."""
+
+@dataclass(frozen=True, eq=False)
+class _StoredLookup:
+    samples: Tensor
+    offsets: Tensor
+
+    def __call__(self, clients: Tensor, positions: Tensor) -> Tensor:
+        return self.samples[self.offsets[clients] + positions]
+
+
+def make_partition(scenario: Scenario, labels: IntArray, num_clients: int, seed: int) -> Holdings:
+    """What each client holds in a scenario."""
     if scenario.split == "iid":
         return split_iid(labels, num_clients, seed)
     if scenario.split == "dirichlet-per-class":
         return split_dirichlet_per_class(labels, num_clients, scenario.beta, scenario.batch_size, seed)
     num_samples = draw_population(scenario, num_clients, seed).num_samples
+    if scenario.split == "dirichlet-pool":
+        return draw_pool(labels, num_samples, scenario.beta, seed)
     return split_dirichlet_per_client(labels, num_samples, scenario.beta, seed)
 
 

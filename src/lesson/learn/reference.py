@@ -1,13 +1,14 @@
 """The plain trainer: one client after the other, as one would write it down. The others must agree with it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from lesson.learn.models import Replica
-from lesson.learn.task import Task, Work, valid
+from lesson.learn.task import Job, Task, Work, sent
 
 BLOCK = 64
 
@@ -15,11 +16,10 @@ BLOCK = 64
 def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tensor:
     """The model of a single client after its local steps of SGD, Eq. (12)."""
     vector = base.clone()
-    for step in range(int(work.local_steps[0])):
-        padded = task.sampler.batches(work.client, work.index, step)
-        images, labels = task.batch(valid(padded)[0])
+    for step, padded in enumerate(task.minibatches(work, int(work.local_steps[0]))):
+        batch = task.batch(replica, work, padded, step)
         replica.load(vector)
-        loss = functional.cross_entropy(replica.logits(images, task.kept(replica, work, padded, step)), labels)
+        loss = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels)
         vector = vector - float(work.lr[0]) * replica.gradient(loss)
     return vector
 
@@ -30,7 +30,7 @@ def sum_by_blocks(work: Work, train: Callable[[Work], Tensor]) -> Tensor:
     for begin in range(0, len(work), BLOCK):
         part = work[begin : begin + BLOCK]
         models = train(part)
-        block = torch.from_numpy(part.weight).to(models.dtype) @ models
+        block = sent(part.weight, models.device.type).to(models.dtype) @ models
         total = block if total is None else total + block
     assert total is not None, "a cohort has somebody in it"
     return total
@@ -43,14 +43,14 @@ class ReferenceTrainer:
         self.task = task
         self._replica = task.replica()
 
-    def cohort(self, base: Tensor, work: Work) -> Tensor:
-        """The weighted sum of the models of a cohort that started from `base`."""
-        return sum_by_blocks(
-            work,
-            lambda part: torch.stack(
-                [train_client(self.task, self._replica, base, part[row : row + 1]) for row in range(len(part))]
-            ),
-        )
+    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The weighted sum of the models of each cohort."""
+        return [sum_by_blocks(work, partial(self._train, base)) for base, work in jobs]
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def _train(self, base: Tensor, work: Work) -> Tensor:
+        return torch.stack(
+            [train_client(self.task, self._replica, base, work[row : row + 1]) for row in range(len(work))]
+        )

@@ -1,6 +1,7 @@
 """What is to be learnt: data, who holds which part of it, the model, and how it is trained locally."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor
 from lesson.arrays import FloatArray, IntArray
 from lesson.learn.data import Dataset
 from lesson.learn.dropout import draw_kept
+from lesson.learn.holdings import Holdings
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector
-from lesson.learn.partition import Partition, make_partition
+from lesson.learn.partition import make_partition
 from lesson.scenario import Scenario
 
 
@@ -33,59 +35,95 @@ class Work:
         return Work(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
+Job = tuple[Tensor, Work]
+"""A cohort: the model it started from, and its work."""
+
+
+class Batch(NamedTuple):
+    """Samples to train on, one after the other."""
+
+    images: Tensor
+    labels: Tensor
+    kept: Tensor | None
+    """Dropout factors, for a model that has such."""
+    counts: Tensor
+    """How many samples each update has, (num_updates,)."""
+
+
 class Task:
-    """Everything a trainer needs, on one device. Images stay bytes until a minibatch is made of them."""
+    """Everything a trainer needs, on one device. Images stay bytes, colours innermost, until a minibatch is made."""
 
     def __init__(
-        self, dataset: Dataset, partition: Partition, factory: ModelFactory, batch_size: int, epochs: bool, seed: int
+        self,
+        dataset: Dataset,
+        holdings: Holdings,
+        factory: ModelFactory,
+        batch_size: int,
+        epochs: bool,
+        seed: int,
+        device: str = "cpu",
     ) -> None:
-        self.partition, self.factory, self.seed, self.batch_size = partition, factory, seed, batch_size
-        self.sampler = Sampler(partition, batch_size, epochs, seed)
-        self.train_images, self.train_labels = _tensors(dataset.train_images, dataset.train_labels)
-        self.test_images, self.test_labels = _tensors(dataset.test_images, dataset.test_labels)
+        self.holdings, self.factory, self.seed, self.batch_size = holdings, factory, seed, batch_size
+        self.device = device
+        self.sampler = Sampler(holdings, batch_size, epochs, seed, device)
+        self.train_images, self.train_labels = _on_device(dataset.train_images, dataset.train_labels, device)
+        self.test_images, self.test_labels = _on_device(dataset.test_images, dataset.test_labels, device)
 
-    def batch(self, samples: IntArray) -> tuple[Tensor, Tensor]:
-        """Images scaled to [0, 1] and labels of training samples."""
-        rows = torch.from_numpy(samples)
-        return scaled(self.train_images[rows]), self.train_labels[rows]
+    def minibatches(self, work: Work, num_steps: int) -> Tensor:
+        """Samples of the first minibatches of some work, (num_steps, num_updates, batch_size); see `Sampler`."""
+        return self.sampler.batches(*self.ids(work), num_steps)
 
-    def kept(self, replica: Replica, work: Work, padded: IntArray, step: int) -> Tensor | None:
-        """Dropout factors for the samples of padded minibatches, one row per client; None for a model without."""
-        if not replica.num_dropout_units:
-            return None
-        rows, columns = np.nonzero(padded != NO_SAMPLE)
-        places = step * self.batch_size + columns
-        return draw_kept(self.seed, replica.num_dropout_units, work.client[rows], work.index[rows], places)
+    def ids(self, work: Work) -> tuple[Tensor, Tensor]:
+        """Client and update index of some work, on the device."""
+        return sent(work.client, self.device), sent(work.index, self.device)
+
+    def batch(self, replica: Replica, work: Work, padded: Tensor, step: int) -> "Batch":
+        """The samples of one minibatch per update, (num_updates, batch_size), in a row, without the padding."""
+        there = padded != NO_SAMPLE
+        rows, columns = there.nonzero(as_tuple=True)
+        samples = padded[there]
+        kept = None
+        if replica.num_dropout_units:
+            client, index = self.ids(work)
+            places = step * self.batch_size + columns
+            kept = draw_kept(self.seed, replica.num_dropout_units, client[rows], index[rows], places)
+        return Batch(scaled(self.train_images[samples]), self.train_labels[samples], kept, there.sum(1))
 
     def initial_vector(self) -> Tensor:
         """The model every strategy of this seed begins with."""
-        return initial_vector(self.factory, self.seed)
+        return initial_vector(self.factory, self.seed).to(self.device)
 
     def replica(self) -> Replica:
         """A model of one's own to load vectors into."""
-        return Replica(self.factory)
+        return Replica(self.factory, self.device)
 
 
 def make_task(
-    scenario: Scenario, dataset: Dataset, num_clients: int, seed: int, factory: ModelFactory | None = None
+    scenario: Scenario,
+    dataset: Dataset,
+    num_clients: int,
+    seed: int,
+    factory: ModelFactory | None = None,
+    device: str = "cpu",
 ) -> Task:
     """The task of a scenario on a data set, with the paper's network for it unless another is given."""
-    partition = make_partition(scenario, dataset.train_labels, num_clients, seed)
     chosen = factory or FACTORIES[dataset.name]
-    return Task(dataset, partition, chosen, scenario.batch_size, scenario.local_epochs > 0, seed)
+    holdings = make_partition(scenario, dataset.train_labels, num_clients, seed)
+    return Task(dataset, holdings, chosen, scenario.batch_size, scenario.local_epochs > 0, seed, device)
 
 
 def scaled(images: Tensor) -> Tensor:
-    """Bytes as numbers in [0, 1], colours innermost in memory, which convolutions are fastest on."""
-    values = torch.empty(images.shape, dtype=torch.float32, memory_format=torch.channels_last)
-    return torch.div(images, 255, out=values)
+    """Bytes with colours innermost as numbers in [0, 1], in the same layout, which convolutions are fastest on."""
+    values = torch.empty(images.shape, device=images.device)
+    return torch.div(images, 255, out=values).permute(0, 3, 1, 2)
 
 
-def valid(samples: IntArray) -> tuple[IntArray, IntArray]:
-    """The samples of padded minibatches in one array, and how many each minibatch has."""
-    there = samples != NO_SAMPLE
-    return samples[there], np.count_nonzero(there, axis=1)
+def sent(array: IntArray | FloatArray, device: str) -> Tensor:
+    """A tensor on a device, without waiting for what the device still does."""
+    tensor = torch.from_numpy(array)
+    return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
-def _tensors(images: np.ndarray, labels: IntArray) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(np.array(images)), torch.from_numpy(np.array(labels))
+def _on_device(images: np.ndarray, labels: IntArray, device: str) -> tuple[Tensor, Tensor]:
+    colours_innermost = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+    return torch.tensor(colours_innermost, device=device), torch.tensor(labels, device=device)

@@ -1,0 +1,33 @@
+"""Training and evaluation on the CPU's cores."""
+
+from torch import Tensor
+
+from lesson.learn.batched import BatchedTrainer
+from lesson.learn.engine import Trainer, TrainerName
+from lesson.learn.evaluate import KnownScore, PendingScore, score
+from lesson.learn.fused import FusedTrainer
+from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.task import Task
+from lesson.learn.threads import Threads
+
+
+class CpuEngine:
+    """Threads for one step and for evaluation, processes for several steps."""
+
+    def __init__(self, task: Task, num_threads: int | None = None) -> None:
+        self._task, self._num_threads = task, num_threads
+        self._threads = Threads(task.factory, num_threads)
+
+    def trainer(self, name: TrainerName) -> Trainer:
+        """A new trainer."""
+        if name == "fused":
+            return FusedTrainer(self._task, self._threads)
+        return BatchedTrainer(self._task, self._num_threads) if name == "batched" else ReferenceTrainer(self._task)
+
+    def begin_score(self, vector: Tensor) -> PendingScore:
+        """How good the model with these parameters is on the test images."""
+        return KnownScore(score(self._task, self._threads, vector))
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._threads.close()

@@ -1,0 +1,64 @@
+"""How good a model is on the test images, on a GPU: one graph for all of them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lesson.learn.cuda.graphs import Graph, Precision
+from lesson.learn.evaluate import Score
+from lesson.learn.task import Task, scaled
+
+CHUNK_SAMPLES = 2000
+
+
+class CudaScorer:
+    """Scores models, one after the other."""
+
+    def __init__(self, task: Task, precision: Precision) -> None:
+        self._task, self._replica = task, task.replica()
+        self._vector = task.initial_vector()
+        self._graph = Graph(self._sums, precision)
+
+    def begin(self, vector: Tensor) -> "_OnItsWay":
+        """Score the model with these parameters beside whatever else the GPU does."""
+        stream, sums = self._graph.stream, torch.empty(2, dtype=torch.float64, pin_memory=True)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._vector.copy_(vector)
+            vector.record_stream(stream)
+            self._graph.replay()
+            sums.copy_(self._graph.out, non_blocking=True)
+            return _OnItsWay(sums, len(self._task.test_labels), stream.record_event())
+
+    @torch.no_grad()
+    def _sums(self) -> Tensor:
+        """How many are right, and the sum of the losses, (2,)."""
+        self._replica.load(self._vector)
+        sums = torch.zeros(2, dtype=torch.float64, device=self._vector.device)
+        chunks = zip(
+            self._task.test_images.split(CHUNK_SAMPLES), self._task.test_labels.split(CHUNK_SAMPLES), strict=True
+        )
+        for images, labels in chunks:
+            logits = self._replica.logits(scaled(images)).float()
+            sums[0] += (logits.argmax(1) == labels).sum()
+            sums[1] += functional.cross_entropy(logits, labels, reduction="sum")
+        return sums
+
+
+@dataclass(frozen=True, eq=False)
+class _OnItsWay:
+    """A score that the GPU brings back when it is done."""
+
+    sums: Tensor
+    num_images: int
+    ended: torch.cuda.Event
+
+    def ready(self) -> bool:
+        return bool(self.ended.query())
+
+    def result(self) -> Score:
+        self.ended.synchronize()
+        right, loss = self.sums.tolist()
+        return Score(right / self.num_images, loss / self.num_images)

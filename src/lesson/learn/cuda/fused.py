@@ -1,0 +1,130 @@
+"""One step for a whole cohort at once, on a GPU. The formula is that of the CPU's fused.py.
+
+A graph draws the minibatches, gathers them, and makes the weighted sum of the clients' models out of the base. Cohorts
+that are merged together run side by side, each on a stream of its own.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import cycle
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lesson.learn.cuda.graphs import Graph, Precision, padded_size
+from lesson.learn.dropout import draw_kept
+from lesson.learn.minibatch import NO_SAMPLE
+from lesson.learn.task import Job, Task, Work, scaled
+
+CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS, NUM_LETTERS = 2000, 64, 8, 64
+
+
+class CudaFusedTrainer:
+    """Trains cohorts whose local work is one step."""
+
+    def __init__(self, task: Task, precision: Precision) -> None:
+        self.task, self._precision = task, precision
+        self._steps: dict[tuple[int, int], _FusedStep] = {}
+        self._chunk = max(1, CHUNK_SAMPLES // task.batch_size)
+        self._streams = [torch.cuda.Stream() for _ in range(NUM_STREAMS)]
+
+    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The weighted sum of the models of each cohort, good until cohorts are trained again."""
+        main = torch.cuda.current_stream()
+        begun = main.record_event()
+        sums, ended, used = [], [], Counter[int]()
+        for place, (base, work) in enumerate(jobs):
+            size = padded_size(min(len(work), self._chunk))
+            step = self._step(size, used[size])
+            used[size] += 1
+            if place == 0:
+                sums.append(self._cohort(step, base, work))
+                continue
+            stream = self._streams[place % NUM_STREAMS]
+            stream.wait_event(begun)
+            with torch.cuda.stream(stream):
+                sums.append(self._cohort(step, base, work))
+            ended.append(stream.record_event())
+        for event in ended:
+            main.wait_event(event)
+        return sums
+
+    def close(self) -> None:
+        """Let the graphs go."""
+        self._steps.clear()
+
+    def _cohort(self, step: "_FusedStep", base: Tensor, work: Work) -> Tensor:
+        if len(work) <= self._chunk:
+            return step.run(base, work)
+        parts = (work[begin : begin + self._chunk] for begin in range(0, len(work), self._chunk))
+        total = step.run(base, next(parts)).clone()
+        for part in parts:
+            total += step.run(base, part)
+        return total
+
+    def _step(self, size: int, number: int) -> "_FusedStep":
+        """The graph for so many clients; another one for each cohort of the same size that runs beside it."""
+        if (size, number) not in self._steps:
+            if len(self._steps) == MAX_GRAPHS:
+                torch.cuda.synchronize()
+                del self._steps[next(iter(self._steps))]
+            self._steps[size, number] = _FusedStep(self.task, size, self._precision)
+        return self._steps[size, number]
+
+
+class _FusedStep:
+    """The step of so many clients; rows beyond a cohort's count for nothing."""
+
+    def __init__(self, task: Task, num_clients: int, precision: Precision) -> None:
+        self._task, self._replica = task, task.replica()
+        self._base = task.initial_vector()
+        self._numbers = torch.zeros(4, num_clients, dtype=torch.int64, device=task.device)
+        self._columns = torch.arange(task.batch_size, device=task.device)
+        self._graph = Graph(self._sum, precision)
+        self._letters = cycle([_Letter(self._numbers.shape) for _ in range(NUM_LETTERS)])
+
+    def run(self, base: Tensor, work: Work) -> Tensor:
+        """The weighted sum of the models, good until the next run."""
+        self._base.copy_(base)
+        next(self._letters).send(work, self._numbers)
+        self._graph.replay()
+        return self._graph.out
+
+    def _sum(self) -> Tensor:
+        task, replica = self._task, self._replica
+        client, index = self._numbers[:2]
+        scale, weights = self._numbers[2:].view(torch.float64)
+        (padded,) = task.sampler.batches(client, index, 1)
+        there = padded != NO_SAMPLE
+        weight = torch.where(there, (scale / there.sum(1))[:, None], 0.0).to(torch.float32).flatten()
+        samples, kept = padded.clamp(min=0).flatten(), None
+        if replica.num_dropout_units:
+            ids = torch.broadcast_tensors(client[:, None], index[:, None], self._columns)
+            kept = draw_kept(task.seed, replica.num_dropout_units, *(part.flatten() for part in ids))
+        replica.load(self._base)
+        logits = replica.logits(scaled(task.train_images[samples]), kept)
+        losses = functional.cross_entropy(logits.float(), task.train_labels[samples], reduction="none")
+        moved: Tensor = self._base * weights[0].to(torch.float32) - replica.gradient(losses @ weight)
+        return moved
+
+
+class _Letter:
+    """What a cohort's graph has to be told, in memory that the GPU fetches by itself."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        self._numbers = torch.zeros(shape, dtype=torch.int64, pin_memory=True)
+        self._whole, self._real = self._numbers.numpy(), self._numbers.view(torch.float64).numpy()
+        self._fetched = torch.cuda.Event()
+
+    def send(self, work: Work, to: Tensor) -> None:
+        """Write down client, index, step size times weight, and the sum of the weights, and have them fetched."""
+        self._fetched.synchronize()  # of the last time: at once, unless the GPU is far behind
+        count = len(work)
+        self._whole[:, count:] = 0
+        self._whole[0, :count], self._whole[1, :count] = work.client, work.index
+        np.multiply(work.weight, work.lr, out=self._real[2, :count])
+        self._real[3, 0] = work.weight.sum()
+        to.copy_(self._numbers, non_blocking=True)
+        self._fetched.record()

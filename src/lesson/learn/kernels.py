@@ -1,0 +1,176 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""What would be many small steps on a GPU as one kernel each, in Triton.
+
+The draws of counters.py, minibatch.py and dropout.py from the same counters, with the same bits; and the largest of
+every 2 × 2 values with what comes after it, for models.py.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 256
+
+
+@triton.jit
+def _philox(a, b, c, d, left, right):
+    for _ in tl.static_range(10):
+        high_second, high_first = tl.umulhi(c, 0xCD9E8D57), tl.umulhi(a, 0xD2511F53)
+        low_second, low_first = c * 0xCD9E8D57, a * 0xD2511F53
+        a, b, c, d = high_second ^ b ^ left, low_second, high_first ^ d ^ right, low_first
+        left, right = left + 0x9E3779B9, right + 0xBB67AE85
+    return a, b, c, d
+
+
+@triton.jit
+def _word(block, row, first, second, third, left, right, lane):
+    """One of the four words of a row's block."""
+    b = tl.load(first + row).to(tl.uint32)
+    c = tl.load(second + row).to(tl.uint32)
+    d = tl.load(third + row).to(tl.uint32)
+    a, b, c, d = _philox(block.to(tl.uint32), b, c, d, left.to(tl.uint32), right.to(tl.uint32))
+    return tl.where(lane == 0, a, tl.where(lane == 1, b, tl.where(lane == 2, c, d)))
+
+
+@triton.jit
+def _words_kernel(out, first, second, third, left, right, count, total, size: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
+    inside = place < total
+    row, word = tl.where(inside, place // count, 0), place % count
+    drawn = _word(word // 4, row, first, second, third, left, right, word % 4)
+    tl.store(out + place, drawn.to(tl.int64), mask=inside)
+
+
+@triton.jit
+def _kept_kernel(out, first, second, third, left, right, num_units, num_words, total, size: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
+    inside = place < total
+    row, word = tl.where(inside, place // num_words, 0), place % num_words
+    drawn = _word(word // 4, row, first, second, third, left, right, word % 4)
+    unit = tl.arange(0, 16)
+    factor = tl.where(((drawn[:, None] >> (2 * unit)[None, :].to(tl.uint32)) & 3) == 0, 4.0, 0.0)
+    column = word[:, None] * 16 + unit[None, :]
+    mask = inside[:, None] & (column < num_units)
+    tl.store(out + row[:, None] * num_units + column, factor, mask=mask)
+
+
+@triton.jit
+def _draws_kernel(out, step, index, client, sizes, left, right, batch_size, lanes: tl.constexpr):
+    """Floyd's sampling, turn by turn; a program per minibatch."""
+    row = tl.program_id(0)
+    turn = tl.arange(0, lanes)
+    size = tl.load(sizes + row)
+    batch = tl.minimum(size, batch_size)
+    bound = size - batch + turn
+    word = _word(turn // 4, row + 0 * turn, step, index, client, left, right, turn % 4)
+    drawn = ((word.to(tl.uint64) * (bound + 1).to(tl.uint64)) >> 32).to(tl.int64)
+    chosen = tl.full((lanes,), -1, tl.int64)
+    for now in range(batch):
+        number = tl.sum(tl.where(turn == now, drawn, 0), 0)
+        repeated = tl.max((chosen == number).to(tl.int32), 0)
+        chosen = tl.where(turn == now, tl.where(repeated > 0, bound, drawn), chosen)
+    tl.store(out + row * batch_size + turn, chosen, mask=turn < batch_size)
+
+
+@triton.jit
+def _pool_kernel(values, bias, out, code, height, width, channels, images_per_bias, total, size: tl.constexpr):
+    """relu(max + bias) of every 2 × 2 values, colours innermost, and where the largest was; 4 where relu cut it."""
+    place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
+    inside = place < total
+    channel = place % channels
+    column = (place // channels) % (width // 2)
+    row = place // (channels * (width // 2)) % (height // 2)
+    image = place // (channels * (width // 2) * (height // 2))
+    first = ((image * height + 2 * row) * width + 2 * column) * channels + channel
+    best = tl.load(values + first, mask=inside)
+    where = tl.zeros((size,), tl.int32)
+    for other in tl.static_range(1, 4):
+        value = tl.load(values + first + ((other // 2) * width + other % 2) * channels, mask=inside)
+        where = tl.where(value > best, other, where)
+        best = tl.maximum(value, best, propagate_nan=tl.PropagateNan.ALL)
+    best += tl.load(bias + image // images_per_bias * channels + channel, mask=inside)
+    tl.store(out + place, tl.maximum(best, 0.0, propagate_nan=tl.PropagateNan.ALL), mask=inside)
+    tl.store(code + place, tl.where(best > 0, where, 4).to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _unpool_kernel(gradient, code, out, height, width, channels, total, size: tl.constexpr):
+    """The gradient of each of the 2 × 2 values: all of it for the largest."""
+    place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
+    inside = place < total
+    channel = place % channels
+    column = (place // channels) % (width // 2)
+    row = place // (channels * (width // 2)) % (height // 2)
+    image = place // (channels * (width // 2) * (height // 2))
+    first = ((image * height + 2 * row) * width + 2 * column) * channels + channel
+    value = tl.load(gradient + place, mask=inside)
+    where = tl.load(code + place, mask=inside).to(tl.int32)
+    for other in tl.static_range(4):
+        part = tl.where(where == other, value, 0.0)
+        tl.store(out + first + ((other // 2) * width + other % 2) * channels, part, mask=inside)
+
+
+def words(key: tuple[int, int], count: int, *ids: Tensor) -> Tensor:
+    """So many random words for each row of up to three id tensors of one shape, (*shape, count)."""
+    shape = ids[0].shape
+    rows = _three(ids)
+    out = torch.empty(*shape, count, dtype=torch.int64, device=ids[0].device)
+    if out.numel():
+        grid = (triton.cdiv(out.numel(), _BLOCK),)
+        _words_kernel[grid](out, *rows, *_signed(key), count, out.numel(), _BLOCK)
+    return out
+
+
+def kept(key: tuple[int, int], num_units: int, *ids: Tensor) -> Tensor:
+    """Dropout factors of each row, (num_rows, num_units)."""
+    rows = _three(ids)
+    out = torch.empty(len(ids[0]), num_units, device=ids[0].device)
+    num_words = -(-num_units // 16)
+    total = len(out) * num_words
+    if total:
+        _kept_kernel[(triton.cdiv(total, _BLOCK),)](out, *rows, *_signed(key), num_units, num_words, total, _BLOCK)
+    return out
+
+
+def _three(ids: tuple[Tensor, ...]) -> list[Tensor]:
+    rows = [column.contiguous().flatten() for column in ids]
+    return rows + [torch.zeros_like(rows[0])] * (3 - len(rows))
+
+
+def _signed(key: tuple[int, int]) -> tuple[int, int]:
+    """As 32-bit integers with a sign, so that a kernel is compiled once, whatever the key."""
+    left, right = (word - (1 << 32) if word >= 1 << 31 else word for word in key)
+    return left, right
+
+
+def draws(key: tuple[int, int], batch_size: int, step: Tensor, index: Tensor, client: Tensor, sizes: Tensor) -> Tensor:
+    """Positions of minibatches without replacement, (*shape, batch_size), -1 at the end of short ones."""
+    rows = [part.contiguous().flatten() for part in (step, index, client, sizes)]
+    out = torch.empty(*step.shape, batch_size, dtype=torch.int64, device=step.device)
+    _draws_kernel[(len(rows[0]),)](out, *rows, *_signed(key), batch_size, triton.next_power_of_2(batch_size))
+    return out
+
+
+def pool(values: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """relu(max + bias) of every 2 × 2 values of (num, height, width, channels), and where the largest was.
+
+    `bias` is (num_models, channels); the images of each model follow each other.
+    """
+    num, height, width, channels = values.shape
+    out = torch.empty(num, height // 2, width // 2, channels, device=values.device)
+    code = torch.empty(out.shape, dtype=torch.uint8, device=values.device)
+    _pool_kernel[(triton.cdiv(out.numel(), _BLOCK),)](
+        values, bias, out, code, height, width, channels, num // len(bias), out.numel(), _BLOCK
+    )
+    return out, code
+
+
+def unpool(gradient: Tensor, code: Tensor) -> Tensor:
+    """What `pool` passes back to its values."""
+    num, half_height, half_width, channels = gradient.shape
+    out = torch.empty(num, 2 * half_height, 2 * half_width, channels, device=gradient.device)
+    _unpool_kernel[(triton.cdiv(gradient.numel(), _BLOCK),)](
+        gradient, code, out, 2 * half_height, 2 * half_width, channels, gradient.numel(), _BLOCK
+    )
+    return out

@@ -1,0 +1,176 @@
+"""The GPU draws the same samples and gives the CPU reference's models. Skipped where there is no GPU."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import TinyNet, cohort, tiny_data
+from test_trainers import colours, make_work
+
+from lesson import Lesson, Scenario, Simulation, draw_fleet
+from lesson.learn import counters, dropout
+from lesson.learn.cpu import CpuEngine
+from lesson.learn.data import Dataset, load_dataset
+from lesson.learn.engine import Engine
+from lesson.learn.learner import Learner
+from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.task import Task, make_task
+from lesson.runs import execute
+from lesson.settings import make_settings
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+
+
+def gpu(task: Task, precision: Any = "float32") -> Engine:
+    from lesson.learn.cuda.engine import CudaEngine
+
+    return CudaEngine(task, precision)
+
+
+def tasks(name: str, **scenario: Any) -> tuple[Task, Task]:
+    """The same task on the CPU and on the GPU."""
+    made: dict[str, tuple[Dataset, int, dict[str, Any]]] = {
+        "mnist": (load_dataset("mnist"), 50, {}),
+        "cifar10": (colours(), 12, {"split": "iid", "batch_size": 10}),
+        "tiny": (tiny_data(), 8, {"split": "iid", "batch_size": 5}),
+        "short": (tiny_data(), 8, {"split": "iid", "batch_size": 30}),
+        "pool": (tiny_data(), 5000, {"split": "dirichlet-pool", "samples_per_client": (3, 40), "batch_size": 5}),
+    }
+    data, num_clients, settings = made[name]
+    factory = TinyNet if data.name == "tiny" else None
+    chosen = Scenario(**settings | scenario)
+    cpu, cuda = (make_task(chosen, data, num_clients, 0, factory, device) for device in ("cpu", "cuda"))
+    return cpu, cuda
+
+
+NAMES = ["mnist", "cifar10", "tiny", "short", "pool"]
+
+
+@pytest.mark.parametrize("epochs", [0, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_samples_are_drawn(name: str, epochs: int) -> None:
+    cpu, cuda = tasks(name, local_epochs=epochs)
+    work = make_work(8)
+    assert torch.equal(cuda.minibatches(work, 7).cpu(), cpu.minibatches(work, 7))
+
+
+def test_kernels_have_the_bits_of_the_plain_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [torch.arange(9), torch.arange(9) * 5 + 2**31, torch.arange(9) + 3]
+    there = [column.cuda() for column in ids]
+    expected = counters.words((0xA4093822, 0x299F31D0), 7, *ids)
+    kept = dropout.draw_kept(4, 100, *ids)
+    assert counters.gpu_kernels() is not None
+    assert torch.equal(counters.words((0xA4093822, 0x299F31D0), 7, *there).cpu(), expected)
+    assert torch.equal(dropout.draw_kept(4, 100, *there).cpu(), kept)
+    monkeypatch.setattr(counters, "gpu_kernels", lambda: None)
+    monkeypatch.setattr(dropout, "gpu_kernels", lambda: None)
+    assert torch.equal(counters.words((0xA4093822, 0x299F31D0), 7, *there).cpu(), expected)
+    assert torch.equal(dropout.draw_kept(4, 100, *there).cpu(), kept)
+
+
+@pytest.mark.parametrize(("trainer", "steps"), [("fused", 1), ("batched", 1), ("batched", 4)])
+@pytest.mark.parametrize("num", [1, 5, 8])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cohort_agrees_with_the_reference(name: str, num: int, trainer: Any, steps: int) -> None:
+    cpu, cuda = tasks(name)
+    base = cpu.initial_vector()
+    work = replace(make_work(num, steps), lr=0.02 * (1 + np.arange(num) % 4))  # larger steps magnify what is rounded
+    if steps > 1:
+        work.local_steps[: num // 2] = steps // 2
+    expected = cohort(ReferenceTrainer(cpu), base, work)
+    given = cohort(gpu(cuda).trainer(trainer), base.cuda(), work).cpu()
+    moved = float((expected - 0.7 * base).abs().max())
+    assert moved > 1e-5
+    assert (given - expected).abs().max() < 2e-5 * max(1.0, moved)
+
+
+def test_cohorts_of_any_size_together() -> None:
+    """Two chunks, equal sizes, and one: all at once, each as alone."""
+    cpu, cuda = tasks("pool", batch_size=40)
+    trainer, base = gpu(cuda).trainer("fused"), cpu.initial_vector()
+    jobs = [(base + 0.01 * place, make_work(num)) for place, num in enumerate((130, 7, 7, 1))]
+    given = trainer.cohorts([(start.cuda(), work) for start, work in jobs])
+    for (start, work), one in zip(jobs, given, strict=True):
+        assert torch.allclose(one.cpu(), cohort(ReferenceTrainer(cpu), start, work), atol=2e-5)
+
+
+def rounds(task: Task, engine: Engine, count: int, trainer: Any = "auto") -> tuple[Simulation, Learner]:
+    scenario = Scenario()
+    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, engine, trainer)
+    fleet = draw_fleet(scenario, len(task.holdings.num_samples)).with_first_tier(20.0)
+    simulation = Simulation(Lesson(20.0), fleet, learner=learner)
+    for _ in range(count):
+        simulation.step()
+    return simulation, learner
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_twenty_rounds_agree_with_the_reference(name: str) -> None:
+    cpu, cuda = tasks(name)
+    plain, expected = rounds(cpu, CpuEngine(cpu), 20, "reference")
+    fast, given = rounds(cuda, gpu(cuda), 20)
+    assert fast.version == plain.version
+    assert given.versions.keys() == expected.versions.keys()
+    for version, vector in expected.versions.items():
+        difference = (given.versions[version].cpu() - vector).norm() / vector.norm()
+        assert difference < 1e-4
+    ours, theirs = given.score(fast.version), expected.score(plain.version)
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
+    assert ours.accuracy == pytest.approx(theirs.accuracy, abs=0.005)
+
+
+def test_the_round_loop_never_waits_for_the_gpu() -> None:
+    _, cuda = tasks("mnist")
+    simulation, learner = rounds(cuda, gpu(cuda), 12)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(12):
+            simulation.step()
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            learner.score(simulation.version)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_faster_arithmetic_stays_close(precision: str) -> None:
+    _, cuda = tasks("mnist")
+    (exact_run, exact), (fast_run, fast) = (rounds(cuda, gpu(cuda, kind), 30) for kind in ("float32", precision))
+    wanted, given = exact.versions[exact_run.version], fast.versions[fast_run.version]
+    assert not torch.equal(given, wanted)
+    assert (given - wanted).norm() / wanted.norm() < 0.05
+    assert fast.score(fast_run.version).loss == pytest.approx(exact.score(exact_run.version).loss, rel=0.05)
+
+
+def test_a_run_has_the_same_bits_twice_and_after_a_stop(tmp_path: Path) -> None:
+    settings = make_settings({"run": {"rounds": 40, "eval_every_s": 100.0, "device": "cuda"}})
+    execute(settings, tmp_path / "whole")
+
+    class Stopped(Exception):
+        pass
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 23:
+            raise Stopped
+
+    soon = make_settings({"run": settings.run.model_dump(exclude_none=True) | {"checkpoint_every_s": 1e-9}})
+    with pytest.raises(Stopped):
+        execute(soon, tmp_path / "halves", progress=stop)
+    execute(settings, tmp_path / "halves", resume=True)
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes()
+
+
+def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
+    from lesson.errors import RunStoppedError
+
+    _, cuda = tasks("tiny")
+    learner = Learner(cuda, 1e30, np.inf, gpu(cuda))
+    simulation = Simulation(Lesson(np.inf), draw_fleet(Scenario(), 8), learner=learner)
+    for _ in range(3):
+        simulation.step()
+    with pytest.raises(RunStoppedError, match="no longer finite"):
+        learner.score(simulation.version)
