@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, all_distinct, distinct, read_only, with_prefix
+from lesson.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, all_distinct, distinct, read_only, with_prefix
 from lesson.errors import InputError
 from lesson.fleet import Fleet
 from lesson.flight import InFlight
@@ -21,6 +21,7 @@ from lesson.streams import stream
 from lesson.tiers import TOLERANCE
 
 MAX_ROUNDS_STUCK = 1000
+_SHOWN = ("compute_s", "upload_s", "latency_s", "local_steps", "num_samples", "client_weight")
 _VALUES = ("round", "version", "now_s", "over", "_rounds_stuck")
 
 
@@ -46,6 +47,7 @@ class Simulation:
         self.now_s = 0.0
         self.over = ""
         """Why nothing more can happen, once that is so."""
+        self._known = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
         self._flight = InFlight(len(fleet))
         self._at_server = self._flight.land(0.0)
         self._idle = fleet.reachable
@@ -94,28 +96,24 @@ class Simulation:
         )
 
     def _view(self, freed: IntArray) -> ServerView:
-        fleet = self.fleet
         return ServerView(
             round=self.round,
             version=self.version,
             now_s=self.now_s,
             num_connected=self._num_connected,
-            compute_s=read_only(fleet.compute_s),
-            upload_s=read_only(fleet.upload_s),
-            latency_s=read_only(fleet.latency_s),
-            local_steps=read_only(fleet.local_steps),
-            num_samples=read_only(fleet.num_samples),
-            client_weight=read_only(fleet.client_weight),
             idle=read_only(self._idle),
             waiting=read_only(self._waiting),
             freed=read_only(freed),
             started_round=read_only(self._flight.started_round),
             started_s=read_only(self._flight.started_s),
             signals={},
+            **self._known,
         )
 
     def _drop(self, clients: IntArray) -> FloatArray:
         """Break off work in flight, whose clients are idle at once; the joules it has cost."""
+        if not len(clients):
+            return np.zeros(2)
         self._check(all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
         dropped = self._flight.take(clients)
         self._release(dropped)
@@ -204,8 +202,8 @@ class Simulation:
     def _merge(self, merge: Merge) -> Updates:
         """Take merged and dropped updates from the server; a new version if the model moves."""
         here, weights, slots = self._at_server, merge.weights, merge.slots
-        merged, dropped = np.isin(here.id, merge.updates), np.isin(here.id, merge.drops)
-        leaving = merged | dropped
+        merged, places = _found(here.id, merge.updates)
+        leaving = merged | _found(here.id, merge.drops)[0] if len(merge.drops) else merged
         there = np.count_nonzero(leaving) == len(merge.updates) + len(merge.drops)
         self._check(there, "merges or drops updates twice or that are not there")
         self._check(len(weights) == len(merge.updates), "gives other than one weight per update")
@@ -219,9 +217,7 @@ class Simulation:
         updates = here[merged]
         if len(updates) or (slots is not None and slots.weights):
             if self.learner is not None:
-                order = np.argsort(merge.updates)
-                weights = weights[order[np.searchsorted(merge.updates[order], updates.id)]]
-                self.learner.merge(updates, weights, merge, self.version, self.round)
+                self.learner.merge(updates, weights[places], merge, self.version, self.round)
             self._users.setdefault(self.version, 0)
             self.version += 1
         self._release(here[leaving])
@@ -286,6 +282,16 @@ def simulate(
         record = simulation.step(until_s)
         if record is not None:
             yield record
+
+
+def _found(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
+    """Which ids are among those wanted, and the places of these there."""
+    if not len(wanted):
+        return np.zeros(len(ids), dtype=np.bool_), NO_CLIENTS
+    order = np.argsort(wanted)
+    places = order[np.minimum(np.searchsorted(wanted[order], ids), len(wanted) - 1)]
+    there = wanted[places] == ids
+    return there, places[there]
 
 
 def _known(joules: float) -> float | None:
