@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lesson import FedAvg, FedCS, Lesson, Simulation, assign_tiers, due, simulate
+from lesson import FedAvg, FedCS, InputError, Lesson, Simulation, assign_tiers, due, simulate
 from lesson.strategies.base import AllOf, ServerView, Updates
 from support import make_fleet
 
@@ -162,3 +162,51 @@ def test_the_grid_moves_with_a_round_that_closed_early() -> None:
     restored.restore(lesson.state())
     assert restored.open_round(view(3, now_s=17.0), rng).closes.by_s == 27.0
     assert Lesson(10.0).open_round(view(3, now_s=20.0), rng).closes.by_s == 30.0
+
+
+def test_participation_of_everybody_is_lesson() -> None:
+    fleet = make_fleet([5.0, 16.0, 30.0, 38.0, 7.0])
+    plain, limited = (
+        [(record.end_s, record.started.tolist(), record.merged.tolist()) for record in simulate(one, fleet, rounds=24)]
+        for one in (Lesson(10.0), Lesson(10.0, participation=5))
+    )
+    assert limited == plain
+
+
+def test_at_most_so_many_of_a_tier_start_when_its_slot_begins() -> None:
+    """Twenty clients in tier 1 and nine in tier 3: two of each, tier 3 in rounds 1, 4, 7, …"""
+    fleet = make_fleet([5.0] * 20 + [25.0] * 9)
+    counts = np.zeros(29, dtype=np.int64)
+    for record in simulate(Lesson(10.0, participation=2), fleet, rounds=600):
+        slow = record.started[record.started >= 20]
+        assert len(record.started) - len(slow) == 2
+        assert len(slow) == (2 if record.round % 3 == 1 else 0)
+        assert np.all(record.staleness <= 2)
+        counts[record.started] += 1
+    # 600 · 2 / 20 = 60 starts each in tier 1, 200 · 2 / 9 = 44 in tier 3; standard deviations of 7.3 and 5.9.
+    assert np.all(np.abs(counts[:20] - 60) < 37)
+    assert np.all(np.abs(counts[20:] - 44.4) < 30)
+
+
+def test_participation_without_a_deadline_is_fedavg_with_some_of_the_clients() -> None:
+    fleet = make_fleet([5.0, 16.0, 30.0, 38.0])
+    for record in simulate(Lesson(math.inf, participation=2), fleet, rounds=20):
+        assert sorted(record.merged) == record.started.tolist()
+        assert record.end_s - record.start_s == pytest.approx(fleet.latency_s[record.started].max())
+
+
+def test_participation_goes_on_where_it_stopped() -> None:
+    fleet = make_fleet([5.0] * 20 + [25.0] * 9)
+    whole = [record.started.tolist() for record in simulate(Lesson(10.0, participation=2), fleet, rounds=20)]
+    simulation = Simulation(Lesson(10.0, participation=2), fleet)
+    for _ in range(8):
+        simulation.step()
+    resumed = Simulation(Lesson(10.0, participation=2), fleet)
+    resumed.restore(*simulation.state())
+    assert [resumed.step().started.tolist() for _ in range(12)] == whole[8:]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
+def test_participation_must_be_a_number_of_clients(wrong: Any) -> None:
+    with pytest.raises(InputError, match="participation must be a whole number >= 1"):
+        Lesson(10.0, participation=wrong)

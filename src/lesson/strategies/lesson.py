@@ -6,6 +6,8 @@ client is due at the first round end by which it was expected, for tier j that i
 stay; an early reply waits, a late one is taken when it comes or dropped. All due are merged by their data, Eq. (10).
 
 If everybody starts together in tier 1, the round closes at the last arrival: τ → ∞ is FedAvg in model and in time.
+With `participation`, at most so many clients of a tier, drawn anew each time, start when its slot begins (not in the
+paper): a round's work then does not grow with the fleet.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from lesson.arrays import BoolArray
+from lesson.arrays import NO_CLIENTS, BoolArray, IntArray
 from lesson.errors import InputError
 from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Updates, average
 from lesson.tiers import TOLERANCE, UNREACHABLE, assign_tiers, check_deadline
@@ -25,24 +27,32 @@ class Lesson:
 
     deadline_s: float
     late: Literal["merge", "drop"] = "merge"
+    participation: int | None = None
     needs: ClassVar[frozenset[str]] = frozenset()
     _grid_s: float = field(default=0.0, init=False)
     _grid_round: int = field(default=1, init=False)
     """Where the grid of round ends begins: its start time and first round. Moved by a round that closed early."""
+    _members: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
+    """The clients of each tier, found in the first round that asks."""
 
     def __post_init__(self) -> None:
         check_deadline(self.deadline_s)
         if self.late not in ("merge", "drop"):
             raise InputError(f"late must be 'merge' or 'drop', got {self.late!r}")
+        limit = self.participation
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise InputError(f"participation must be a whole number >= 1, got {limit!r}")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        ready = view.freed[view.idle[view.freed] & (view.waiting[view.freed] == 0)]
-        tiers = assign_tiers(view.latency_s[ready], self.deadline_s)
-        starts, tiers = ready[tiers != UNREACHABLE], tiers[tiers != UNREACHABLE]
         if view.now_s != self._round_start_s(view.round):
             self._grid_s, self._grid_round = view.now_s, view.round
+        asked = view.freed if self.participation is None else self._draw(view, self.participation, rng)
+        ready = asked[view.idle[asked] & (view.waiting[asked] == 0)]
+        tiers = assign_tiers(view.latency_s[ready], self.deadline_s)
+        starts, tiers = ready[tiers != UNREACHABLE], tiers[tiers != UNREACHABLE]
         end_s = self._round_start_s(view.round + 1)
-        everybody_in_tier_1 = len(starts) == view.num_connected and tiers.max(initial=1) == 1
+        everybody = len(starts) == view.num_connected if self.participation is None else set(self._members) == {1}
+        everybody_in_tier_1 = everybody and tiers.max(initial=1) == 1
         closes = AllOf(starts, by_s=end_s) if everybody_in_tier_1 else Deadline(end_s)
         return RoundPlan(starts, closes, lr_scale=tiers.astype(np.float64))
 
@@ -58,6 +68,20 @@ class Lesson:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._grid_s, self._grid_round = state["grid_s"], state["grid_round"]
+
+    def _draw(self, view: ServerView, limit: int, rng: np.random.Generator) -> IntArray:
+        """Clients of the tiers whose slot begins now, at most so many of each, sorted."""
+        if not self._members:
+            tiers = assign_tiers(view.latency_s, self.deadline_s)
+            order = np.argsort(tiers, kind="stable")
+            groups = np.split(order, np.flatnonzero(np.diff(tiers[order])) + 1)
+            self._members = {int(tiers[group[0]]): group for group in groups if tiers[group[0]] != UNREACHABLE}
+        drawn = [
+            members[rng.choice(len(members), min(limit, len(members)), replace=False, shuffle=False)]
+            for tier, members in self._members.items()
+            if (view.round - self._grid_round) % tier == 0
+        ]
+        return np.sort(np.concatenate([NO_CLIENTS, *drawn]))
 
     def _expected_by(self, round: int, start_s: float, updates: Updates) -> BoolArray:
         """Which updates were expected by the start of a round, (num_updates,).

@@ -1,0 +1,78 @@
+"""A round's seconds and memory against the clients that exist and against those that take part, on CPU or GPU.
+
+CIFAR-10 in fleets of virtual clients: each draws its 500 samples from the whole data set, and at most so many of a tier
+start when its slot begins. Every row runs in a process of its own, so that its peak memory is its own.
+"""
+
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+
+from lesson.learn.build import build
+from lesson.learn.data import load_dataset
+from lesson.learn.process import settle_process
+from lesson.settings import make_settings
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ROUNDS, REPEATS = (24, 5) if DEVICE == "cuda" else (12, 3)
+
+
+def row(num_clients: int, participation: int) -> None:
+    """One line of the table."""
+    settle_process()
+    sections = {
+        "scenario": {"num_clients": num_clients, "split": "dirichlet-pool", "samples_per_client": 500},
+        "strategy": {"participation": participation},
+        "run": {"dataset": "cifar10", "rounds": 10**6, "device": DEVICE},
+    }
+    begin = time.perf_counter()
+    simulation, learner = build(make_settings(sections), dataset=load_dataset("cifar10"))
+    made_s = time.perf_counter() - begin
+
+    def rounds() -> tuple[float, float]:
+        begin, merged = time.perf_counter(), 0
+        for _ in range(ROUNDS):
+            record = simulation.step()
+            assert record is not None
+            merged += len(record.merged)
+        learner.score(simulation.version)  # waits for a GPU
+        return (time.perf_counter() - begin) / ROUNDS, merged / ROUNDS
+
+    rounds()
+    scores = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        learner.score(simulation.version)
+        scores.append((time.perf_counter() - begin) / ROUNDS)
+    measured = [rounds() for _ in range(REPEATS)]
+    round_s = statistics.median(seconds for seconds, _ in measured) - statistics.median(scores)
+    merged = statistics.mean(number for _, number in measured)
+    host_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    device_mb = torch.cuda.max_memory_allocated() / 2**20 if DEVICE == "cuda" else 0
+    memory = f"{host_mb:,.0f} | {device_mb:,.0f}" if DEVICE == "cuda" else f"{host_mb:,.0f}"
+    print(f"| {num_clients:,} | {participation} | {merged:.0f} | {1000 * round_s:.2f} | {made_s:.1f} | {memory} |")
+    learner.close()
+
+
+def main() -> None:
+    """The table, a process per row."""
+    where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{os.cpu_count()} cores ({platform.machine()})"
+    print(f"{where}, Python {platform.python_version()}, torch {torch.__version__}\n")
+    memory = "host MB | GPU MB" if DEVICE == "cuda" else "MB"
+    print(f"| clients | of a tier | merged a round | ms a round | s to begin | {memory} |")
+    print("|---|---|---|---|---|---|" + ("---|" if DEVICE == "cuda" else ""), flush=True)
+    for num_clients, participation in ((1_000, 10), (10_000, 10), (100_000, 10), (100_000, 50), (100_000, 200)):
+        subprocess.run([sys.executable, __file__, str(num_clients), str(participation)], check=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        row(int(sys.argv[1]), int(sys.argv[2]))
+    else:
+        main()
