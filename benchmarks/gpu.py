@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
-from lesson.learn.cuda.engine import CudaEngine
+from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
 from lesson.learn.task import Task
@@ -40,7 +40,7 @@ def timed_s(work: Callable[[], object]) -> float:
 def make_run(task: Task, precision: str) -> tuple[Simulation, Learner]:
     """LESSON in the released scenario at τ = 20 s."""
     scenario = Scenario()
-    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, CudaEngine(task, precision))  # type: ignore[arg-type]
+    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, CudaBackend(task, precision))  # type: ignore[arg-type]
     fleet = draw_fleet(scenario, CLIENTS).with_first_tier(20.0)
     return Simulation(Lesson(20.0), fleet, learner=learner), learner
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
 from lesson.learn.batched import BatchedTrainer
-from lesson.learn.cpu import CpuEngine
+from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import load_dataset
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.learner import Learner
@@ -111,7 +111,7 @@ class NoTraining(Learner):
 def loop() -> None:
     """Strategy, clock and records of a round of 50 clients."""
     task = make_task(Scenario(), load_dataset("mnist"), CLIENTS, 0)
-    learner = NoTraining(task, 0.1, 1.0, CpuEngine(task))
+    learner = NoTraining(task, 0.1, 1.0, CpuBackend(task))
     simulation = Simulation(Lesson(20.0), draw_fleet(Scenario(), CLIENTS), learner=learner)
     blocks = [timed_s(lambda: [simulation.step() for _ in range(200)]) / 200 for _ in range(9)]
     ms = 1000 * statistics.median(blocks)

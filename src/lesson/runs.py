@@ -26,8 +26,8 @@ import safetensors.numpy
 import lesson
 from lesson.arrays import with_prefix
 from lesson.errors import InputError, RunStoppedError
+from lesson.learn.backend import on_device
 from lesson.learn.build import build
-from lesson.learn.engine import on_device
 from lesson.learn.evaluate import PendingScore
 from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process

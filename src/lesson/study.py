@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from lesson.errors import InputError, RunStoppedError
+from lesson.learn.backend import on_device
 from lesson.learn.data import Dataset
-from lesson.learn.engine import on_device
 from lesson.learn.models import ModelFactory
 from lesson.runs import RunFolder, execute
 from lesson.settings import Settings, load_settings

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lesson.learn.cpu import CpuEngine
+from lesson.learn.backend import Trainer
+from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset
-from lesson.learn.engine import Trainer
 from lesson.learn.learner import Learner
 from lesson.learn.task import Task, Work, make_task
 from lesson.scenario import Scenario
@@ -48,4 +48,4 @@ def cohort(trainer: Trainer, base: Tensor, work: Work) -> Tensor:
 
 
 def make_learner(task: Task, learning_rate: float = 0.1, lr_cap: float = 1.0, trainer: Any = "auto") -> Learner:
-    return Learner(task, learning_rate, lr_cap, CpuEngine(task), trainer)
+    return Learner(task, learning_rate, lr_cap, CpuBackend(task), trainer)

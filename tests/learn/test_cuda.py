@@ -12,9 +12,9 @@ from test_trainers import colours, make_work
 
 from lesson import Lesson, Scenario, Simulation, draw_fleet
 from lesson.learn import counters, dropout
-from lesson.learn.cpu import CpuEngine
+from lesson.learn.backend import Backend
+from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
-from lesson.learn.engine import Engine
 from lesson.learn.learner import Learner
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, make_task
@@ -24,10 +24,10 @@ from lesson.settings import make_settings
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
 
-def gpu(task: Task, precision: Any = "float32") -> Engine:
-    from lesson.learn.cuda.engine import CudaEngine
+def gpu(task: Task, precision: Any = "float32") -> Backend:
+    from lesson.learn.cuda.backend import CudaBackend
 
-    return CudaEngine(task, precision)
+    return CudaBackend(task, precision)
 
 
 def tasks(name: str, **scenario: Any) -> tuple[Task, Task]:
@@ -97,10 +97,10 @@ def test_cohorts_of_any_size_together() -> None:
         assert torch.allclose(one.cpu(), cohort(ReferenceTrainer(cpu), start, work), atol=2e-5)
 
 
-def rounds(task: Task, engine: Engine, count: int, trainer: Any = "auto") -> tuple[Simulation, Learner]:
+def rounds(task: Task, backend: Backend, count: int, trainer: Any = "auto") -> tuple[Simulation, Learner]:
     """LESSON in the released scenario, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
-    learner = Learner(task, 0.002, 1.0, engine, trainer)
+    learner = Learner(task, 0.002, 1.0, backend, trainer)
     fleet = draw_fleet(Scenario(), len(task.holdings.num_samples)).with_first_tier(20.0)
     simulation = Simulation(Lesson(20.0), fleet, learner=learner)
     for _ in range(count):
@@ -111,7 +111,7 @@ def rounds(task: Task, engine: Engine, count: int, trainer: Any = "auto") -> tup
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_twenty_rounds_agree_with_the_reference(name: str) -> None:
     cpu, cuda = tasks(name)
-    plain, expected = rounds(cpu, CpuEngine(cpu), 20, "reference")
+    plain, expected = rounds(cpu, CpuBackend(cpu), 20, "reference")
     fast, given = rounds(cuda, gpu(cuda), 20)
     assert fast.version == plain.version
     assert given.versions.keys() == expected.versions.keys()

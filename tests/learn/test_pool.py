@@ -22,7 +22,7 @@ def test_a_client_draws_by_its_own_shares_of_the_classes() -> None:
         # The standard deviation of a share p is √(p(1 − p)/5000) < 0.0071.
         assert np.all(np.abs(shares(samples) - np.diff(ends)) < 5 * 0.0071)
         for label in (0, 1, 7):
-            members, drawn = np.sum(LABELS == label), samples[LABELS[samples] == label]
+            members, drawn = np.sum(label == LABELS), samples[LABELS[samples] == label]
             expected = members * (1 - (1 - 1 / members) ** len(drawn))  # different samples among so many even draws
             assert len(np.unique(drawn)) == pytest.approx(expected, rel=0.05)
 

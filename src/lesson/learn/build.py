@@ -5,8 +5,8 @@ from pathlib import Path
 
 from lesson.errors import InputError
 from lesson.fleet import Fleet, draw_fleet
+from lesson.learn.backend import make_backend, on_device
 from lesson.learn.data import Dataset, load_dataset
-from lesson.learn.engine import make_engine, on_device
 from lesson.learn.learner import Learner
 from lesson.learn.models import FACTORIES, ModelFactory
 from lesson.learn.task import Task, make_task
@@ -31,8 +31,8 @@ def build(
     scenario, seed = settings.scenario, settings.run.seed
     task = make_task(scenario, data, scenario.num_clients, seed, model, settings.run.device)
     strategy = make_strategy(settings.strategy.name, scenario.deadline_s, settings.strategy.options)
-    engine = make_engine(task, settings.run, num_threads)
-    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, engine, settings.run.trainer)
+    backend = make_backend(task, settings.run, num_threads)
+    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, backend, settings.run.trainer)
     return Simulation(strategy, _fleet(settings, task), learner=learner, seed=seed), learner
 
 

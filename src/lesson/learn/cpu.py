@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
+from lesson.learn.backend import Trainer, TrainerName
 from lesson.learn.batched import BatchedTrainer
-from lesson.learn.engine import Trainer, TrainerName
 from lesson.learn.evaluate import KnownScore, PendingScore, score
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.reference import ReferenceTrainer
@@ -11,7 +11,7 @@ from lesson.learn.task import Task
 from lesson.learn.threads import Threads
 
 
-class CpuEngine:
+class CpuBackend:
     """Threads for one step and for evaluation, processes for several steps."""
 
     def __init__(self, task: Task, num_threads: int | None = None) -> None:

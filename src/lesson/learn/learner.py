@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError, RunStoppedError
-from lesson.learn.engine import Engine, Trainer, TrainerName
+from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.evaluate import PendingScore, Score
 from lesson.learn.models import make_model
 from lesson.learn.task import Task, Work
@@ -30,13 +30,13 @@ class Learner:
         task: Task,
         learning_rate: float,
         lr_cap: float,
-        engine: Engine,
+        backend: Backend,
         trainer: Literal["auto"] | TrainerName = "auto",
     ) -> None:
         self.task, self.learning_rate, self.lr_cap, self.trainer = task, learning_rate, lr_cap, trainer
         self.versions: dict[int, Tensor] = {0: task.initial_vector()}
         self._newest_cohort = "before the first merge"
-        self._engine = engine
+        self._backend = backend
         self._trainers: dict[str, Trainer] = {}
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> None:
@@ -86,13 +86,13 @@ class Learner:
 
     def begin_score(self, version: int) -> PendingScore:
         """The score of a version, which a GPU works out while it goes on training."""
-        return _Checked(self._engine.begin_score(self.versions[version]), self._newest_cohort)
+        return _Checked(self._backend.begin_score(self.versions[version]), self._newest_cohort)
 
     def close(self) -> None:
-        """Let trainers and engine go."""
+        """Let trainers and backend go."""
         for trainer in self._trainers.values():
             trainer.close()
-        self._engine.close()
+        self._backend.close()
 
     def _jobs(self, updates: Updates, weights: FloatArray) -> list[tuple[int, Work]]:
         """The work of each cohort, with the version it started from."""
@@ -111,7 +111,7 @@ class Learner:
         if name == "fused" and not one_step:
             raise InputError("trainer must be 'batched' or 'reference' for more than one local step, got 'fused'")
         if name not in self._trainers:
-            self._trainers[name] = self._engine.trainer(name)
+            self._trainers[name] = self._backend.trainer(name)
         return self._trainers[name]
 
 

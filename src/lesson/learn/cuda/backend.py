@@ -4,16 +4,16 @@ from functools import cached_property
 
 from torch import Tensor
 
+from lesson.learn.backend import Trainer, TrainerName
 from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.evaluate import CudaScorer
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision
-from lesson.learn.engine import Trainer, TrainerName
 from lesson.learn.evaluate import PendingScore
 from lesson.learn.task import Task
 
 
-class CudaEngine:
+class CudaBackend:
     """CUDA graphs for everything."""
 
     def __init__(self, task: Task, precision: Precision) -> None:

@@ -26,7 +26,7 @@ class Trainer(Protocol):
         ...
 
 
-class Engine(Protocol):
+class Backend(Protocol):
     """Trainers and evaluation on one device."""
 
     def trainer(self, name: TrainerName) -> Trainer:
@@ -56,12 +56,12 @@ def on_device(settings: Settings) -> Settings:
     return settings.model_copy(update={"run": limits.model_copy(update=here)})
 
 
-def make_engine(task: Task, limits: RunLimits, num_threads: int | None = None) -> Engine:
-    """The engine of the device the task's data is on."""
+def make_backend(task: Task, limits: RunLimits, num_threads: int | None = None) -> Backend:
+    """The backend of the device the task's data is on."""
     if task.device == "cpu":
-        from lesson.learn.cpu import CpuEngine
+        from lesson.learn.cpu import CpuBackend
 
-        return CpuEngine(task, num_threads)
-    from lesson.learn.cuda.engine import CudaEngine
+        return CpuBackend(task, num_threads)
+    from lesson.learn.cuda.backend import CudaBackend
 
-    return CudaEngine(task, limits.precision)
+    return CudaBackend(task, limits.precision)
