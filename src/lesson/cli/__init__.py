@@ -19,6 +19,7 @@ from lesson.cli.data import DataCommand
 from lesson.cli.learn import CompareCommand, RunCommand
 from lesson.cli.plan import PlanCommand
 from lesson.cli.strategies import StrategiesCommand
+from lesson.cli.sweep import SweepCommand
 from lesson.errors import InputError, RunStoppedError, unknown
 
 
@@ -39,6 +40,7 @@ COMMANDS: dict[str, type[Command]] = {
     "plan": PlanCommand,
     "run": RunCommand,
     "strategies": StrategiesCommand,
+    "sweep": SweepCommand,
 }
 
 
