@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lesson.cli import main
+from lesson.grid import load_grid
 from lesson.settings import load_settings
 
 ROOT = Path(__file__).parent.parent
@@ -19,7 +20,19 @@ def test_example_scripts_run(path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.splitlines()[-1].startswith("take ")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda path: path.name)
+SWEEPS = [ROOT / "examples" / "sweep.toml"]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
+def test_example_sweeps_run_two_rounds(path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["sweep", str(path), "--out", str(tmp_path / "out"), "--set", "run.rounds=2"]) == 0
+    assert capsys.readouterr().out.startswith("24 of 24 trials done\n")
+    assert load_grid(str(tmp_path / "out" / "sweep.toml")).keys == load_grid(str(path)).keys
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set((ROOT / "examples").glob("*.toml")) - set(SWEEPS)), ids=lambda path: path.name
+)
 def test_example_settings_plan_two_rounds(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load_settings(str(path))
     assert main(["plan", "--scenario", str(path), "--rounds", "2"]) == 0

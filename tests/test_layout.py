@@ -29,7 +29,10 @@ ORDER = [
     "lesson.summary",
     "lesson",
     "lesson.runs",
+    "lesson.engines",
     "lesson.study",
+    "lesson.grid",
+    "lesson.sweep",
     "lesson.report",
     "lesson.cli",
 ]
@@ -63,7 +66,9 @@ def test_imports_point_one_way(path: Path) -> None:
             assert layer(module) <= layer(here), f"{here} imports {module}, which comes later"
 
 
-@pytest.mark.parametrize(("library", "folder"), [("torch", "learn"), ("flwr", "flower"), ("matplotlib", "report")])
+@pytest.mark.parametrize(
+    ("library", "folder"), [("torch", "learn"), ("ray", "engines"), ("flwr", "flower"), ("matplotlib", "report")]
+)
 def test_heavy_libraries_stay_where_they_belong(library: str, folder: str) -> None:
     for path in FILES:
         if any(module.split(".")[0] == library for module in imported_modules(path)):

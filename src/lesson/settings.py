@@ -62,9 +62,13 @@ class Settings(Checked):
         }
 
     def gives_the_same(self, other: "Settings") -> bool:
-        """Whether runs of both give the same: all but how often a checkpoint is made is equal."""
+        """Whether runs of both give the same: all but how often a checkpoint is made is equal.
+
+        Where these settings leave the device open, the other's may be any.
+        """
         ours, theirs = self.to_sections(), other.to_sections()
-        return ours | {"run": ours["run"] | {"checkpoint_every_s": theirs["run"]["checkpoint_every_s"]}} == theirs
+        free = ["checkpoint_every_s", *(["device", "precision"] if self.run.device == "auto" else [])]
+        return ours | {"run": ours["run"] | {name: theirs["run"][name] for name in free}} == theirs
 
 
 SECTIONS = tuple(Settings.model_fields)
@@ -83,13 +87,18 @@ def load_settings(source: str, changes: Sequence[str] = (), **flags: dict[str, A
             make_settings(sections)
         except InputError as error:
             raise InputError(f"{source}: {error}") from None
-    for change in changes:
-        section, key, value = _parse_change(change)
-        sections.setdefault(section, {})[key] = value
+    apply_changes(sections, changes)
     for section, values in flags.items():
         given = {name: value for name, value in values.items() if value is not None}
         sections[section] = sections.get(section, {}) | given
     return make_settings(sections)
+
+
+def apply_changes(sections: dict[str, dict[str, Any]], changes: Sequence[str]) -> None:
+    """Put `section.key=value` into tables of plain values."""
+    for change in changes:
+        section, key, value = _parse_change(change)
+        sections.setdefault(section, {})[key] = value
 
 
 def make_settings(sections: dict[str, dict[str, Any]]) -> Settings:
@@ -127,10 +136,15 @@ def _read_sections(source: str) -> dict[str, dict[str, Any]]:
     path = Path(source)
     if path.suffix != ".toml":
         raise unknown("scenario", source, [*PRESETS, "FILE.toml"])
+    return read_sections(path, f"scenario must be a preset ({', '.join(PRESETS)}) or a file")
+
+
+def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS) -> dict[str, dict[str, Any]]:
+    """The tables of a TOML file, each one of `allowed`; `wanted` tells what should be there if there is no file."""
     try:
         sections = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist; scenario must be a preset ({', '.join(PRESETS)}) or a file") from None
+        raise InputError(f"{path} does not exist; {wanted}") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # damaged TOML, bytes that are not text, numbers beyond all bounds
@@ -138,12 +152,12 @@ def _read_sections(source: str) -> dict[str, dict[str, Any]]:
         raise InputError(f"{path} cannot be read: {reason}") from None
     sections.pop("versions", None)  # of the run whose config.toml this is
     for name, values in sections.items():
-        if name in SECTIONS and not isinstance(values, dict):
+        if name in allowed and not isinstance(values, dict):
             raise InputError(f"{path}: {name} must be one table, written [{name}]")
         if not isinstance(values, dict):
-            raise InputError(f"{path}: '{name}' must be inside a section, one of: [{'], ['.join(SECTIONS)}]")
-        if name not in SECTIONS:
-            raise InputError(f"{path}: {unknown('section', name, SECTIONS)}")
+            raise InputError(f"{path}: '{name}' must be inside a section, one of: [{'], ['.join(allowed)}]")
+        if name not in allowed:
+            raise InputError(f"{path}: {unknown('section', name, allowed)}")
     return sections
 
 

@@ -3,23 +3,17 @@
 import contextlib
 import json
 import math
-import os
-import queue
-import signal
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from lesson.engines import Engine, LocalEngine
 from lesson.errors import InputError, RunStoppedError
-from lesson.learn.backend import on_device
 from lesson.learn.data import Dataset
 from lesson.learn.models import ModelFactory
 from lesson.runs import RunFolder, execute
@@ -27,7 +21,8 @@ from lesson.settings import Settings, load_settings
 from lesson.strategies import make_strategy
 from lesson.summary import TARGETS, read_metrics
 
-POLL_S = 0.2
+FIGURES = ("accuracy_last10", "uploads", "bytes_up", "energy_j")
+TIMES = tuple(f"time_to_{target:g}" for target in TARGETS)
 # Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, expanded from the normal one.
 _STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _Z = 1.959964
@@ -58,43 +53,64 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """Several finished runs."""
+    """Several finished runs, told apart by what varies besides the seed: the strategy, or settings as section.key."""
 
     runs: Sequence[Run]
+    by: tuple[str, ...] = ("strategy",)
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Why runs that should be here are not, by the names of their folders."""
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per run: strategy, seed and its summary."""
+        """A row per run: what varies, seed and its summary."""
         rows = []
         for run in self.runs:
             times = {f"time_to_{target}": seconds for target, seconds in run.summary["time_to_s"].items()}
-            rows.append(
-                {name: value for name, value in run.summary.items() if name not in ("time_to_s", "notes")} | times
-            )
+            kept = {name: value for name, value in run.summary.items() if name not in ("time_to_s", "notes")}
+            rows.append(self._labels(run) | kept | times)
         return pd.DataFrame(rows)
 
     def curves(self) -> pd.DataFrame:
-        """A row per evaluation of every run: strategy, seed, round, time_s, accuracy, loss."""
-        frames = [
-            frame.dropna(subset="accuracy").assign(strategy=run.summary["strategy"], seed=run.summary["seed"])
-            for run in self.runs
-            if "accuracy" in (frame := run.to_frame())
-        ]
-        columns = ["strategy", "seed", "round", "time_s", "accuracy", "loss"]
+        """A row per evaluation of every run: what varies, seed, round, time_s, accuracy, loss."""
+        columns = [*self.by, "seed", "round", "time_s", "accuracy", "loss"]
+        frames = []
+        for run in self.runs:
+            if "accuracy" in (frame := run.to_frame()):
+                scores = frame.dropna(subset="accuracy")
+                labels = self._labels(run) | {"seed": run.summary["seed"]}
+                frames.append(scores.assign(**{name: [value] * len(scores) for name, value in labels.items()}))
         return pd.concat(frames)[columns].reset_index(drop=True) if frames else pd.DataFrame(columns=columns)
 
     def table(self) -> pd.DataFrame:
-        """A row per strategy: the mean over seeds of each figure and, as NAME_ci95, half its 95 % interval."""
-        names = ["accuracy_last10", "uploads", "bytes_up", "energy_j", *(f"time_to_{target:g}" for target in TARGETS)]
-        rows = {}
-        for strategy, runs in self.to_frame().groupby("strategy", sort=False):
-            figures: dict[str, float] = {"seeds": len(runs)}
-            for name in names:
-                values = runs[name].astype(float)
-                reached = values.notna().all()
-                figures[name] = float(values.mean()) if reached else math.nan
-                figures[f"{name}_ci95"] = half_interval(values.to_numpy()) if reached else math.nan
-            rows[strategy] = figures
-        return pd.DataFrame.from_dict(rows, orient="index")
+        """A row per strategy, or whatever varies: the mean over seeds of each figure and, as NAME_ci95, half its 95 %
+        interval; as time_to_TARGET_seeds, how many seeds reached it.
+        """
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for row, run in enumerate(self.runs):
+            groups.setdefault(tuple(self._labels(run).values()), []).append(row)
+        frame = self.to_frame()
+        rows = [dict(zip(self.by, group, strict=True)) | _means(frame.iloc[rows]) for group, rows in groups.items()]
+        return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
+
+    def _labels(self, run: Run) -> dict[str, Any]:
+        """The values of a run that tell it from others."""
+        if self.by == ("strategy",):
+            return {"strategy": run.summary["strategy"]}
+        sections = run.settings.to_sections()
+        values = {key: sections[key.partition(".")[0]].get(key.partition(".")[2]) for key in self.by}
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+def _means(runs: pd.DataFrame) -> dict[str, float]:
+    """Mean and half the 95 % interval of each figure of runs that differ in their seed only."""
+    figures: dict[str, float] = {"seeds": len(runs)}
+    for name in (*FIGURES, *TIMES):
+        values = runs[name].astype(float)
+        reached = values.notna().all()
+        figures[name] = float(values.mean()) if reached else math.nan
+        figures[f"{name}_ci95"] = half_interval(values.to_numpy()) if reached else math.nan
+        if name in TIMES:
+            figures[f"{name}_seeds"] = int(values.notna().sum())
+    return figures
 
 
 def half_interval(values: np.ndarray) -> float:
@@ -133,7 +149,7 @@ def compare(
         for path in plan.keys() - left.keys():
             report(path.name, {"done": True})
     if num_processes > 1:
-        run_all(left, num_processes, data_dir, report)
+        _run_all(left, LocalEngine(num_processes, data_dir, max_restarts=0), report)
     else:
         for path, one in left.items():
             tell = partial(report, path.name) if report is not None else None
@@ -147,7 +163,6 @@ def _plan(
     settings: Settings, strategies: Sequence[str], num_seeds: int, out: Path, resume: bool
 ) -> dict[Path, Settings]:
     """The settings of every run by its folder; raises if one of them could not begin."""
-    settings = on_device(settings)
     if (out / "config.toml").exists():
         raise InputError(f"{out} belongs to a single run; name another folder with --out")
     plan = {}
@@ -162,85 +177,15 @@ def _plan(
     return plan
 
 
-def run_all(plan: dict[Path, Settings], num_processes: int, data_dir: Path | None, report: Report | None) -> None:
-    """Execute runs in several processes; an error ends all of them."""
-    context = get_context("spawn")
-    jobs, messages = context.Queue(), context.Queue()
-    cores, num_workers = os.cpu_count() or 1, min(num_processes, len(plan))
-    for path, settings in plan.items():
-        jobs.put((path, settings))
-    for _ in range(num_workers):
-        jobs.put(None)
-    shared = (jobs, messages, os.getpid(), data_dir, max(1, cores // max(1, num_workers)))
-    workers = [context.Process(target=_work, args=shared) for _ in range(num_workers)]
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C waits until workers are ready for it
-    try:
-        for worker in workers:
-            worker.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    try:
-        _follow(set(plan), workers, messages, report)
-    except BaseException:
-        with contextlib.suppress(queue.Empty):
-            while True:
-                jobs.get_nowait()
-        for worker in workers:
-            if worker.pid is not None and worker.is_alive():
-                os.kill(worker.pid, signal.SIGINT)  # it keeps where it stands
-        raise
-    finally:
-        for worker in workers:
-            worker.join()
-
-
-def _follow(left: set[Path], workers: Sequence[SpawnProcess], messages: Any, report: Report | None) -> None:
-    """Pass on what workers tell until every run is done; raise what goes wrong in one."""
-    while left:
-        ended = [worker.exitcode for worker in workers if worker.exitcode is not None]
-        try:
-            path, line = messages.get(timeout=POLL_S)
-        except queue.Empty:
-            if any(ended) or len(ended) == len(workers):
-                raise RunStoppedError(f"a process ended with status {max(ended)}; --resume goes on") from None
-            continue
-        if "error" in line:
-            raise (InputError if line["kind"] == "InputError" else RunStoppedError)(f"{path.name}: {line['error']}")
-        if "done" in line:
-            left.remove(path)
-        if report is not None:
-            report(path.name, line)
-
-
-def _work(jobs: Any, messages: Any, parent: int, data_dir: Path | None, num_threads: int) -> None:
-    """Execute one run after the other and tell how far they are; end when whoever started this is gone."""
-    os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        while os.getppid() == parent and (job := jobs.get()) is not None:
-            path, settings = job
-            _execute_job(path, settings, messages, parent, data_dir, num_threads)
-
-
-def _execute_job(
-    path: Path, settings: Settings, messages: Any, parent: int, data_dir: Path | None, num_threads: int
-) -> None:
-    """One run, told about a few times a second."""
-    told = 0.0
-
-    def tell(line: dict[str, Any]) -> None:
-        nonlocal told
-        if os.getppid() != parent:
-            os._exit(1)
-        if "accuracy" in line or time.perf_counter() - told > POLL_S:
-            told = time.perf_counter()
-            messages.put((path, line))
-
-    try:
-        execute(settings, path, resume=True, progress=tell, data_dir=data_dir, num_threads=num_threads)
-        messages.put((path, {"done": True}))
-    except (InputError, RunStoppedError) as error:
-        messages.put((path, {"error": str(error), "kind": type(error).__name__}))
+def _run_all(plan: dict[Path, Settings], engine: Engine, report: Report | None) -> None:
+    """Execute runs side by side; an error ends all of them."""
+    with contextlib.closing(engine.run(plan)) as events:
+        for path, line in events:
+            if "error" in line:
+                kind = InputError if line["kind"] == InputError.__name__ else RunStoppedError
+                raise kind(f"{path.name}: {line['error']}")
+            if report is not None:
+                report(path.name, line)
 
 
 def load_study(folder: Path) -> Study:
@@ -252,6 +197,8 @@ def load_study(folder: Path) -> Study:
 
 
 def write_table(study: Study, path: Path) -> None:
-    """The table of a study as JSON: what is not known is null."""
-    table = json.loads(study.table().to_json(orient="index"))
+    """The table of a study as JSON, by strategy or as a list of what varies: what is not known is null."""
+    frame = study.table()
+    by_name = study.by == ("strategy",)
+    table = json.loads(frame.to_json(orient="index") if by_name else frame.reset_index().to_json(orient="records"))
     path.write_text(json.dumps(table, allow_nan=False, indent=2) + "\n")

@@ -19,6 +19,7 @@ from lesson.cli.data import DataCommand
 from lesson.cli.learn import CompareCommand, RunCommand
 from lesson.cli.plan import PlanCommand
 from lesson.cli.strategies import StrategiesCommand
+from lesson.cli.sweep import SweepCommand
 from lesson.errors import InputError, RunStoppedError, unknown
 
 
@@ -39,6 +40,7 @@ COMMANDS: dict[str, type[Command]] = {
     "plan": PlanCommand,
     "run": RunCommand,
     "strategies": StrategiesCommand,
+    "sweep": SweepCommand,
 }
 
 
@@ -104,11 +106,17 @@ def _parse(argv: Sequence[str]) -> Command:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            kinds: Any = Union[tuple(Annotated[kind, subcommand(name)] for name, kind in COMMANDS.items())]  # noqa: UP007
+            listed = argv[0] not in COMMANDS  # all of them on one screen: the first line of each
+            told = {
+                name: (kind.__doc__ or "").partition("\n")[0] if listed else None for name, kind in COMMANDS.items()
+            }
+            kinds: Any = Union[  # noqa: UP007
+                tuple(Annotated[kind, subcommand(name, description=told[name])] for name, kind in COMMANDS.items())
+            ]
             command: Command = tyro.cli(
                 kinds,
                 prog="lesson",
-                description="Semi-synchronous federated learning on unequal, wireless clients.",
+                description=f"{lesson.__doc__}\n\nExample: lesson compare --strategies lesson,fedavg --seeds 2",
                 args=list(argv),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
             )

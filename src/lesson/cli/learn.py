@@ -147,7 +147,7 @@ class CompareCommand(_Learning):
         length = f"{limits.time_budget_s:g} s" if math.isfinite(limits.time_budget_s) else f"{limits.rounds} rounds"
         title = f"{limits.dataset}, β = {settings.scenario.beta:g}, τ = {settings.scenario.deadline_s:g} s, {length}"
         write_table(study, out / "table.json")
-        PipedConsole().print(comparison_table(study.table(), study.to_frame(), f"{title}, {self.seeds} seeds"))
+        PipedConsole().print(comparison_table(study.table(), f"{title}, {self.seeds} seeds"))
         for note in dict.fromkeys(note for run in study.runs for note in run.summary["notes"]):
             print(f"note: {note}")
         curves = study.curves()

@@ -37,12 +37,14 @@ def shared_gpu() -> Iterator[bool]:
             [command, "-f"], env=os.environ | names, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             preexec_fn=_end_with_parent, start_new_session=True,
         )  # fmt: skip
-        os.environ.update(names)
+        shared = _answers(daemon, Path(folder))
+        if shared:
+            os.environ.update(names)
         try:
-            yield _answers(daemon, Path(folder))
+            yield shared
         finally:
             for name in names:
-                del os.environ[name]
+                os.environ.pop(name, None)
             _end(command, daemon, os.environ | names)
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from lesson.summary import TARGETS
 
 
-def comparison_table(table: pd.DataFrame, frame: pd.DataFrame, title: str) -> Table:
+def comparison_table(table: pd.DataFrame, title: str) -> Table:
     """A row per figure, a column per strategy: mean ± half the 95 % interval over seeds."""
     shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     shown.add_column("mean ± 95 % interval")
@@ -18,7 +18,7 @@ def comparison_table(table: pd.DataFrame, frame: pd.DataFrame, title: str) -> Ta
         shown.add_column(str(strategy), justify="right")
 
     def row(label: str, name: str, scale: float, digits: int) -> None:
-        shown.add_row(label, *(_cell(table.loc[strategy], frame, name, scale, digits) for strategy in table.index))
+        shown.add_row(label, *(cell(table.loc[strategy], name, scale, digits) for strategy in table.index))
 
     row("accuracy, last 10 (%)", "accuracy_last10", 100, 1)
     for target in TARGETS:
@@ -29,9 +29,10 @@ def comparison_table(table: pd.DataFrame, frame: pd.DataFrame, title: str) -> Ta
     return shown
 
 
-def _cell(figures: Any, frame: pd.DataFrame, name: str, scale: float, digits: int) -> str:
+def cell(figures: Any, name: str, scale: float, digits: int) -> str:
+    """A figure of a study's table: its mean and interval, or how many seeds have one."""
     mean, half = scale * figures[name], scale * figures[f"{name}_ci95"]
     if math.isnan(mean):
-        values = frame.loc[frame["strategy"] == figures.name, name]
-        return f"{values.notna().sum()} of {len(values)} seeds" if values.notna().any() else "–"
+        reached = int(figures.get(f"{name}_seeds", 0))
+        return f"{reached} of {int(figures['seeds'])} seeds" if reached else "–"
     return f"{mean:,.{digits}f}" + ("" if math.isnan(half) else f" ± {half:,.{digits}f}")

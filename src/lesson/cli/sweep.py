@@ -1,0 +1,110 @@
+"""lesson sweep"""
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from tyro.conf import arg
+
+from lesson.cli.console import PipedConsole
+from lesson.errors import InputError, RunStoppedError, unknown
+
+if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
+    from lesson.engines import LocalEngine, RayEngine
+    from lesson.study import Study
+
+MIN_WIDTH = 160
+
+
+@dataclass(frozen=True)
+class SweepCommand:
+    """Train every combination of lists of settings over several seeds; a second call does what is missing.
+
+    Example: lesson sweep examples/sweep.toml --out runs/sweep
+    """
+
+    file: Annotated[tyro.conf.Positional[str], arg(metavar="SETTINGS.toml")]
+    """Settings with a table [sweep] of lists."""
+    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/…)")] = None
+    """Folder for what comes out, one in it for each trial."""
+    engine: Annotated[str, arg(metavar="local|ray")] = "local"
+    """Processes of this machine, or Ray."""
+    address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    """A Ray cluster that is there, or auto; else one is started here."""
+    cpus_per_trial: Annotated[int, arg(metavar="N")] = 1
+    """CPUs a trial gets."""
+    gpus_per_trial: Annotated[float, arg(metavar="X")] = 0.0
+    """GPUs a trial gets on Ray; 0.25 lets four share one."""
+    data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    """Where data sets are kept."""
+    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
+    """A setting of all trials, such as run.time_budget_s=500."""
+
+    def run(self) -> None:
+        """Do it."""
+        from lesson.cli.sweep_progress import SweepProgress
+        from lesson.grid import load_grid
+        from lesson.runs import RunFolder
+        from lesson.sweep import sweep
+
+        engine = self._engine()
+        grid = load_grid(self.file, self.set)
+        for caveat in dict.fromkeys(note for trial in grid.trials for note in trial.settings.scenario.caveats()):
+            print(f"note: {caveat}")
+        out = self.out or Path("runs") / Path(self.file).stem
+        there = sum(RunFolder(out / trial.name).summary.exists() for trial in grid.trials)
+        with SweepProgress({trial.name: trial.settings for trial in grid.trials}) as progress, self._quiet():
+            try:
+                study = sweep(grid, out, engine=engine, report=progress.report)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(f"interrupted; the same command with --out {out} goes on") from None
+        before = f", {there} of them before" if there else ""
+        print(f"{len(study.runs)} of {len(grid.trials)} trials done{before}")
+        for name, times in progress.restarts.items():
+            print(f"note: the process of {name} was killed {'once' if times == 1 else f'{times} times'} and replaced")
+        self._print_outcome(study)
+        print(f"folder: {out}")
+        if study.failures:
+            failed = f"{len(study.failures)} of {len(grid.trials)} trials failed"
+            raise RunStoppedError(f"{failed}; the same command with --out {out} tries them again")
+
+    def _engine(self) -> "LocalEngine | RayEngine":
+        """What the flags say, checked."""
+        from lesson.engines import LocalEngine, RayEngine
+
+        if self.engine not in ("local", "ray"):
+            raise unknown("engine", self.engine, ["local", "ray"])
+        if self.cpus_per_trial < 1:
+            raise InputError(f"--cpus-per-trial must be >= 1, got {self.cpus_per_trial}")
+        if not 0 <= self.gpus_per_trial < math.inf:
+            raise InputError(f"--gpus-per-trial must be >= 0, got {self.gpus_per_trial}")
+        if self.engine == "ray":
+            return RayEngine(self.address, self.cpus_per_trial, self.gpus_per_trial, self.data_dir)
+        if self.address is not None or self.gpus_per_trial:
+            raise InputError("--address and --gpus-per-trial must be left out without --engine ray")
+        return LocalEngine(max(1, (os.cpu_count() or 1) // self.cpus_per_trial), self.data_dir)
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Nothing on stdout meanwhile: Ray tells there at length when a worker is killed."""
+        if self.engine == "local":
+            yield
+        else:
+            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+                yield
+
+    def _print_outcome(self, study: "Study") -> None:
+        """The tables, as wide as they are: numbers are never cut."""
+        from lesson.report.sweep_text import failure_table, sweep_table
+
+        console = PipedConsole()
+        if study.failures:
+            console.print(failure_table(study))
+        console.width = max(console.width, MIN_WIDTH)
+        if study.runs:
+            console.print(sweep_table(study, f"{Path(self.file).name}, mean ± 95 % interval over seeds"))

@@ -1,0 +1,163 @@
+"""Runs in processes of this machine, side by side.
+
+Each process has a pipe of its own: one that is killed, in whatever moment, holds up none of the others.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from lesson.engines.gpu import shared_gpu
+from lesson.engines.trial import MAX_RESTARTS, Event, Line, execute_trial, killed
+from lesson.learn.backend import on_device
+from lesson.settings import Settings
+
+TELL_EVERY_S = 0.2
+MAX_ON_GPU = 8
+ENDED: Line = {"ended": True}
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Shares the cores of this machine among processes; one that is killed is replaced and its run goes on."""
+
+    num_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
+    data_dir: Path | None = None
+    max_restarts: int = MAX_RESTARTS
+
+    def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
+        """What happens to each run; see `Engine`."""
+        on_gpu = any(on_device(settings).run.device == "cuda" for settings in plan.values())
+        with shared_gpu() if on_gpu else contextlib.nullcontext():
+            workers = _Workers(self, plan, MAX_ON_GPU if on_gpu else len(plan))
+            try:
+                yield from workers.follow()
+            finally:
+                workers.close()
+
+
+class _Workers:
+    """The processes, and the runs they have not begun."""
+
+    def __init__(self, engine: LocalEngine, plan: Mapping[Path, Settings], at_most: int) -> None:
+        self._engine = engine
+        self._waiting = deque(plan.items())
+        self._size = min(engine.num_processes, len(plan), at_most)
+        self._restarts = Counter[Path]()
+        self._busy: dict[Connection, _Worker] = {}
+        self._dismissed: list[_Worker] = []
+
+    def follow(self) -> Generator[Event, None, None]:
+        """What the processes tell until no run is left."""
+        while self._waiting and len(self._busy) < self._size:
+            self._start(*self._waiting.popleft())
+        while self._busy:
+            for pipe in wait(list(self._busy)):
+                worker = self._busy[pipe]  # type: ignore[index]  # what is waited for are its keys
+                path, line = worker.path, worker.receive()
+                if line is ENDED:
+                    line = self._replace(worker)
+                elif "done" in line or "error" in line:
+                    self._next(worker)
+                yield path, line
+
+    def close(self) -> None:
+        """End the processes; a run that is going on keeps where it stands."""
+        for worker in self._busy.values():
+            worker.interrupt()
+        for worker in [*self._busy.values(), *self._dismissed]:
+            worker.process.join()
+
+    def _start(self, path: Path, settings: Settings) -> None:
+        num_threads = max(1, (os.cpu_count() or 1) // self._size)
+        worker = _Worker(self._engine.data_dir, num_threads)
+        self._busy[worker.pipe] = worker
+        worker.give(path, settings)
+
+    def _next(self, worker: "_Worker") -> None:
+        if self._waiting:
+            worker.give(*self._waiting.popleft())
+        else:
+            del self._busy[worker.pipe]
+            worker.pipe.close()
+            self._dismissed.append(worker)
+
+    def _replace(self, worker: "_Worker") -> Line:
+        """What to tell about the run of a process that has ended; another takes its place."""
+        del self._busy[worker.pipe]
+        worker.process.join()
+        status = worker.process.exitcode or 0
+        self._restarts[worker.path] += 1
+        times = self._restarts[worker.path]
+        if status < 0 and times <= self._engine.max_restarts:
+            self._start(worker.path, worker.settings)
+            return {"killed": times}
+        if self._waiting:
+            self._start(*self._waiting.popleft())
+        return killed(times, f"signal {-status}" if status < 0 else f"it ended with status {status}")
+
+
+class _Worker:
+    """A process that executes one run after the other, and what it is at."""
+
+    path: Path
+    settings: Settings
+
+    def __init__(self, data_dir: Path | None, num_threads: int) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads))
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C waits until it is ready for it
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        theirs.close()
+
+    def give(self, path: Path, settings: Settings) -> None:
+        """Hand over a run; if the process has just been killed, `receive` says so."""
+        self.path, self.settings = path, settings
+        with contextlib.suppress(OSError):
+            self.pipe.send((path, settings))
+
+    def receive(self) -> Line:
+        """The next line of the run, ENDED if none can come any more."""
+        try:
+            line: Line = self.pipe.recv()
+        except (EOFError, OSError):
+            return ENDED
+        return line
+
+    def interrupt(self) -> None:
+        """Ask for the end; the run is left with a checkpoint."""
+        if self.process.pid is not None and self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGINT)
+        self.pipe.close()
+
+
+def _work(pipe: Connection, parent: int, data_dir: Path | None, num_threads: int) -> None:
+    """Execute what comes and tell how far it is, until nothing comes any more or whoever started this is gone."""
+    os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on
+    told = 0.0
+
+    def tell(line: Line) -> None:
+        nonlocal told
+        if os.getppid() != parent:
+            os._exit(1)
+        if "accuracy" in line or time.perf_counter() - told > TELL_EVERY_S:
+            told = time.perf_counter()
+            with contextlib.suppress(OSError):
+                pipe.send(line)
+
+    with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        while True:
+            path, settings = pipe.recv()
+            pipe.send(execute_trial(path, settings, progress=tell, data_dir=data_dir, num_threads=num_threads))

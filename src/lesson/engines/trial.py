@@ -1,0 +1,53 @@
+"""How one worker executes one run of many, and what an engine tells about it."""
+
+import traceback
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from lesson.errors import InputError, RunStoppedError
+from lesson.runs import Progress, execute
+from lesson.settings import Settings
+
+MAX_RESTARTS = 3
+
+Line = dict[str, Any]
+Event = tuple[Path, Line]
+
+
+class Engine(Protocol):
+    """Executes runs, several at a time."""
+
+    def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
+        """What happens to each run, by its folder, until all have ended; closing it interrupts what is going on.
+
+        A line is one of the run's metrics, {"done": True}, {"killed": how often, so far} for a run that goes on
+        after its process was killed, or {"error": why, "kind": class of the error} for one that does not.
+        """
+        ...
+
+
+def execute_trial(
+    path: Path, settings: Settings, *, progress: Progress | None, data_dir: Path | None, num_threads: int
+) -> Line:
+    """How a run ended: its last line. It goes on where its folder stands."""
+    try:
+        execute(settings, path, resume=True, progress=progress, data_dir=data_dir, num_threads=num_threads)
+    except (InputError, RunStoppedError) as error:
+        return {"error": str(error), "kind": type(error).__name__}
+    except Exception as error:  # whatever a strategy of somebody else's does
+        return {"error": describe(error), "kind": type(error).__name__}
+    return {"done": True}
+
+
+def describe(error: Exception) -> str:
+    """An error nobody foresaw in one line, with the place it comes from."""
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+
+
+def killed(times: int, how: str) -> Line:
+    """The last line of a run whose process was killed more often than it is replaced."""
+    often = "" if times == 1 else f" {times} times"
+    return {"error": f"its process was killed{often}: {how}", "kind": RunStoppedError.__name__}

@@ -1,0 +1,52 @@
+"""The tables at the end of a sweep."""
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from lesson.grid import in_words, short_names
+from lesson.report.compare_text import cell
+from lesson.study import Study
+from lesson.summary import TARGETS
+
+MAX_TARGETS = 2
+
+
+def sweep_table(study: Study, title: str) -> Table:
+    """A row per combination of what varies, a column per figure: mean ± half the 95 % interval over seeds."""
+    table = study.table()
+    columns = {"accuracy,\nlast 10 (%)": ("accuracy_last10", 100.0, 1)}
+    columns |= {f"time to\n{target:.0%} (s)": (f"time_to_{target:g}", 1.0, 0) for target in _telling(table)}
+    columns |= {"uploads": ("uploads", 1.0, 0), "energy\n(kJ)": ("energy_j", 1e-3, 1)}
+    shown = _table(title, [*short_names(study.by).values(), "seeds", *columns])
+    for labels, figures in table.iterrows():
+        varied = labels if isinstance(labels, tuple) and len(study.by) > 1 else (labels,)
+        said = ["–" if _unknown(value) else in_words(value) for value in varied]
+        shown.add_row(*said, f"{int(figures['seeds'])}", *(cell(figures, *figure) for figure in columns.values()))
+    return shown
+
+
+def failure_table(study: Study) -> Table:
+    """A row per trial that failed, with the reason."""
+    shown = Table("trial", "why it failed", box=SIMPLE_HEAD, pad_edge=False)
+    for name, reason in study.failures.items():
+        shown.add_row(Text(name), Text(reason))
+    return shown
+
+
+def _telling(table: pd.DataFrame) -> list[float]:
+    """The highest targets that some seed of some combination reached."""
+    return [target for target in TARGETS if table.get(f"time_to_{target:g}_seeds", pd.Series([0])).any()][-MAX_TARGETS:]
+
+
+def _unknown(value: object) -> bool:
+    """Whether a strategy has no such option."""
+    return value is None or value != value  # pandas makes NaN of None among numbers
+
+
+def _table(title: str, headings: list[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place == 0 else "right", no_wrap=True)
+    return table

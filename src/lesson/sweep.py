@@ -1,0 +1,73 @@
+"""A sweep: the trials of a grid in folders of one folder, those that are missing run, those that fail told."""
+
+import contextlib
+import json
+from pathlib import Path
+
+from lesson.engines import Engine, LocalEngine
+from lesson.errors import InputError
+from lesson.grid import Grid
+from lesson.runs import RunFolder
+from lesson.settings import Settings
+from lesson.study import Report, Run, Study, write_table
+
+
+def sweep(grid: Grid, out: Path | str, *, engine: Engine | None = None, report: Report | None = None) -> Study:
+    """Run the trials of a grid that `out` does not hold yet, on this machine's cores or another engine; all of them.
+
+    A trial that fails is among the study's failures and does not stop the others; the next call tries it again.
+    """
+    out = Path(out)
+    plan = {out / trial.name: trial.settings for trial in grid.trials}
+    left = _missing(out, plan)
+    for path in plan.keys() - left.keys():
+        if report is not None:
+            report(path.name, {"done": True})
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out} cannot be made: {error.strerror}; name another folder with --out") from None
+    with RunFolder(out).owned():
+        (out / "sweep.toml").write_text(grid.toml)
+        failures = _run_missing(left, engine or LocalEngine(), report)
+        study = Study([Run.load(path) for path in plan if path.name not in failures], grid.keys, failures)
+        _write_outcome(study, out)
+    return study
+
+
+def _missing(out: Path, plan: dict[Path, Settings]) -> dict[Path, Settings]:
+    """The trials that have not ended, the first seed of all before the second; raises if one could not begin."""
+    if (out / "config.toml").exists():
+        raise InputError(f"{out} belongs to a single run; name another folder with --out")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file, not a folder; name another with --out")
+    if out.exists() and any(out.glob("[!.]*")) and not (out / "sweep.toml").exists():
+        raise InputError(f"{out} is not empty and holds no sweep; name another folder with --out")
+    for path, settings in plan.items():
+        RunFolder(path).check(settings, resume=True)
+    left = {path: settings for path, settings in plan.items() if RunFolder(path).finished() is None}
+    return dict(sorted(left.items(), key=lambda item: item[1].run.seed))
+
+
+def _run_missing(left: dict[Path, Settings], engine: Engine, report: Report | None) -> dict[str, str]:
+    """Why trials failed, by name, once all have ended."""
+    failures = {}
+    if left:
+        with contextlib.closing(engine.run(left)) as events:
+            for path, line in events:
+                if "error" in line:
+                    failures[path.name] = line["error"]
+                if report is not None:
+                    report(path.name, line)
+    return failures
+
+
+def _write_outcome(study: Study, out: Path) -> None:
+    """The table and the failures beside the trials."""
+    write_table(study, out / "table.json")
+    study.table().to_csv(out / "table.csv")
+    failures = out / "failures.json"
+    if study.failures:
+        failures.write_text(json.dumps(study.failures, indent=2) + "\n")
+    else:
+        failures.unlink(missing_ok=True)
