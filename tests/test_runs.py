@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from small import TinyNet, tiny_data
 
 from lesson import InputError
+from lesson.learn.backend import on_device
 from lesson.runs import RunFolder, execute
 from lesson.settings import Settings, make_settings
 
@@ -182,7 +184,7 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
 
 def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.begin(settings())
+    folder.begin(on_device(settings()))
     with folder.owned(), pytest.raises(InputError, match="is being written by another process"):
         execute(settings(), tmp_path / "run", resume=True, **PARTS)
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
@@ -272,3 +274,21 @@ def test_short_curves_are_what_they_were(tmp_path: Path, strategy: str) -> None:
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert losses[:12:2] == pytest.approx(GOLDEN[strategy], rel=1e-4)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
+def test_a_gpu_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="device must be auto or cpu here, got 'cuda': torch sees no GPU"):
+        execute(make_settings({"run": {"rounds": 1, "device": "cuda"}}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_says_where_it_trained_and_goes_on_there_alone(tmp_path: Path) -> None:
+    here = make_settings({"run": {"rounds": 2, "device": "cpu"}})
+    execute(here, tmp_path / "run")
+    config = (tmp_path / "run" / "config.toml").read_text()
+    assert 'device = "cpu"' in config
+    assert 'precision = "float32"' in config
+    elsewhere = here.model_copy(update={"run": here.run.model_copy(update={"device": "cuda"})})
+    with pytest.raises(InputError, match="belongs to a run with other settings"):
+        RunFolder(tmp_path / "run").check(elsewhere, resume=True)

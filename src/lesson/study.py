@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from lesson.engines import Engine, LocalEngine
-from lesson.errors import InputError, RunStoppedError
+from lesson.errors import InputError, RunStoppedError, unknown
 from lesson.learn.data import Dataset
+from lesson.learn.data.dataset import NAMES
 from lesson.learn.models import ModelFactory
 from lesson.runs import RunFolder, execute
 from lesson.settings import Settings, load_settings
@@ -143,6 +144,8 @@ def compare(
     """
     if num_processes > 1 and (dataset is not None or model is not None):
         raise InputError("num_processes must be 1 with a dataset or model of one's own")
+    if dataset is None and settings.run.dataset not in NAMES:
+        raise unknown("dataset", settings.run.dataset, NAMES)
     plan = _plan(settings, strategies, num_seeds, Path(out), resume)
     left = {path: one for path, one in plan.items() if RunFolder(path).finished() is None}
     if report is not None:

@@ -81,7 +81,7 @@ def test_a_gpu_that_is_shared_already_stays_so(log: Path, monkeypatch: pytest.Mo
 
 def test_the_service_does_not_outlive_a_process_that_is_killed(log: Path) -> None:
     install(log)
-    code = "import time; from lesson.engines.gpu import shared_gpu\nwith shared_gpu(): print('on', flush=True); time.sleep(60)"
+    code = "import time, lesson.engines.gpu as g\nwith g.shared_gpu(): print('on', flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "on\n"

@@ -145,3 +145,12 @@ class Replica:
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss with respect to all parameters, as a vector."""
         return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)])
+
+    def descend(self, loss: Tensor, lr: float) -> None:
+        """Move the parameters one step against the gradient of a loss, in place."""
+        for parameter, part in zip(self.parameters, torch.autograd.grad(loss, self.parameters), strict=True):
+            parameter.data.add_(part, alpha=-lr)
+
+    def vector(self) -> Tensor:
+        """All parameters in one vector."""
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])

@@ -15,13 +15,12 @@ BLOCK = 64
 
 def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tensor:
     """The model of a single client after its local steps of SGD, Eq. (12)."""
-    vector = base.clone()
+    replica.load(base.clone())
     for step, padded in enumerate(task.minibatches(work, int(work.local_steps[0]))):
         batch = task.batch(replica, work, padded, step)
-        replica.load(vector)
         loss = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels)
-        vector = vector - float(work.lr[0]) * replica.gradient(loss)
-    return vector
+        replica.descend(loss, float(work.lr[0]))
+    return replica.vector()
 
 
 def sum_by_blocks(work: Work, train: Callable[[Work], Tensor]) -> Tensor:
