@@ -1,4 +1,4 @@
-"""What the recipes share: the workloads, their networks in plain PyTorch, data, timing and checks. No framework here."""
+"""What the recipes share: workloads, their networks in plain PyTorch, data, timing and checks. No framework here."""
 
 import argparse
 import json

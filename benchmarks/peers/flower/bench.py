@@ -46,7 +46,7 @@ def bench(job: Job, watch: Stopwatch) -> nn.Module:
             return result
 
     @server.main()
-    def rounds(grid: Grid, context: Context) -> None:
+    def rounds(grid: Grid, _: Context) -> None:
         strategy = TimedFedAvg(
             fraction_train=workload.cohort / workload.num_clients,
             fraction_evaluate=0.0,
