@@ -95,8 +95,8 @@ class Workload:
 WORKLOADS = {
     "lenet-step": Workload("mnist", LeNet, 61_706, 50, 1000, 50, 20, 1, 3, 20),
     "cifar-step": Workload("cifar10", CifarNet, 1_144_650, 50, 1000, 50, 20, 1, 2, 6),
-    "lenet-epoch": Workload("mnist", LeNet, 61_706, 50, 1000, 50, 20, 50, 1, 3),
-    "pfl-cifar10": Workload("cifar10", PflCnn, 1_626_442, 1000, 50, 50, 10, 5, 2, 5),
+    "lenet-epoch": Workload("mnist", LeNet, 61_706, 50, 1000, 50, 20, 50, 1, 2),
+    "pfl-cifar10": Workload("cifar10", PflCnn, 1_626_442, 1000, 50, 50, 10, 5, 1, 4),
 }
 
 

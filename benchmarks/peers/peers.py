@@ -92,17 +92,19 @@ def python_of(name: str) -> Path:
         print(f"making an environment for {name}", flush=True)
         venv.create(folder, clear=True, with_pip=True)
         install = [python, "-m", "pip", "install", "--quiet", "--requirement", HERE / name / "requirements.txt"]
-        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+        if subprocess.run(install, stdout=subprocess.DEVNULL, check=False).returncode:
+            raise RuntimeError("its environment cannot be made")
         made.touch()
     return python
 
 
 def version_of(name: str) -> str:
-    """The version of a peer's package in its environment."""
+    """The version of a peer's package: the one pinned."""
+    package = PEERS[name].package
     if name == OURS:
-        return metadata.version(PEERS[name].package)
-    code = f"from importlib import metadata; print(metadata.version('{PEERS[name].package}'))"
-    return subprocess.run([python_of(name), "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+        return metadata.version(package)
+    pins = (HERE / name / "requirements.txt").read_text().splitlines()
+    return next(pin.partition("==")[2] for pin in pins if pin.startswith(package))
 
 
 def seconds_of(name: str, workload: str, choice: tuple[int, int]) -> float:

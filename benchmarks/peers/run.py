@@ -8,7 +8,6 @@ import argparse
 import datetime
 import platform
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -54,7 +53,7 @@ class Table:
             for choice in dict.fromkeys(PEERS[name].choices):
                 try:
                     tried[choice] = seconds_of(name, self.workload, choice) if len(PEERS[name].choices) > 1 else 0.0
-                except (RuntimeError, subprocess.CalledProcessError) as error:
+                except RuntimeError as error:
                     self.failed[name] = str(error)
             if tried:
                 self.choices[name] = min(tried, key=tried.__getitem__)
@@ -67,7 +66,7 @@ class Table:
             try:
                 self.seconds[name].append(seconds_of(name, self.workload, self.choices[name]))
                 print(f"{self.workload}: {name} {self.seconds[name][-1]:.4f}", flush=True)
-            except (RuntimeError, subprocess.CalledProcessError) as error:
+            except RuntimeError as error:
                 self.failed[name] = str(error)
                 print(f"{self.workload}: {name} failed: {error}", flush=True)
 
@@ -109,7 +108,7 @@ def describe(work: Workload) -> str:
 
 def report(tables: list[Table], absent: list[str], repeats: int) -> str:
     """Everything in Markdown."""
-    names = list(tables[0].seconds)
+    names = list(tables[0].seconds) if tables else []
     processor = next(
         (
             line.partition(":")[2].strip()
@@ -156,10 +155,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
+    names, chosen = arguments.only.split(","), arguments.workloads.split(",")
+    for kind, given, known in (("peer", names, PEERS), ("workload", chosen, WORKLOADS)):
+        if unknown := set(given) - set(known):
+            parser.error(f"{kind} '{min(unknown)}' is unknown; one of: {', '.join(known)}")
     there = export_data()
-    chosen = arguments.workloads.split(",")
     absent = [name for name in chosen if WORKLOADS[name].dataset not in there]
-    tables = [Table(name, arguments.only.split(",")) for name in chosen if name not in absent]
+    tables = [Table(name, names) for name in chosen if name not in absent]
     for table in tables:
         table.choose()
     for _ in range(arguments.repeats):

@@ -1,7 +1,7 @@
 """FLGo: its FedAvg on a generated task, evaluation and console off."""
 
+import contextlib
 import importlib
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -49,8 +49,7 @@ def bench(job: Job, watch: Stopwatch) -> nn.Module:
     """Run all rounds."""
     workload = job.workload
     TimedServer.watch = watch
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         sys.path.append(folder)
         benchmark = importlib.import_module(gen_benchmark_from_file("workload", str(CONFIG)))
         del benchmark.visualize  # drawing who holds what takes minutes
@@ -75,7 +74,6 @@ def bench(job: Job, watch: Stopwatch) -> nn.Module:
         runner = init("task", TimedFedAvg, option, Logger=SimpleLogger)
         watch.lap()
         runner.run()
-        os.chdir("/")
     return runner.model
 
 
