@@ -1,4 +1,4 @@
-"""What the recipes share: workloads, their networks in plain PyTorch, data, timing and checks. No framework here."""
+"""What the recipes share: workloads, data, timing and checks. No framework here."""
 
 import argparse
 import json
@@ -10,64 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from nets import CifarNet, LeNet, PflCnn, start
 from torch import Tensor, nn
 from torch.nn import functional
 
 LEARNING_RATE = 0.1
 CHECK_SAMPLES = 2000
-
-
-class LeNet(nn.Module):
-    """LeNet-5, 61,706 parameters. Pooling comes before the ReLU, as in this project: the same values, sooner."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 6, 5, padding=2), nn.Conv2d(6, 16, 5)
-        self.full1, self.full2, self.out = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits, (num_samples, 10)."""
-        hidden = functional.relu(functional.max_pool2d(self.conv1(images), 2))
-        hidden = functional.relu(functional.max_pool2d(self.conv2(hidden), 2)).flatten(1)
-        return self.out(functional.relu(self.full2(functional.relu(self.full1(hidden)))))
-
-
-class CifarNet(nn.Module):
-    """The project's network for CIFAR-10, with torch's own dropout, 1,144,650 parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)
-        self.conv3, self.conv4 = nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1)
-        self.dropout = nn.Dropout(0.75)
-        self.full, self.out = nn.Linear(4096, 256), nn.Linear(256, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits, (num_samples, 10)."""
-        hidden = functional.relu(functional.max_pool2d(self.conv1(images), 2))
-        hidden = functional.relu(functional.max_pool2d(self.conv2(hidden), 2))
-        hidden = functional.relu(self.conv4(functional.relu(self.conv3(hidden)))).flatten(1)
-        return self.out(functional.relu(self.full(self.dropout(hidden))))
-
-
-class PflCnn(nn.Module):
-    """The network of pfl-research's CIFAR-10 benchmark without its dropout layers, 1,626,442 parameters.
-
-    Two unpadded 3 × 3 convolutions of 32 and 64, one pooling, a layer of 128. There it drops 0.25 of the units before
-    the flattening and 0.5 before the output; this project takes no rate but its own, so nobody drops any.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 32, 3), nn.Conv2d(32, 64, 3)
-        self.full, self.out = nn.Linear(12544, 128), nn.Linear(128, 10)
-        start(self)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits, (num_samples, 10)."""
-        hidden = functional.relu(self.conv1(images))
-        hidden = functional.relu(functional.max_pool2d(self.conv2(hidden), 2)).flatten(1)
-        return self.out(functional.relu(self.full(hidden)))
 
 
 @dataclass(frozen=True)
@@ -108,14 +56,8 @@ class Job:
     data: Path
     processes: int
     threads: int
-
-
-def start(net: nn.Module) -> nn.Module:
-    """The network with the values everybody begins with: Glorot-uniform weights and zero biases."""
-    torch.manual_seed(0)
-    for parameter in net.parameters():
-        nn.init.xavier_uniform_(parameter) if parameter.dim() > 1 else nn.init.zeros_(parameter)
-    return net
+    count: bool
+    """Whether to count the samples trained on, which a recipe in one process can."""
 
 
 @lru_cache(maxsize=1)
@@ -177,8 +119,9 @@ def read_job() -> Job:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    return Job(WORKLOADS[arguments.workload], arguments.data, arguments.processes, arguments.threads)
+    parser.add_argument("--count", action="store_true", help="check that so many samples are trained on as should be")
+    arguments = vars(parser.parse_args())
+    return Job(WORKLOADS[arguments.pop("workload")], **arguments)
 
 
 def measure(recipe: Callable[[Job, Stopwatch], nn.Module | Tensor]) -> None:
@@ -188,10 +131,28 @@ def measure(recipe: Callable[[Job, Stopwatch], nn.Module | Tensor]) -> None:
     """
     job = read_job()
     torch.set_num_threads(job.threads)
-    watch = Stopwatch()
+    watch, counted = Stopwatch(), count_samples(job.workload) if job.count else None
     model = recipe(job, watch)
     report = {"seconds": watch.seconds(job.workload), "loss": check(job, model)}
+    if counted is not None:
+        rounds = job.workload.warm_up + job.workload.rounds
+        expected = rounds * job.workload.cohort * job.workload.steps * job.workload.batch_size
+        assert sum(counted) == expected, f"{sum(counted)} samples were trained on, not {expected}"
     print(json.dumps(report), flush=True)
+
+
+def count_samples(workload: Workload) -> list[int]:
+    """The sizes of all minibatches the network will be trained on in this process."""
+    sizes: list[int] = []
+    forward = workload.net.forward
+
+    def counting(self: nn.Module, images: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            sizes.append(len(images))
+        return forward(self, images)
+
+    workload.net.forward = counting
+    return sizes
 
 
 def check(job: Job, model: nn.Module | Tensor) -> list[float]:

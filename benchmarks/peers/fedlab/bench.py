@@ -4,11 +4,12 @@ import logging
 from collections.abc import Iterator
 
 import shim  # noqa: F401 - before fedlab, which imports torchvision
-from common import LEARNING_RATE, Job, Stopwatch, client_tensors, measure, minibatches, start
+from common import LEARNING_RATE, Job, Stopwatch, client_tensors, measure, minibatches
 from fedlab.contrib.algorithm.basic_client import SGDSerialClientTrainer
 from fedlab.contrib.algorithm.basic_server import SyncServerHandler
 from fedlab.contrib.dataset.basic_dataset import FedDataset
 from fedlab.core.standalone import StandalonePipeline
+from nets import start
 from torch import Tensor, nn
 
 

@@ -1,7 +1,8 @@
 """Data and network of the workload, in the form FLGo asks for: it copies this file into a benchmark of its own."""
 
 import torch
-from common import read_job, start, tensors
+from common import read_job, tensors
+from nets import start
 from torch import Tensor, nn
 
 JOB = read_job()

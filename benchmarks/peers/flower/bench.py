@@ -6,12 +6,13 @@ from typing import Any
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
 
 import torch
-from common import Job, Stopwatch, client_tensors, measure, start, train
+from common import Job, Stopwatch, client_tensors, measure, train
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
+from nets import start
 from torch import nn
 
 

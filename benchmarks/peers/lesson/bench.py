@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from common import LEARNING_RATE, Job, PflCnn, Stopwatch, measure
+from common import LEARNING_RATE, Job, Stopwatch, measure
+from nets import PflCnn
 from torch import Tensor
 
 from lesson import FedAvg, Scenario, Simulation, draw_fleet

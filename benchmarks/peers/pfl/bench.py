@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import LEARNING_RATE, Job, Stopwatch, client_tensors, measure, read_job, start
+from common import LEARNING_RATE, Job, Stopwatch, client_tensors, measure, read_job
+from nets import start
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByUser
 from pfl.algorithm.base import NNAlgorithmParams

@@ -1,7 +1,8 @@
 """A plain PyTorch loop: one client after the other, models averaged at the end of the round."""
 
 import torch
-from common import Job, Stopwatch, client_tensors, measure, start, train
+from common import Job, Stopwatch, client_tensors, measure, train
+from nets import start
 from torch import Tensor, nn
 
 
