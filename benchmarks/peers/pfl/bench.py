@@ -38,15 +38,14 @@ class Lap(TrainingProcessCallback[Any]):
 
 
 def learnable(net: nn.Module) -> nn.Module:
-    """The network with the two methods pfl asks for. Metrics are asked for in the first round alone, to warm up."""
+    """The network with the two methods pfl asks for. Nothing is evaluated."""
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         net.train()
         return functional.cross_entropy(net(images), labels)
 
-    def metrics(images: Tensor, labels: Tensor) -> dict[str, Weighted]:
-        with torch.no_grad():
-            return {"loss": Weighted(len(labels) * float(functional.cross_entropy(net(images), labels)), len(labels))}
+    def metrics(*_: Tensor) -> dict[str, Weighted]:
+        return {}
 
     net.loss, net.metrics = loss, metrics
     return net
