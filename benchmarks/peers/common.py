@@ -1,0 +1,171 @@
+"""What the recipes share: workloads, data, timing and checks. No framework here."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from nets import CifarNet, LeNet, PflCnn, start
+from torch import Tensor, nn
+from torch.nn import functional
+
+LEARNING_RATE = 0.1
+CHECK_SAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What everybody does in a round: so many clients, each so many steps on minibatches of its own samples."""
+
+    dataset: str
+    net: type[nn.Module]
+    num_parameters: int
+    num_clients: int
+    samples_per_client: int
+    cohort: int
+    batch_size: int
+    steps: int
+    warm_up: int
+    rounds: int
+    """Rounds that are not counted, and that are."""
+
+    @property
+    def whole_epoch(self) -> bool:
+        """Whether the local work is one pass over a client's samples."""
+        return self.steps * self.batch_size == self.samples_per_client
+
+
+WORKLOADS = {
+    "lenet-step": Workload("mnist", LeNet, 61_706, 50, 1000, 50, 20, 1, 3, 20),
+    "cifar-step": Workload("cifar10", CifarNet, 1_144_650, 50, 1000, 50, 20, 1, 2, 6),
+    "lenet-epoch": Workload("mnist", LeNet, 61_706, 50, 1000, 50, 20, 50, 1, 2),
+    "pfl-cifar10": Workload("cifar10", PflCnn, 1_626_442, 1000, 50, 50, 10, 5, 1, 4),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a recipe is asked to do, and with how many processes of how many threads."""
+
+    workload: Workload
+    data: Path
+    processes: int
+    threads: int
+    count: bool
+    """Whether to count the samples trained on, which a recipe in one process can."""
+
+
+@lru_cache(maxsize=1)
+def tensors(data: Path, dataset: str) -> tuple[Tensor, Tensor]:
+    """All images scaled to [0, 1] and labels. Client i of n-sample clients holds rows n·i to n·(i + 1).
+
+    Colours are innermost in memory, as in this project: convolutions are fastest on that, whoever calls them.
+    """
+    images = torch.from_numpy(np.load(data / f"{dataset}-images.npy"))
+    scaled = torch.empty(images.shape, dtype=torch.float32, memory_format=torch.channels_last)
+    return torch.div(images, 255, out=scaled), torch.from_numpy(np.load(data / f"{dataset}-labels.npy"))
+
+
+def client_tensors(job: Job, client: int) -> tuple[Tensor, Tensor]:
+    """Images and labels of one client."""
+    size = job.workload.samples_per_client
+    images, labels = tensors(job.data, job.workload.dataset)
+    return images[client * size : (client + 1) * size], labels[client * size : (client + 1) * size]
+
+
+def minibatches(workload: Workload, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """A client's minibatches of one round, drawn without replacement, straight from memory."""
+    order = torch.randperm(len(images))[: workload.steps * workload.batch_size]
+    for rows in order.split(workload.batch_size):
+        yield images[rows], labels[rows]
+
+
+def train(net: nn.Module, workload: Workload, images: Tensor, labels: Tensor) -> None:
+    """A client's local work, for frameworks that leave it to the user."""
+    net.train()
+    optimiser = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
+    for batch, targets in minibatches(workload, images, labels):
+        optimiser.zero_grad()
+        functional.cross_entropy(net(batch), targets).backward()
+        optimiser.step()
+
+
+class Stopwatch:
+    """Seconds of each round, from `lap` to `lap`; the first call is the beginning."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+
+    def lap(self) -> None:
+        """A round ends here."""
+        self._times.append(time.perf_counter())
+
+    def seconds(self, workload: Workload) -> list[float]:
+        """Those of the rounds that count."""
+        laps = [end - begin for begin, end in zip(self._times, self._times[1:], strict=False)]
+        assert len(laps) == workload.warm_up + workload.rounds, f"{len(laps)} rounds were run"
+        return laps[workload.warm_up :]
+
+
+def read_job() -> Job:
+    """What the command line asks for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--count", action="store_true", help="check that so many samples are trained on as should be")
+    arguments = vars(parser.parse_args())
+    return Job(WORKLOADS[arguments.pop("workload")], **arguments)
+
+
+def measure(recipe: Callable[[Job, Stopwatch], nn.Module | Tensor]) -> None:
+    """Run a recipe on the workload of the command line, check what it learnt and print a line of JSON.
+
+    The recipe runs all rounds, with a lap before the first and after each, and returns the last model.
+    """
+    job = read_job()
+    torch.set_num_threads(job.threads)
+    watch, counted = Stopwatch(), count_samples(job.workload) if job.count else None
+    model = recipe(job, watch)
+    report = {"seconds": watch.seconds(job.workload), "loss": check(job, model)}
+    if counted is not None:
+        rounds = job.workload.warm_up + job.workload.rounds
+        expected = rounds * job.workload.cohort * job.workload.steps * job.workload.batch_size
+        assert sum(counted) == expected, f"{sum(counted)} samples were trained on, not {expected}"
+    print(json.dumps(report), flush=True)
+
+
+def count_samples(workload: Workload) -> list[int]:
+    """The sizes of all minibatches the network will be trained on in this process."""
+    sizes: list[int] = []
+    forward = workload.net.forward
+
+    def counting(self: nn.Module, images: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            sizes.append(len(images))
+        return forward(self, images)
+
+    workload.net.forward = counting
+    return sizes
+
+
+def check(job: Job, model: nn.Module | Tensor) -> list[float]:
+    """The loss before and after on some of the training samples; raise unless it has fallen, on as many parameters."""
+    images, labels = (part[:CHECK_SAMPLES] for part in tensors(job.data, job.workload.dataset))
+    vector = model if isinstance(model, Tensor) else nn.utils.parameters_to_vector(model.parameters())
+    net = start(job.workload.net()).eval()
+    assert vector.numel() == job.workload.num_parameters, f"the model has {vector.numel()} parameters"
+    losses = []
+    with torch.no_grad():
+        for values in (None, vector):
+            if values is not None:
+                nn.utils.vector_to_parameters(values.clone(), net.parameters())
+            losses.append(float(functional.cross_entropy(net(images), labels)))
+    assert losses[1] < losses[0], f"the loss went from {losses[0]:.4f} to {losses[1]:.4f}"
+    return losses

@@ -1,0 +1,123 @@
+"""The peers: what each is set to and why, its environment, and how its recipe is run."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+DATA, VENVS = HERE / ".data", HERE / ".venvs"
+CORES = os.cpu_count() or 1
+LIMIT_S = 900
+OURS = "lesson"
+ONE, SPLIT, SHARED = (1, 1), (CORES, 1), (1, CORES)
+"""Processes and threads in each: one core, a process per core, one process with a thread per core."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A framework: the package whose version is told, what is tried, and what was set and why."""
+
+    title: str
+    package: str
+    choices: tuple[tuple[int, int], ...]
+    note: str
+
+
+PEERS = {
+    OURS: Peer(
+        "this project",
+        "lesson-fl",
+        (SHARED,),
+        "FedAvg on the virtual clock through `Simulation.step`, with strategy, clock, draws, training and merge in the "
+        "time; trainer `auto`, so `fused` for one step and `batched`, a process per core, for more. Nothing is tuned.",
+    ),
+    "pytorch": Peer(
+        "plain PyTorch loop",
+        "torch",
+        (ONE, SHARED),
+        "Clients one after the other in one process, minibatches indexed straight from memory, parameters of a client "
+        "as views of one vector, so that loading and averaging are one operation each.",
+    ),
+    "pfl": Peer(
+        "pfl-research",
+        "pfl",
+        (ONE, SHARED, SPLIT),
+        "`FederatedAveraging` on `SimulatedBackend`, users' data as tensors in memory, as in its own benchmarks; "
+        "several processes under torchrun. It keeps a user's minibatches cut and in order, so it draws none; its "
+        "metrics are not printed. `local_num_steps` for the single step.",
+    ),
+    "fedlab": Peer(
+        "FedLab",
+        "fedlab",
+        (ONE, SHARED),
+        "`StandalonePipeline` with `SGDSerialClientTrainer` and `SyncServerHandler`, one process as it is made; "
+        "minibatches indexed from memory instead of a DataLoader, logging off. torchvision, which it imports and does "
+        "not use here, is let in without its compiled operators.",
+    ),
+    "flgo": Peer(
+        "FLGo",
+        "flgo",
+        (ONE, SHARED, SPLIT),
+        "Its FedAvg with `num_steps`, uniform averaging, no holdout, no evaluation, no console, no progress bar; its "
+        "own DataLoader on samples in memory that are gathered a minibatch at a time; `num_parallels` for several "
+        "processes. torchvision as with FedLab.",
+    ),
+    "flower": Peer(
+        "Flower",
+        "flwr",
+        (SPLIT, SHARED),
+        "`ServerApp` with `FedAvg` and a `ClientApp` on the simulation runtime (Ray), an actor per core or one that "
+        "has all; clients' data stay in the actors' memory, telemetry and evaluation are off.",
+    ),
+}
+LEFT_OUT = {
+    "fedjax": "0.0.17 needs functions that current jax has dropped (`jax.tree_map`), and another network library",
+    "APPFL": "its simulation took 5 to 12 s a round on these workloads, far behind the others",
+}
+
+
+def python_of(name: str) -> Path:
+    """The interpreter of a peer, in an environment that is made if it is not there yet."""
+    if name == OURS:
+        return Path(sys.executable)
+    folder = VENVS / name
+    python, made = folder / "bin" / "python", folder / ".made"
+    if not made.exists():
+        print(f"making an environment for {name}", flush=True)
+        venv.create(folder, clear=True, with_pip=True)
+        install = [python, "-m", "pip", "install", "--quiet", "--requirement", HERE / name / "requirements.txt"]
+        if subprocess.run(install, stdout=subprocess.DEVNULL, check=False).returncode:
+            raise RuntimeError("its environment cannot be made")
+        made.touch()
+    return python
+
+
+def version_of(name: str) -> str:
+    """The version of a peer's package: the one pinned."""
+    package = PEERS[name].package
+    if name == OURS:
+        return metadata.version(package)
+    pins = (HERE / name / "requirements.txt").read_text().splitlines()
+    return next(pin.partition("==")[2] for pin in pins if pin.startswith(package))
+
+
+def seconds_of(name: str, workload: str, choice: tuple[int, int]) -> float:
+    """The median seconds per round of one run of a recipe; RuntimeError with the last words of one that fails."""
+    processes, threads = choice
+    size = ["--processes", str(processes), "--threads", str(threads)]
+    command = [python_of(name), HERE / name / "bench.py", workload, "--data", DATA, *size]
+    environment = os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": str(threads)}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"no end after {LIMIT_S} s") from None
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
+    if not lines:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no output"])[-1][:120])
+    return statistics.median(json.loads(lines[-1])["seconds"])

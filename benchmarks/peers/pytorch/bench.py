@@ -1,0 +1,29 @@
+"""A plain PyTorch loop: one client after the other, models averaged at the end of the round."""
+
+import torch
+from common import Job, Stopwatch, client_tensors, measure, train
+from nets import start
+from torch import Tensor, nn
+
+
+def bench(job: Job, watch: Stopwatch) -> Tensor:
+    """Run all rounds."""
+    workload = job.workload
+    net = start(workload.net())
+    model = nn.utils.parameters_to_vector(net.parameters()).detach()
+    clients = [client_tensors(job, client) for client in range(workload.num_clients)]
+    watch.lap()
+    for _ in range(workload.warm_up + workload.rounds):
+        total = torch.zeros_like(model)
+        for client in torch.randperm(workload.num_clients)[: workload.cohort].tolist():
+            trained = model.clone()
+            nn.utils.vector_to_parameters(trained, net.parameters())  # the parameters are parts of `trained` now
+            train(net, workload, *clients[client])
+            total += trained
+        model = total / workload.cohort
+        watch.lap()
+    return model
+
+
+if __name__ == "__main__":
+    measure(bench)

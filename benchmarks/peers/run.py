@@ -1,0 +1,176 @@
+"""The same rounds in this project and in its peers: seconds per round and ratios, written to benchmarks/RESULTS.md.
+
+Run it with this project's own Python. Every peer has a folder with its recipe, bench.py, and its requirements.txt, and
+gets a virtual environment of its own in .venvs/, made once. A peer that fails is reported and does not stop the rest.
+"""
+
+import argparse
+import datetime
+import platform
+import statistics
+import sys
+from pathlib import Path
+
+import numpy as np
+from common import WORKLOADS, Workload
+from peers import CORES, DATA, HERE, LEFT_OUT, OURS, PEERS, seconds_of, version_of
+
+from lesson import InputError
+from lesson.learn.data import load_dataset
+
+RESULTS = HERE.parent / "RESULTS.md"
+
+
+def export_data() -> set[str]:
+    """Write the data sets that are here for the peers, shuffled once; their names."""
+    DATA.mkdir(exist_ok=True)
+    there = set()
+    for name in {workload.dataset for workload in WORKLOADS.values()}:
+        try:
+            dataset = load_dataset(name)
+        except InputError:
+            continue
+        order = np.random.default_rng(0).permutation(len(dataset.train_labels))
+        np.save(DATA / f"{name}-images.npy", dataset.train_images[order])
+        np.save(DATA / f"{name}-labels.npy", dataset.train_labels[order])
+        there.add(name)
+    return there
+
+
+class Table:
+    """Seconds of every peer at one workload, repeat by repeat."""
+
+    def __init__(self, workload: str, names: list[str]) -> None:
+        self.workload = workload
+        self.choices: dict[str, tuple[int, int]] = {}
+        self.failed: dict[str, str] = {}
+        self.seconds: dict[str, list[float]] = {name: [] for name in names}
+
+    def choose(self) -> None:
+        """Try what a peer can be set to, once, and keep the fastest."""
+        for name in self.seconds:
+            tried = {}
+            for choice in dict.fromkeys(PEERS[name].choices):
+                try:
+                    tried[choice] = seconds_of(name, self.workload, choice) if len(PEERS[name].choices) > 1 else 0.0
+                except RuntimeError as error:
+                    self.failed[name] = str(error)
+            if tried:
+                self.choices[name] = min(tried, key=tried.__getitem__)
+                self.failed.pop(name, None)
+            print(f"{self.workload}: {name} {tried or self.failed[name]}", flush=True)
+
+    def repeat(self) -> None:
+        """One run of everybody."""
+        for name in [name for name in self.seconds if name not in self.failed]:
+            try:
+                self.seconds[name].append(seconds_of(name, self.workload, self.choices[name]))
+                print(f"{self.workload}: {name} {self.seconds[name][-1]:.4f}", flush=True)
+            except RuntimeError as error:
+                self.failed[name] = str(error)
+                print(f"{self.workload}: {name} failed: {error}", flush=True)
+
+    def row(self, name: str) -> str:
+        """A line of the table: median seconds, median of the ratios within repeats, and how it was run."""
+        title = PEERS[name].title
+        if name in self.failed:
+            return f"| {title} | failed: {self.failed[name]} | | |"
+        processes, threads = self.choices[name]
+        ratio = ""
+        if len(self.seconds.get(OURS, [])) == len(self.seconds[name]):
+            pairs = zip(self.seconds[name], self.seconds[OURS], strict=True)
+            ratio = f"{statistics.median(theirs / ours for theirs, ours in pairs):.2f} ×"
+        how = "as it comes" if name == OURS else f"{processes} × {threads}"
+        return f"| {title} | {statistics.median(self.seconds[name]):.4f} | {ratio} | {how} |"
+
+    def lines(self) -> list[str]:
+        """The table in Markdown."""
+        head = [f"### {self.workload}", "", describe(WORKLOADS[self.workload]), ""]
+        return [
+            *head,
+            "| | s a round | to this project | processes × threads |",
+            "|---|---|---|---|",
+            *map(self.row, self.seconds),
+            "",
+        ]
+
+
+def describe(work: Workload) -> str:
+    """A workload in a sentence."""
+    who = f"all {work.num_clients}" if work.cohort == work.num_clients else f"{work.cohort} of {work.num_clients}"
+    how = "one step" if work.steps == 1 else f"{work.steps} steps (one epoch)"
+    return (
+        f"{work.net.__name__}, {work.num_parameters:,} parameters, on {work.dataset}: {who} clients a round with "
+        f"{work.samples_per_client} samples each, {how} of {work.batch_size}, step size 0.1, plain average. "
+        f"{work.rounds} rounds a run after {work.warm_up} to warm up."
+    )
+
+
+def report(tables: list[Table], absent: list[str], repeats: int) -> str:
+    """Everything in Markdown."""
+    names = list(tables[0].seconds) if tables else []
+    processor = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.processor(),
+    )
+    missing = [f"- {name}: its data set is not here" for name in absent]
+    return "\n".join(
+        [
+            "# Speed beside other frameworks",
+            "",
+            f"`python {' '.join(['benchmarks/peers/run.py', *sys.argv[1:]])}` on {datetime.date.today()}: {processor}, "
+            f"{CORES} cores, {platform.system()}, Python {platform.python_version()}. Medians of {repeats} repeats, in "
+            "each of which everybody runs in turn. Ratios are taken within a repeat; above 1, this project is faster.",
+            "",
+            *(line for table in tables for line in table.lines()),
+            "## What was set, and why",
+            "",
+            "Everybody has the same network, initial values of the same kind, images as 32-bit numbers in memory with "
+            "colours innermost (which convolutions like best), SGD without momentum, and no evaluation. Each recipe "
+            "checks the number of parameters and that the loss falls. Where processes or threads can be chosen, each "
+            "choice is tried at each workload before and the fastest is taken.",
+            "",
+            *(
+                f"- **{PEERS[name].title}** ({PEERS[name].package} {version_of(name)}). {PEERS[name].note}"
+                for name in names
+            ),
+            "",
+            "Left out:",
+            *(f"- {name}: {reason}." for name, reason in LEFT_OUT.items()),
+            *missing,
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    """Measure and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(PEERS), help="names of peers, separated by commas")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="names of workloads, separated by commas")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    names, chosen = arguments.only.split(","), arguments.workloads.split(",")
+    for kind, given, known in (("peer", names, PEERS), ("workload", chosen, WORKLOADS)):
+        if unknown := set(given) - set(known):
+            parser.error(f"{kind} '{min(unknown)}' is unknown; one of: {', '.join(known)}")
+    there = export_data()
+    absent = [name for name in chosen if WORKLOADS[name].dataset not in there]
+    tables = [Table(name, names) for name in chosen if name not in absent]
+    for table in tables:
+        table.choose()
+    for _ in range(arguments.repeats):
+        for table in tables:
+            table.repeat()
+    text = report(tables, absent, arguments.repeats)
+    print("\n" + text)
+    arguments.out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
