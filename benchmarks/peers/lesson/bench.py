@@ -1,6 +1,6 @@
 """This project, as a user would call it: FedAvg on the virtual clock, the trainer it picks by itself."""
 
-from dataclasses import dataclass
+import math
 from typing import Any
 
 import numpy as np
@@ -8,24 +8,12 @@ from common import LEARNING_RATE, Job, Stopwatch, measure
 from nets import PflCnn
 from torch import Tensor
 
-from lesson import FedAvg, Scenario, Simulation, draw_fleet
+from lesson import FedAvg, Lesson, Scenario, Simulation, draw_fleet
+from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process
 from lesson.learn.task import make_task
-from lesson.strategies.base import AllOf, RoundPlan, ServerView
-
-
-@dataclass
-class SampledFedAvg(FedAvg):
-    """FedAvg with so many clients drawn anew in every round."""
-
-    cohort: int = 50
-
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        """Start them and wait for all of them."""
-        starts = np.sort(rng.choice(np.flatnonzero(view.idle), self.cohort, replace=False))
-        return RoundPlan(starts, AllOf(starts))
 
 
 def bench(job: Job, watch: Stopwatch) -> Tensor:
@@ -44,12 +32,12 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
         whole.name, whole.train_images[:held], whole.train_labels[:held], whole.test_images, whole.test_labels
     )
     task = make_task(scenario, dataset, workload.num_clients, 0, PflCnn if workload.net is PflCnn else None)
-    assert np.all(task.partition.num_samples == workload.samples_per_client)
-    fleet = draw_fleet(scenario, num_samples=task.partition.num_samples)
+    assert np.all(task.holdings.num_samples == workload.samples_per_client)
+    fleet = draw_fleet(scenario, num_samples=task.holdings.num_samples)
     settle_process()
-    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, num_threads=job.threads)
+    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, CpuBackend(task, job.threads))
     everybody = workload.cohort == workload.num_clients
-    strategy = FedAvg() if everybody else SampledFedAvg(workload.cohort)
+    strategy = FedAvg() if everybody else Lesson(math.inf, participation=workload.cohort)
     simulation = Simulation(strategy, fleet, learner=learner)
     watch.lap()
     for _ in range(workload.warm_up + workload.rounds):
