@@ -16,6 +16,7 @@ class Graph(Generic[Result]):
     """A recorded computation with a stream of its own, so that several can run side by side."""
 
     def __init__(self, body: Callable[[], Result], precision: Precision) -> None:
+        self.body = body  # keeps alive what was recorded as addresses only
         self.stream = torch.cuda.Stream()
         self.stream.wait_stream(torch.cuda.current_stream())
         self._graph = torch.cuda.CUDAGraph()
