@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from small import TinyNet, tiny_data
 
 from lesson import InputError
 from lesson.learn.backend import on_device
+from lesson.learn.cpu import CpuBackend
+from lesson.learn.evaluate import PendingScore, Score
 from lesson.runs import RunFolder, execute
 from lesson.settings import Settings, make_settings
 
@@ -292,3 +295,38 @@ def test_a_run_says_where_it_trained_and_goes_on_there_alone(tmp_path: Path) -> 
     elsewhere = here.model_copy(update={"run": here.run.model_copy(update={"device": "cuda"})})
     with pytest.raises(InputError, match="belongs to a run with other settings"):
         RunFolder(tmp_path / "run").check(elsewhere, resume=True)
+
+
+@dataclass(frozen=True)
+class SlowScore:
+    """A score as a GPU gives it: not there unless it is waited for, or asked for the third time."""
+
+    score: PendingScore
+    asked: list[None] = field(default_factory=list)
+
+    def ready(self) -> bool:
+        self.asked.append(None)
+        return len(self.asked) > 2
+
+    def result(self) -> Score:
+        return self.score.result()
+
+
+def test_lines_wait_for_a_score_and_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute(settings(), tmp_path / "at-once", **PARTS)
+    at_once, told = CpuBackend.begin_score, list[dict[str, Any]]()
+    monkeypatch.setattr(CpuBackend, "begin_score", lambda self, vector: SlowScore(at_once(self, vector)))
+    execute(settings(), tmp_path / "slow", progress=told.append, **PARTS)
+    assert (tmp_path / "slow" / "metrics.jsonl").read_bytes() == (tmp_path / "at-once" / "metrics.jsonl").read_bytes()
+    assert [line["round"] for line in told] == list(range(1, len(told) + 1))
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 7:
+            raise StoppedError
+
+    often = settings().model_copy(update={"run": settings().run.model_copy(update={"checkpoint_every_s": 1e-9})})
+    with pytest.raises(StoppedError):
+        execute(often, tmp_path / "stopped", progress=stop, **PARTS)
+    execute(settings(), tmp_path / "stopped", resume=True, **PARTS)
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "at-once" / name).read_bytes()

@@ -1,4 +1,4 @@
-"""The same rounds in this project and in its peers: seconds per round and ratios, written to benchmarks/RESULTS.md.
+"""The same rounds in this project and in its peers: seconds per round and ratios, the end of benchmarks/RESULTS.md.
 
 Run it with this project's own Python. Every peer has a folder with its recipe, bench.py, and its requirements.txt, and
 gets a virtual environment of its own in .venvs/, made once. A peer that fails is reported and does not stop the rest.
@@ -19,6 +19,7 @@ from lesson import InputError
 from lesson.learn.data import load_dataset
 
 RESULTS = HERE.parent / "RESULTS.md"
+TITLE = "# Beside other frameworks"
 
 
 def export_data() -> set[str]:
@@ -85,7 +86,7 @@ class Table:
 
     def lines(self) -> list[str]:
         """The table in Markdown."""
-        head = [f"### {self.workload}", "", describe(WORKLOADS[self.workload]), ""]
+        head = [f"## {self.workload}", "", describe(WORKLOADS[self.workload]), ""]
         return [
             *head,
             "| | s a round | to this project | processes × threads |",
@@ -120,7 +121,7 @@ def report(tables: list[Table], absent: list[str], repeats: int) -> str:
     missing = [f"- {name}: its data set is not here" for name in absent]
     return "\n".join(
         [
-            "# Speed beside other frameworks",
+            TITLE,
             "",
             f"`python {' '.join(['benchmarks/peers/run.py', *sys.argv[1:]])}` on {datetime.date.today()}: {processor}, "
             f"{CORES} cores, {platform.system()}, Python {platform.python_version()}. Medians of {repeats} repeats, in "
@@ -169,7 +170,8 @@ def main() -> None:
             table.repeat()
     text = report(tables, absent, arguments.repeats)
     print("\n" + text)
-    arguments.out.write_text(text)
+    before = arguments.out.read_text().partition(TITLE)[0] if arguments.out.exists() else ""
+    arguments.out.write_text(before + text)
 
 
 if __name__ == "__main__":
