@@ -1,7 +1,9 @@
 """The peers: what each is set to and why, its environment, and how its recipe is run."""
 
+import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -114,10 +116,22 @@ def seconds_of(name: str, workload: str, choice: tuple[int, int]) -> float:
     command = [python_of(name), HERE / name / "bench.py", workload, "--data", DATA, *size]
     environment = os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": str(threads)}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        output, errors = _run(command, environment)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"no end after {LIMIT_S} s") from None
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"seconds"')]
+    lines = [line for line in output.splitlines() if line.startswith('{"seconds"')]
     if not lines:
-        raise RuntimeError((done.stderr.strip().splitlines() or ["no output"])[-1][:120])
+        raise RuntimeError((errors.strip().splitlines() or ["no output"])[-1][:120])
     return statistics.median(json.loads(lines[-1])["seconds"])
+
+
+def _run(command: list[str | Path], environment: dict[str, str]) -> tuple[str, str]:
+    """What a command prints; whatever it has started ends with it."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            return process.communicate(timeout=LIMIT_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -6,6 +6,7 @@ gets a virtual environment of its own in .venvs/, made once. A peer that fails i
 
 import argparse
 import datetime
+import json
 import platform
 import statistics
 import sys
@@ -19,6 +20,7 @@ from lesson import InputError
 from lesson.learn.data import load_dataset
 
 RESULTS = HERE.parent / "RESULTS.md"
+CHOICES = DATA / "choices.json"
 TITLE = "# Beside other frameworks"
 
 
@@ -47,9 +49,13 @@ class Table:
         self.failed: dict[str, str] = {}
         self.seconds: dict[str, list[float]] = {name: [] for name in names}
 
-    def choose(self) -> None:
-        """Try what a peer can be set to, once, and keep the fastest."""
+    def choose(self, before: dict[str, list[int]]) -> None:
+        """Try what a peer can be set to, once on a machine, and keep the fastest."""
         for name in self.seconds:
+            if name in before:
+                processes, threads = before[name]
+                self.choices[name] = processes, threads
+                continue
             tried = {}
             for choice in dict.fromkeys(PEERS[name].choices):
                 try:
@@ -131,9 +137,10 @@ def report(tables: list[Table], absent: list[str], repeats: int) -> str:
             "## What was set, and why",
             "",
             "Everybody has the same network, initial values of the same kind, images as 32-bit numbers in memory with "
-            "colours innermost (which convolutions like best), SGD without momentum, and no evaluation. Each recipe "
-            "checks the number of parameters and that the loss falls. Where processes or threads can be chosen, each "
-            "choice is tried at each workload before and the fastest is taken.",
+            "colours innermost (which convolutions like best; this project keeps bytes and scales them each time), SGD "
+            "without momentum, and no evaluation. Each recipe checks the number of parameters and that the loss falls. "
+            "Where processes or threads can be chosen, each choice is tried once at each workload and the fastest is "
+            "taken; .data/choices.json remembers it.",
             "",
             *(
                 f"- **{PEERS[name].title}** ({PEERS[name].package} {version_of(name)}). {PEERS[name].note}"
@@ -163,8 +170,11 @@ def main() -> None:
     there = export_data()
     absent = [name for name in chosen if WORKLOADS[name].dataset not in there]
     tables = [Table(name, names) for name in chosen if name not in absent]
+    choices = json.loads(CHOICES.read_text()) if CHOICES.exists() else {}
     for table in tables:
-        table.choose()
+        table.choose(choices.setdefault(table.workload, {}))
+        choices[table.workload] |= table.choices
+    CHOICES.write_text(json.dumps(choices, indent=1))
     for _ in range(arguments.repeats):
         for table in tables:
             table.repeat()

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch import multiprocessing as processes
 
 from lesson.errors import InputError, RunStoppedError
+from lesson.learn.process import settle_process
 from lesson.learn.reference import BLOCK, sum_by_blocks, train_client
 from lesson.learn.task import Job, Task, Work
 
@@ -78,7 +79,7 @@ class BatchedTrainer:
 def _work(task: Task, base: Tensor, models: Tensor, pipe: Connection) -> None:
     """Train what is asked for, until nobody asks any more. Ctrl-C is for whoever asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
+    settle_process()
     replica = task.replica()
     while True:
         try:

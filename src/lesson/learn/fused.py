@@ -45,7 +45,7 @@ class FusedTrainer:
         return total
 
     def _gradient(self, replica: Replica, work: Work, padded: Tensor) -> Tensor:
-        batch = self.task.batch(replica, work, padded, step=0)
+        batch = self.task.batch(replica, self.task.ids(work), padded, torch.zeros(len(work), dtype=torch.int64))
         scale = torch.from_numpy(work.weight * work.lr) / batch.counts
         weight = scale.repeat_interleave(batch.counts).to(torch.float32)
         losses = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels, reduction="none")

@@ -11,15 +11,20 @@ from lesson.learn.models import Replica
 from lesson.learn.task import Job, Task, Work, sent
 
 BLOCK = 64
+STEPS_AT_ONCE = 64
+"""Steps whose samples are gathered together."""
 
 
 def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tensor:
     """The model of a single client after its local steps of SGD, Eq. (12)."""
     replica.load(base.clone())
-    for step, padded in enumerate(task.minibatches(work, int(work.local_steps[0]))):
-        batch = task.batch(replica, work, padded, step)
-        loss = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels)
-        replica.descend(loss, float(work.lr[0]))
+    num_steps, (client, index) = int(work.local_steps[0]), task.ids(work)
+    samples = task.minibatches(work, num_steps)[:, 0]
+    for steps in torch.arange(num_steps, device=base.device).split(STEPS_AT_ONCE):
+        ids = client.expand(len(steps)), index.expand(len(steps))
+        for batch in task.batch(replica, ids, samples[steps], steps).split():
+            loss = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels)
+            replica.descend(loss, float(work.lr[0]))
     return replica.vector()
 
 

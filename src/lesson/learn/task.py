@@ -37,6 +37,8 @@ class Work:
 
 Job = tuple[Tensor, Work]
 """A cohort: the model it started from, and its work."""
+Ids = tuple[Tensor, Tensor]
+"""Clients and the indices of their updates."""
 
 
 class Batch(NamedTuple):
@@ -47,7 +49,14 @@ class Batch(NamedTuple):
     kept: Tensor | None
     """Dropout factors, for a model that has such."""
     counts: Tensor
-    """How many samples each update has, (num_updates,)."""
+    """How many samples each minibatch has, (num_rows,)."""
+
+    def split(self) -> "list[Batch]":
+        """The minibatches one by one."""
+        sizes = self.counts.tolist()
+        parts = (self.images, self.labels) if self.kept is None else (self.images, self.labels, self.kept)
+        split = zip(*(part.split(sizes) for part in parts), self.counts, strict=True)
+        return [Batch(*one) if self.kept is not None else Batch(one[0], one[1], None, one[2]) for one in split]
 
 
 class Task:
@@ -73,19 +82,22 @@ class Task:
         """Samples of the first minibatches of some work, (num_steps, num_updates, batch_size); see `Sampler`."""
         return self.sampler.batches(*self.ids(work), num_steps)
 
-    def ids(self, work: Work) -> tuple[Tensor, Tensor]:
+    def ids(self, work: Work) -> Ids:
         """Client and update index of some work, on the device."""
         return sent(work.client, self.device), sent(work.index, self.device)
 
-    def batch(self, replica: Replica, work: Work, padded: Tensor, step: int) -> "Batch":
-        """The samples of one minibatch per update, (num_updates, batch_size), in a row, without the padding."""
+    def batch(self, replica: Replica, ids: Ids, padded: Tensor, step: Tensor) -> "Batch":
+        """The samples of minibatches, (num_rows, batch_size), in a row and without the padding.
+
+        `ids` and `step` tell of each row whose update it belongs to and which of its minibatches it is.
+        """
         there = padded != NO_SAMPLE
-        rows, columns = there.nonzero(as_tuple=True)
         samples = padded[there]
         kept = None
         if replica.num_dropout_units:
-            client, index = self.ids(work)
-            places = step * self.batch_size + columns
+            rows, columns = there.nonzero(as_tuple=True)
+            client, index = ids
+            places = step[rows] * self.batch_size + columns
             kept = draw_kept(self.seed, replica.num_dropout_units, client[rows], index[rows], places)
         return Batch(scaled(self.train_images[samples]), self.train_labels[samples], kept, there.sum(1))
 
