@@ -15,7 +15,6 @@ import time
 import torch
 
 from lesson.learn.build import build
-from lesson.learn.data import load_dataset
 from lesson.learn.process import settle_process
 from lesson.settings import make_settings
 
@@ -32,7 +31,7 @@ def row(num_clients: int, participation: int) -> None:
         "run": {"dataset": "cifar10", "rounds": 10**6, "device": DEVICE},
     }
     begin = time.perf_counter()
-    simulation, learner = build(make_settings(sections), dataset=load_dataset("cifar10"))
+    simulation, learner = build(make_settings(sections))
     made_s = time.perf_counter() - begin
 
     def rounds() -> tuple[float, float]:

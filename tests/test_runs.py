@@ -33,7 +33,7 @@ def settings(strategy: str = "lesson", **run: Any) -> Settings:
         {
             "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid"},
             "strategy": {"name": strategy},
-            "run": {"eval_every_s": 100.0, "rounds": 30} | run,
+            "run": {"eval_every_s": 100.0, "rounds": 30, "device": "cpu"} | run,
         }
     )
 

@@ -61,6 +61,19 @@ class RunFolder:
         elif self.path.exists() and any(self.path.glob("[!.]*")):
             raise InputError(f"{self.path} is not empty and holds no run; name another folder with --out")
 
+    def settled(self, settings: Settings) -> Settings:
+        """The settings with device and precision named: as this folder's run began, or what there is here."""
+        if not self.config.exists():
+            return on_device(settings)
+        begun = load_settings(str(self.config)).run
+        chosen = {
+            name: getattr(begun, name) for name in ("device", "precision") if getattr(settings.run, name) == "auto"
+        }
+        try:
+            return on_device(settings.model_copy(update={"run": settings.run.model_copy(update=chosen)}))
+        except InputError as error:
+            raise InputError(f"{self.path} holds a run that was begun on a GPU: {error}") from None
+
     def begin(self, settings: Settings) -> None:
         """Make the folder this run's own."""
         try:
@@ -170,10 +183,11 @@ def execute(
 
     `parts` go to `learn.build.build`: a data folder, the number of threads, a data set or a model of one's own.
     """
-    settings, folder = on_device(settings), RunFolder(path)
+    folder = RunFolder(path)
     folder.check(settings, resume)
     if (summary := folder.finished()) is not None:
         return summary
+    settings = folder.settled(settings)
     settle_process()
     begin = time.perf_counter()
     simulation, learner = build(settings, **parts)

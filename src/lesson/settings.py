@@ -35,8 +35,8 @@ class RunLimits(Checked):
     checkpoint_every_s: Positive = Field(20.0, description="seconds on the wall from one checkpoint to the next")
     trainer: Literal["auto", "reference", "fused", "batched"] = Field("auto", description="how cohorts are trained")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to train; auto takes a GPU where one is")
-    precision: Literal["tf32", "float32", "bfloat16"] = Field(
-        "tf32", description="how a GPU multiplies; a CPU always does so in float32"
+    precision: Literal["auto", "tf32", "float32", "bfloat16"] = Field(
+        "auto", description="how products are computed; auto: tf32 on a GPU, float32 on a CPU, which knows no other"
     )
 
     @model_validator(mode="after")
@@ -64,10 +64,10 @@ class Settings(Checked):
     def gives_the_same(self, other: "Settings") -> bool:
         """Whether runs of both give the same: all but how often a checkpoint is made is equal.
 
-        Where these settings leave the device open, the other's may be any.
+        What these settings leave open, device or precision, the other's may have settled.
         """
         ours, theirs = self.to_sections(), other.to_sections()
-        free = ["checkpoint_every_s", *(["device", "precision"] if self.run.device == "auto" else [])]
+        free = ["checkpoint_every_s", *(name for name in ("device", "precision") if ours["run"][name] == "auto")]
         return ours | {"run": ours["run"] | {name: theirs["run"][name] for name in free}} == theirs
 
 

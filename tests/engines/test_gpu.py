@@ -15,6 +15,7 @@ SERVICE = """#!{python}
 import os, pathlib, sys, time
 folder = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
 log = pathlib.Path({log!r})
+sys.stdin = None if sys.argv[1:] else sys.stdin
 if sys.argv[1:] == ["-f"]:
     log.write_text(f"begun {{os.getpid()}}\\n")
     if {works}:
@@ -32,7 +33,6 @@ else:
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(gpu.PIPE, raising=False)
     monkeypatch.setattr(gpu, "SYSTEM_PIPE", tmp_path / "none")
-    monkeypatch.setattr(gpu, "START_S", 1.0)
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path / "log"
 
@@ -60,8 +60,9 @@ def test_without_the_service_processes_take_turns(log: Path) -> None:
         assert gpu.PIPE not in os.environ
 
 
-def test_a_service_that_does_not_answer_is_ended(log: Path) -> None:
+def test_a_service_that_does_not_answer_is_ended(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(log, works=False)
+    monkeypatch.setattr(gpu, "START_S", 2.0)
     with gpu.shared_gpu() as shared:
         assert not shared
         assert gpu.PIPE not in os.environ

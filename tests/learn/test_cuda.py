@@ -1,5 +1,6 @@
 """The GPU draws the same samples and gives the CPU reference's models. Skipped where there is no GPU."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import torch
 from small import TinyNet, cohort, tiny_data
 from test_trainers import colours, make_work
 
-from lesson import Lesson, Scenario, Simulation, draw_fleet
+from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
+from lesson.errors import RunStoppedError
 from lesson.learn import counters, dropout
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
@@ -20,6 +22,7 @@ from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, make_task
 from lesson.runs import execute
 from lesson.settings import make_settings
+from lesson.study import compare
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
@@ -53,7 +56,7 @@ NAMES = ["mnist", "cifar10", "tiny", "short", "pool"]
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_samples_are_drawn(name: str, epochs: int) -> None:
     cpu, cuda = tasks(name, local_epochs=epochs)
-    work = make_work(8)
+    work = make_work(8, steps=7)
     assert torch.equal(cuda.minibatches(work, 7).cpu(), cpu.minibatches(work, 7))
 
 
@@ -88,7 +91,7 @@ def test_a_cohort_agrees_with_the_reference(name: str, num: int, trainer: Any, s
 
 
 def test_cohorts_of_any_size_together() -> None:
-    """Two chunks, equal sizes, and one: all at once, each as alone."""
+    """Three chunks, equal sizes, and one: all at once, each as alone."""
     cpu, cuda = tasks("pool", batch_size=40)
     trainer, base = gpu(cuda).trainer("fused"), cpu.initial_vector()
     jobs = [(base + 0.01 * place, make_work(num)) for place, num in enumerate((130, 7, 7, 1))]
@@ -108,33 +111,38 @@ def rounds(task: Task, backend: Backend, count: int, trainer: Any = "auto") -> t
     return simulation, learner
 
 
+@pytest.mark.parametrize("trainer", ["fused", "batched"])
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_twenty_rounds_agree_with_the_reference(name: str) -> None:
+def test_twenty_rounds_agree_with_the_reference(name: str, trainer: str) -> None:
     cpu, cuda = tasks(name)
     plain, expected = rounds(cpu, CpuBackend(cpu), 20, "reference")
-    fast, given = rounds(cuda, gpu(cuda), 20)
+    fast, given = rounds(cuda, gpu(cuda), 20, trainer)
     assert fast.version == plain.version
     assert given.versions.keys() == expected.versions.keys()
     for version, vector in expected.versions.items():
-        difference = (given.versions[version].cpu() - vector).norm() / vector.norm()
-        assert difference < 1e-4
+        difference = (given.versions[version].cpu() - vector).norm() / (vector - cpu.initial_vector()).norm()
+        assert difference < 0.01
     ours, theirs = given.score(fast.version), expected.score(plain.version)
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
     assert ours.accuracy == pytest.approx(theirs.accuracy, abs=0.005)
 
 
-def test_the_round_loop_never_waits_for_the_gpu() -> None:
+@pytest.mark.parametrize("trainer", ["fused", "batched"])
+def test_the_round_loop_never_waits_for_the_gpu(trainer: str) -> None:
     _, cuda = tasks("mnist")
-    simulation, learner = rounds(cuda, gpu(cuda), 12)
+    simulation, learner = rounds(cuda, gpu(cuda), 24, trainer)
+    learner.score(simulation.version)
     with pytest.warns(UserWarning, match="prototype"):
         torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(12):
             simulation.step()
+        pending = learner.begin_score(simulation.version)
         with pytest.raises(RuntimeError, match="synchroniz"):
-            learner.score(simulation.version)
+            learner.versions[simulation.version].cpu()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert pending.result() == learner.score(simulation.version)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
@@ -167,8 +175,6 @@ def test_a_run_has_the_same_bits_twice_and_after_a_stop(tmp_path: Path) -> None:
 
 
 def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
-    from lesson.errors import RunStoppedError
-
     _, cuda = tasks("tiny")
     learner = Learner(cuda, 1e30, np.inf, gpu(cuda))
     simulation = Simulation(Lesson(np.inf), draw_fleet(Scenario(), 8), learner=learner)
@@ -176,3 +182,34 @@ def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
         simulation.step()
     with pytest.raises(RunStoppedError, match="no longer finite"):
         learner.score(simulation.version)
+
+
+def test_run_after_run_in_one_process_has_the_bits_of_each_alone(tmp_path: Path) -> None:
+    """Graphs of ended runs are gone before they can spoil those of later ones, whenever rubbish is collected."""
+    settings = make_settings({"run": {"rounds": 30, "eval_every_s": 100.0, "device": "cuda"}})
+    for number in range(4):
+        execute(settings, tmp_path / str(number), progress=lambda line: gc.collect() if line["round"] == 15 else None)
+    held = torch.cuda.memory_allocated()
+    execute(settings, tmp_path / "last")
+    assert torch.cuda.memory_allocated() <= held
+    models = {path.read_bytes() for path in tmp_path.glob("*/model.safetensors")}
+    assert len(models) == 1
+
+
+def test_runs_that_share_the_gpu_have_the_bits_of_each_alone(tmp_path: Path) -> None:
+    settings = make_settings({"run": {"rounds": 60, "eval_every_s": 100.0, "device": "cuda"}})
+    compare(settings, ["lesson", "fedavg"], 2, tmp_path / "alone")
+    compare(settings, ["lesson", "fedavg"], 2, tmp_path / "together", num_processes=4)
+    for path in (tmp_path / "alone").glob("*/model.safetensors"):
+        assert path.read_bytes() == (tmp_path / "together" / path.parent.name / path.name).read_bytes()
+
+
+def test_a_model_that_cannot_be_recorded_is_told() -> None:
+    class Asks(TinyNet):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            assert images.sum().item() >= 0
+            return super().forward(images)
+
+    cuda = make_task(Scenario(split="iid", batch_size=5), tiny_data(), 8, 0, Asks, "cuda")
+    with pytest.raises(InputError, match=r"model cannot be recorded as a CUDA graph: .*; take device cpu"):
+        cohort(gpu(cuda).trainer("fused"), cuda.initial_vector(), make_work(4))

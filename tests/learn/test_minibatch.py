@@ -12,7 +12,9 @@ def sampler(sizes: list[int], batch_size: int, epochs: bool = False, seed: int =
 
 
 def batches(draws: Sampler, clients: list[int], index: list[int], step: int) -> np.ndarray:
-    drawn: np.ndarray = draws.batches(torch.tensor(clients), torch.tensor(index), step + 1)[step].numpy()
+    drawn: np.ndarray = draws.batches(torch.tensor(clients), torch.tensor(index), step + 1, num_passes=step + 1)[
+        step
+    ].numpy()
     return drawn
 
 

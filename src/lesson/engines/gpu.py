@@ -5,10 +5,8 @@ side; it comes with the driver, needs no rights, and is started here for as long
 """
 
 import contextlib
-import ctypes
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -18,7 +16,8 @@ from pathlib import Path
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 SYSTEM_PIPE = Path("/tmp/nvidia-mps/control")
 START_S, END_S = 5.0, 10.0
-_PR_SET_PDEATHSIG = 1
+# The service, until nobody holds the other end of its input any more: not even a kill leaves it behind.
+_KEEP = '"$0" -f & read end; echo quit | "$0"; wait'
 
 
 @contextlib.contextmanager
@@ -33,40 +32,39 @@ def shared_gpu() -> Iterator[bool]:
         return
     with tempfile.TemporaryDirectory(prefix="lesson-mps-") as folder:
         names = {PIPE: folder, LOG: folder}
-        daemon = subprocess.Popen(
-            [command, "-f"], env=os.environ | names, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            preexec_fn=_end_with_parent, start_new_session=True,
-        )  # fmt: skip
-        shared = _answers(daemon, Path(folder))
-        if shared:
-            os.environ.update(names)
+        keeper = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEP, command],
+            env=os.environ | names,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for whoever needs it
+        )
         try:
+            shared = _answers(keeper, Path(folder))
+            os.environ.update(names if shared else {})
             yield shared
         finally:
             for name in names:
                 os.environ.pop(name, None)
-            _end(command, daemon, os.environ | names)
+            _end(keeper)
 
 
-def _answers(daemon: "subprocess.Popen[bytes]", folder: Path) -> bool:
+def _answers(keeper: "subprocess.Popen[bytes]", folder: Path) -> bool:
     """Whether the service is ready, within a few seconds."""
     until = time.monotonic() + START_S
-    while time.monotonic() < until and daemon.poll() is None:
+    while time.monotonic() < until and keeper.poll() is None:
         if (folder / "control").exists():
             return True
         time.sleep(0.05)
     return False
 
 
-def _end(command: str, daemon: "subprocess.Popen[bytes]", environment: dict[str, str]) -> None:
-    with contextlib.suppress(subprocess.SubprocessError, OSError):
-        subprocess.run([command], input=b"quit\n", env=environment, capture_output=True, timeout=END_S)
-        daemon.wait(END_S)
-    if daemon.poll() is None:
-        daemon.kill()
-        daemon.wait()
-
-
-def _end_with_parent() -> None:
-    """Have the kernel end this process when whoever started it is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _end(keeper: "subprocess.Popen[bytes]") -> None:
+    assert keeper.stdin is not None
+    keeper.stdin.close()
+    try:
+        keeper.wait(END_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(keeper.pid, 9)
+        keeper.wait()

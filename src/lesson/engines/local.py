@@ -15,12 +15,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from lesson.engines.gpu import shared_gpu
-from lesson.engines.trial import MAX_RESTARTS, Event, Line, execute_trial, killed
-from lesson.learn.backend import on_device
+from lesson.engines.trial import FORESEEN, MAX_RESTARTS, Event, Line, ended, execute_trial, killed
+from lesson.runs import RunFolder
 from lesson.settings import Settings
 
 TELL_EVERY_S = 0.2
 MAX_ON_GPU = 8
+END_S = 60.0
 ENDED: Line = {"ended": True}
 
 
@@ -34,9 +35,10 @@ class LocalEngine:
 
     def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
         """What happens to each run; see `Engine`."""
-        on_gpu = any(on_device(settings).run.device == "cuda" for settings in plan.values())
-        with shared_gpu() if on_gpu else contextlib.nullcontext():
-            workers = _Workers(self, plan, MAX_ON_GPU if on_gpu else len(plan))
+        settled = {path: RunFolder(path).settled(settings) for path, settings in plan.items()}
+        on_gpu = any(settings.run.device == "cuda" for settings in settled.values())
+        with shared_gpu() if on_gpu and len(plan) > 1 else contextlib.nullcontext():
+            workers = _Workers(self, settled, MAX_ON_GPU if on_gpu else len(plan))
             try:
                 yield from workers.follow()
             finally:
@@ -65,7 +67,7 @@ class _Workers:
                 if line is ENDED:
                     line = self._replace(worker)
                 elif "done" in line or "error" in line:
-                    self._next(worker)
+                    self._next(worker, fit=line.get("kind") in (None, *FORESEEN))
                 yield path, line
 
     def close(self) -> None:
@@ -73,6 +75,8 @@ class _Workers:
         for worker in self._busy.values():
             worker.interrupt()
         for worker in [*self._busy.values(), *self._dismissed]:
+            worker.process.join(END_S)
+            worker.process.kill()
             worker.process.join()
 
     def _start(self, path: Path, settings: Settings) -> None:
@@ -81,13 +85,16 @@ class _Workers:
         self._busy[worker.pipe] = worker
         worker.give(path, settings)
 
-    def _next(self, worker: "_Worker") -> None:
-        if self._waiting:
+    def _next(self, worker: "_Worker", fit: bool) -> None:
+        """Give a process its next run; one in which something unforeseen went wrong is not trusted with another."""
+        if self._waiting and fit:
             worker.give(*self._waiting.popleft())
-        else:
-            del self._busy[worker.pipe]
-            worker.pipe.close()
-            self._dismissed.append(worker)
+            return
+        del self._busy[worker.pipe]
+        worker.pipe.close()
+        self._dismissed.append(worker)
+        if self._waiting:
+            self._start(*self._waiting.popleft())
 
     def _replace(self, worker: "_Worker") -> Line:
         """What to tell about the run of a process that has ended; another takes its place."""
@@ -101,7 +108,7 @@ class _Workers:
             return {"killed": times}
         if self._waiting:
             self._start(*self._waiting.popleft())
-        return killed(times, f"signal {-status}" if status < 0 else f"it ended with status {status}")
+        return killed(times, f"signal {-status}") if status < 0 else ended(f"status {status}")
 
 
 class _Worker:
@@ -114,11 +121,11 @@ class _Worker:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads))
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C waits until it is ready for it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C waits till it is ready
         try:
             self.process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
 
     def give(self, path: Path, settings: Settings) -> None:

@@ -37,6 +37,7 @@ class RayEngine:
 
     def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
         """What happens to each run; see `Engine`."""
+        plan = {path: self._placed(settings) for path, settings in plan.items()}
         with self._connected() as ray:
             share: dict[str, Any] = {"num_cpus": self.cpus_per_trial, "num_gpus": self.gpus_per_trial}
             # Ray would do a lost task again by itself, but without end where memory ran out.
@@ -66,6 +67,14 @@ class RayEngine:
                 if going:
                     ray.wait(list(going), num_returns=len(going), timeout=END_S)
                 raise
+
+    def _placed(self, settings: Settings) -> Settings:
+        """Without a share of a GPU a run trains on the CPU: some versions of Ray hide GPUs from it, others do not."""
+        if self.gpus_per_trial or settings.run.device == "cpu":
+            return settings
+        if settings.run.device == "cuda":
+            raise InputError("gpus_per_trial must be > 0 for device cuda, got 0")
+        return settings.model_copy(update={"run": settings.run.model_copy(update={"device": "cpu"})})
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[ModuleType]:

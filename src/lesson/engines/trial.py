@@ -10,6 +10,7 @@ from lesson.runs import Progress, execute
 from lesson.settings import Settings
 
 MAX_RESTARTS = 3
+FORESEEN = (InputError.__name__, RunStoppedError.__name__)
 
 Line = dict[str, Any]
 Event = tuple[Path, Line]
@@ -45,6 +46,11 @@ def describe(error: Exception) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
     return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+
+
+def ended(how: str) -> Line:
+    """The last line of a run whose process has gone by itself."""
+    return {"error": f"its process has ended with {how}", "kind": RunStoppedError.__name__}
 
 
 def killed(times: int, how: str) -> Line:

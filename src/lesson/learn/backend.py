@@ -8,8 +8,8 @@ from torch import Tensor
 
 from lesson.errors import InputError
 from lesson.learn.evaluate import PendingScore
-from lesson.learn.task import Job, Task
-from lesson.settings import RunLimits, Settings
+from lesson.learn.task import Job
+from lesson.settings import Settings
 
 TrainerName = Literal["reference", "fused", "batched"]
 
@@ -18,7 +18,7 @@ class Trainer(Protocol):
     """A way to train cohorts."""
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The weighted sum of the models of each cohort."""
+        """The weighted sum of the models of each cohort, good until cohorts are trained again."""
         ...
 
     def close(self) -> None:
@@ -43,7 +43,7 @@ class Backend(Protocol):
 
 
 def on_device(settings: Settings) -> Settings:
-    """The settings with the device named: a GPU for "auto" where there is one and the trainer can use it."""
+    """The settings with device and precision named: a GPU for "auto" where there is one the trainer can use."""
     limits = settings.run
     if limits.device == "cuda" and limits.trainer == "reference":
         raise InputError("trainer must be auto, fused or batched on a GPU, got 'reference'; take device cpu")
@@ -52,16 +52,9 @@ def on_device(settings: Settings) -> Settings:
     gpu = limits.device == "cuda" or (
         limits.device == "auto" and limits.trainer != "reference" and torch.cuda.is_available()
     )
-    here = {"device": "cuda"} if gpu else {"device": "cpu", "precision": "float32"}
+    usual = "tf32" if gpu else "float32"
+    precision = usual if limits.precision == "auto" else limits.precision
+    if not gpu and precision != "float32":
+        raise InputError(f"precision must be auto or float32 on a CPU, got '{precision}'")
+    here = {"device": "cuda" if gpu else "cpu", "precision": precision}
     return settings.model_copy(update={"run": limits.model_copy(update=here)})
-
-
-def make_backend(task: Task, limits: RunLimits, num_threads: int | None = None) -> Backend:
-    """The backend of the device the task's data is on."""
-    if task.device == "cpu":
-        from lesson.learn.cpu import CpuBackend
-
-        return CpuBackend(task, num_threads)
-    from lesson.learn.cuda.backend import CudaBackend
-
-    return CudaBackend(task, limits.precision)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from lesson.errors import InputError
 from lesson.fleet import Fleet, draw_fleet
-from lesson.learn.backend import make_backend, on_device
+from lesson.learn.backend import Backend, on_device
+from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
 from lesson.learn.models import FACTORIES, ModelFactory
@@ -31,9 +32,18 @@ def build(
     scenario, seed = settings.scenario, settings.run.seed
     task = make_task(scenario, data, scenario.num_clients, seed, model, settings.run.device)
     strategy = make_strategy(settings.strategy.name, scenario.deadline_s, settings.strategy.options)
-    backend = make_backend(task, settings.run, num_threads)
+    backend = _backend(task, settings, num_threads)
     learner = Learner(task, scenario.learning_rate, scenario.lr_cap, backend, settings.run.trainer)
     return Simulation(strategy, _fleet(settings, task), learner=learner, seed=seed), learner
+
+
+def _backend(task: Task, settings: Settings, num_threads: int | None) -> Backend:
+    """What trains on the device the task's data is on."""
+    if task.device == "cpu":
+        return CpuBackend(task, num_threads)
+    from lesson.learn.cuda.backend import CudaBackend
+
+    return CudaBackend(task, settings.run.precision)  # type: ignore[arg-type]  # `on_device` has settled it
 
 
 # Runs that follow each other in one process mostly learn from the same data.

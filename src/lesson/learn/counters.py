@@ -5,6 +5,7 @@ else trains, where, or in which order.
 """
 
 import hashlib
+import subprocess
 from functools import cache
 from types import ModuleType
 
@@ -58,11 +59,11 @@ def words(key: Key, count: int, *ids: Tensor) -> Tensor:
 
 @cache
 def gpu_kernels() -> ModuleType | None:
-    """The same draws in one kernel each; None where Triton or the compiler it needs is not there."""
+    """The same draws in one kernel each, and faster layers; None where Triton or the compiler it needs is not there."""
     try:
-        from lesson.learn import kernels
+        from lesson.learn.cuda import kernels
 
-        kernels.words((0, 0), 4, torch.zeros(1, dtype=torch.int64, device="cuda"))
-    except Exception:  # whatever a half-installed tool chain does; plain tensor operations give the same bits
+        kernels.check()
+    except (ImportError, OSError, RuntimeError, subprocess.SubprocessError):
         return None
     return kernels

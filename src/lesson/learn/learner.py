@@ -66,7 +66,10 @@ class Learner:
 
     def state(self) -> dict[str, npt.NDArray[np.float32]]:
         """The versions in use by number, for `restore`."""
-        return {str(version): vector.cpu().numpy() for version, vector in self.versions.items()}
+        vectors = {str(version): vector.cpu().numpy() for version, vector in self.versions.items()}
+        if not all(np.isfinite(vector).all() for vector in vectors.values()):
+            raise RunStoppedError(f"the model is no longer finite {self._newest_cohort}")
+        return vectors
 
     def restore(self, state: dict[str, npt.NDArray[np.float32]]) -> None:
         """Go on from what `state` returned."""

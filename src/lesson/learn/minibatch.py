@@ -16,16 +16,24 @@ class Sampler:
         self.batch_size, self.epochs = batch_size, epochs
         self._step_key, self._epoch_key = key(seed, "minibatch"), key(seed, "epoch")
         self._sizes = torch.tensor(holdings.num_samples, device=device)
-        self._longest, self._shortest = int(holdings.num_samples.max()), int(holdings.num_samples.min())
+        self._longest = int(holdings.num_samples.max())
         self._samples_at = holdings.lookup(device)
         self._turns = torch.arange(batch_size, device=device)
 
-    def batches(self, clients: Tensor, index: Tensor, num_steps: int) -> Tensor:
+    def batches(
+        self, clients: Tensor, index: Tensor, num_steps: int, longest: int | None = None, num_passes: int = 1
+    ) -> Tensor:
         """Samples of each client's first minibatches, (num_steps, num_clients, batch_size); short ones end with
-        NO_SAMPLE."""
+        NO_SAMPLE.
+
+        `longest` is the most samples one of these clients has, `num_passes` the most passes one of them makes; what is
+        drawn for steps beyond them means nothing.
+        """
         sizes = self._sizes[clients]
-        draw = self._passes if self.epochs else self._draws
-        positions = draw(clients, index, num_steps, sizes)
+        if self.epochs:
+            positions = self._passes(clients, index, num_steps, sizes, longest or self._longest, num_passes)
+        else:
+            positions = self._draws(clients, index, num_steps, sizes)
         samples = self._samples_at(clients[None, :, None], positions.clamp(min=0))
         return torch.where(positions == NO_SAMPLE, NO_SAMPLE, samples)
 
@@ -53,15 +61,13 @@ class Sampler:
             before, reach = before.gather(-1, before), 2 * reach
         return torch.where(turns < batch[:, None], torch.where(repeated, bounds, drawn), NO_SAMPLE)
 
-    def _passes(self, clients: Tensor, index: Tensor, num_steps: int, sizes: Tensor) -> Tensor:
+    def _passes(
+        self, clients: Tensor, index: Tensor, num_steps: int, sizes: Tensor, longest: int, num_passes: int
+    ) -> Tensor:
         """The cuts of each client's shuffled data; every pass is shuffled anew."""
         per_epoch = -(-sizes // self.batch_size)
         steps = torch.arange(num_steps, device=clients.device)[:, None]
-        epoch, cut = steps // per_epoch, steps % per_epoch
-        longest, shortest = self._longest, self._shortest
-        if not sizes.is_cuda:  # whom asking would make us wait
-            longest, shortest = int(sizes.max()), int(sizes.min())
-        num_passes = -(-num_steps // -(-shortest // self.batch_size))
+        epoch, cut = (steps // per_epoch).clamp(max=num_passes - 1), steps % per_epoch
         passes = torch.arange(num_passes, device=clients.device)[:, None]
         random = words(self._epoch_key, longest, *torch.broadcast_tensors(passes, index, clients))
         beyond = torch.arange(longest, device=clients.device) >= sizes[:, None]

@@ -41,7 +41,7 @@ class Partition:
 
     def lookup(self, device: str) -> Lookup:
         """A function on a device: the samples at these positions among those of these clients."""
-        return _StoredLookup(torch.tensor(self.samples, device=device), torch.tensor(self.offsets, device=device))
+        return _StoredLookup(torch.as_tensor(self.samples, device=device), torch.as_tensor(self.offsets, device=device))
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,7 @@ class Pool:
     def lookup(self, device: str) -> Lookup:
         """A function on a device: the samples at these positions among those of these clients."""
         arrays = (self.thresholds, self.members, self.starts[:-1], np.diff(self.starts))
-        return _PoolLookup(self.secret, *(torch.tensor(array, device=device) for array in arrays))
+        return _PoolLookup(self.secret, *(torch.as_tensor(array, device=device) for array in arrays))
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,9 +54,8 @@ class Batch(NamedTuple):
     def split(self) -> "list[Batch]":
         """The minibatches one by one."""
         sizes = self.counts.tolist()
-        parts = (self.images, self.labels) if self.kept is None else (self.images, self.labels, self.kept)
-        split = zip(*(part.split(sizes) for part in parts), self.counts, strict=True)
-        return [Batch(*one) if self.kept is not None else Batch(one[0], one[1], None, one[2]) for one in split]
+        kept = [None] * len(sizes) if self.kept is None else self.kept.split(sizes)
+        return list(map(Batch, self.images.split(sizes), self.labels.split(sizes), kept, self.counts))
 
 
 class Task:
@@ -80,7 +79,9 @@ class Task:
 
     def minibatches(self, work: Work, num_steps: int) -> Tensor:
         """Samples of the first minibatches of some work, (num_steps, num_updates, batch_size); see `Sampler`."""
-        return self.sampler.batches(*self.ids(work), num_steps)
+        sizes = self.holdings.num_samples[work.client]
+        num_passes = -(-work.local_steps // -(-sizes // self.batch_size))
+        return self.sampler.batches(*self.ids(work), num_steps, int(sizes.max()), int(num_passes.max()))
 
     def ids(self, work: Work) -> Ids:
         """Client and update index of some work, on the device."""

@@ -6,8 +6,8 @@ client is due at the first round end by which it was expected, for tier j that i
 stay; an early reply waits, a late one is taken when it comes or dropped. All due are merged by their data, Eq. (10).
 
 If everybody starts together in tier 1, the round closes at the last arrival: τ → ∞ is FedAvg in model and in time.
-With `participation`, at most so many clients of a tier, drawn anew each time, start when its slot begins (not in the
-paper): a round's work then does not grow with the fleet.
+With `participation`, at most so many clients of a tier (as first estimated), drawn anew each time, start when its slot
+begins (not in the paper): a round's work then does not grow with the fleet.
 """
 
 from dataclasses import dataclass, field

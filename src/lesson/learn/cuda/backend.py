@@ -1,7 +1,5 @@
 """Training and evaluation on a GPU."""
 
-from functools import cached_property
-
 from torch import Tensor
 
 from lesson.learn.backend import Trainer, TrainerName
@@ -18,6 +16,7 @@ class CudaBackend:
 
     def __init__(self, task: Task, precision: Precision) -> None:
         self._task, self._precision = task, precision
+        self._scorer: CudaScorer | None = None
 
     def trainer(self, name: TrainerName) -> Trainer:
         """A new trainer."""
@@ -26,11 +25,11 @@ class CudaBackend:
 
     def begin_score(self, vector: Tensor) -> PendingScore:
         """How good the model with these parameters is on the test images."""
+        if self._scorer is None:
+            self._scorer = CudaScorer(self._task, self._precision)
         return self._scorer.begin(vector)
 
     def close(self) -> None:
-        """Graphs go with whoever holds them."""
-
-    @cached_property
-    def _scorer(self) -> CudaScorer:
-        return CudaScorer(self._task, self._precision)
+        """Let the scorer go."""
+        if self._scorer is not None:
+            self._scorer.close()

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
-from lesson.learn.dropout import draw_kept
 from lesson.learn.minibatch import NO_SAMPLE
 from lesson.learn.reference import BLOCK, sum_by_blocks
-from lesson.learn.task import Job, Task, Work, scaled, sent
+from lesson.learn.task import Job, Task, Work, sent
 
 
 class CudaBatchedTrainer:
@@ -32,7 +32,9 @@ class CudaBatchedTrainer:
         self._client, self._index, self._num_steps = torch.zeros(3, BLOCK, dtype=torch.int64, device=device)
         self._lr = torch.zeros(BLOCK, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
+        self._columns = torch.arange(task.batch_size, device=device)
         self._graphs: dict[int, Graph[None]] = {}
+        self._pool = torch.cuda.graph_pool_handle()
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
         """The weighted sum of the models of each cohort."""
@@ -43,6 +45,8 @@ class CudaBatchedTrainer:
 
     def close(self) -> None:
         """Let the graphs go."""
+        for graph in self._graphs.values():
+            graph.close()
         self._graphs.clear()
 
     def _train(self, base: Tensor, work: Work) -> Tensor:
@@ -63,7 +67,7 @@ class CudaBatchedTrainer:
     def _graph(self, size: int) -> Graph[None]:
         if size not in self._graphs:
             before = self._models.clone()  # recording takes steps, too
-            self._graphs[size] = Graph(lambda: self._take_step(size), self._precision)
+            self._graphs[size] = Graph(partial(self._take_step, size), self._precision, self._pool)
             self._models.copy_(before)
         return self._graphs[size]
 
@@ -73,18 +77,11 @@ class CudaBatchedTrainer:
         padded = self._samples[:size]
         there = (padded != NO_SAMPLE) & (self._step < self._num_steps[:size, None])
         weight = (there / there.sum(1, keepdim=True).clamp(min=1)).to(torch.float32)
-        samples, kept = padded.clamp(min=0).flatten(), None
-        if replica.num_dropout_units:
-            places = self._step * task.batch_size + torch.arange(task.batch_size, device=task.device)
-            ids = torch.broadcast_tensors(self._client[:size, None], self._index[:size, None], places)
-            kept = draw_kept(task.seed, replica.num_dropout_units, *(part.flatten() for part in ids)).unflatten(
-                0, shape
-            )
-        images = scaled(task.train_images[samples]).unflatten(0, shape)
-        labels = task.train_labels[samples].unflatten(0, shape)
+        ids = self._client[:size], self._index[:size]
+        batch = gathered(task, replica, ids, padded, self._step * task.batch_size + self._columns)
+        images, labels, *kept = (part.unflatten(0, shape) for part in batch if part is not None)
         parameters = replica.named_views(self._models[:size])
-        inputs = (images, labels, weight) if kept is None else (images, labels, weight, kept)
-        for name, gradient in vmap(grad(self._loss))(parameters, *inputs).items():
+        for name, gradient in vmap(grad(self._loss))(parameters, images, labels, weight, *kept).items():
             lr = self._lr[:size].view(-1, *[1] * (gradient.dim() - 1))
             parameters[name].addcmul_(gradient, lr, value=-1)
 

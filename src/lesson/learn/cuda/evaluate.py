@@ -20,10 +20,11 @@ class CudaScorer:
         self._task, self._replica = task, task.replica()
         self._vector = task.initial_vector()
         self._graph = Graph(self._sums, precision)
+        self._stream = torch.cuda.Stream()
 
     def begin(self, vector: Tensor) -> "_OnItsWay":
         """Score the model with these parameters beside whatever else the GPU does."""
-        stream, sums = self._graph.stream, torch.empty(2, dtype=torch.float64, pin_memory=True)
+        stream, sums = self._stream, torch.empty(2, dtype=torch.float64, pin_memory=True)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             self._vector.copy_(vector)
@@ -32,9 +33,13 @@ class CudaScorer:
             sums.copy_(self._graph.out, non_blocking=True)
             return _OnItsWay(sums, len(self._task.test_labels), stream.record_event())
 
+    def close(self) -> None:
+        """Let the graph go."""
+        self._graph.close()
+
     @torch.no_grad()
     def _sums(self) -> Tensor:
-        """How many are right, and the sum of the losses, (2,)."""
+        """How many are right, and the sum of the losses, (2,); that of a model that is not finite is none."""
         self._replica.load(self._vector)
         sums = torch.zeros(2, dtype=torch.float64, device=self._vector.device)
         chunks = zip(
@@ -44,6 +49,7 @@ class CudaScorer:
             logits = self._replica.logits(scaled(images)).float()
             sums[0] += (logits.argmax(1) == labels).sum()
             sums[1] += functional.cross_entropy(logits, labels, reduction="sum")
+        sums[1] = torch.where(self._vector.isfinite().all(), sums[1], torch.nan)
         return sums
 
 

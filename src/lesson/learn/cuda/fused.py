@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
-from lesson.learn.dropout import draw_kept
 from lesson.learn.minibatch import NO_SAMPLE
-from lesson.learn.task import Job, Task, Work, scaled
+from lesson.learn.task import Job, Task, Work
 
 CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS, NUM_LETTERS = 2000, 64, 8, 64
 
@@ -53,6 +53,8 @@ class CudaFusedTrainer:
 
     def close(self) -> None:
         """Let the graphs go."""
+        for step in self._steps.values():
+            step.graph.close()
         self._steps.clear()
 
     def _cohort(self, step: "_FusedStep", base: Tensor, work: Work) -> Tensor:
@@ -66,12 +68,13 @@ class CudaFusedTrainer:
 
     def _step(self, size: int, number: int) -> "_FusedStep":
         """The graph for so many clients; another one for each cohort of the same size that runs beside it."""
-        if (size, number) not in self._steps:
+        step = self._steps.pop((size, number), None)
+        if step is None:
             if len(self._steps) == MAX_GRAPHS:
-                torch.cuda.synchronize()
-                del self._steps[next(iter(self._steps))]
-            self._steps[size, number] = _FusedStep(self.task, size, self._precision)
-        return self._steps[size, number]
+                self._steps.pop(next(iter(self._steps))).graph.close()  # the one that has not been used for longest
+            step = _FusedStep(self.task, size, self._precision)
+        self._steps[size, number] = step
+        return step
 
 
 class _FusedStep:
@@ -82,15 +85,15 @@ class _FusedStep:
         self._base = task.initial_vector()
         self._numbers = torch.zeros(4, num_clients, dtype=torch.int64, device=task.device)
         self._columns = torch.arange(task.batch_size, device=task.device)
-        self._graph = Graph(self._sum, precision)
+        self.graph = Graph(self._sum, precision)
         self._letters = cycle([_Letter(self._numbers.shape) for _ in range(NUM_LETTERS)])
 
     def run(self, base: Tensor, work: Work) -> Tensor:
         """The weighted sum of the models, good until the next run."""
         self._base.copy_(base)
         next(self._letters).send(work, self._numbers)
-        self._graph.replay()
-        return self._graph.out
+        self.graph.replay()
+        return self.graph.out
 
     def _sum(self) -> Tensor:
         task, replica = self._task, self._replica
@@ -99,13 +102,9 @@ class _FusedStep:
         (padded,) = task.sampler.batches(client, index, 1)
         there = padded != NO_SAMPLE
         weight = torch.where(there, (scale / there.sum(1))[:, None], 0.0).to(torch.float32).flatten()
-        samples, kept = padded.clamp(min=0).flatten(), None
-        if replica.num_dropout_units:
-            ids = torch.broadcast_tensors(client[:, None], index[:, None], self._columns)
-            kept = draw_kept(task.seed, replica.num_dropout_units, *(part.flatten() for part in ids))
+        images, labels, kept = gathered(task, replica, (client, index), padded, self._columns)
         replica.load(self._base)
-        logits = replica.logits(scaled(task.train_images[samples]), kept)
-        losses = functional.cross_entropy(logits.float(), task.train_labels[samples], reduction="none")
+        losses = functional.cross_entropy(replica.logits(images, kept).float(), labels, reduction="none")
         moved: Tensor = self._base * weights[0].to(torch.float32) - replica.gradient(losses @ weight)
         return moved
 

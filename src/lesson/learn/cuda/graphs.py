@@ -1,43 +1,60 @@
 """Computations on fixed tensors, recorded once as a CUDA graph and replayed: no launch overhead, no waiting."""
 
 import contextlib
-import threading
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
+from lesson.errors import InputError
+
 Precision = Literal["tf32", "float32", "bfloat16"]
 Result = TypeVar("Result")
-_recording = threading.Lock()
 
 
 class Graph(Generic[Result]):
-    """A recorded computation with a stream of its own, so that several can run side by side."""
+    """A recorded computation. Those that never run side by side may share the memory of a pool."""
 
-    def __init__(self, body: Callable[[], Result], precision: Precision) -> None:
-        self.body = body  # keeps alive what was recorded as addresses only
-        self.stream = torch.cuda.Stream()
-        self.stream.wait_stream(torch.cuda.current_stream())
+    def __init__(self, body: Callable[[], Result], precision: Precision, pool: Any = None) -> None:
+        self._body = body  # keeps alive what was recorded as addresses only
         self._graph = torch.cuda.CUDAGraph()
-        with _recording, torch.cuda.stream(self.stream), arithmetic(precision):
-            for _ in range(2):  # libraries choose and load what they need, kernels are compiled
-                body()
-            self.stream.synchronize()
-            self._graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                self.out = body()
-            finally:
-                self._graph.capture_end()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(stream), arithmetic(precision):
+                for _ in range(2):  # libraries choose and load what they need, kernels are compiled
+                    body()
+                stream.synchronize()
+                self.out = self._record(body, pool)
+        except RuntimeError as error:
+            first = str(error).partition("\n")[0]
+            raise InputError(f"model cannot be recorded as a CUDA graph: {first}; take device cpu") from error
+
+    def _record(self, body: Callable[[], Result], pool: Any) -> Result:
+        gc.collect()  # a graph that dies while another is recorded would spoil it
+        torch._C._cuda_clearCublasWorkspaces()  # so that this graph gets one in its own memory
+        self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            return body()
+        finally:
+            self._graph.capture_end()
+            torch._C._cuda_clearCublasWorkspaces()
 
     def replay(self) -> None:
         """Compute once more on the current stream what the fixed tensors now say."""
         self._graph.replay()
 
+    def close(self) -> None:
+        """Give its memory back, once the GPU is through with it."""
+        torch.cuda.synchronize()
+        self._graph.reset()
+        del self._body, self.out
+
 
 @contextlib.contextmanager
 def arithmetic(precision: Precision) -> Iterator[None]:
-    """How products are computed in what is recorded inside; always by algorithms that give the same bits each time."""
+    """How products are computed in what is recorded inside, and that convolutions give the same bits each time."""
     cudnn: Any = torch.backends.cudnn
     matmul = torch.backends.cuda.matmul
     flags: list[tuple[Any, str, Any]] = [(cudnn, "deterministic", True), (cudnn, "benchmark", False)]

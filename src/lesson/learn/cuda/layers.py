@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lesson.learn import kernels
+from lesson.learn.cuda import kernels
 
 FEW_CHANNELS = 4
 
 
 def conv_pool_relu(layer: nn.Conv2d, images: Tensor) -> Tensor:
-    """relu(max_pool2d(layer(images), 2))."""
+    """relu(max_pool2d(layer(images), 2)) for a plain layer whose output has even sides."""
     if layer.in_channels < FEW_CHANNELS and torch.is_grad_enabled():
         values = _as_products(layer, images)
     else:

@@ -174,3 +174,12 @@ def unpool(gradient: Tensor, code: Tensor) -> Tensor:
         gradient, code, out, 2 * half_height, 2 * half_width, channels, gradient.numel(), _BLOCK
     )
     return out
+
+
+def check() -> None:
+    """Compile all of them once; raises where that cannot be done."""
+    one = torch.ones(1, dtype=torch.int64, device="cuda")
+    words((0, 0), 4, one)
+    kept((0, 0), 16, one)
+    draws((0, 0), 4, one, one, one, one)
+    unpool(*pool(torch.zeros(1, 2, 2, 4, device="cuda"), torch.zeros(1, 4, device="cuda")))
