@@ -28,6 +28,7 @@ ORDER = [
     "lesson.learn",
     "lesson.summary",
     "lesson",
+    "lesson.run_folder",
     "lesson.runs",
     "lesson.engines",
     "lesson.study",

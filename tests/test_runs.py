@@ -22,7 +22,8 @@ from lesson import InputError
 from lesson.learn.backend import on_device
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluate import PendingScore, Score
-from lesson.runs import RunFolder, execute
+from lesson.run_folder import RunFolder
+from lesson.runs import execute
 from lesson.settings import Settings, make_settings
 
 PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
@@ -292,9 +293,29 @@ def test_a_run_says_where_it_trained_and_goes_on_there_alone(tmp_path: Path) -> 
     config = (tmp_path / "run" / "config.toml").read_text()
     assert 'device = "cpu"' in config
     assert 'precision = "float32"' in config
-    elsewhere = here.model_copy(update={"run": here.run.model_copy(update={"device": "cuda"})})
-    with pytest.raises(InputError, match="belongs to a run with other settings"):
-        RunFolder(tmp_path / "run").check(elsewhere, resume=True)
+    folder = RunFolder(tmp_path / "run")
+    for change in ({}, {"device": "auto"}, {"precision": "float32"}):
+        folder.check(here.model_copy(update={"run": here.run.model_copy(update=change)}), resume=True)
+    for change in ({"device": "cuda"}, {"precision": "bfloat16"}):
+        with pytest.raises(InputError, match="belongs to a run with other settings"):
+            folder.check(here.model_copy(update={"run": here.run.model_copy(update=change)}), resume=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
+def test_a_run_begun_on_a_gpu_is_read_anywhere_and_goes_on_there_alone(tmp_path: Path) -> None:
+    execute(settings(device="auto"), tmp_path / "run", **PARTS)
+    folder = RunFolder(tmp_path / "run")
+    config = folder.config.read_text().replace('"cpu"', '"cuda"').replace('"float32"', '"tf32"')
+    folder.config.write_text(config)
+    assert execute(settings(device="auto"), tmp_path / "run", **PARTS)["rounds"] == 30
+    folder.summary.unlink()
+    with pytest.raises(InputError, match=r"holds a run that was begun on a GPU: device must be .*torch sees no GPU"):
+        execute(settings(device="auto"), tmp_path / "run", resume=True, **PARTS)
+
+
+def test_a_cpu_multiplies_in_float32_alone(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="precision must be auto or float32 on a CPU, got 'bfloat16'"):
+        execute(settings(precision="bfloat16"), tmp_path / "run", **PARTS)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from lesson.cli.sweep_progress import SweepProgress
 from lesson.engines import RayEngine
 from lesson.grid import load_grid, make_grid
 from lesson.report.sweep_text import sweep_table
+from lesson.run_folder import RunFolder
 from lesson.runs import execute
 from lesson.settings import make_settings, to_toml
 from lesson.sweep import sweep
@@ -136,7 +137,10 @@ def test_an_interrupted_sweep_goes_on(engine: str, tmp_path: Path, monkeypatch: 
         told = process.communicate(timeout=60)[1]
         assert told == "lesson: interrupted; the same command with --out out goes on\n"
         assert process.returncode == 130
-        assert len(list(tmp_path.glob("out/*/checkpoint.safetensors"))) == 2
+        folders = [RunFolder(path.parent) for path in tmp_path.glob("out/*/config.toml")]
+        going = [folder for folder in folders if not folder.summary.exists()]
+        assert going, "all have ended before"
+        assert all(folder.checkpoint.exists() for folder in going)
         assert not list(tmp_path.glob("out/*/.lock"))
         second = run(tmp_path, *call)
         assert (second.returncode, second.stderr) == (0, "")

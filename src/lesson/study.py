@@ -17,7 +17,8 @@ from lesson.errors import InputError, RunStoppedError, unknown
 from lesson.learn.data import Dataset
 from lesson.learn.data.dataset import NAMES
 from lesson.learn.models import ModelFactory
-from lesson.runs import RunFolder, execute
+from lesson.run_folder import RunFolder
+from lesson.runs import execute
 from lesson.settings import Settings, load_settings
 from lesson.strategies import make_strategy
 from lesson.summary import TARGETS, read_metrics

@@ -26,6 +26,7 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -
         "strategy": settings.strategy.name,
         "dataset": settings.run.dataset,
         "seed": settings.run.seed,
+        "device": settings.run.device,
         "rounds": len(lines),
         "time_s": lines[-1]["time_s"] if lines else 0.0,
         "accuracy": accuracy,

@@ -7,7 +7,7 @@ from pathlib import Path
 from lesson.engines import Engine, LocalEngine
 from lesson.errors import InputError
 from lesson.grid import Grid
-from lesson.runs import RunFolder
+from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.study import Report, Run, Study, write_table
 

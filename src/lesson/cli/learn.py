@@ -76,7 +76,8 @@ class RunCommand(_Learning):
     def run(self) -> None:
         """Do it."""
         from lesson.cli.progress import RunProgress
-        from lesson.runs import RunFolder, execute
+        from lesson.run_folder import RunFolder
+        from lesson.runs import execute
 
         settings = self.settings(name=self.strategy)
         name = f"{settings.strategy.name.replace(':', '.')}-{settings.run.dataset}-seed{settings.run.seed}"
@@ -96,7 +97,8 @@ class RunCommand(_Learning):
         print(
             f"{summary['strategy']} on {summary['dataset']}: accuracy {summary['accuracy']:.4f} "
             f"({summary['accuracy_last10']:.4f} over the last ten evaluations) after {summary['rounds']} rounds, "
-            f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads; {summary['wall_s']:.1f} s here"
+            f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads; "
+            f"{summary['wall_s']:.1f} s here, on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
         )
         for note in summary["notes"]:
             print(f"note: {note}")

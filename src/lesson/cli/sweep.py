@@ -49,7 +49,7 @@ class SweepCommand:
         """Do it."""
         from lesson.cli.sweep_progress import SweepProgress
         from lesson.grid import load_grid
-        from lesson.runs import RunFolder
+        from lesson.run_folder import RunFolder
         from lesson.sweep import sweep
 
         engine = self._engine()

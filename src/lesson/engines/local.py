@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lesson.engines.gpu import shared_gpu
 from lesson.engines.trial import FORESEEN, MAX_RESTARTS, Event, Line, ended, execute_trial, killed
-from lesson.runs import RunFolder
+from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 
 TELL_EVERY_S = 0.2

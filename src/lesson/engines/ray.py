@@ -18,7 +18,7 @@ from typing import Any
 
 from lesson.engines.trial import MAX_RESTARTS, Event, Line, describe, execute_trial, killed
 from lesson.errors import InputError
-from lesson.runs import RunFolder
+from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 
 POLL_S, CONNECT_S, END_S = 0.5, 5.0, 60.0
