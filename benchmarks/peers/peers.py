@@ -121,7 +121,10 @@ def seconds_of(name: str, workload: str, choice: tuple[int, int]) -> float:
         raise RuntimeError(f"no end after {LIMIT_S} s") from None
     lines = [line for line in output.splitlines() if line.startswith('{"seconds"')]
     if not lines:
-        raise RuntimeError((errors.strip().splitlines() or ["no output"])[-1][:120])
+        told = [line.strip() for line in errors.splitlines() if any(letter.isalpha() for letter in line)]
+        raise RuntimeError(
+            next((line for line in reversed(told) if "Error" in line), (told or ["no output"])[-1])[:120]
+        )
     return statistics.median(json.loads(lines[-1])["seconds"])
 
 

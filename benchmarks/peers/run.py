@@ -68,14 +68,17 @@ class Table:
             print(f"{self.workload}: {name} {tried or self.failed[name]}", flush=True)
 
     def repeat(self) -> None:
-        """One run of everybody."""
+        """One run of everybody, with a second try for whoever fails."""
         for name in [name for name in self.seconds if name not in self.failed]:
-            try:
-                self.seconds[name].append(seconds_of(name, self.workload, self.choices[name]))
-                print(f"{self.workload}: {name} {self.seconds[name][-1]:.4f}", flush=True)
-            except RuntimeError as error:
-                self.failed[name] = str(error)
-                print(f"{self.workload}: {name} failed: {error}", flush=True)
+            for last_try in (False, True):
+                try:
+                    self.seconds[name].append(seconds_of(name, self.workload, self.choices[name]))
+                    print(f"{self.workload}: {name} {self.seconds[name][-1]:.4f}", flush=True)
+                    break
+                except RuntimeError as error:
+                    print(f"{self.workload}: {name} failed: {error}", flush=True)
+                    if last_try:
+                        self.failed[name] = str(error)
 
     def row(self, name: str) -> str:
         """A line of the table: median seconds, median of the ratios within repeats, and how it was run."""
