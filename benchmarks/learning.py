@@ -122,7 +122,7 @@ def loop() -> None:
 def evaluation() -> None:
     """What part of a run is evaluation, on the default grid."""
     spent = [0.0]
-    original = Learner.score
+    original = Learner.begin_score
 
     def score(self: Learner, version: int) -> object:
         begin = time.perf_counter()
@@ -130,11 +130,11 @@ def evaluation() -> None:
         spent[0] += time.perf_counter() - begin
         return result
 
-    Learner.score = score  # type: ignore[method-assign,assignment]
+    Learner.begin_score = score  # type: ignore[method-assign,assignment]
     folder = Path(tempfile.mkdtemp())
     settings = make_settings({"run": {"time_budget_s": 4000.0}})
     total = timed_s(lambda: execute(settings, folder / "run"))
-    Learner.score = original  # type: ignore[method-assign]
+    Learner.begin_score = original  # type: ignore[method-assign]
     shutil.rmtree(folder)
     print("\n| LESSON on mnist, 4000 s | seconds | evaluation |\n|---|---|---|")
     print(f"| default grid | {total:.1f} | {spent[0] / total:.0%} |")

@@ -6,9 +6,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sketches import FedAsyncSketch, FedBuffSketch, GreedySketch, SafaSketch, StepsSketch
 
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
+from lesson.simulate import _found
 from lesson.strategies.base import (
     AllOf,
     AnyOf,
@@ -361,3 +364,10 @@ def test_work_follows_who_takes_part() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 50_000, "more than a byte per client"
+
+
+@given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True), st.sampled_from([1, 1000]))
+def test_ids_are_found_whether_they_lie_close_or_not(ids: list[int], wanted: list[int], apart: int) -> None:
+    there, places = _found(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
+    assert there.tolist() == [one in wanted for one in ids]
+    assert [wanted[place] for place in places] == [one for one in ids if one in wanted]

@@ -190,3 +190,28 @@ def test_a_strategy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_folders_without_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no finished run"):
         load_study(tmp_path)
+
+
+def test_a_strategy_of_ones_own_that_fails_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken_strategy.py").write_text(
+        "from lesson import FedAvg\n\n\nclass Broken(FedAvg):\n    def open_round(self, view, rng):\n"
+        "        raise ZeroDivisionError('no\\nway')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--strategy", "broken_strategy:Broken", "--rounds", "2", "--out", "out"]) == 3
+    told = capsys.readouterr().err
+    assert told == ("lesson: broken_strategy:Broken: ZeroDivisionError: no way (broken_strategy.py, line 6)\n")
+
+
+def test_other_settings_are_told_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = ["compare", "--strategies", "lesson", "--seeds", "1", "--rounds", "2", "--device", "cpu", "--out", "out"]
+    assert main([*call, "--set", "scenario.num_clients=5"]) == 0
+    assert main([*call, "--set", "scenario.num_clients=5", "--resume"]) == 0
+    capsys.readouterr()
+    assert main([*call, "--set", "scenario.num_clients=6", "--resume"]) == 2
+    assert "other settings (scenario.num_clients = 5 there, 6 here)" in capsys.readouterr().err

@@ -257,3 +257,23 @@ def test_progress_counts_and_shows_what_goes_on() -> None:
     row = next(line for line in shown.splitlines() if "resumed 1×" in line).split()
     assert row[3:6] == ["60", "1200", "0.812"]
     assert "failed: beta=2-seed0: out of luck" in shown
+
+
+def test_nobodys_file_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "sweep.toml").write_text("# mine\n" + make_grid(SETTINGS, {"scenario.beta": [1.0]}).toml)
+    told = run(tmp_path, "out/sweep.toml", "--out", "out")
+    assert (told.returncode, told.stderr) == (
+        2,
+        "lesson: out/sweep.toml would be written over; keep it outside the folder, or take another --out\n",
+    )
+    assert (tmp_path / "out" / "sweep.toml").read_text().startswith("# mine")
+
+
+@needs_ray
+def test_a_cluster_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"scenario.beta": [1.0]}).toml)
+    told = run(tmp_path, "grid.toml", "--out", "out", "--engine", "ray", "--address", "nowhere")
+    assert told.returncode == 2
+    assert told.stderr.startswith("lesson: address must be HOST:PORT")
+    assert not (tmp_path / "out").exists()

@@ -41,8 +41,11 @@ class RunFolder:
     def check(self, settings: Settings, resume: bool) -> None:
         """Raise if the folder belongs to something else, or to a run that is to be resumed. Writes nothing."""
         if self.config.exists():
-            if not settings.gives_the_same(load_settings(str(self.config))):
-                raise InputError(f"{self.path} belongs to a run with other settings; name another folder with --out")
+            if different := settings.differences(load_settings(str(self.config))):
+                told = f"({different[0]})"
+                raise InputError(
+                    f"{self.path} belongs to a run with other settings {told}; name another folder with --out"
+                )
             if not resume and not self.summary.exists():
                 raise InputError(f"{self.path} holds a run that has not ended; --resume goes on with it")
         elif self.path.exists() and not self.path.is_dir():

@@ -61,14 +61,20 @@ class Settings(Checked):
             "run": self.run.model_dump(exclude_none=True),
         }
 
-    def gives_the_same(self, other: "Settings") -> bool:
-        """Whether runs of both give the same: all but how often a checkpoint is made is equal.
+    def differences(self, other: "Settings") -> list[str]:
+        """Why runs of both would not give the same, a setting each; how often a checkpoint is made does not matter.
 
         What these settings leave open, device or precision, the other's may have settled.
         """
         ours, theirs = self.to_sections(), other.to_sections()
         free = ["checkpoint_every_s", *(name for name in ("device", "precision") if ours["run"][name] == "auto")]
-        return ours | {"run": ours["run"] | {name: theirs["run"][name] for name in free}} == theirs
+        ours["run"] |= {name: theirs["run"][name] for name in free}
+        return [
+            f"{section}.{name} = {theirs[section].get(name)!r} there, {values.get(name)!r} here"
+            for section, values in ours.items()
+            for name in values | theirs[section]
+            if values.get(name) != theirs[section].get(name)
+        ]
 
 
 SECTIONS = tuple(Settings.model_fields)

@@ -17,7 +17,8 @@ def sweep(grid: Grid, out: Path | str, *, engine: Engine | None = None, report: 
 
     A trial that fails is among the study's failures and does not stop the others; the next call tries it again.
     """
-    out = Path(out)
+    out, engine = Path(out), engine or LocalEngine()
+    engine.check()
     plan = {out / trial.name: trial.settings for trial in grid.trials}
     left = _missing(out, plan)
     for path in plan.keys() - left.keys():
@@ -29,7 +30,7 @@ def sweep(grid: Grid, out: Path | str, *, engine: Engine | None = None, report: 
         raise InputError(f"{out} cannot be made: {error.strerror}; name another folder with --out") from None
     with RunFolder(out).owned():
         (out / "sweep.toml").write_text(grid.toml)
-        failures = _run_missing(left, engine or LocalEngine(), report)
+        failures = _run_missing(left, engine, report)
         study = Study([Run.load(path) for path in plan if path.name not in failures], grid.keys, failures)
         _write_outcome(study, out)
     return study

@@ -10,7 +10,7 @@ import tyro
 from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
-from lesson.errors import InputError
+from lesson.errors import InputError, RunStoppedError
 from lesson.settings import Settings, load_settings
 
 
@@ -76,6 +76,7 @@ class RunCommand(_Learning):
     def run(self) -> None:
         """Do it."""
         from lesson.cli.progress import RunProgress
+        from lesson.engines.trial import describe
         from lesson.run_folder import RunFolder
         from lesson.runs import execute
 
@@ -94,6 +95,12 @@ class RunCommand(_Learning):
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume goes on") from None
+            except (InputError, RunStoppedError):
+                raise
+            except Exception as error:
+                if ":" not in settings.strategy.name:
+                    raise
+                raise RunStoppedError(f"{settings.strategy.name}: {describe(error)}") from None
         print(
             f"{summary['strategy']} on {summary['dataset']}: accuracy {summary['accuracy']:.4f} "
             f"({summary['accuracy_last10']:.4f} over the last ten evaluations) after {summary['rounds']} rounds, "

@@ -57,6 +57,8 @@ class SweepCommand:
         for caveat in dict.fromkeys(note for trial in grid.trials for note in trial.settings.scenario.caveats()):
             print(f"note: {caveat}")
         out = self.out or Path("runs") / Path(self.file).stem
+        if (out / "sweep.toml").exists() and (out / "sweep.toml").samefile(self.file):
+            raise InputError(f"{self.file} would be written over; keep it outside the folder, or take another --out")
         there = sum(RunFolder(out / trial.name).summary.exists() for trial in grid.trials)
         with SweepProgress({trial.name: trial.settings for trial in grid.trials}) as progress, self._quiet():
             try:

@@ -33,6 +33,9 @@ class LocalEngine:
     data_dir: Path | None = None
     max_restarts: int = MAX_RESTARTS
 
+    def check(self) -> None:
+        """Processes can be started anywhere."""
+
     def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
         """What happens to each run; see `Engine`."""
         settled = {path: RunFolder(path).settled(settings) for path, settings in plan.items()}

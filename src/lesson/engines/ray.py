@@ -5,6 +5,7 @@ node, and how far it is is read from there too, so that nothing but its outcome 
 """
 
 import contextlib
+import importlib.util
 import json
 import logging
 import os
@@ -34,6 +35,13 @@ class RayEngine:
     gpus_per_trial: float = 0.0
     data_dir: Path | None = None
     max_restarts: int = MAX_RESTARTS
+
+    def check(self) -> None:
+        """Raise if Ray is not installed or nobody answers at the address."""
+        if importlib.util.find_spec("ray") is None:
+            raise InputError("Ray is not installed; pip install 'lesson-fl[ray]' does it, '.[ray]' in a clone")
+        if self.address is not None:
+            _check_address(self.address)
 
     def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
         """What happens to each run; see `Engine`."""
@@ -79,16 +87,14 @@ class RayEngine:
     @contextlib.contextmanager
     def _connected(self) -> Iterator[ModuleType]:
         """The library, connected; a cluster that was started here ends with it."""
-        try:
-            import ray
-        except ImportError:
-            raise InputError("Ray is not installed; pip install 'lesson-fl[ray]' does it") from None
+        self.check()
+        import ray
+
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         if self.address is None:
             os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
             ray.init(address="local", include_dashboard=False, **quiet)
         else:
-            _check_address(self.address)
             try:
                 ray.init(address=self.address, **quiet)
             except (ConnectionError, RuntimeError, ValueError) as error:
@@ -106,6 +112,8 @@ class RayEngine:
             ("cpus_per_trial", "CPU", self.cpus_per_trial),
             ("gpus_per_trial", "GPU", self.gpus_per_trial),
         ):
+            if share and not there.get(kind, 0):
+                raise InputError(f"{name} must be left out: Ray finds no {kind} here")
             if share > there.get(kind, 0):
                 raise InputError(f"{name} must be at most {there.get(kind, 0):g}, what Ray finds here, got {share:g}")
 

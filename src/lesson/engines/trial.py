@@ -19,6 +19,10 @@ Event = tuple[Path, Line]
 class Engine(Protocol):
     """Executes runs, several at a time."""
 
+    def check(self) -> None:
+        """Raise if it cannot work here at all."""
+        ...
+
     def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
         """What happens to each run, by its folder, until all have ended; closing it interrupts what is going on.
 

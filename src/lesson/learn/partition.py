@@ -138,6 +138,8 @@ def _draw_counts(rng: np.random.Generator, shares: FloatArray, wanted: int, left
 
 
 def _check_enough(num_labels: int, num_clients: int, min_samples: int) -> None:
+    if min_samples > num_labels:
+        raise InputError(f"batch_size must be at most {num_labels}, the samples there are, got {min_samples}")
     if num_clients * min_samples > num_labels:
         raise InputError(
             f"num_clients must be at most {num_labels // min_samples}, got {num_clients}: "
