@@ -228,7 +228,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", **PARTS)
-    with pytest.raises(InputError, match="belongs to a run with other settings .*; name another folder"):
+    with pytest.raises(InputError, match=r"belongs to a run with other settings .*; name another folder"):
         execute(settings(seed=1), tmp_path / "run", resume=True, **PARTS)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
