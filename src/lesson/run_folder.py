@@ -42,9 +42,8 @@ class RunFolder:
         """Raise if the folder belongs to something else, or to a run that is to be resumed. Writes nothing."""
         if self.config.exists():
             if different := settings.differences(load_settings(str(self.config))):
-                told = f"({different[0]})"
                 raise InputError(
-                    f"{self.path} belongs to a run with other settings {told}; name another folder with --out"
+                    f"{self.path} belongs to a run with other settings ({different[0]}); name another folder with --out"
                 )
             if not resume and not self.summary.exists():
                 raise InputError(f"{self.path} holds a run that has not ended; --resume goes on with it")
@@ -66,12 +65,16 @@ class RunFolder:
         except InputError as error:
             raise InputError(f"{self.path} holds a run that was begun on a GPU: {error}") from None
 
-    def begin(self, settings: Settings) -> None:
-        """Make the folder this run's own."""
+    def make(self) -> None:
+        """See to it that the folder is there."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{self.path} cannot be made: {error.strerror}; name another folder with --out") from None
+
+    def begin(self, settings: Settings) -> None:
+        """Make the folder this run's own."""
+        self.make()
         for left in self.path.glob(".*.aside"):  # by a process that was killed while writing
             left.unlink()
         if not self.config.exists():

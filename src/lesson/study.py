@@ -148,10 +148,7 @@ def compare(
     if dataset is None and settings.run.dataset not in NAMES:
         raise unknown("dataset", settings.run.dataset, NAMES)
     plan = _plan(settings, strategies, num_seeds, Path(out), resume)
-    left = {path: one for path, one in plan.items() if RunFolder(path).finished() is None}
-    if report is not None:
-        for path in plan.keys() - left.keys():
-            report(path.name, {"done": True})
+    left = unfinished(plan, report)
     if num_processes > 1:
         _run_all(left, LocalEngine(num_processes, data_dir, max_restarts=0), report)
     else:
@@ -163,12 +160,26 @@ def compare(
     return Study([Run.load(path) for path in plan])
 
 
+def check_for_many(out: Path) -> None:
+    """Raise if a folder is that of one run."""
+    if (out / "config.toml").exists():
+        raise InputError(f"{out} belongs to a single run; name another folder with --out")
+
+
+def unfinished(plan: Mapping[Path, Settings], report: Report | None) -> dict[Path, Settings]:
+    """The runs of a plan that have not ended; those that have are told."""
+    left = {path: settings for path, settings in plan.items() if RunFolder(path).finished() is None}
+    if report is not None:
+        for path in plan.keys() - left.keys():
+            report(path.name, {"done": True})
+    return left
+
+
 def _plan(
     settings: Settings, strategies: Sequence[str], num_seeds: int, out: Path, resume: bool
 ) -> dict[Path, Settings]:
     """The settings of every run by its folder; raises if one of them could not begin."""
-    if (out / "config.toml").exists():
-        raise InputError(f"{out} belongs to a single run; name another folder with --out")
+    check_for_many(out)
     plan = {}
     for seed in range(settings.run.seed, settings.run.seed + num_seeds):
         for name in strategies:

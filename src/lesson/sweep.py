@@ -9,7 +9,7 @@ from lesson.errors import InputError
 from lesson.grid import Grid
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
-from lesson.study import Report, Run, Study, write_table
+from lesson.study import Report, Run, Study, check_for_many, unfinished, write_table
 
 
 def sweep(grid: Grid, out: Path | str, *, engine: Engine | None = None, report: Report | None = None) -> Study:
@@ -20,14 +20,9 @@ def sweep(grid: Grid, out: Path | str, *, engine: Engine | None = None, report: 
     out, engine = Path(out), engine or LocalEngine()
     engine.check()
     plan = {out / trial.name: trial.settings for trial in grid.trials}
-    left = _missing(out, plan)
-    for path in plan.keys() - left.keys():
-        if report is not None:
-            report(path.name, {"done": True})
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out} cannot be made: {error.strerror}; name another folder with --out") from None
+    _check(out, plan)
+    left = unfinished(plan, report)
+    RunFolder(out).make()
     with RunFolder(out).owned():
         (out / "sweep.toml").write_text(grid.toml)
         failures = _run_missing(left, engine, report)
@@ -36,22 +31,20 @@ def sweep(grid: Grid, out: Path | str, *, engine: Engine | None = None, report: 
     return study
 
 
-def _missing(out: Path, plan: dict[Path, Settings]) -> dict[Path, Settings]:
-    """The trials that have not ended, the first seed of all before the second; raises if one could not begin."""
-    if (out / "config.toml").exists():
-        raise InputError(f"{out} belongs to a single run; name another folder with --out")
+def _check(out: Path, plan: dict[Path, Settings]) -> None:
+    """Raise if one of the trials could not begin."""
+    check_for_many(out)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file, not a folder; name another with --out")
     if out.exists() and any(out.glob("[!.]*")) and not (out / "sweep.toml").exists():
         raise InputError(f"{out} is not empty and holds no sweep; name another folder with --out")
     for path, settings in plan.items():
         RunFolder(path).check(settings, resume=True)
-    left = {path: settings for path, settings in plan.items() if RunFolder(path).finished() is None}
-    return dict(sorted(left.items(), key=lambda item: item[1].run.seed))
 
 
 def _run_missing(left: dict[Path, Settings], engine: Engine, report: Report | None) -> dict[str, str]:
-    """Why trials failed, by name, once all have ended."""
+    """Why trials failed, by name, once all have ended; the first seed of all is run before the second."""
+    left = dict(sorted(left.items(), key=lambda item: item[1].run.seed))
     failures = {}
     if left:
         with contextlib.closing(engine.run(left)) as events:

@@ -70,7 +70,6 @@ def test_kernels_have_the_bits_of_the_plain_draws(monkeypatch: pytest.MonkeyPatc
     assert torch.equal(counters.words((0xA4093822, 0x299F31D0), 7, *there).cpu(), expected)
     assert torch.equal(dropout.draw_kept(4, 100, *there).cpu(), kept)
     monkeypatch.setattr(counters, "gpu_kernels", lambda: None)
-    monkeypatch.setattr(dropout, "gpu_kernels", lambda: None)
     assert torch.equal(counters.words((0xA4093822, 0x299F31D0), 7, *there).cpu(), expected)
     assert torch.equal(dropout.draw_kept(4, 100, *there).cpu(), kept)
 

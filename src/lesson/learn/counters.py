@@ -46,7 +46,7 @@ def philox(counter: Block, key: Key) -> Block:
 
 def words(key: Key, count: int, *ids: Tensor) -> Tensor:
     """So many random 32-bit words for each row of up to three id tensors of one shape, (*shape, count)."""
-    kernels = gpu_kernels() if ids[0].is_cuda else None
+    kernels = kernels_for(ids[0])
     if kernels is not None:
         drawn: Tensor = kernels.words(key, count, *ids)
         return drawn
@@ -55,6 +55,11 @@ def words(key: Key, count: int, *ids: Tensor) -> Tensor:
     rows += [torch.zeros_like(rows[0])] * (3 - len(rows))
     a, b, c, d = torch.broadcast_tensors(blocks, *rows)
     return torch.stack(philox((a, b, c, d), key), dim=-1).flatten(-2)[..., :count]
+
+
+def kernels_for(tensor: Tensor) -> ModuleType | None:
+    """The kernels for what lies where this tensor does; None on a CPU, and where they cannot be had."""
+    return gpu_kernels() if tensor.is_cuda else None
 
 
 @cache

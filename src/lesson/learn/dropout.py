@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.learn.counters import Key, gpu_kernels, key, words
+from lesson.learn.counters import Key, kernels_for, key, words
 
 UNITS_PER_WORD = 16
 SCALE = 4.0
@@ -21,7 +21,7 @@ def draw_kept(seed: int, num_units: int, clients: Tensor, index: Tensor, places:
     A sample is told by its client, the client's update index and its place among all samples of that update.
     """
     secret = key(seed, "dropout")
-    kernels = gpu_kernels() if places.is_cuda else None
+    kernels = kernels_for(places)
     if kernels is not None:
         drawn: Tensor = kernels.kept(secret, num_units, places, index, clients)
         return drawn

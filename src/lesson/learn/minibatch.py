@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lesson.learn.counters import gpu_kernels, key, words
+from lesson.learn.counters import kernels_for, key, words
 from lesson.learn.holdings import Holdings
 
 NO_SAMPLE = -1
@@ -45,7 +45,7 @@ class Sampler:
         """
         steps = torch.arange(num_steps, device=clients.device)[:, None]
         ids = torch.broadcast_tensors(steps, index, clients, sizes)
-        kernels = gpu_kernels() if clients.is_cuda else None
+        kernels = kernels_for(clients)
         if kernels is not None:
             drawn_there: Tensor = kernels.draws(self._step_key, self.batch_size, *ids)
             return drawn_there

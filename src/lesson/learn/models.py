@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lesson.errors import InputError
-from lesson.learn.counters import gpu_kernels
+from lesson.learn.counters import kernels_for
 from lesson.streams import stream
 
 ModelFactory = Callable[[], nn.Module]
@@ -58,7 +58,7 @@ class CifarNet(nn.Module):
 
 def conv_pool_relu(layer: nn.Conv2d, images: Tensor) -> Tensor:
     """A convolution, the largest of every 2 × 2 values, and ReLU; on a GPU in kernels of their own."""
-    if images.is_cuda and gpu_kernels() is not None:
+    if kernels_for(images) is not None:
         from lesson.learn.cuda import layers
 
         return layers.conv_pool_relu(layer, images)

@@ -66,11 +66,21 @@ def _draws_kernel(out, step, index, client, sizes, left, right, batch_size, lane
     word = _word(turn // 4, row + 0 * turn, step, index, client, left, right, turn % 4)
     drawn = ((word.to(tl.uint64) * (bound + 1).to(tl.uint64)) >> 32).to(tl.int64)
     chosen = tl.full((lanes,), -1, tl.int64)
-    for now in range(batch):
-        number = tl.sum(tl.where(turn == now, drawn, 0), 0)
+    for this in range(batch):
+        number = tl.sum(tl.where(turn == this, drawn, 0), 0)
         repeated = tl.max((chosen == number).to(tl.int32), 0)
-        chosen = tl.where(turn == now, tl.where(repeated > 0, bound, drawn), chosen)
+        chosen = tl.where(turn == this, tl.where(repeated > 0, bound, drawn), chosen)
     tl.store(out + row * batch_size + turn, chosen, mask=turn < batch_size)
+
+
+@triton.jit
+def _window(place, height, width, channels):
+    """Image and channel of a pooled value, and where the first of its 2 × 2 values is, colours innermost."""
+    channel = place % channels
+    column = (place // channels) % (width // 2)
+    row = place // (channels * (width // 2)) % (height // 2)
+    image = place // (channels * (width // 2) * (height // 2))
+    return image, channel, ((image * height + 2 * row) * width + 2 * column) * channels + channel
 
 
 @triton.jit
@@ -78,11 +88,7 @@ def _pool_kernel(values, bias, out, code, height, width, channels, images_per_bi
     """relu(max + bias) of every 2 × 2 values, colours innermost, and where the largest was; 4 where relu cut it."""
     place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     inside = place < total
-    channel = place % channels
-    column = (place // channels) % (width // 2)
-    row = place // (channels * (width // 2)) % (height // 2)
-    image = place // (channels * (width // 2) * (height // 2))
-    first = ((image * height + 2 * row) * width + 2 * column) * channels + channel
+    image, channel, first = _window(place, height, width, channels)
     best = tl.load(values + first, mask=inside)
     where = tl.zeros((size,), tl.int32)
     for other in tl.static_range(1, 4):
@@ -99,11 +105,7 @@ def _unpool_kernel(gradient, code, out, height, width, channels, total, size: tl
     """The gradient of each of the 2 × 2 values: all of it for the largest."""
     place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     inside = place < total
-    channel = place % channels
-    column = (place // channels) % (width // 2)
-    row = place // (channels * (width // 2)) % (height // 2)
-    image = place // (channels * (width // 2) * (height // 2))
-    first = ((image * height + 2 * row) * width + 2 * column) * channels + channel
+    _, _, first = _window(place, height, width, channels)
     value = tl.load(gradient + place, mask=inside)
     where = tl.load(code + place, mask=inside).to(tl.int32)
     for other in tl.static_range(4):
