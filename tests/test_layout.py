@@ -34,6 +34,7 @@ ORDER = [
     "lesson.study",
     "lesson.grid",
     "lesson.sweep",
+    "lesson.paper",
     "lesson.report",
     "lesson.cli",
 ]

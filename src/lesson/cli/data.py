@@ -32,13 +32,13 @@ class DataCommand:
 
             print(f"CIFAR-10 is in {get_cifar10(data_dir(self.dir))}, checked")
         elif self.name == "shares":
-            from lesson.report.files import check_figure_path
-            from lesson.report.shares_figure import draw_shares
+            from lesson.report.files import check_figure_path, save_figure
+            from lesson.report.shares_figure import draw_label_shares
 
             if self.figure is None:
                 raise InputError("--figure must be given for shares, such as --figure shares.png")
             check_figure_path(self.figure)
-            draw_shares(self.figure)
+            save_figure(draw_label_shares(num_clients=10), self.figure)
             print(f"figure: {self.figure}")
         else:
             raise unknown("data set", self.name, ["cifar10", "shares"])

@@ -4,7 +4,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from lesson.errors import InputError
-from lesson.fleet import Fleet, draw_fleet
+from lesson.fleet import draw_fleet
 from lesson.learn.backend import Backend, on_device
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
@@ -13,7 +13,7 @@ from lesson.learn.models import FACTORIES, ModelFactory
 from lesson.learn.task import Task, make_task
 from lesson.settings import Settings
 from lesson.simulate import Simulation
-from lesson.strategies import find_strategy, make_strategy, setting_names
+from lesson.strategies import fleet_for, make_strategy
 
 
 def build(
@@ -34,7 +34,8 @@ def build(
     strategy = make_strategy(settings.strategy.name, scenario.deadline_s, settings.strategy.options)
     backend = _backend(task, settings, num_threads)
     learner = Learner(task, scenario.learning_rate, scenario.lr_cap, backend, settings.run.trainer)
-    return Simulation(strategy, _fleet(settings, task), learner=learner, seed=seed), learner
+    fleet = draw_fleet(scenario, seed=seed, num_samples=task.holdings.num_samples)
+    return Simulation(strategy, fleet_for(settings.strategy.name, fleet, scenario), learner=learner, seed=seed), learner
 
 
 def _backend(task: Task, settings: Settings, num_threads: int | None) -> Backend:
@@ -48,12 +49,3 @@ def _backend(task: Task, settings: Settings, num_threads: int | None) -> Backend
 
 # Runs that follow each other in one process mostly learn from the same data.
 _load = lru_cache(maxsize=1)(load_dataset)
-
-
-def _fleet(settings: Settings, task: Task) -> Fleet:
-    """The fleet as the strategy uses it: with somebody in tier 1, where it has a deadline and the scenario says so."""
-    scenario = settings.scenario
-    fleet = draw_fleet(scenario, seed=settings.run.seed, num_samples=task.holdings.num_samples)
-    if scenario.ensure_first_tier and "deadline_s" in setting_names(find_strategy(settings.strategy.name)):
-        return fleet.with_first_tier(scenario.deadline_s)
-    return fleet

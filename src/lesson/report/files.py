@@ -2,21 +2,71 @@
 
 import os
 import tempfile
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
+import matplotlib
 from matplotlib.figure import Figure
 
 from lesson.errors import InputError
 
 STYLE: Any = {
-    "pdf.fonttype": 42,
-    "svg.hashsalt": "lesson",
+    "figure.dpi": 160,
     "text.parse_math": False,  # a title may hold a file's name
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+PAPER_STYLE: Any = STYLE | {
+    "figure.dpi": 600,
+    "font.family": "STIXGeneral",  # looks like Times and comes with matplotlib
+    "mathtext.fontset": "stix",
+    "text.parse_math": True,
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.title_fontsize": 7,
+    "legend.frameon": False,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.0,
+    "lines.markersize": 3,
+    "patch.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+}
+COLUMN_IN, PAGE_IN = 3.5, 7.16
+"""Widths of a figure in one column and across both columns of an IEEE page."""
+_IN_FILES: Any = {
+    "pdf.fonttype": 42,  # journals want fonts embedded as TrueType
+    "svg.fonttype": "path",  # the same where the font is missing
+    "svg.hashsalt": "lesson",
+}
 FORMATS = (".png", ".pdf", ".svg")
+
+_Arguments = ParamSpec("_Arguments")
+
+
+def in_paper_style(draw: Callable[_Arguments, Figure]) -> Callable[_Arguments, Figure]:
+    """The same function, its figure ready for a paper and safe to save under any other style."""
+
+    @wraps(draw)
+    def styled(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Figure:
+        with matplotlib.rc_context(PAPER_STYLE):
+            figure = draw(*args, **kwargs)
+            figure.draw_without_rendering()  # ticks take their style when they are first drawn
+        return figure
+
+    return styled
 
 
 def check_figure_path(path: Path) -> None:
@@ -36,9 +86,9 @@ def check_figure_path(path: Path) -> None:
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure; the file appears whole or not at all."""
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder, matplotlib.rc_context(_IN_FILES):
             whole = Path(folder) / path.name
-            figure.savefig(whole, dpi=160, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+            figure.savefig(whole, dpi="figure", metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
             whole.replace(path)
     except OSError as error:
         raise InputError(f"figure cannot be written: '{path}': {error.strerror}") from None

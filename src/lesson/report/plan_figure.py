@@ -15,13 +15,12 @@ from lesson.plan import Plan
 from lesson.records import first_tier_note
 from lesson.report.files import STYLE, check_figure_path, save_figure
 from lesson.report.palette import tier_colours
+from lesson.report.panels import density, draw_tier_blocks
 from lesson.tiers import UNREACHABLE
 
 MAX_TIERS_NAMED = 8
 MAX_DEADLINES_MARKED = 12
-MIN_CLIENTS_SMOOTHED = 5
 MAX_CLIENTS_DRAWN = 5000
-MAX_ROUNDS_DRAWN = 60
 
 
 def draw_plan(plan: Plan, title: str, path: Path) -> None:
@@ -38,7 +37,10 @@ def draw_plan(plan: Plan, title: str, path: Path) -> None:
             left, right = top.subplots(1, 2, width_ratios=[1, 1.25])
             _draw_map(plan, left)
             _draw_density(plan, right)
-        _draw_schedule(plan, bottom.subplots())
+        axes = bottom.subplots()
+        hidden = draw_tier_blocks(plan, axes)
+        more = f" ({hidden} more tiers not drawn)" if hidden else ""
+        axes.set_title(f"Schedule: a block is a local training, a diamond its merge{more}")
         figure.supxlabel(first_tier_note(plan.fleet), fontsize=9, color="0.35")
         save_figure(figure, path)
 
@@ -77,7 +79,7 @@ def _draw_density(plan: Plan, axes: Axes) -> None:
         )
     else:
         axes.hist(latencies, bins=list(edges), density=True, color="0.75")
-    curve = _density(latencies)
+    curve = density(latencies)
     if curve is not None:
         axes.plot(*curve, color="black", linewidth=1.3)
     num_deadlines = latencies.max() / plan.deadline_s
@@ -96,35 +98,3 @@ def _bin_edges(latencies: FloatArray, deadline_s: float) -> FloatArray:
         # A hair wider, as a latency of exactly one deadline belongs to the bin before it.
         return np.arange(num_deadlines * per_deadline + 1) * (deadline_s / per_deadline) * (1 + 1e-9)
     return np.histogram_bin_edges(latencies, bins=24)
-
-
-def _density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
-    """A Gaussian kernel estimate with Silverman's bandwidth, or None for a few values or the same one."""
-    bandwidth = 0.9 * float(np.std(values)) * len(values) ** -0.2
-    if not bandwidth > 0 or len(values) < MIN_CLIENTS_SMOOTHED:
-        return None
-    low, high = max(0.0, values.min() - 3 * bandwidth), values.max() + 3 * bandwidth
-    counts, edges = np.histogram(values, bins=512, range=(low, high))
-    middles = (edges[1:] + edges[:-1]) / 2
-    kernels = np.exp(-0.5 * ((middles[:, None] - middles) / bandwidth) ** 2) / (bandwidth * np.sqrt(2 * np.pi))
-    return middles, kernels @ counts / len(values)
-
-
-def _draw_schedule(plan: Plan, axes: Axes) -> None:
-    rows, rounds = plan.tier_rows[: 2 * MAX_TIERS_NAMED], plan.rounds[:MAX_ROUNDS_DRAWN]
-    horizon_s = rounds[-1].end_s
-    for index, (row, colour) in enumerate(zip(rows, tier_colours(len(plan.tier_rows)), strict=False)):
-        merges_s = [record.end_s for record in rounds if np.any(plan.tiers[record.merged] == row.tier)]
-        begins_s = [0.0, *merges_s]
-        gap_s = 0.008 * horizon_s
-        blocks = [(begin, end - begin - gap_s) for begin, end in zip(begins_s, [*merges_s, horizon_s], strict=True)]
-        axes.broken_barh([(begin, length) for begin, length in blocks if length > 0], (index - 0.3, 0.6), color=colour)
-        axes.plot(merges_s, [index] * len(merges_s), "D", color="black", markersize=4)
-    for record in rounds:
-        axes.axvline(record.end_s, color="0.8", linewidth=0.6, zorder=0)
-    axes.set_yticks(range(len(rows)), [f"tier {row.tier}" for row in rows])
-    axes.invert_yaxis()
-    hidden = len(plan.tier_rows) - len(rows)
-    more = f" ({hidden} more tiers not drawn)" if hidden else ""
-    axes.set(xlabel="time (s)", xlim=(0, horizon_s * 1.01))
-    axes.set_title(f"Schedule: a block is a local training, a diamond its merge{more}")

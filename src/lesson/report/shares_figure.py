@@ -1,37 +1,47 @@
-"""The paper's Fig. 4: how the labels of MNIST are shared out within clients at three concentrations β."""
+"""The paper's Fig. 4: how the labels of a data set are shared out within clients at several concentrations β."""
 
-from pathlib import Path
+from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from lesson.arrays import FloatArray, IntArray
 from lesson.learn.data import load_dataset
 from lesson.learn.partition import make_partition
-from lesson.report.files import STYLE, save_figure
+from lesson.report.files import COLUMN_IN, in_paper_style
+from lesson.report.palette import LABEL_COLOURS
 from lesson.scenario import Scenario
 
-BETAS, CLIENTS_SHOWN = (0.1, 1.0, 10.0), 10
+
+@in_paper_style
+def draw_label_shares(
+    betas: Sequence[float] = (0.1, 1.0, 10.0), num_clients: int = 5, seed: int = 0, dataset: str = "mnist"
+) -> Figure:
+    """The share of each label in the first few of the fifty clients of `released`, a panel per β."""
+    labels = load_dataset(dataset).train_labels
+    figure = Figure(figsize=(COLUMN_IN, 0.75 + 0.17 * num_clients), layout="constrained")
+    panels = figure.subplots(1, len(betas), sharey=True, squeeze=False)[0]
+    for beta, axes in zip(betas, panels, strict=True):
+        shares = _label_shares(Scenario(beta=beta), labels, num_clients, seed)
+        begin = np.cumsum(shares, axis=1) - shares
+        for label, colour in zip(range(shares.shape[1]), LABEL_COLOURS, strict=True):
+            place = {"left": begin[:, label], "color": colour, "label": f"{label}"}
+            axes.barh(np.arange(1, num_clients + 1), shares[:, label], edgecolor="white", linewidth=0.3, **place)
+        axes.set(title=f"β = {beta:g}", xlim=(0, 1))
+        axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+        axes.set_yticks(range(1, num_clients + 1))
+        axes.tick_params(left=False)
+    panels[0].set_ylabel("client")
+    panels[0].set_ylim(num_clients + 0.6, 0.4)
+    figure.supxlabel("share of a client’s samples", fontsize=8)
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.legend(handles, names, title="label", loc="outside right center", handlelength=0.8, labelspacing=0.2)
+    return figure
 
 
-def draw_shares(path: Path, seed: int = 0) -> None:
-    """Write the figure for the first ten of fifty clients of `released`."""
-    labels = load_dataset("mnist").train_labels
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10, 3.6), layout="constrained")
-        colours = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]
-        for beta, axes in zip(BETAS, figure.subplots(1, len(BETAS), sharey=True), strict=True):
-            partition = make_partition(Scenario(beta=beta), labels, Scenario().num_clients, seed)
-            counts = np.array([np.bincount(labels[partition[client]], minlength=10) for client in range(CLIENTS_SHOWN)])
-            shares = counts / counts.sum(axis=1, keepdims=True)
-            begin = np.cumsum(shares, axis=1) - shares
-            for label in range(shares.shape[1]):
-                place = {"left": begin[:, label], "color": colours[label], "label": f"{label}"}
-                axes.barh(np.arange(CLIENTS_SHOWN), shares[:, label], **place)
-            axes.set(title=f"β = {beta:g}", xlabel="share of a client's samples", xlim=(0, 1))
-            axes.set_yticks(range(CLIENTS_SHOWN))
-            axes.invert_yaxis()
-        figure.axes[0].set_ylabel("client")
-        handles, names = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, title="label", loc="outside right center", frameon=False)
-        save_figure(figure, path)
+def _label_shares(scenario: Scenario, labels: IntArray, num_clients: int, seed: int) -> FloatArray:
+    """What part of a client's samples has each label, (num_clients, num_labels); rows sum to 1."""
+    partition = make_partition(scenario, labels, scenario.num_clients, seed)
+    counts = np.array([np.bincount(labels[partition[client]], minlength=10) for client in range(num_clients)])
+    shares: FloatArray = counts / counts.sum(axis=1, keepdims=True)
+    return shares

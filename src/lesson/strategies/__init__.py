@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lesson.errors import InputError, unknown
+from lesson.fleet import Fleet
+from lesson.scenario import Scenario
 from lesson.strategies.base import Strategy
 from lesson.strategies.fedavg import FedAvg
 from lesson.strategies.fedcs import FedCS
@@ -52,4 +54,21 @@ def make_strategy(name: str, deadline_s: float, options: dict[str, Any] | None =
         raise InputError(f"strategy {name} cannot be made: {error}") from None
 
 
-__all__ = ["STRATEGIES", "FedAvg", "FedCS", "Lesson", "Strategy", "find_strategy", "make_strategy", "setting_names"]
+def fleet_for(name: str, fleet: Fleet, scenario: Scenario) -> Fleet:
+    """The fleet as a strategy uses it: with somebody in tier 1, where it has a deadline and the scenario says so."""
+    if scenario.ensure_first_tier and "deadline_s" in setting_names(find_strategy(name)):
+        return fleet.with_first_tier(scenario.deadline_s)
+    return fleet
+
+
+__all__ = [
+    "STRATEGIES",
+    "FedAvg",
+    "FedCS",
+    "Lesson",
+    "Strategy",
+    "find_strategy",
+    "fleet_for",
+    "make_strategy",
+    "setting_names",
+]

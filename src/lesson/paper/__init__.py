@@ -1,0 +1,1 @@
+"""What regenerates the paper's tables and figures."""

@@ -1,0 +1,183 @@
+"""What the paper says about latencies, tiers and rounds, over many draws of its clients. Nothing is trained.
+
+Every function returns a row per draw, so that draws can be paired; `with_intervals` sums them up.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from lesson import radio
+from lesson.arrays import FloatArray
+from lesson.fleet import Fleet, draw_fleet
+from lesson.latency import latency_s
+from lesson.plan import look_at_deadline
+from lesson.records import RoundRecord
+from lesson.scenario import Scenario
+from lesson.simulate import simulate
+from lesson.strategies import Lesson, fleet_for, make_strategy
+from lesson.study import half_interval
+from lesson.tiers import assign_tiers
+
+SCENARIOS = ("printed", "released")
+NUM_DRAWS = 200
+PAPER_ROUND_S = {"fedavg": 68.0, "fedcs": 20.0, "lesson": 20.0}
+"""Table II: seconds of a round of each strategy."""
+ROUNDS_TIMED = 4
+PAPER_MEDIAN_S = 10.0
+"""What the text calls the median latency, and takes as its first deadline."""
+
+WHAT_IF: dict[str, dict[str, float | tuple[float, float]]] = {
+    "as released": {},
+    "power 1 W": {"power_w": 1.0},
+    "noise -94 dBm": {"noise_dbm": -94.0},
+    "cycles U(3, 5)·10^5": {"cycles_per_sample": (3e5, 5e5)},
+    "1000 samples in the compute latency": {"latency_samples": 1000},
+    "model of 36.6 Mbit": {"model_bits": 36.6e6},  # 32 bits for each parameter of the network for CIFAR-10
+}
+"""Settings of `released`, changed one at a time to what the paper says or may mean."""
+
+
+def with_intervals(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Over the draws of each group: the mean of every other column, half its 95 % interval as NAME_ci95, and draws."""
+    names = [name for name in frame.columns if name not in (*by, "draw")]
+    rows = []
+    for key, group in frame.groupby(list(by), sort=False):
+        row = dict(zip(by, key, strict=True))
+        for name in names:
+            values = group[name].to_numpy(float)
+            row |= {name: values.mean(), f"{name}_ci95": half_interval(values)}
+        rows.append(row | {"draws": len(group)})
+    return pd.DataFrame(rows)
+
+
+def round_lengths(deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> pd.DataFrame:
+    """Table II: seconds of a round by scenario, strategy and draw, as simulated, beside the paper's."""
+    return pd.DataFrame(
+        {
+            "scenario": preset,
+            "strategy": strategy,
+            "paper_s": paper_s,
+            "draw": draw,
+            "round_s": mean_round_s(strategy, fleet, scenario),
+        }
+        for preset in SCENARIOS
+        for scenario in [Scenario(preset=preset, deadline_s=deadline_s)]
+        for strategy, paper_s in PAPER_ROUND_S.items()
+        for draw, fleet in _draw_fleets(scenario, num_draws)
+    )
+
+
+def mean_round_s(strategy: str, fleet: Fleet, scenario: Scenario) -> float:
+    """Seconds of a round of a strategy with the scenario's deadline, over a few rounds."""
+    rounds = simulate(
+        make_strategy(strategy, scenario.deadline_s), fleet_for(strategy, fleet, scenario), rounds=ROUNDS_TIMED
+    )
+    return float(np.mean([record.end_s - record.start_s for record in rounds]))
+
+
+def latency_summary(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
+    """Latencies by scenario and draw, and whether all of them are beyond the paper's first deadline."""
+    return pd.DataFrame(
+        {"scenario": preset, "draw": draw}
+        | _summary(fleet.latency_s, scenario.deadline_s)
+        | {"nobody_within_10s": bool(np.all(fleet.latency_s > PAPER_MEDIAN_S))}
+        for preset in SCENARIOS
+        for scenario in [Scenario(preset=preset)]
+        for draw, fleet in _draw_fleets(scenario, num_draws)
+    )
+
+
+def what_if(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
+    """Latencies of `released` by draw after one change at a time, each to what the paper's text says or may mean."""
+    rows = [
+        {"change": change, "draw": draw} | _summary(fleet.latency_s, scenario.deadline_s)
+        for change, settings in WHAT_IF.items()
+        for scenario in [Scenario(**settings)]
+        for draw, fleet in _draw_fleets(scenario, num_draws)
+    ]
+    scenario = Scenario()
+    rows += [
+        {"change": "path loss without log10", "draw": draw}
+        | _summary(_latency_without_logarithm_s(scenario, fleet), scenario.deadline_s)
+        for draw, fleet in _draw_fleets(scenario, num_draws)
+    ]
+    return pd.DataFrame(rows)
+
+
+def deadline_effects(deadlines_s: Sequence[float] = (10.0, 20.0, 60.0), num_draws: int = NUM_DRAWS) -> pd.DataFrame:
+    """What LESSON does in the long run under `released`, by deadline and draw."""
+    scenario = Scenario()
+    return pd.DataFrame(
+        {
+            "deadline_s": deadline_s,
+            "draw": draw,
+            "num_tiers": row.num_tiers,
+            "updates_per_round": row.updates_per_1000s * row.round_s / 1000,
+            "staleness": row.staleness,
+            "round_s": row.round_s,
+        }
+        for deadline_s in deadlines_s
+        for draw, fleet in _draw_fleets(scenario, num_draws)
+        for row in [look_at_deadline(fleet, deadline_s, scenario.ensure_first_tier)]
+    )
+
+
+def towards_zero(
+    deadlines_s: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 10.0, 20.0, 60.0), num_draws: int = 5, until_s: float = 480.0
+) -> pd.DataFrame:
+    """How near LESSON under `released` is to asynchronous learning, by deadline and draw, with nobody put in tier 1."""
+    return pd.DataFrame(
+        {"deadline_s": deadline_s, "draw": draw} | look_at_merges(fleet, deadline_s, until_s)
+        for deadline_s in deadlines_s
+        for draw, fleet in _draw_fleets(Scenario(), num_draws)
+    )
+
+
+def look_at_merges(fleet: Fleet, deadline_s: float, until_s: float) -> dict[str, float]:
+    """LESSON's merges in the second half of a simulated time; in the first, the common start may still show.
+
+    `single_share` of them take one update, an update waits `wait_s` at the server for its merge, and
+    `updates_of_async` is the number of updates over that of asynchronous learning, Σ 1 / t_i a second.
+    """
+    sizes, waits_s = [], []
+    for record, arrived_s in merged_arrivals(simulate(Lesson(deadline_s), fleet, until_s=until_s), fleet):
+        if len(record.merged) and record.end_s > until_s / 2:
+            sizes.append(len(record.merged))
+            waits_s.append(record.end_s - arrived_s)
+    async_updates = until_s / 2 * np.sum(1 / fleet.latency_s)
+    return {
+        "single_share": float(np.mean(np.array(sizes) == 1)),
+        "wait_s": float(np.mean(np.concatenate(waits_s))),
+        "updates_of_async": float(sum(sizes) / async_updates),
+    }
+
+
+def merged_arrivals(rounds: Iterable[RoundRecord], fleet: Fleet) -> Iterator[tuple[RoundRecord, FloatArray]]:
+    """LESSON's rounds from the first on, each with when its merged updates had arrived, (num_merged,)."""
+    started_s = np.zeros(len(fleet))
+    for record in rounds:
+        started_s[record.started] = record.start_s
+        yield record, started_s[record.merged] + fleet.latency_s[record.merged]
+
+
+def _draw_fleets(scenario: Scenario, num_draws: int) -> Iterator[tuple[int, Fleet]]:
+    return ((seed, draw_fleet(scenario, seed=seed)) for seed in range(num_draws))
+
+
+def _summary(latencies_s: FloatArray, deadline_s: float) -> dict[str, float]:
+    return {
+        "slowest_s": float(latencies_s.max()),
+        "median_s": float(np.median(latencies_s)),
+        "tier_1_share": float(np.mean(assign_tiers(latencies_s, deadline_s) == 1)),
+    }
+
+
+def _latency_without_logarithm_s(scenario: Scenario, fleet: Fleet) -> FloatArray:
+    """Latency of each client, (num_clients,), if path loss were 128.1 + 37.6·d as the text prints it."""
+    people = fleet.population
+    assert people is not None
+    path_loss_db = scenario.path_loss_1km_db + scenario.path_loss_slope_db * people.distance_km
+    snr = radio.signal_to_noise(people.power_w, radio.gain(path_loss_db), radio.watts(scenario.noise_dbm))
+    return latency_s(fleet.compute_s, radio.upload_s(scenario.model_bits, radio.rate_bps(scenario.bandwidth_hz, snr)))

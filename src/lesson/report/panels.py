@@ -1,0 +1,42 @@
+"""Parts that several figures have: the schedule of a plan and a smoothed density."""
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from lesson.arrays import FloatArray
+from lesson.plan import Plan
+from lesson.report.palette import tier_colours
+
+MIN_VALUES_SMOOTHED = 5
+MAX_TIERS_DRAWN = 16
+MAX_ROUNDS_DRAWN = 60
+
+
+def density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+    """A Gaussian kernel estimate with Silverman's bandwidth, or None for a few values or the same one."""
+    bandwidth = 0.9 * float(np.std(values)) * len(values) ** -0.2
+    if not bandwidth > 0 or len(values) < MIN_VALUES_SMOOTHED:
+        return None
+    low, high = max(0.0, values.min() - 3 * bandwidth), values.max() + 3 * bandwidth
+    counts, edges = np.histogram(values, bins=512, range=(low, high))
+    middles = (edges[1:] + edges[:-1]) / 2
+    kernels = np.exp(-0.5 * ((middles[:, None] - middles) / bandwidth) ** 2) / (bandwidth * np.sqrt(2 * np.pi))
+    return middles, kernels @ counts / len(values)
+
+
+def draw_tier_blocks(plan: Plan, axes: Axes, strength: float = 1.0) -> int:
+    """Draw a block per local training and a diamond per merge for each tier; how many tiers found no place."""
+    rows, rounds = plan.tier_rows[:MAX_TIERS_DRAWN], plan.rounds[:MAX_ROUNDS_DRAWN]
+    horizon_s = rounds[-1].end_s
+    for index, (row, colour) in enumerate(zip(rows, tier_colours(len(plan.tier_rows), strength), strict=False)):
+        merges_s = [record.end_s for record in rounds if np.any(plan.tiers[record.merged] == row.tier)]
+        edges_s = np.unique([0.0, *merges_s, horizon_s])
+        blocks = list(zip(edges_s, np.diff(edges_s), strict=False))
+        axes.broken_barh(blocks, (index - 0.3, 0.6), facecolor=colour, edgecolor="white", linewidth=1)
+        axes.plot(merges_s, [index] * len(merges_s), "D", color="black", markersize=4)
+    for record in rounds:
+        axes.axvline(record.end_s, color="0.8", linewidth=0.6, zorder=0)
+    axes.set_yticks(range(len(rows)), [f"tier {row.tier}" for row in rows])
+    axes.invert_yaxis()
+    axes.set(xlabel="time (s)", xlim=(0, horizon_s * 1.01))
+    return len(plan.tier_rows) - len(rows)

@@ -1,0 +1,130 @@
+"""The paper's Fig. 2 and 3, and how LESSON nears asynchronous learning, as figures for a two-column paper."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter, StrMethodFormatter
+
+from lesson.errors import InputError
+from lesson.fleet import draw_fleet
+from lesson.paper.fleets import PAPER_MEDIAN_S, SCENARIOS, merged_arrivals, with_intervals
+from lesson.plan import Plan, make_plan
+from lesson.report.files import COLUMN_IN, PAGE_IN, in_paper_style
+from lesson.report.panels import MAX_ROUNDS_DRAWN, MAX_TIERS_DRAWN, density, draw_tier_blocks
+from lesson.scenario import Scenario
+
+BLUE, ORANGE = "#0072B2", "#D55E00"
+MAX_ROUNDS_NAMED = 16
+
+
+@in_paper_style
+def draw_schedule(
+    deadline_s: float = 20.0, num_rounds: int = 12, seed: int = 0, num_clients: int | None = None
+) -> Figure:
+    """Fig. 2: local training, uploads and merges of each tier of `released` over the global rounds."""
+    scenario = Scenario()
+    plan = make_plan(
+        draw_fleet(scenario, num_clients, seed),
+        deadline_s,
+        ensure_first_tier=scenario.ensure_first_tier,
+        num_rounds=num_rounds,
+    )
+    if len(plan.tier_rows) > MAX_TIERS_DRAWN or num_rounds > MAX_ROUNDS_DRAWN:
+        raise InputError(
+            f"the schedule must have at most {MAX_TIERS_DRAWN} tiers and {MAX_ROUNDS_DRAWN} rounds, "
+            f"got {len(plan.tier_rows)} and {num_rounds}; take a longer deadline_s or fewer rounds"
+        )
+    figure = Figure(figsize=(PAGE_IN, 0.95 + 0.26 * len(plan.tier_rows)), layout="constrained")
+    axes = figure.subplots()
+    draw_tier_blocks(plan, axes, strength=0.6)
+    _mark_uploads(plan, axes)
+    _name_rounds(plan, axes)
+    handles = [
+        Patch(color="0.7", label="local training"),
+        Line2D([], [], color="black", linestyle="none", marker="|", markersize=5, label="upload of a client"),
+        Line2D([], [], color="black", linestyle="none", marker="D", markersize=4, label="merge at the server"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _mark_uploads(plan: Plan, axes: Axes) -> None:
+    """A tick when an update arrives, on the row of its tier."""
+    rows = np.searchsorted([row.tier for row in plan.tier_rows], plan.tiers)
+    for record, arrived_s in merged_arrivals(plan.rounds, plan.fleet):
+        axes.vlines(arrived_s, rows[record.merged] - 0.3, rows[record.merged] + 0.3, color="black", linewidth=0.4)
+
+
+def _name_rounds(plan: Plan, axes: Axes) -> None:
+    """Seconds below, global rounds above, clients on the left."""
+    every = -(-len(plan.rounds) // MAX_ROUNDS_NAMED)
+    shown = plan.rounds[every - 1 :: every]
+    axes.set_xticks([0, *(record.end_s for record in shown)])
+    named = [f"tier {row.tier}: {_count(len(row.clients), 'client')}" for row in plan.tier_rows]
+    axes.set_yticks(range(len(named)), named)
+    axes.tick_params(left=False)
+    above = axes.secondary_xaxis("top")
+    above.set_xticks([(record.start_s + record.end_s) / 2 for record in shown], [f"{row.round}" for row in shown])
+    above.tick_params(length=0)
+    above.set_xlabel("global round")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+@in_paper_style
+def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float = 20.0) -> Figure:
+    """Fig. 3: the density of client latency over many draws of both scenarios, a panel each."""
+    figure = Figure(figsize=(COLUMN_IN, 2.5), layout="constrained")
+    panels = figure.subplots(len(SCENARIOS), 1, sharex=True)
+    for preset, axes in zip(SCENARIOS, panels, strict=True):
+        scenario = Scenario(preset=preset)
+        draws = range(seed, seed + num_draws)
+        latencies = np.concatenate([draw_fleet(scenario, seed=draw).latency_s for draw in draws])
+        axes.hist(latencies, bins=np.arange(np.ceil(latencies.max()) + 1), density=True, color="#BFDBEB")
+        if (curve := density(latencies)) is not None:
+            axes.plot(*curve, color=BLUE, label=f"{preset} parameters")
+        median_s = float(np.median(latencies))
+        axes.axvline(median_s, color=BLUE, linestyle="--", linewidth=0.8, label=f"median {median_s:.1f} s")
+        axes.axvline(PAPER_MEDIAN_S, color=ORANGE, linestyle=":", label=f"paper’s median, about {PAPER_MEDIAN_S:g} s")
+        axes.axvline(deadline_s, color="black", linewidth=0.6, label=f"deadline τ = {deadline_s:g} s")
+        axes.set(ylabel="density (1/s)", ylim=(0, None))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.legend(handles=axes.lines if axes is panels[0] else axes.lines[:2], loc="upper right")
+    figure.align_ylabels()
+    panels[-1].set_xlim(0, None)
+    panels[-1].set_xlabel("latency of a client (s)")
+    return figure
+
+
+@in_paper_style
+def draw_towards_zero(frame: pd.DataFrame) -> Figure:
+    """How near LESSON is to asynchronous learning over τ, from `paper.fleets.towards_zero`, with 95 % bands."""
+    table = with_intervals(frame, ["deadline_s"])
+    deadlines_s = table["deadline_s"].to_numpy(float)
+    figure = Figure(figsize=(COLUMN_IN, 1.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _draw_band(left, table, "single_share", 1.0)
+    left.set(ylabel="merges of one update", ylim=(0, 1))
+    left.yaxis.set_major_formatter(PercentFormatter(1.0))
+    _draw_band(right, table, "wait_s", np.inf)
+    right.plot(deadlines_s, deadlines_s / 2, color="0.4", linestyle="--", linewidth=0.8, label="τ/2")
+    right.set(ylabel="wait for the merge (s)", yscale="log")
+    right.legend(loc="upper left")
+    for axes in (left, right):
+        axes.set(xlabel="deadline τ (s)", xscale="log")
+        axes.xaxis.set_major_locator(LogLocator(numticks=12))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    right.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    return figure
+
+
+def _draw_band(axes: Axes, table: pd.DataFrame, name: str, highest: float) -> None:
+    """A line with its 95 % band, within what is possible."""
+    at, mean, half = (table[column].to_numpy(float) for column in ("deadline_s", name, f"{name}_ci95"))
+    axes.plot(at, mean, "o-", color=BLUE, clip_on=False, zorder=3)
+    axes.fill_between(at, np.maximum(mean - half, 0), np.minimum(mean + half, highest), color=BLUE, alpha=0.2, lw=0)

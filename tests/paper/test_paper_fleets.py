@@ -1,0 +1,148 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from lesson import Scenario, assign_tiers, draw_fleet, due
+from lesson.paper.fleets import (
+    deadline_effects,
+    latency_summary,
+    look_at_merges,
+    mean_round_s,
+    merged_arrivals,
+    round_lengths,
+    towards_zero,
+    what_if,
+    with_intervals,
+)
+from lesson.simulate import simulate
+from lesson.strategies import Lesson
+from support import make_fleet
+
+
+def test_intervals_are_students_over_draws() -> None:
+    """For 1, 2, 3: mean 2, deviation 1, t of two degrees 4.303, so 4.303 / √3 = 2.484; for 4, 4 nothing to tell."""
+    frame = pd.DataFrame({"kind": ["b", "b", "b", "a", "a"], "draw": [0, 1, 2, 0, 1], "x": [1, 2, 3, 4, 4]})
+    table = with_intervals(frame, ["kind"])
+    assert list(table.columns) == ["kind", "x", "x_ci95", "draws"]
+    assert table["kind"].tolist() == ["b", "a"]
+    assert table["x"].tolist() == [2.0, 4.0]
+    assert table["x_ci95"].tolist() == [pytest.approx(2.484, abs=1e-3), 0.0]
+    assert table["draws"].tolist() == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("latencies", "deadline_s", "fedavg", "fedcs", "lesson"),
+    [
+        ([5.0, 16.0, 38.0], 10.0, 38.0, 10.0, 10.0),
+        ([5.0, 7.0], 10.0, 7.0, 10.0, 7.0),  # all in tier 1: LESSON is FedAvg
+        ([12.0, 38.0], 10.0, 38.0, 10.0, 10.0),  # nobody in tier 1: the fastest is put there, but not for FedAvg
+        ([12.0, 13.0], 12.5, 13.0, 12.5, 12.5),
+    ],
+)
+def test_round_lengths_of_small_fleets(
+    latencies: list[float], deadline_s: float, fedavg: float, fedcs: float, lesson: float
+) -> None:
+    fleet, scenario = make_fleet(latencies), Scenario(deadline_s=deadline_s)
+    found = [mean_round_s(name, fleet, scenario) for name in ("fedavg", "fedcs", "lesson")]
+    assert found == pytest.approx([fedavg, fedcs, lesson])
+
+
+def test_table_2() -> None:
+    by_draw = round_lengths(num_draws=60)
+    table = with_intervals(by_draw, ["scenario", "strategy", "paper_s"]).set_index(["scenario", "strategy"])
+    assert table["draws"].eq(60).all()
+    released, printed = table.loc["released"], table.loc["printed"]
+    for strategy in ("fedavg", "fedcs", "lesson"):
+        row = released.loc[strategy]
+        assert abs(row["round_s"] - row["paper_s"]) <= row["round_s_ci95"] + 1e-9
+    assert printed.loc["fedavg", "round_s"] == pytest.approx(18.0, abs=0.5)
+    assert printed.loc["fedcs", "round_s"] == pytest.approx(20.0)
+    wide = by_draw[by_draw["scenario"] == "printed"].pivot(index="draw", columns="strategy", values="round_s")
+    np.testing.assert_allclose(wide["lesson"], np.minimum(wide["fedavg"], 20.0))
+
+
+def test_latencies_of_the_two_scenarios() -> None:
+    table = with_intervals(latency_summary(), ["scenario"]).set_index("scenario")
+    assert table["draws"].tolist() == [200, 200]
+    assert table.loc["printed", ["slowest_s", "median_s"]].round(1).tolist() == [18.0, 4.7]
+    assert table.loc["released", ["slowest_s", "median_s"]].round(1).tolist() == [68.3, 28.8]
+    assert table["tier_1_share"].round(3).to_dict() == {"printed": 0.995, "released": 0.215}
+    assert table["nobody_within_10s"].to_dict() == {"printed": 0.0, "released": 0.97}
+
+
+def test_single_changes_move_latency_as_the_equations_say() -> None:
+    frame = what_if(num_draws=10)
+    table = with_intervals(frame, ["change"]).set_index("change")
+    wide = frame.pivot(index="draw", columns="change", values="slowest_s")
+    assert np.all(wide["power 1 W"] < wide["as released"])
+    assert np.all(wide["noise -94 dBm"] > wide["as released"])
+    assert np.all(wide["cycles U(3, 5)·10^5"] < wide["as released"])
+    assert table.loc["1000 samples in the compute latency", "tier_1_share"] == 0
+    assert table.loc["model of 36.6 Mbit", "median_s"] > 1000
+    assert 1 < table.loc["path loss without log10", "median_s"] / 3600 < 24  # hours
+
+
+def test_path_loss_without_the_logarithm() -> None:
+    """Eq. (3) to (6) written out with 128.1 + 37.6·d; 0.1 W are 20 dBm."""
+    slowest_s = what_if(num_draws=4).query("change == 'path loss without log10' and draw == 3")["slowest_s"].item()
+    fleet = draw_fleet(Scenario(), seed=3)
+    assert fleet.population is not None
+    received_dbm = 20 - (128.1 + 37.6 * fleet.population.distance_km)
+    upload_s = 100e3 / (30e3 * np.log2(1 + 10 ** ((received_dbm + 100) / 10)))
+    assert slowest_s == pytest.approx((fleet.compute_s + upload_s).max(), rel=1e-6)
+
+
+def test_a_longer_deadline_has_fewer_tiers_more_uploads_and_less_staleness() -> None:
+    """At any draw, not only in the mean: the paper's reason for Fig. 8."""
+    frame = deadline_effects(num_draws=20)
+    for name, sign in (("num_tiers", -1), ("updates_per_round", 1), ("staleness", -1)):
+        wide = frame.pivot(index="draw", columns="deadline_s", values=name)
+        assert np.all(sign * np.diff(wide.to_numpy(float), axis=1) > 0), name
+    latencies = draw_fleet(Scenario(), seed=7).latency_s
+    here = frame.query("deadline_s == 20 and draw == 7").iloc[0]
+    tiers = np.ceil(latencies / 20)
+    assert here["num_tiers"] == len(np.unique(tiers))
+    assert here["updates_per_round"] == pytest.approx(np.sum(1 / tiers))
+    assert here["staleness"] == pytest.approx(np.sum((tiers - 1) / tiers) / np.sum(1 / tiers))
+
+
+def test_merges_worked_out_by_hand() -> None:
+    """τ = 2: client 0 (3 s) is merged every 4 s, client 1 (5 s) every 6 s, each 1 s after it arrived. In (12, 24] that
+    is 16, 20, 24 and 18, 24: three of four merges take one update; five updates of 12·(1/3 + 1/5) = 6.4.
+    """
+    found = look_at_merges(make_fleet([3.0, 5.0]), 2.0, until_s=24.0)
+    assert found == pytest.approx({"single_share": 3 / 4, "wait_s": 1.0, "updates_of_async": 5 / 6.4})
+
+
+def test_a_deadline_that_divides_every_latency_is_asynchronous() -> None:
+    """τ = 0.5 with 3 s and 5 s: in (15, 30] at 18, 21, 24, 27, 30 and 20, 25, 30, at once."""
+    found = look_at_merges(make_fleet([3.0, 5.0]), 0.5, until_s=30.0)
+    assert found == pytest.approx({"single_share": 6 / 7, "wait_s": 0.0, "updates_of_async": 1.0}, abs=1e-12)
+
+
+def test_merges_are_those_of_equation_8() -> None:
+    fleet = draw_fleet(Scenario(), seed=2)
+    tiers = assign_tiers(fleet.latency_s, 3.0)
+    sizes = np.array([due(tiers, round).sum() for round in range(51, 101)])
+    found = look_at_merges(fleet, 3.0, until_s=300.0)
+    assert found["single_share"] == np.mean(sizes[sizes > 0] == 1)
+    assert found["updates_of_async"] == pytest.approx(sizes.sum() / np.sum(150 / fleet.latency_s))
+
+
+def test_arrivals_of_what_is_merged() -> None:
+    rounds = merged_arrivals(simulate(Lesson(10.0), make_fleet([5.0, 16.0]), rounds=4), make_fleet([5.0, 16.0]))
+    found = [dict(zip(record.merged.tolist(), arrived_s.tolist(), strict=True)) for record, arrived_s in rounds]
+    assert found == [{0: 5.0}, {0: 15.0, 1: 16.0}, {0: 25.0}, {0: 35.0, 1: 36.0}]
+
+
+def test_a_short_deadline_nears_asynchronous_learning() -> None:
+    """An update waits half a deadline on average, as arrivals fall anywhere in a round."""
+    frame = towards_zero((1.0, 10.0), num_draws=3, until_s=240.0)
+    assert frame[["deadline_s", "draw"]].to_numpy().tolist() == [
+        [tau, draw] for tau in (1.0, 10.0) for draw in range(3)
+    ]
+    table = with_intervals(frame, ["deadline_s"]).set_index("deadline_s")
+    assert table.loc[1.0, "wait_s"] == pytest.approx(0.5, abs=0.1)
+    assert table.loc[10.0, "wait_s"] == pytest.approx(5.0, abs=1.0)
+    assert table.loc[1.0, "single_share"] > table.loc[10.0, "single_share"]
+    assert 1 > table.loc[1.0, "updates_of_async"] > 0.95 > table.loc[10.0, "updates_of_async"]

@@ -1,0 +1,38 @@
+from lesson.paper.parameters import parameters
+from lesson.scenario import PRINTED, Scenario
+
+
+def test_every_setting_exists_and_every_difference_is_told() -> None:
+    table = parameters()
+    assert list(table.columns) == ["parameter", "setting", "paper", "printed", "released"]
+    names = [name.strip() for row in table["setting"] for name in row.split(",")]
+    assert all(name.startswith("scenario.") and name[9:] in Scenario.model_fields for name in names)
+    different = table[table["printed"] != table["released"]]
+    assert set(different["setting"]) == {f"scenario.{name}" for name in PRINTED}
+
+
+def test_values_are_for_people() -> None:
+    table = parameters().set_index("setting")
+    for name, paper, printed, released in [
+        ("power_w", "1 W", "1 W", "0.1 W"),
+        ("noise_dbm", "-94 dBm", "-94 dBm", "-100 dBm"),
+        ("cycles_per_sample", "U(3, 5)·10^5", "U(3, 5)·10^5", "U(3, 5)·10^8"),
+        ("cpu_hz", "U(0.8, 3) GHz", "U(0.8, 3) GHz", "U(0.8, 3) GHz"),
+        ("bandwidth_hz", "30 kHz", "30 kHz", "30 kHz"),
+        ("model_bits", "100 kbit", "100 kbit", "100 kbit"),
+        ("lr_cap", "not mentioned", "none", "1"),
+    ]:
+        assert table.loc[f"scenario.{name}"].tolist()[1:] == [paper, printed, released]
+
+
+def test_the_printed_scenario_is_the_papers_but_for_path_loss_and_local_work() -> None:
+    table = parameters()
+    others = [
+        row.setting
+        for row in table.itertuples()
+        if row.paper != "not mentioned" and not row.paper.startswith(row.printed)
+    ]
+    assert set(others) == {
+        "scenario.path_loss_1km_db, scenario.path_loss_slope_db",
+        "scenario.local_steps, scenario.local_epochs",
+    }
