@@ -1,6 +1,7 @@
 """Run folders: what is in them, and that a run goes on after a kill with the same bits."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -20,11 +21,13 @@ from small import TinyNet, tiny_data
 
 from lesson import InputError
 from lesson.learn.backend import on_device
+from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
-from lesson.learn.evaluate import PendingScore, Score
+from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.run_folder import RunFolder
-from lesson.runs import execute
+from lesson.runs import client_fields, execute
 from lesson.settings import Settings, make_settings
+from lesson.summary import read_metrics
 
 PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
 
@@ -351,3 +354,74 @@ def test_lines_wait_for_a_score_and_keep_their_order(tmp_path: Path, monkeypatch
     execute(settings(), tmp_path / "stopped", resume=True, **PARTS)
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "at-once" / name).read_bytes()
+
+
+def without_client_scores(path: Path) -> list[str]:
+    """The lines of a run's metrics as they would be without the scores of clients."""
+    lines = read_metrics(path / "metrics.jsonl")
+    new = ("client_accuracy", "client_loss", "global_loss")
+    return [json.dumps({name: line[name] for name in line if name not in new}) for line in lines]
+
+
+@pytest.mark.parametrize("strategy", ["lesson", "fedavg", "fedcs"])
+def test_client_scores_are_looked_at_and_change_nothing_else(tmp_path: Path, strategy: str) -> None:
+    execute(settings(strategy), tmp_path / "without", **PARTS)
+    execute(settings(strategy, client_scores_every_s=60.0), tmp_path / "with", **PARTS)
+    before, after = content(tmp_path / "without"), content(tmp_path / "with")
+    assert without_client_scores(tmp_path / "with") == before["metrics.jsonl"].decode().splitlines()
+    assert {name for name in before if before[name] != after[name]} == {"metrics.jsonl"}
+    start_s = 0.0
+    for line in read_metrics(tmp_path / "with" / "metrics.jsonl"):
+        due = math.floor(line["time_s"] / 60.0 + 1e-9) > math.floor(start_s / 60.0 + 1e-9)
+        assert ("client_accuracy" in line) == ("client_loss" in line) == due
+        start_s = line["time_s"]
+
+
+def test_client_scores_are_those_of_the_newest_model(tmp_path: Path) -> None:
+    """Rounds of 20 s: after every third, and in round 15 together with a test score."""
+    scored = settings(client_scores_every_s=60.0)
+    execute(scored, tmp_path / "run", **PARTS)
+    lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "client_loss" in line]
+    assert [line["round"] for line in lines] == [3, 6, 9, 12, 15, 18, 21, 24, 27, 30]
+    assert [line["round"] for line in lines if "loss" in line] == [15, 30]
+    simulation, learner = build(scored, **PARTS)
+    for line in lines:
+        while simulation.round < line["round"]:
+            simulation.step()
+        expected = learner.client_scores(simulation.version)
+        assert line["client_accuracy"] == expected.accuracy.tolist()
+        assert line["client_loss"] == expected.loss.tolist()
+    learner.close()
+    assert sum(lines[-1]["client_loss"]) < sum(lines[0]["client_loss"])
+
+
+@pytest.mark.parametrize("stop", [3, 14, 15, 16])
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_run_with_client_scores_goes_on_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, slow: bool
+) -> None:
+    """Also where a line has both scores and waits for the other."""
+    scored = settings(client_scores_every_s=60.0)
+    execute(scored, tmp_path / "whole", **PARTS)
+    if slow:
+        at_once = CpuBackend.begin_score
+        monkeypatch.setattr(CpuBackend, "begin_score", lambda self, vector: SlowScore(at_once(self, vector)))
+
+    def break_off(line: dict[str, Any]) -> None:
+        if line["round"] == stop:
+            raise StoppedError
+
+    often = settings(client_scores_every_s=60.0, checkpoint_every_s=1e-9)
+    with pytest.raises(StoppedError):
+        execute(often, tmp_path / "broken", progress=break_off, **PARTS)
+    execute(scored, tmp_path / "broken", resume=True, **PARTS | {"num_threads": 3})
+    assert content(tmp_path / "broken") == content(tmp_path / "whole")
+
+
+def test_a_client_without_samples_is_written_as_null() -> None:
+    fields = client_fields(ClientScores(np.array([0.5, np.nan]), np.array([1.25, np.nan]), 1.25))
+    assert json.loads(json.dumps(fields, allow_nan=False)) == {
+        "global_loss": 1.25,
+        "client_accuracy": [0.5, None],
+        "client_loss": [1.25, None],
+    }

@@ -109,6 +109,8 @@ def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tm
         (["run", "--set", "run.trainer=fast"], "trainer must be 'auto', 'reference', 'fused' or 'batched', got 'fast'"),
         (["run", "--time-budget", "inf"], "rounds or a finite time_budget_s must be given: a run has to end"),
         (["run", "--set", "run.eval_every_s=1e-310"], "eval_every_s must be >= 0.001, got 1e-310"),
+        (["run", "--set", "run.client_scores_every_s=0.0"], "client_scores_every_s must be >= 0.001, got 0.0"),
+        (["run", "--set", "run.client_scores_every_s=nan"], "client_scores_every_s must be >= 0.001, got nan"),
         (["run", "--clients", "5"], "option '--clients' is unknown"),
         (["data", "cifar100"], "data set 'cifar100' is unknown; did you mean 'cifar10'?"),
         (["data", "shares"], "--figure must be given for shares"),

@@ -18,6 +18,10 @@ class RunStoppedError(Exception):
     """A run cannot go on, though nothing was wrong with its input; the message says why in one line."""
 
 
+class DivergedError(RunStoppedError):
+    """The model or the loss is no longer finite."""
+
+
 def unknown(kind: str, given: str, allowed: Iterable[str]) -> InputError:
     """The error for a name that is not one of `allowed`, with the nearest one suggested."""
     names = sorted(allowed)

@@ -23,7 +23,7 @@ import safetensors.numpy
 import lesson
 from lesson.arrays import with_prefix
 from lesson.errors import InputError, RunStoppedError
-from lesson.learn.backend import on_device
+from lesson.learn.backend import hardware, on_device
 from lesson.learn.learner import Learner
 from lesson.settings import Settings, load_settings, to_toml
 from lesson.simulate import Simulation
@@ -78,7 +78,8 @@ class RunFolder:
         for left in self.path.glob(".*.aside"):  # by a process that was killed while writing
             left.unlink()
         if not self.config.exists():
-            self._write(self.config, to_toml(settings.to_sections() | {"versions": _versions()}).encode())
+            sections = settings.to_sections() | {"versions": _versions(settings.run.device)}
+            self._write(self.config, to_toml(sections).encode())
 
     def finished(self) -> dict[str, Any] | None:
         """The summary of a run that has ended."""
@@ -166,11 +167,12 @@ class RunFolder:
             raise InputError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _versions() -> dict[str, str]:
+def _versions(device: str) -> dict[str, str]:
     return {
         "lesson": lesson.__version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
         "torch": importlib.metadata.version("torch"),
         "machine": platform.machine(),
+        "hardware": hardware(device),
     }

@@ -1,5 +1,6 @@
 """A run in its folder: round after round, with evaluations and checkpoints."""
 
+import math
 import signal
 import threading
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lesson.learn.build import build
-from lesson.learn.evaluate import PendingScore
+from lesson.learn.evaluate import ClientScores, PendingScore
 from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process
 from lesson.records import RoundRecord
@@ -66,8 +67,11 @@ def _run(
             record = simulation.step(limits.time_budget_s)
             if record is None:
                 break
-            due = _crosses_grid(record, limits.eval_every_s)
-            lines.add(metrics_line(record), learner.begin_score(simulation.version) if due else None)
+            line, due = metrics_line(record), _crosses_grid(record, limits.eval_every_s)
+            score = learner.begin_score(simulation.version) if due else None
+            if _crosses_grid(record, limits.client_scores_every_s):
+                line |= client_fields(learner.client_scores(simulation.version))
+            lines.add(line, score)
             if interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s:
                 lines.settle()
                 folder.save(simulation, learner)
@@ -143,6 +147,14 @@ def metrics_line(record: RoundRecord) -> dict[str, Any]:
     } | ({"note": record.note} if record.note else {})
 
 
+def client_fields(scores: ClientScores) -> dict[str, Any]:
+    """What each client's own data say as it is written down: nothing of a client that has none."""
+    columns = {"client_accuracy": scores.accuracy, "client_loss": scores.loss}
+    return {"global_loss": scores.global_loss} | {
+        name: [None if math.isnan(value) else value for value in column.tolist()] for name, column in columns.items()
+    }
+
+
 def _crosses_grid(record: RoundRecord, every_s: float) -> bool:
-    """Whether an evaluation is due: a multiple of the interval lies in the round."""
+    """Whether a look is due: a multiple of the interval lies in the round."""
     return int(record.end_s * (1 + TOLERANCE) / every_s) > int(record.start_s * (1 + TOLERANCE) / every_s)

@@ -32,6 +32,9 @@ class RunLimits(Checked):
     eval_every_s: Annotated[float, Field(ge=1e-3, strict=True)] = Field(
         500.0, description="simulated seconds from one evaluation to the next"
     )
+    client_scores_every_s: Annotated[float, Field(ge=1e-3, strict=True, allow_inf_nan=True)] = Field(
+        float("inf"), description="simulated seconds from one look at every client's own data to the next; inf for none"
+    )
     checkpoint_every_s: Positive = Field(20.0, description="seconds on the wall from one checkpoint to the next")
     trainer: Literal["auto", "reference", "fused", "batched"] = Field("auto", description="how cohorts are trained")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to train; auto takes a GPU where one is")

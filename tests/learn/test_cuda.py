@@ -13,7 +13,7 @@ from small import TinyNet, cohort, tiny_data
 from test_trainers import colours, make_work
 
 from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
-from lesson.errors import RunStoppedError
+from lesson.errors import DivergedError
 from lesson.learn import counters, dropout
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
@@ -24,6 +24,7 @@ from lesson.learn.task import Task, make_task
 from lesson.runs import execute
 from lesson.settings import make_settings
 from lesson.study import compare
+from lesson.summary import read_metrics
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
@@ -145,6 +146,31 @@ def test_the_round_loop_never_waits_for_the_gpu(trainer: str) -> None:
     assert pending.result() == learner.score(simulation.version)
 
 
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "pool"])
+def test_client_scores_agree_with_the_cpu(name: str) -> None:
+    cpu, cuda = tasks(name)
+    simulation, given = rounds(cuda, gpu(cuda), 10)
+    expected = Learner(cpu, 0.002, 1.0, CpuBackend(cpu))
+    expected.restore(given.state())
+    ours, theirs = given.client_scores(simulation.version), expected.client_scores(simulation.version)
+    expected.close()
+    assert np.ptp(theirs.loss) > 1e-3
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
+    differing = np.abs(ours.accuracy - theirs.accuracy) * cpu.holdings.num_samples
+    assert differing.sum() <= 1e-3 * cpu.holdings.num_samples.sum()  # samples on the edge between two classes
+
+
+def test_client_scores_change_nothing_else_on_a_gpu(tmp_path: Path) -> None:
+    limits = {"rounds": 30, "eval_every_s": 100.0, "device": "cuda"}
+    for folder, more in (("without", {}), ("with", {"client_scores_every_s": 60.0})):
+        execute(make_settings({"run": limits | more}), tmp_path / folder)
+    assert len({path.read_bytes() for path in tmp_path.glob("*/model.safetensors")}) == 1
+    plain, scored = (read_metrics(tmp_path / folder / "metrics.jsonl") for folder in ("without", "with"))
+    assert sum("client_loss" in line for line in scored) == 10
+    new = ("client_accuracy", "client_loss", "global_loss")
+    assert [{name: line[name] for name in line if name not in new} for line in scored] == plain
+
+
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 def test_faster_arithmetic_stays_close(precision: str) -> None:
     _, cuda = tasks("mnist")
@@ -180,8 +206,9 @@ def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
     simulation = Simulation(Lesson(np.inf), draw_fleet(Scenario(), 8), learner=learner)
     for _ in range(3):
         simulation.step()
-    with pytest.raises(RunStoppedError, match="no longer finite"):
-        learner.score(simulation.version)
+    for scored in (learner.score, learner.client_scores):
+        with pytest.raises(DivergedError, match="the loss is no longer finite"):
+            scored(simulation.version)
 
 
 def test_run_after_run_in_one_process_has_the_bits_of_each_alone(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from small import TinyNet, cohort, make_learner, tiny_data, tiny_task
 
 from lesson import FedAvg, FedCS, Lesson, Simulation
-from lesson.errors import InputError, RunStoppedError
+from lesson.errors import DivergedError, InputError
 from lesson.learn.learner import Learner
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Work
@@ -139,8 +139,11 @@ def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
     made = make_learner(tiny_task(3), learning_rate=1e30, lr_cap=np.inf)
     simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), learner=made)
     simulated.step()
-    with pytest.raises(RunStoppedError, match=r"no longer finite after round 2, with 3 clients .* step size 1e\+30"):
+    with pytest.raises(DivergedError, match=r"no longer finite after round 2, with 3 clients .* step size 1e\+30"):
         simulated.step()
+    made.versions[1][0] = np.nan
+    with pytest.raises(DivergedError, match="the model is no longer finite"):
+        made.state()
     made.close()
 
 

@@ -5,12 +5,12 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from lesson.errors import InputError, RunStoppedError
+from lesson.errors import DivergedError, InputError, RunStoppedError
 from lesson.runs import Progress, execute
 from lesson.settings import Settings
 
 MAX_RESTARTS = 3
-FORESEEN = (InputError.__name__, RunStoppedError.__name__)
+FORESEEN = tuple(kind.__name__ for kind in (InputError, RunStoppedError, DivergedError))
 
 Line = dict[str, Any]
 Event = tuple[Path, Line]

@@ -1,13 +1,17 @@
 """What trains and evaluates: the CPU's cores or a GPU."""
 
+import os
+import platform
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from lesson.errors import InputError
-from lesson.learn.evaluate import PendingScore
+from lesson.learn.evaluate import ClientScores, PendingScore
 from lesson.learn.task import Job
 from lesson.settings import Settings
 
@@ -37,6 +41,10 @@ class Backend(Protocol):
         """How good the model with these parameters is on the test images."""
         ...
 
+    def client_scores(self, vector: Tensor) -> ClientScores:
+        """How good the model with these parameters is on each client's own samples."""
+        ...
+
     def close(self) -> None:
         """Give back what it holds."""
         ...
@@ -58,3 +66,14 @@ def on_device(settings: Settings) -> Settings:
         raise InputError(f"precision must be auto or float32 on a CPU, got '{precision}'")
     here = {"device": "cuda" if gpu else "cpu", "precision": precision}
     return settings.model_copy(update={"run": limits.model_copy(update=here)})
+
+
+def hardware(device: str) -> str:
+    """The name of what a device is here."""
+    if device == "cuda":
+        return str(torch.cuda.get_device_name())
+    try:
+        names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        names = []
+    return f"{os.cpu_count()} cores of {names[0] if names else platform.processor() or 'an unknown kind'}"

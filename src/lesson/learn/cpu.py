@@ -4,7 +4,7 @@ from torch import Tensor
 
 from lesson.learn.backend import Trainer, TrainerName
 from lesson.learn.batched import BatchedTrainer
-from lesson.learn.evaluate import KnownScore, PendingScore, score
+from lesson.learn.evaluate import ClientScores, KnownScore, PendingScore, by_client, judge_training, score
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task
@@ -27,6 +27,10 @@ class CpuBackend:
     def begin_score(self, vector: Tensor) -> PendingScore:
         """How good the model with these parameters is on the test images."""
         return KnownScore(score(self._task, self._threads, vector))
+
+    def client_scores(self, vector: Tensor) -> ClientScores:
+        """How good the model with these parameters is on each client's own samples."""
+        return by_client(self._task.holdings, judge_training(self._task, self._threads, vector))
 
     def close(self) -> None:
         """Let the threads go."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from lesson.arrays import FloatArray, IntArray
-from lesson.errors import InputError, RunStoppedError
+from lesson.errors import DivergedError, InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
-from lesson.learn.evaluate import PendingScore, Score
+from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.learn.models import make_model
 from lesson.learn.task import Task, Work
 from lesson.strategies.base import Merge, Updates
@@ -56,8 +56,8 @@ class Learner:
                 f"after round {round}, with {len(work)} clients that started from version {base} "
                 f"at step size {work.lr.max():g}; take a smaller learning_rate or lr_cap"
             )
-            if not new.is_cuda and not torch.isfinite(new).all():  # a GPU would have to be waited for
-                raise RunStoppedError(f"the model is no longer finite {self._newest_cohort}")
+            if not new.is_cuda:  # a GPU would have to be waited for
+                _check_finite("model", bool(torch.isfinite(new).all()), self._newest_cohort)
         self.versions[version + 1] = new
 
     def forget(self, version: int) -> None:
@@ -67,8 +67,7 @@ class Learner:
     def state(self) -> dict[str, npt.NDArray[np.float32]]:
         """The versions in use by number, for `restore`."""
         vectors = {str(version): vector.cpu().numpy() for version, vector in self.versions.items()}
-        if not all(np.isfinite(vector).all() for vector in vectors.values()):
-            raise RunStoppedError(f"the model is no longer finite {self._newest_cohort}")
+        _check_finite("model", all(np.isfinite(vector).all() for vector in vectors.values()), self._newest_cohort)
         return vectors
 
     def restore(self, state: dict[str, npt.NDArray[np.float32]]) -> None:
@@ -90,6 +89,13 @@ class Learner:
     def begin_score(self, version: int) -> PendingScore:
         """The score of a version, which a GPU works out while it goes on training."""
         return _Checked(self._backend.begin_score(self.versions[version]), self._newest_cohort)
+
+    def client_scores(self, version: int) -> ClientScores:
+        """How good a version is on each client's own samples, waited for."""
+        scores = self._backend.client_scores(self.versions[version])
+        losses = scores.loss[self.task.holdings.num_samples > 0]
+        _check_finite("loss", bool(np.isfinite(losses).all()), self._newest_cohort)
+        return scores
 
     def close(self) -> None:
         """Let trainers and backend go."""
@@ -130,6 +136,10 @@ class _Checked:
 
     def result(self) -> Score:
         result = self.score.result()
-        if not math.isfinite(result.loss):
-            raise RunStoppedError(f"the loss is no longer finite {self.newest_cohort}")
+        _check_finite("loss", math.isfinite(result.loss), self.newest_cohort)
         return result
+
+
+def _check_finite(what: str, finite: bool, newest_cohort: str) -> None:
+    if not finite:
+        raise DivergedError(f"the {what} is no longer finite {newest_cohort}")

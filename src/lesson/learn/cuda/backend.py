@@ -4,15 +4,15 @@ from torch import Tensor
 
 from lesson.learn.backend import Trainer, TrainerName
 from lesson.learn.cuda.batched import CudaBatchedTrainer
-from lesson.learn.cuda.evaluate import CudaScorer
+from lesson.learn.cuda.evaluate import CudaScorer, judge_training
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision
-from lesson.learn.evaluate import PendingScore
+from lesson.learn.evaluate import ClientScores, PendingScore, by_client
 from lesson.learn.task import Task
 
 
 class CudaBackend:
-    """CUDA graphs for everything."""
+    """CUDA graphs for everything but a look at the clients' own samples, which is rare."""
 
     def __init__(self, task: Task, precision: Precision) -> None:
         self._task, self._precision = task, precision
@@ -28,6 +28,10 @@ class CudaBackend:
         if self._scorer is None:
             self._scorer = CudaScorer(self._task, self._precision)
         return self._scorer.begin(vector)
+
+    def client_scores(self, vector: Tensor) -> ClientScores:
+        """How good the model with these parameters is on each client's own samples."""
+        return by_client(self._task.holdings, judge_training(self._task, self._precision, vector))
 
     def close(self) -> None:
         """Let the scorer go."""

@@ -1,4 +1,4 @@
-"""How good a model is on the test images, on a GPU: one graph for all of them."""
+"""How good a model is, on a GPU: one graph for all test images, and every training sample without one."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lesson.learn.cuda.graphs import Graph, Precision
-from lesson.learn.evaluate import Score
+from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
+from lesson.learn.evaluate import Score, chunks, judge
 from lesson.learn.task import Task, scaled
 
 CHUNK_SAMPLES = 2000
@@ -42,10 +42,7 @@ class CudaScorer:
         """How many are right, and the sum of the losses, (2,); that of a model that is not finite is none."""
         self._replica.load(self._vector)
         sums = torch.zeros(2, dtype=torch.float64, device=self._vector.device)
-        chunks = zip(
-            self._task.test_images.split(CHUNK_SAMPLES), self._task.test_labels.split(CHUNK_SAMPLES), strict=True
-        )
-        for images, labels in chunks:
+        for images, labels in chunks(self._task.test_images, self._task.test_labels, CHUNK_SAMPLES):
             logits = self._replica.logits(scaled(images)).float()
             sums[0] += (logits.argmax(1) == labels).sum()
             sums[1] += functional.cross_entropy(logits, labels, reduction="sum")
@@ -68,3 +65,15 @@ class _OnItsWay:
         self.ended.synchronize()
         right, loss = self.sums.tolist()
         return Score(right / self.num_images, loss / self.num_images)
+
+
+def judge_training(task: Task, precision: Precision, vector: Tensor) -> Tensor:
+    """What the model with these parameters makes of every training sample, (num_samples, 2), on the GPU; see `judge`.
+
+    That of a model that is not finite is none.
+    """
+    replica = task.replica()
+    replica.load(vector)
+    with arithmetic(precision):
+        parts = [judge(replica, *chunk) for chunk in chunks(task.train_images, task.train_labels, CHUNK_SAMPLES)]
+    return torch.where(vector.isfinite().all(), torch.cat(parts), torch.nan)

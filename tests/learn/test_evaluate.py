@@ -1,0 +1,129 @@
+"""Scores on the clients' own samples, against plain torch, one client at a time."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from small import TinyNet, make_learner, tiny_data, tiny_task
+from torch import Tensor
+
+from lesson import FedAvg, Scenario, Simulation
+from lesson.arrays import IntArray
+from lesson.errors import DivergedError
+from lesson.learn.cpu import CpuBackend
+from lesson.learn.data import Dataset
+from lesson.learn.evaluate import CHUNK_SAMPLES, ClientScores
+from lesson.learn.learner import Learner
+from lesson.learn.partition import Partition
+from lesson.learn.pool import Pool
+from lesson.learn.task import Task, make_task
+from support import make_fleet
+
+DATA = tiny_data(3000)
+"""2000 training samples: four chunks."""
+
+
+def plain_logits(vector: Tensor, data: Dataset, samples: IntArray) -> tuple[Tensor, Tensor]:
+    """What the model with these parameters makes of training samples, and the truth."""
+    model = TinyNet()
+    torch.nn.utils.vector_to_parameters(vector.clone(), model.parameters())
+    with torch.no_grad():
+        logits = model(torch.from_numpy(data.train_images[samples]).float() / 255)
+    return logits, torch.from_numpy(data.train_labels[samples])
+
+
+def check_by_hand(scores: ClientScores, learner: Learner, data: Dataset, version: int) -> None:
+    """Accuracy as a count over a count, loss within rounding, client by client."""
+    holdings = learner.task.holdings
+    assert len(scores.accuracy) == len(scores.loss) == len(holdings.num_samples)
+    for client, size in enumerate(holdings.num_samples.tolist()):
+        logits, truth = plain_logits(learner.versions[version], data, holdings[client])
+        assert scores.accuracy[client] == int((logits.argmax(1) == truth).sum()) / size
+        assert scores.loss[client] == pytest.approx(
+            torch.nn.functional.cross_entropy(logits.double(), truth).item(), rel=1e-5
+        )
+
+
+@pytest.fixture
+def learner() -> Iterator[Learner]:
+    """After a few rounds, on uneven parts: clients that differ."""
+    scenario = Scenario(split="dirichlet-per-class", beta=0.5, batch_size=5)
+    made = make_learner(make_task(scenario, DATA, 4, seed=0, factory=TinyNet))
+    simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0, 4.0]), learner=made)
+    for _ in range(8):
+        simulated.step()
+    yield made
+    made.close()
+
+
+def test_client_scores_by_hand(learner: Learner) -> None:
+    scores = learner.client_scores(8)
+    check_by_hand(scores, learner, DATA, 8)
+    assert len(DATA.train_labels) > CHUNK_SAMPLES
+    assert len(set(scores.accuracy.tolist())) > 1
+    assert len(set(scores.loss.tolist())) == 4
+
+
+def test_a_model_of_zeros_knows_nothing(learner: Learner) -> None:
+    """All logits are 0: every loss is ln 3, and the first class is named each time."""
+    learner.versions[9] = torch.zeros_like(learner.versions[8])
+    scores = learner.client_scores(9)
+    assert scores.loss == pytest.approx(np.full(4, math.log(3)), rel=1e-6)
+    holdings = learner.task.holdings
+    assert scores.accuracy.tolist() == [
+        np.count_nonzero(DATA.train_labels[holdings[client]] == 0) / size
+        for client, size in enumerate(holdings.num_samples.tolist())
+    ]
+
+
+def test_together_they_give_the_global_loss(learner: Learner) -> None:
+    """Eq. (1): Σ |D_i| / |D| f_i is the mean loss over all samples, each of which somebody holds."""
+    scores, sizes = learner.client_scores(8), learner.task.holdings.num_samples
+    logits, truth = plain_logits(learner.versions[8], DATA, np.arange(len(DATA.train_labels)))
+    assert sizes.sum() == len(truth)
+    total = torch.nn.functional.cross_entropy(logits.double(), truth).item()
+    assert scores.loss @ sizes / sizes.sum() == pytest.approx(total, rel=1e-6)
+    assert scores.global_loss == pytest.approx(total, rel=1e-6)
+    assert scores.loss.mean() != pytest.approx(total, rel=1e-6), "the weights do not matter here"
+
+
+def test_the_same_bits_on_any_number_of_threads(learner: Learner) -> None:
+    scores = []
+    for num_threads in (1, 3):
+        backend = CpuBackend(learner.task, num_threads)
+        scores.append(backend.client_scores(learner.versions[8]))
+        backend.close()
+    assert np.array_equal(scores[0].accuracy, scores[1].accuracy)
+    assert np.array_equal(scores[0].loss, scores[1].loss)
+
+
+def test_clients_of_a_pool_share_samples() -> None:
+    made = make_learner(tiny_task(30, split="dirichlet-pool", samples_per_client=(3, 40), beta=0.5))
+    holdings = made.task.holdings
+    assert isinstance(holdings, Pool)
+    held = np.concatenate([holdings[client] for client in range(30)])
+    assert len(np.unique(held)) < len(held)
+    check_by_hand(made.client_scores(0), made, tiny_data(), 0)
+    made.close()
+
+
+def test_a_client_without_samples_has_no_score() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    holdings = Partition.of([np.array([3, 1]), nothing, np.array([7])])
+    made = make_learner(Task(tiny_data(), holdings, TinyNet, 5, False, 0))
+    scores = made.client_scores(0)
+    made.close()
+    assert np.isnan(scores.accuracy).tolist() == np.isnan(scores.loss).tolist() == [False, True, False]
+
+
+def test_a_loss_that_is_no_longer_finite_stops_the_run(learner: Learner) -> None:
+    """The parameters are finite, what they give is not: 1e30 of the convolution times 1e30 of the layer after it."""
+    learner.versions[9] = 1e30 * learner.versions[8]
+    told = []
+    for scored in (learner.client_scores, learner.score):
+        with pytest.raises(DivergedError, match="the loss is no longer finite after round 8, with 4 clients") as caught:
+            scored(9)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
