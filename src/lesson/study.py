@@ -117,12 +117,17 @@ def _means(runs: pd.DataFrame) -> dict[str, float]:
 
 def half_interval(values: np.ndarray) -> float:
     """Half the 95 % confidence interval of a mean by Student's t; NaN for a single value."""
+    return float(half_intervals(np.asarray(values, dtype=float)[:, None])[0])
+
+
+def half_intervals(values: np.ndarray) -> np.ndarray:
+    """The same of each column."""
     if len(values) < 2:
-        return math.nan
+        return np.full(values.shape[1], math.nan)
     degrees = len(values) - 1
     expanded = _Z + (_Z**3 + _Z) / (4 * degrees) + (5 * _Z**5 + 16 * _Z**3 + 3 * _Z) / (96 * degrees**2)
     quantile = _STUDENT_T[degrees - 1] if degrees <= len(_STUDENT_T) else expanded
-    return float(quantile * np.std(values, ddof=1) / math.sqrt(len(values)))
+    return np.asarray(quantile * np.std(values, ddof=1, axis=0) / math.sqrt(len(values)))
 
 
 def compare(

@@ -41,10 +41,10 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -
     }
 
 
-def time_to(target: float, scores: list[dict[str, Any]]) -> float | None:
-    """Simulated seconds to a target: the first evaluation at which the mean of three in a row reaches it."""
+def time_to(target: float, scores: list[dict[str, Any]], column: str = "time_s") -> float | None:
+    """Simulated seconds, or another column, to a target: the first evaluation whose mean with the two before has it."""
     for end in range(IN_A_ROW, len(scores) + 1):
         mean = sum(score["accuracy"] for score in scores[end - IN_A_ROW : end]) / IN_A_ROW
         if mean >= target - ROUNDING:
-            return float(scores[end - 1]["time_s"])
+            return float(scores[end - 1][column])
     return None

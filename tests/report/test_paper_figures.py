@@ -32,7 +32,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "schedule": draw_schedule,
     "density": lambda: draw_latency_density(num_draws=5),
     "shares": draw_label_shares,
-    "zero": lambda: draw_towards_zero(TOWARDS_ZERO),
 }
 
 
@@ -125,7 +124,8 @@ def test_label_shares_are_those_of_the_partition() -> None:
 
 def test_towards_zero_has_bands_within_what_is_possible() -> None:
     """Two values 0.9 and 0.92 have a half interval of 12.706 · 0.01: 0.91 ± 0.127, cut at 1."""
-    left, right = draw_towards_zero(TOWARDS_ZERO).axes
+    left, right = Figure().subplots(1, 2)
+    draw_towards_zero(left, right, TOWARDS_ZERO)
     assert left.lines[0].get_ydata().tolist() == pytest.approx([0.91, 0.05])
     band = left.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (0, 1)

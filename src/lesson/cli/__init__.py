@@ -18,6 +18,7 @@ import lesson
 from lesson.cli.data import DataCommand
 from lesson.cli.learn import CompareCommand, RunCommand
 from lesson.cli.plan import PlanCommand
+from lesson.cli.reproduce import ReproduceCommand
 from lesson.cli.strategies import StrategiesCommand
 from lesson.cli.sweep import SweepCommand
 from lesson.errors import InputError, RunStoppedError, unknown
@@ -38,6 +39,7 @@ COMMANDS: dict[str, type[Command]] = {
     "compare": CompareCommand,
     "data": DataCommand,
     "plan": PlanCommand,
+    "reproduce": ReproduceCommand,
     "run": RunCommand,
     "strategies": StrategiesCommand,
     "sweep": SweepCommand,

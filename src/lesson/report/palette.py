@@ -1,8 +1,14 @@
-"""Colours that colour-blind readers tell apart too: one per tier, fast to slow, and one per label."""
+"""Colours that colour-blind readers tell apart too: one per tier, fast to slow, one per label, one per line."""
+
+import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
 _ANCHORS = np.array([[44, 123, 182], [38, 166, 154], [242, 185, 80], [240, 127, 60], [176, 32, 42]])
+# Okabe and Ito's colours; the same strategy has the same colour everywhere.
+_STRATEGIES = {"lesson": "#0072B2", "fedavg": "#D55E00", "fedcs": "#009E73"}
+_OTHERS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 
 # Paul Tol's muted scheme.
 LABEL_COLOURS = (
@@ -25,3 +31,9 @@ def tier_colours(num_tiers: int, strength: float = 1.0) -> list[str]:
     anchors = 255 - strength * (255 - _ANCHORS)
     channels = [np.interp(at, np.arange(len(anchors)), channel) for channel in anchors.T]
     return [f"#{round(r):02x}{round(g):02x}{round(b):02x}" for r, g, b in zip(*channels, strict=True)]
+
+
+def series_colours(labels: Sequence[str]) -> list[str]:
+    """A colour for each line of a figure; that of its strategy, where the label is one's name."""
+    others = itertools.cycle(_OTHERS)
+    return [_STRATEGIES.get(label.lower()) or next(others) for label in labels]

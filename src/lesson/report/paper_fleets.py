@@ -101,13 +101,10 @@ def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float 
     return figure
 
 
-@in_paper_style
-def draw_towards_zero(frame: pd.DataFrame) -> Figure:
+def draw_towards_zero(left: Axes, right: Axes, frame: pd.DataFrame) -> None:
     """How near LESSON is to asynchronous learning over τ, from `paper.fleets.towards_zero`, with 95 % bands."""
     table = with_intervals(frame, ["deadline_s"])
     deadlines_s = table["deadline_s"].to_numpy(float)
-    figure = Figure(figsize=(COLUMN_IN, 1.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
     _draw_band(left, table, "single_share", 1.0)
     left.set(ylabel="merges of one update", ylim=(0, 1))
     left.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -120,7 +117,6 @@ def draw_towards_zero(frame: pd.DataFrame) -> Figure:
         axes.xaxis.set_major_locator(LogLocator(numticks=12))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     right.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    return figure
 
 
 def _draw_band(axes: Axes, table: pd.DataFrame, name: str, highest: float) -> None:

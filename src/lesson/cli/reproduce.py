@@ -1,0 +1,79 @@
+"""lesson reproduce"""
+
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from tyro.conf import arg
+
+from lesson.cli.console import PipedConsole
+from lesson.errors import InputError
+
+if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
+    from lesson.paper.items import Item, Scale
+    from lesson.paper.results import Results
+
+
+@dataclass(frozen=True)
+class ReproduceCommand:
+    """Make the paper's figures and tables again and check its claims; a second call does what is missing.
+
+    Example: lesson reproduce table2 fig2 fig3 fig4
+    """
+
+    items: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], arg(metavar="ITEM", help_behavior_hint="(default: all)")
+    ] = ()
+    """table1, table2, fig2 … fig9, limits, printed, authors, choices, or all."""
+    quick: Annotated[bool, arg(help_behavior_hint="")] = False
+    """A look in minutes: MNIST alone, short runs, two seeds. It proves nothing."""
+    seeds: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 5, quick: 2)")] = None
+    """How many seeds."""
+    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/paper, runs/paper-quick)")] = None
+    """Folder for runs, figures and claims; results in it are not made again."""
+    data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    """Where data sets are kept."""
+
+    def run(self) -> None:
+        """Do it."""
+        from lesson.paper.claims import check_claims
+        from lesson.paper.items import FULL, QUICK, select_items
+        from lesson.report.paper import items_in, write_claims, write_item, write_page
+        from lesson.report.paper_text import claims_table
+
+        if self.seeds is not None and not 1 <= self.seeds <= 1000:
+            raise InputError(f"--seeds must be 1 to 1000, got {self.seeds}")
+        items, scale = select_items(self.items), QUICK if self.quick else FULL
+        scale = replace(scale, seeds=self.seeds or scale.seeds)
+        out = self.out or Path("runs") / ("paper-quick" if self.quick else "paper")
+        results = self._results(items, scale, out)
+        for item in items:
+            print(f"{item.name}: {', '.join(map(str, write_item(item, results, scale, out)))}")
+        there = items_in(out)
+        if not scale.quick and (findings := check_claims(results, [item.name for item in there])):
+            PipedConsole().print(claims_table(findings))
+            print(f"claims: {', '.join(map(str, write_claims(findings, out)))}")
+        print(f"page: {write_page(there, scale, out)}")
+
+    def _results(self, items: "list[Item]", scale: "Scale", out: Path) -> "Results":
+        """All runs the items need, those made now among them."""
+        from lesson.cli.sweep_progress import SweepProgress
+        from lesson.engines import LocalEngine
+        from lesson.paper.reproduce import missing_runs, note_provenance, run_missing
+
+        missing = missing_runs(items, out, scale)
+        begin = time.perf_counter()
+        with SweepProgress(missing) as progress:
+            try:
+                engine = LocalEngine(data_dir=self.data_dir)
+                results = run_missing(missing, out, engine, data_dir=self.data_dir, report=progress.report)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(f"interrupted; the same command with --out {out} goes on") from None
+        if missing:
+            command = " ".join(["lesson", *sys.argv[1:]])
+            note_provenance(out, command, len(missing), time.perf_counter() - begin)
+            print(f"{len(missing)} runs made in {time.perf_counter() - begin:.0f} s, in {out / 'runs'}")
+        return results

@@ -1,0 +1,139 @@
+"""The paper's figures and tables by name. Each is a small TOML file: what it shows, and the runs it needs.
+
+A run is told by its series (strategy, data set and whatever differs from the preset) and its seed. Items that need
+the same series share its runs, which are as long as the longest of all items asks for: no run is made twice.
+"""
+
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lesson.errors import unknown
+from lesson.grid import in_words, make_grid
+from lesson.scenario import Scenario
+from lesson.settings import Settings
+
+FOLDER = Path(__file__).parent / "items"
+TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9")
+NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices")
+SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of the paper is run: all of it, or a quick look that proves nothing."""
+
+    seeds: int = SEEDS
+    max_rounds: int | None = None
+    max_time_s: float = math.inf
+    dataset: str | None = None
+    """The only data set, if one takes the place of all."""
+
+    @property
+    def quick(self) -> bool:
+        return self.dataset is not None
+
+    def series(self, name: str) -> str:
+        """What stands in for a series."""
+        return name.replace("cifar10", self.dataset) if self.dataset else name
+
+    def title(self, words: str) -> str:
+        """What stands above such a series."""
+        return words.replace("CIFAR-10", "MNIST for CIFAR-10") if self.quick else words
+
+    def limits(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """The [run] table of a block."""
+        if self.dataset is None:
+            return dict(run)
+        short = dict(run) | {"dataset": self.dataset, "eval_every_s": 200.0, "client_scores_every_s": 2000.0}
+        if "rounds" in run:
+            short["rounds"] = min(run["rounds"], self.max_rounds or run["rounds"])
+        else:
+            short["time_budget_s"] = min(run["time_budget_s"], self.max_time_s)
+        return short
+
+
+FULL = Scale()
+QUICK = Scale(seeds=2, max_rounds=120, max_time_s=1000.0, dataset="mnist")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A figure or table."""
+
+    name: str
+    title: str
+    paper: str
+    """What of the paper it is."""
+    draw: str
+    """What draws it."""
+    options: Mapping[str, Any]
+    panels: Sequence[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
+    blocks: Sequence[Mapping[str, Any]]
+    """Settings, each with a table of what varies."""
+
+    @property
+    def path(self) -> Path:
+        """The file that says all this."""
+        return FOLDER / f"{self.name}.toml"
+
+    def settings(self, scale: Scale) -> dict[str, Settings]:
+        """Its runs by name."""
+        found = {}
+        for block in self.blocks:
+            sections = {name: dict(block.get(name, {})) for name in ("scenario", "strategy", "run")}
+            sections["run"] = scale.limits(sections["run"])
+            axes = dict(block["sweep"])
+            if scale.quick:
+                axes.pop("run.dataset", None)
+            for trial in make_grid(sections, axes, scale.seeds).trials:
+                found[run_name(trial.settings)] = trial.settings
+        return found
+
+
+def load_item(name: str) -> Item:
+    """An item by its name."""
+    if name not in NAMES:
+        raise unknown("item", name, [*NAMES, "all"])
+    values = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    tables = {key: values.get(key, default) for key, default in (("options", {}), ("panels", ()), ("rows", ()))}
+    return Item(name, values["title"], values["paper"], values["draw"], blocks=values.get("runs", ()), **tables)
+
+
+def select_items(names: Iterable[str]) -> list[Item]:
+    """Items by name in the paper's order; all of them for "all" or for nothing."""
+    chosen = set(names) or {"all"}
+    for name in chosen - {"all"}:
+        load_item(name)
+    return [load_item(name) for name in NAMES if "all" in chosen or name in chosen]
+
+
+def wanted_runs(items: Iterable[Item], scale: Scale) -> dict[str, Settings]:
+    """The runs of these items by name, each as long as the longest of all items needs it."""
+    longest: dict[str, Settings] = {}
+    for item in map(load_item, NAMES):
+        for name, settings in item.settings(scale).items():
+            if name not in longest or (settings.run.rounds or 0) > (longest[name].run.rounds or 0):
+                longest[name] = settings
+    return {name: longest[name] for item in items for name in item.settings(scale)}
+
+
+def series_name(settings: Settings) -> str:
+    """Strategy, data set, and what differs from the preset, the step size last."""
+    scenario, sections = settings.scenario, settings.to_sections()
+    usual = Scenario(preset=scenario.preset).model_dump()
+    changed = {name: value for name, value in sections["scenario"].items() if value != usual[name]}
+    changed |= settings.strategy.options
+    parts = [settings.strategy.name, settings.run.dataset]
+    parts += [scenario.preset] if scenario.preset != "released" else []
+    parts += [f"{name}={in_words(changed[name])}" for name in sorted(changed, key="learning_rate".__eq__)]
+    return "-".join(parts)
+
+
+def run_name(settings: Settings) -> str:
+    """The series and the seed."""
+    return f"{series_name(settings)}-seed{settings.run.seed}"

@@ -1,0 +1,58 @@
+"""What claims are made of: numbers of runs, one per seed, in the order of seeds."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from lesson.arrays import FloatArray
+from lesson.paper.results import Result, Results
+from lesson.summary import LAST, TARGETS, time_to
+
+
+def per_seed(results: Results, series: str, measure: Callable[[Result], float]) -> FloatArray:
+    """A measure of every run of a series."""
+    return np.array([measure(run) for run in results[series]])
+
+
+def last_accuracy(results: Results, series: str, rounds: int) -> FloatArray:
+    """Mean accuracy of the last ten evaluations within so many rounds."""
+    return per_seed(results, series, lambda run: float(run.up_to(rounds)["accuracy"].tail(LAST).mean()))
+
+
+def accuracy_at(results: Results, series: str, time_s: float) -> FloatArray:
+    """Mean accuracy of the last three evaluations by a time."""
+    return per_seed(
+        results, series, lambda run: float(run.curve[run.curve["time_s"] <= time_s]["accuracy"].tail(3).mean())
+    )
+
+
+def reached(run: Result, target: float, column: str, rounds: int | None = None) -> float:
+    """Seconds, rounds or uploads until a target is reached, see `summary.time_to`; infinite if it never is."""
+    at = time_to(target, cast(list[dict[str, Any]], run.up_to(rounds).to_dict("records")), column)
+    return np.inf if at is None else at
+
+
+def common_target(results: Results, series: Iterable[str], rounds: int | None = None) -> float:
+    """The highest target that every run of these series reaches; 0 if none is."""
+    runs = [run for name in series for run in results[name]]
+    met = [target for target in TARGETS if all(reached(run, target, "time_s", rounds) < np.inf for run in runs)]
+    return max(met, default=0.0)
+
+
+def times_longer(
+    results: Results, series: str, than: str, target: float, column: str, rounds: int | None = None
+) -> FloatArray:
+    """How many times as long as a run of `than` one of `series` takes to a target, paired over seeds.
+
+    A run that never reaches it counts as if it did at its end, which is the least it can be.
+    """
+    ends = per_seed(results, series, lambda run: float(run.up_to(rounds)[column].iloc[-1]))
+    ours = np.minimum(per_seed(results, series, lambda run: reached(run, target, column, rounds)), ends)
+    return ours / per_seed(results, than, lambda run: reached(run, target, column, rounds))
+
+
+def client_figure(results: Results, series: str, measure: Callable[[pd.DataFrame], float], rounds: int) -> FloatArray:
+    """A figure of every run's looks at its clients' own data within so many rounds."""
+    return per_seed(results, series, lambda run: measure(run.clients[run.clients["round"] <= rounds]))

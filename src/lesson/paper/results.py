@@ -1,0 +1,157 @@
+"""What is kept of a run: its settings, where it was made, and its evaluations, a line of JSON each.
+
+Figures and claims are made from these lines alone, so that whoever has them can make all of it again without training.
+"""
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lesson.errors import InputError
+from lesson.fleet import draw_fleet
+from lesson.paper.items import series_name
+from lesson.run_folder import RunFolder
+from lesson.settings import Settings, load_settings, make_settings
+from lesson.summary import read_metrics
+from lesson.tiers import assign_tiers
+
+FILE = "runs.jsonl"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A run as far as figures and claims need it."""
+
+    settings: Settings
+    versions: Mapping[str, str]
+    stopped: str
+    """Why it could not go on to its end; empty if it did."""
+    curve: pd.DataFrame
+    """A row per evaluation: round, time_s, accuracy, loss, uploads so far."""
+    clients: pd.DataFrame
+    """A row per look at the clients' own data: round, time_s, global_loss of Eq. (1), and the mean accuracy of the
+    clients in tier 1 and of the others, each on its own."""
+
+    @property
+    def seed(self) -> int:
+        return self.settings.run.seed
+
+    def up_to(self, rounds: int | None = None) -> pd.DataFrame:
+        """The curve of so many rounds."""
+        return self.curve if rounds is None else self.curve[self.curve["round"] <= rounds]
+
+    @classmethod
+    def of_folder(cls, path: Path, stopped: str = "") -> "Result":
+        """The run of a folder, which has ended or was stopped."""
+        folder = RunFolder(path)
+        settings = load_settings(str(folder.config))
+        versions = tomllib.loads(folder.config.read_text())["versions"]
+        metrics = pd.DataFrame(read_metrics(folder.metrics))
+        return cls(settings, versions, stopped, _curve(metrics), _clients(metrics, settings))
+
+    def to_json(self) -> str:
+        """One line of strict JSON."""
+        values = {
+            "series": series_name(self.settings),
+            "seed": self.seed,
+            "stopped": self.stopped,
+            "curve": self.curve.to_dict("list"),
+            "clients": self.clients.to_dict("list"),
+            "settings": _plain(self.settings.to_sections()),
+            "versions": dict(self.versions),
+        }
+        return json.dumps(values, allow_nan=False, ensure_ascii=False)
+
+    @classmethod
+    def of_json(cls, line: str) -> "Result":
+        """What `to_json` gave."""
+        values = json.loads(line)
+        settings = make_settings(_restored(values["settings"]))
+        frames = pd.DataFrame(values["curve"]), pd.DataFrame(values["clients"])
+        return cls(settings, values["versions"], values["stopped"], *frames)
+
+
+class Results(Mapping[str, tuple[Result, ...]]):
+    """Runs by their series, in the order of seeds."""
+
+    def __init__(self, results: Mapping[str, Result]) -> None:
+        self.runs = dict(results)
+        series: dict[str, list[Result]] = {}
+        for result in sorted(results.values(), key=lambda result: result.seed):
+            series.setdefault(series_name(result.settings), []).append(result)
+        self._series = {name: tuple(runs) for name, runs in series.items()}
+
+    def __getitem__(self, series: str) -> tuple[Result, ...]:
+        return self._series[series]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._series)
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Results":
+        """Those of a folder; none if it has no file of them."""
+        path = folder / FILE
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+            results = [Result.of_json(line) for line in lines]
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise InputError(
+                f"{path} is damaged ({error}); remove it, finished runs beside it are read again"
+            ) from None
+        return cls({f"{series_name(result.settings)}-seed{result.seed}": result for result in results})
+
+    def save(self, folder: Path) -> None:
+        """Write the file whole."""
+        aside = folder / f".{FILE}.aside"
+        lines = [self.runs[name].to_json() for name in sorted(self.runs)]
+        try:
+            aside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            os.replace(aside, folder / FILE)
+        except OSError as error:
+            raise InputError(f"{folder / FILE} cannot be written: {error.strerror}") from None
+
+
+def _curve(metrics: pd.DataFrame) -> pd.DataFrame:
+    columns = ["round", "time_s", "accuracy", "loss", "uploads"]
+    if "accuracy" not in metrics:
+        return pd.DataFrame(columns=columns)
+    scored = metrics.assign(uploads=metrics["uploads"].cumsum()).dropna(subset="accuracy")[columns]
+    return scored.round({"time_s": 3, "accuracy": 4, "loss": 5}).reset_index(drop=True)
+
+
+def _clients(metrics: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+    if "client_loss" not in metrics:
+        return pd.DataFrame(columns=["round", "time_s", "global_loss"])
+    scored = metrics.dropna(subset="client_loss")
+    accuracy = np.array(scored["client_accuracy"].to_list(), dtype=float)
+    deadline_s = settings.scenario.deadline_s
+    fleet = draw_fleet(settings.scenario, seed=settings.run.seed).with_first_tier(deadline_s)
+    fast = assign_tiers(fleet.latency_s, deadline_s) == 1
+    groups = {"accuracy_tier1": fast, "accuracy_others": ~fast}
+    means = {name: np.nanmean(accuracy[:, group], axis=1) for name, group in groups.items() if group.any()}
+    frame = scored[["round", "time_s", "global_loss"]].assign(**means)
+    return frame.round({"time_s": 3, "global_loss": 5} | dict.fromkeys(means, 4)).reset_index(drop=True)
+
+
+def _plain(value: Any) -> Any:
+    """The value as strict JSON has it: infinity in words."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return "inf" if value == math.inf else value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _restored(one) for key, one in value.items()}
+    return math.inf if value == "inf" else value

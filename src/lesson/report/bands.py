@@ -1,0 +1,29 @@
+"""A line with a 95 % band: the mean of several runs that were not looked at in the same places."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from lesson.arrays import FloatArray
+from lesson.study import half_intervals
+
+MIN_RUNS = 3
+"""For a band: the interval of two is wider than all there is."""
+
+Points = tuple[FloatArray, FloatArray]
+"""Where a run was looked at, and what was seen."""
+
+
+def draw_band(axes: Axes, runs: Sequence[Points], colour: str, label: str, dashed: bool = False) -> None:
+    """Draw the mean where all runs are known, between what was seen of each, with its interval if there are enough."""
+    known = [run for run in runs if len(run[0])]
+    low, high = max((x[0] for x, _ in known), default=0.0), min((x[-1] for x, _ in known), default=0.0)
+    at = np.unique(np.concatenate([np.zeros(0), *(x for x, _ in known)]))
+    at = at[(at >= low) & (at <= high)]
+    values = np.array([np.interp(at, x, y) for x, y in known]).reshape(-1, len(at))
+    mean = values.mean(axis=0) if len(values) else at
+    axes.plot(at, mean, color=colour, label=label, linestyle="--" if dashed else "-")
+    if len(known) >= MIN_RUNS:
+        half = half_intervals(values)
+        axes.fill_between(at, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1), color=colour, alpha=0.18, lw=0)

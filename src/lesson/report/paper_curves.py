@@ -1,0 +1,62 @@
+"""The paper's figures of test accuracy: a panel per setting, a line and a 95 % band per series."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lesson.paper.fleets import towards_zero
+from lesson.paper.items import Item, Scale
+from lesson.paper.results import Results
+from lesson.report.bands import draw_band
+from lesson.report.files import PAGE_IN, in_paper_style
+from lesson.report.palette import series_colours
+from lesson.report.paper_fleets import draw_towards_zero
+
+AXES = {"round": "global rounds", "time_s": "simulated time (1000 s)"}
+MAX_ACROSS = 3
+
+
+@in_paper_style
+def draw_accuracy(item: Item, results: Results, scale: Scale) -> Figure:
+    """All panels of an item, in rows of at most three."""
+    across = MAX_ACROSS if len(item.panels) % 2 else 2
+    down = math.ceil(len(item.panels) / across)
+    figure = Figure(figsize=(PAGE_IN, 0.25 + (2.0 if across == MAX_ACROSS else 2.2) * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False)
+    for panel, axes in zip(item.panels, grid.flat, strict=True):
+        draw_panel(axes, panel, results, scale)
+    return figure
+
+
+def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Results, scale: Scale) -> None:
+    """One panel: a line per series."""
+    over, lines = panel["over"], panel["lines"]
+    for place, ((label, series), colour) in enumerate(zip(lines.items(), series_colours(list(lines)), strict=True)):
+        runs = results[scale.series(series)]
+        curves = [run.up_to(panel.get("rounds")) for run in runs]
+        unit = 1000 if over == "time_s" else 1
+        points = [(curve[over].to_numpy(float) / unit, curve["accuracy"].to_numpy(float)) for curve in curves]
+        lost = sum(bool(run.stopped) for run in runs)
+        said = f"{label} ({lost} of {len(runs)} diverged)" if lost else label
+        draw_band(axes, points, colour, said, dashed=panel.get("overlaid", False) and place > 0)
+    axes.set_xlim(0, panel["until_s"] / 1000 if "until_s" in panel and not scale.quick else None)
+    axes.set(xlabel=AXES[over], ylabel="test accuracy", title=scale.title(panel["title"]))
+    axes.grid(alpha=0.25, linewidth=0.4)
+    axes.legend(loc="lower right")
+
+
+@in_paper_style
+def draw_limits(item: Item, results: Results, scale: Scale) -> Figure:
+    """What becomes of LESSON's schedule as τ → 0, and of its accuracy at both ends."""
+    figure = Figure(figsize=(PAGE_IN, 6.2), layout="constrained")
+    grid = figure.subplots(3, 2)
+    left, right = grid[0]
+    draw_towards_zero(left, right, towards_zero(**item.options))
+    for letter, axes in zip("ab", grid[0], strict=True):
+        axes.set_title(f"({letter}) the schedule as τ → 0")
+    for panel, axes in zip(item.panels, grid.flat[2:], strict=True):
+        draw_panel(axes, panel, results, scale)
+    return figure

@@ -1,0 +1,71 @@
+import tomllib
+
+import pytest
+
+from lesson.errors import InputError
+from lesson.paper.items import FULL, NAMES, QUICK, load_item, run_name, select_items, series_name, wanted_runs
+from lesson.settings import make_settings
+
+
+def test_series_are_told_by_what_differs_from_the_preset() -> None:
+    sections = {"scenario": {"beta": 0.1, "deadline_s": 10.0, "learning_rate": 0.02}, "run": {"dataset": "cifar10"}}
+    assert series_name(make_settings(sections)) == "lesson-cifar10-deadline_s=10-beta=0.1-learning_rate=0.02"
+    sections = {"scenario": {"preset": "printed"}, "strategy": {"name": "fedavg"}, "run": {"seed": 3}}
+    assert run_name(make_settings(sections)) == "fedavg-mnist-printed-seed3"
+    sections = {"scenario": {"preset": "printed", "lr_cap": 1.0}, "strategy": {"late": "drop"}}
+    assert series_name(make_settings(sections)) == "lesson-mnist-printed-lr_cap=1-late=drop"
+
+
+@pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_series_an_item_shows_is_one_it_runs(name: str, scale) -> None:
+    item = load_item(name)
+    run = {series_name(settings) for settings in item.settings(scale).values()}
+    shown = {scale.series(series) for panel in item.panels for series in panel["lines"].values()}
+    if name == "authors":
+        ends = {"0.1": "", "0.02": "-learning_rate=0.02"}
+        for row in item.rows:
+            shown |= {scale.series(row["series"] + ends[rate]) for rate in row.get("step_sizes", ends)}
+    if name == "choices":
+        for row in item.rows:
+            strategies = row.get("strategies", ["lesson", "fedavg", "fedcs"])
+            shown |= {scale.series(f"{strategy}-{row['series']}") for strategy in strategies}
+    assert shown <= run
+    assert bool(shown) == bool(run)
+
+
+def test_every_item_is_one_of_the_files() -> None:
+    assert {path.stem for path in load_item("fig5").path.parent.iterdir()} == set(NAMES)
+    assert all(tomllib.loads(load_item(name).path.read_text())["title"] for name in NAMES)
+
+
+@pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
+def test_items_that_share_a_run_differ_in_its_length_only(scale) -> None:
+    everything = wanted_runs(select_items(["all"]), scale)
+    for name in NAMES:
+        for run, settings in load_item(name).settings(scale).items():
+            allowed = [f"run.rounds = {everything[run].run.rounds} there, {settings.run.rounds} here"]
+            assert settings.differences(everything[run]) in ([], allowed), (name, run)
+            assert (settings.run.rounds or 0) <= (everything[run].run.rounds or 0)
+
+
+def test_a_run_is_as_long_as_the_longest_item_asks_for() -> None:
+    wanted = wanted_runs([load_item("fig5")], FULL)
+    assert len(wanted) == 2 * 3 * 5
+    assert wanted["lesson-cifar10-seed0"].run.rounds == 10_000  # for Fig. 8
+    assert wanted["fedavg-cifar10-seed4"].run.rounds == 5000
+
+
+def test_a_quick_look_is_short_and_on_mnist() -> None:
+    for settings in wanted_runs(select_items([]), QUICK).values():
+        assert settings.run.dataset == "mnist"
+        assert settings.run.seed < 2
+        assert (settings.run.rounds or 0) <= 120
+        assert settings.run.rounds or settings.run.time_budget_s <= 1000
+
+
+def test_items_come_in_the_order_of_the_paper_and_unknown_ones_are_told() -> None:
+    assert [item.name for item in select_items(["fig5", "table2"])] == ["table2", "fig5"]
+    assert [item.name for item in select_items([])] == list(NAMES)
+    with pytest.raises(InputError, match="item 'fig10' is unknown; did you mean 'fig"):
+        select_items(["fig5", "fig10"])

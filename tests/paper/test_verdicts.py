@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+
+from lesson.paper.verdicts import Finding, Part, above, below, near
+
+TIGHT, WIDE = np.array([1.0, 1.1, 0.9]), np.array([-1.0, 1.0, 3.0])  # means 1; halves .248 and 4.97
+
+
+@pytest.mark.parametrize(
+    ("values", "rule", "outcome"),
+    [
+        (TIGHT, above(0.5), "holds"),
+        (TIGHT, above(0.9), "open"),
+        (TIGHT, above(1.0), "fails"),
+        (WIDE, above(0.5), "open"),
+        (TIGHT, below(1.5), "holds"),
+        (TIGHT, below(1.1), "open"),
+        (TIGHT, below(0.9), "fails"),
+        (TIGHT, near(1.2, 0.5), "holds"),
+        (TIGHT, near(1.2, 0.3), "open"),
+        (TIGHT, near(1.2, 0.1), "fails"),
+        (np.array([7.0]), near(7, 0), "holds"),
+        (np.array([7.0, 7.0]), near(7, 0), "holds"),
+        (np.array([1.0, np.inf]), above(0), "fails"),
+    ],
+)
+def test_outcome_of_a_number(values, rule, outcome: str) -> None:
+    assert Part("x", values, rule).outcome == outcome
+
+
+def finding(*outcomes: str) -> Finding:
+    rules = {"holds": above(0.5), "open": above(0.9), "fails": above(1.0)}
+    return Finding("id", "s", "p", [Part(f"{name}{place}", TIGHT, rules[name]) for place, name in enumerate(outcomes)])
+
+
+def test_verdict_follows_from_the_parts() -> None:
+    assert finding("holds", "holds").verdict == "holds"
+    assert finding("fails", "fails").verdict == "does not hold"
+    assert finding("holds", "fails").verdict == "holds in part"
+    assert finding("open").verdict == "holds in part"
+    assert finding("open", "fails").verdict == "holds in part"
+    assert finding("holds", "open", "fails").which == "holds: holds0; does not: fails2; open: open1"
+    assert finding("holds").which == ""
+
+
+def test_numbers_are_written_with_their_unit() -> None:
+    def shown(values: list[float], unit) -> str:
+        return Part("x", np.array(values), above(), unit).shown()
+
+    assert shown([0.71, 0.73], "share") == "72.0% ± 12.7%"
+    assert shown([0.01, 0.03], "points") == "+2.0 ± 12.7 points"
+    assert shown([1.0, 3.0], "times") == "2.00 ± 12.71 ×"
+    assert shown([61706.0], "count") == "61,706 ± 0"
+    assert shown([1.0, np.inf], "times") == "never"
+
+
+def test_claims_are_strict_json() -> None:
+    never = Finding("id", "s", "p", [Part("x", np.array([1.0, np.inf]), above())])
+    assert never.to_dict() == {
+        "id": "id",
+        "statement": "s",
+        "paper": "p",
+        "ours": {"x": None},
+        "ci95": {"x": None},
+        "seeds": 2,
+        "verdict": "does not hold",
+        "which": "",
+    }
