@@ -37,8 +37,8 @@ def test_verdict_follows_from_the_parts() -> None:
     assert finding("holds", "holds").verdict == "holds"
     assert finding("fails", "fails").verdict == "does not hold"
     assert finding("holds", "fails").verdict == "holds in part"
-    assert finding("open").verdict == "holds in part"
-    assert finding("open", "fails").verdict == "holds in part"
+    assert finding("open").verdict == finding("open", "fails").verdict == "does not hold"
+    assert finding("open").which == "open: open0"
     assert finding("holds", "open", "fails").which == "holds: holds0; does not: fails2; open: open1"
     assert finding("holds").which == ""
 

@@ -49,7 +49,7 @@ def test_figures_fit_a_column_or_a_page_in_small_type(name: str, tmp_path: Path)
         assert figure.get_figwidth() == (7.16 if name == "schedule" else 3.5)
         save_figure(figure, tmp_path / "figure.png")
         save_figure(figure, tmp_path / "figure.pdf")
-    assert imread(tmp_path / "figure.png").shape[1] == round(figure.get_figwidth() * 600)
+    assert imread(tmp_path / "figure.png").shape[1] == round(figure.get_figwidth() * 300)
     texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
     assert {text.get_fontsize() for text in texts} <= {7, 8}
     assert {text.get_fontname() for text in texts} == {"STIXGeneral"}

@@ -69,11 +69,11 @@ class ReproduceCommand:
         with SweepProgress(missing) as progress:
             try:
                 engine = LocalEngine(data_dir=self.data_dir)
-                results = run_missing(missing, out, engine, data_dir=self.data_dir, report=progress.report)
+                return run_missing(missing, out, engine, data_dir=self.data_dir, report=progress.report)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"interrupted; the same command with --out {out} goes on") from None
-        if missing:
-            command = " ".join(["lesson", *sys.argv[1:]])
-            note_provenance(out, command, len(missing), time.perf_counter() - begin)
-            print(f"{len(missing)} runs made in {time.perf_counter() - begin:.0f} s, in {out / 'runs'}")
-        return results
+            finally:
+                made, wall_s = len(missing) - len(missing_runs(items, out, scale)), time.perf_counter() - begin
+                if made:
+                    note_provenance(out, " ".join(["lesson", *sys.argv[1:]]), made, wall_s)
+                    print(f"{made} runs made in {wall_s:.0f} s, in {out / 'runs'}")

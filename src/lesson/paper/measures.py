@@ -43,14 +43,15 @@ def common_target(results: Results, series: Iterable[str], rounds: int | None = 
 
 def times_longer(
     results: Results, series: str, than: str, target: float, column: str, rounds: int | None = None
-) -> FloatArray:
+) -> tuple[FloatArray, bool]:
     """How many times as long as a run of `than` one of `series` takes to a target, paired over seeds.
 
-    A run that never reaches it counts as if it did at its end, which is the least it can be.
+    A run that never reaches it counts as if it did at its end, which is the least it can be; whether there is one.
     """
     ends = per_seed(results, series, lambda run: float(run.up_to(rounds)[column].iloc[-1]))
-    ours = np.minimum(per_seed(results, series, lambda run: reached(run, target, column, rounds)), ends)
-    return ours / per_seed(results, than, lambda run: reached(run, target, column, rounds))
+    ours = per_seed(results, series, lambda run: reached(run, target, column, rounds))
+    theirs = per_seed(results, than, lambda run: reached(run, target, column, rounds))
+    return np.minimum(ours, ends) / theirs, bool(np.isinf(ours).any())
 
 
 def client_figure(results: Results, series: str, measure: Callable[[pd.DataFrame], float], rounds: int) -> FloatArray:

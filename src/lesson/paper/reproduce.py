@@ -64,7 +64,9 @@ def run_missing(
             results.save(out)
     if failures:
         name, reason = next(iter(failures.items()))
-        raise RunStoppedError(f"{len(failures)} of {len(missing)} runs failed, first {name}: {reason}")
+        raise RunStoppedError(
+            f"{len(failures)} of {len(missing)} runs failed, the next call tries them again; first {name}: {reason}"
+        )
     return results
 
 

@@ -35,7 +35,7 @@ class Result:
     stopped: str
     """Why it could not go on to its end; empty if it did."""
     curve: pd.DataFrame
-    """A row per evaluation: round, time_s, accuracy, loss, uploads so far."""
+    """A row per evaluation: round, time_s, accuracy, uploads so far."""
     clients: pd.DataFrame
     """A row per look at the clients' own data: round, time_s, global_loss of Eq. (1), and the mean accuracy of the
     clients in tier 1 and of the others, each on its own."""
@@ -123,11 +123,11 @@ class Results(Mapping[str, tuple[Result, ...]]):
 
 
 def _curve(metrics: pd.DataFrame) -> pd.DataFrame:
-    columns = ["round", "time_s", "accuracy", "loss", "uploads"]
+    columns = ["round", "time_s", "accuracy", "uploads"]
     if "accuracy" not in metrics:
         return pd.DataFrame(columns=columns)
     scored = metrics.assign(uploads=metrics["uploads"].cumsum()).dropna(subset="accuracy")[columns]
-    return scored.round({"time_s": 3, "accuracy": 4, "loss": 5}).reset_index(drop=True)
+    return scored.round({"time_s": 3, "accuracy": 4}).reset_index(drop=True)
 
 
 def _clients(metrics: pd.DataFrame, settings: Settings) -> pd.DataFrame:

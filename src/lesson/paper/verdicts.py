@@ -1,8 +1,8 @@
 """From numbers to a verdict: what a claim says, what was measured, and whether it holds.
 
 A claim has parts, each a number per seed and a rule. A part holds if its rule is met by the whole 95 % interval, is
-open if only the mean meets it, and fails otherwise. All parts hold: the claim holds. None holds or is open: it does
-not hold. Else it holds in part, and says which.
+open if only the mean meets it, and fails otherwise. All parts hold: the claim holds. None does: it does not hold. Else
+it holds in part. What is open is said, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -85,12 +85,12 @@ class Finding:
         outcomes = [part.outcome for part in self.parts]
         if all(outcome == "holds" for outcome in outcomes):
             return "holds"
-        return "does not hold" if all(outcome == "fails" for outcome in outcomes) else "holds in part"
+        return "holds in part" if "holds" in outcomes else "does not hold"
 
     @property
     def which(self) -> str:
         """What holds, what does not and what is open, where that differs."""
-        if self.verdict != "holds in part":
+        if len({part.outcome for part in self.parts}) == 1 and self.parts[0].outcome != "open":
             return ""
         words = {"holds": "holds", "fails": "does not", "open": "open"}
         groups = {word: [part.label for part in self.parts if part.outcome == name] for name, word in words.items()}

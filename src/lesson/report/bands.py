@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from lesson.arrays import FloatArray
 from lesson.study import half_intervals
 
+MAX_POINTS = 400
 MIN_RUNS = 3
 """For a band: the interval of two is wider than all there is."""
 
@@ -21,6 +22,7 @@ def draw_band(axes: Axes, runs: Sequence[Points], colour: str, label: str, dashe
     low, high = max((x[0] for x, _ in known), default=0.0), min((x[-1] for x, _ in known), default=0.0)
     at = np.unique(np.concatenate([np.zeros(0), *(x for x, _ in known)]))
     at = at[(at >= low) & (at <= high)]
+    at = at[np.linspace(0, len(at) - 1, min(len(at), MAX_POINTS)).astype(int)]
     values = np.array([np.interp(at, x, y) for x, y in known]).reshape(-1, len(at))
     mean = values.mean(axis=0) if len(values) else at
     axes.plot(at, mean, color=colour, label=label, linestyle="--" if dashed else "-")

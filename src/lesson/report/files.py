@@ -19,7 +19,7 @@ STYLE: Any = {
     "axes.spines.right": False,
 }
 PAPER_STYLE: Any = STYLE | {
-    "figure.dpi": 600,
+    "figure.dpi": 300,
     "font.family": "STIXGeneral",  # looks like Times and comes with matplotlib
     "mathtext.fontset": "stix",
     "text.parse_math": True,

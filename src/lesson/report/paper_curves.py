@@ -4,19 +4,22 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lesson.paper.fleets import towards_zero
 from lesson.paper.items import Item, Scale
-from lesson.paper.results import Results
-from lesson.report.bands import draw_band
+from lesson.paper.results import Result, Results
+from lesson.report.bands import Points, draw_band
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import series_colours
 from lesson.report.paper_fleets import draw_towards_zero
 
 AXES = {"round": "global rounds", "time_s": "simulated time (1000 s)"}
 MAX_ACROSS = 3
+GUESSED = 0.1
+"""Accuracy of a guess among ten classes."""
 
 
 @in_paper_style
@@ -25,7 +28,7 @@ def draw_accuracy(item: Item, results: Results, scale: Scale) -> Figure:
     across = MAX_ACROSS if len(item.panels) % 2 else 2
     down = math.ceil(len(item.panels) / across)
     figure = Figure(figsize=(PAGE_IN, 0.25 + (2.0 if across == MAX_ACROSS else 2.2) * down), layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False)
+    grid = figure.subplots(down, across, squeeze=False, sharey=down == 1)
     for panel, axes in zip(item.panels, grid.flat, strict=True):
         draw_panel(axes, panel, results, scale)
     return figure
@@ -36,16 +39,24 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Results, scale: Sc
     over, lines = panel["over"], panel["lines"]
     for place, ((label, series), colour) in enumerate(zip(lines.items(), series_colours(list(lines)), strict=True)):
         runs = results[scale.series(series)]
-        curves = [run.up_to(panel.get("rounds")) for run in runs]
-        unit = 1000 if over == "time_s" else 1
-        points = [(curve[over].to_numpy(float) / unit, curve["accuracy"].to_numpy(float)) for curve in curves]
+        points = [_points(run, panel) for run in runs]
         lost = sum(bool(run.stopped) for run in runs)
         said = f"{label} ({lost} of {len(runs)} diverged)" if lost else label
         draw_band(axes, points, colour, said, dashed=panel.get("overlaid", False) and place > 0)
     axes.set_xlim(0, panel["until_s"] / 1000 if "until_s" in panel and not scale.quick else None)
     axes.set(xlabel=AXES[over], ylabel="test accuracy", title=scale.title(panel["title"]))
     axes.grid(alpha=0.25, linewidth=0.4)
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower right", frameon=True, framealpha=0.8, edgecolor="none")
+
+
+def _points(run: Result, panel: Mapping[str, Any]) -> Points:
+    """Where a run was looked at and what was seen; once it has diverged it can only guess."""
+    over, curve = panel["over"], run.up_to(panel.get("rounds"))
+    at, accuracy = curve[over].to_numpy(float), curve["accuracy"].to_numpy(float)
+    if run.stopped:
+        end = panel["until_s"] if over == "time_s" else panel["rounds"]
+        at, accuracy = np.append(at, [at.max(initial=0), end]), np.append(accuracy, [GUESSED, GUESSED])
+    return at / (1000 if over == "time_s" else 1), accuracy
 
 
 @in_paper_style

@@ -1,5 +1,6 @@
 """Training and evaluation on a GPU."""
 
+import torch
 from torch import Tensor
 
 from lesson.learn.backend import Trainer, TrainerName
@@ -34,6 +35,7 @@ class CudaBackend:
         return by_client(self._task.holdings, judge_training(self._task, self._precision, vector))
 
     def close(self) -> None:
-        """Let the scorer go."""
+        """Let the scorer go, and give memory back: other processes may share the GPU."""
         if self._scorer is not None:
             self._scorer.close()
+        torch.cuda.empty_cache()

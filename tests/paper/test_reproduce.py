@@ -1,0 +1,128 @@
+"""Runs are made once: not again when they are kept, nor when their folders are there."""
+
+import dataclasses
+import json
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import pytest
+
+from lesson.cli import main
+from lesson.engines import LocalEngine
+from lesson.engines.trial import Event
+from lesson.errors import InputError, RunStoppedError
+from lesson.paper.items import QUICK, load_item
+from lesson.paper.reproduce import missing_runs, run_missing
+from lesson.paper.results import Results
+from lesson.settings import Settings
+
+TINY = dataclasses.replace(QUICK, seeds=1, max_rounds=12)
+NAMES = ["fedavg-mnist-seed0", "fedcs-mnist-seed0", "lesson-mnist-seed0"]
+
+
+class Refusing:
+    """An engine that must not be given anything to do."""
+
+    def check(self) -> None: ...
+
+    def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
+        assert not plan
+        yield from ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Failing:
+    """An engine whose runs all end with an error."""
+
+    kind: str
+
+    def check(self) -> None: ...
+
+    def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
+        for path in plan:
+            yield path, {"error": "no longer finite", "kind": self.kind}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("paper")
+    missing = missing_runs([load_item("fig5")], out, TINY)
+    assert sorted(missing) == NAMES
+    run_missing(missing, out, LocalEngine(2))
+    return out
+
+
+def test_what_is_kept_is_not_made_again(made: Path) -> None:
+    assert sorted(Results.load(made).runs) == NAMES
+    assert not missing_runs([load_item("fig5")], made, TINY)
+    fedavg = Results.load(made).runs["fedavg-mnist-seed0"]
+    assert fedavg.curve["round"].iloc[-1] <= 12
+    assert fedavg.curve["uploads"].tolist() == (50 * fedavg.curve["round"]).tolist()
+    assert fedavg.versions["hardware"]
+
+
+def test_finished_folders_are_read_and_not_run_again(made: Path) -> None:
+    kept = (made / "runs.jsonl").read_bytes()
+    (made / "runs.jsonl").unlink()
+    run_missing(missing_runs([load_item("fig5")], made, TINY), made, Refusing())
+    assert (made / "runs.jsonl").read_bytes() == kept
+
+
+def test_runs_of_other_settings_are_not_mixed_in(made: Path) -> None:
+    longer = dataclasses.replace(TINY, max_rounds=13)
+    with pytest.raises(InputError, match=r"holds \S+ with other settings \(run.rounds = 12 there, 13 here\)"):
+        missing_runs([load_item("fig5")], made, longer)
+
+
+def test_a_run_that_diverges_is_a_result_and_others_fail(tmp_path: Path, made: Path) -> None:
+    missing = missing_runs([load_item("fig5")], tmp_path, TINY)
+    with pytest.raises(RunStoppedError, match="3 of 3 runs failed, the next call tries them again; first"):
+        run_missing(missing, tmp_path, Failing("RunStoppedError"))
+    assert not Results.load(tmp_path).runs
+    for name in NAMES:  # what a run leaves that was stopped
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.toml").write_bytes((made / "runs" / name / "config.toml").read_bytes())
+    stopped = run_missing(missing, tmp_path, Failing("DivergedError")).runs
+    assert [run.stopped for run in stopped.values()] == ["no longer finite"] * 3
+    assert not missing_runs([load_item("fig5")], tmp_path, TINY)
+
+
+def test_a_quick_look_says_so_and_claims_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "fig4", "table2", "--quick", "--out", str(tmp_path)]) == 0
+    assert "claims" not in capsys.readouterr().out
+    assert not (tmp_path / "claims.json").exists()
+    for name in ("fig4.svg", "table2.md", "README.md"):
+        assert (tmp_path / name).exists()
+    assert "it proves nothing" in (tmp_path / "table2.md").read_text()
+    assert "it proves nothing" in (tmp_path / "README.md").read_text()
+
+
+def test_items_leave_files_settings_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "table2", "--out", str(tmp_path)]) == 0
+    assert main(["reproduce", "fig4", "--out", str(tmp_path)]) == 0
+    assert {path.name for path in tmp_path.glob("fig4.*")} == {"fig4.pdf", "fig4.png", "fig4.svg", "fig4.toml"}
+    page = (tmp_path / "README.md").read_text()
+    assert "| released | FedAvg | 68 | 68.3 ± 1.3 |" in page
+    assert "![Labels of five clients at three concentrations β](fig4.png)" in page
+    assert "Command: `lesson reproduce fig4`" in page
+    claims = json.loads((tmp_path / "claims.json").read_text())
+    assert [claim["id"] for claim in claims] == ["table2", "table2-printed", "rounds-done"]
+    assert claims[0]["ours"]["FedAvg"] == pytest.approx(68.3, abs=0.05)
+    assert "holds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["fig55"], "item 'fig55' is unknown; did you mean 'fig5'?"),
+        (["fig4", "--seeds", "0"], "--seeds must be 1 to 1000, got 0"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", *words, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
