@@ -134,7 +134,10 @@ BAD = [
     (["plan", "--dedline", "3"], "option '--dedline' is unknown; did you mean '--deadline'?"),
     (["plan", "extra"], "'extra' is one word too many; 'lesson plan --help' shows what there is"),
     (["strategies", "lesson", "more"], "'more' is one word too many"),
-    (["--json", "plan"], "command '--json' is unknown; one of: --help, --version, compare, data, plan, reproduce, run, "),
+    (
+        ["--json", "plan"],
+        "command '--json' is unknown; one of: --help, --version, compare, data, plan, reproduce",
+    ),
     (["plan", "--bogus"], "option '--bogus' is unknown; one of: --clients"),
     (["plan", "--clients", "None"], "--clients must be a whole number, got 'None'"),
     (["plan", "--rounds", "100001"], "rounds must be 1 to 100000, got 100001"),
@@ -145,7 +148,10 @@ BAD = [
     (["plan", "--set", "scenario.theta=1e300"], "no client can be reached"),
     (["plan", "--latencies", "/dev/zero"], "/dev/zero cannot be read: latencies must be a file"),
     (["plan", "--figure", "n" * 300 + ".png"], "figure cannot be written: 'nnnn"),
-    (["plam"], "command 'plam' is unknown; did you mean 'plan'? one of: --help, --version, compare, data, plan, reproduce, run, "),
+    (
+        ["plam"],
+        "command 'plam' is unknown; did you mean 'plan'? one of: --help, --version, compare, data, plan, reproduce",
+    ),
     (["strategies", "leson"], "strategy 'leson' is unknown; did you mean 'lesson'? one of: fedavg, fedcs, lesson"),
 ]
 

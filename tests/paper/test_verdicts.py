@@ -30,7 +30,9 @@ def test_outcome_of_a_number(values, rule, outcome: str) -> None:
 
 def finding(*outcomes: str) -> Finding:
     rules = {"holds": above(0.5), "open": above(0.9), "fails": above(1.0)}
-    return Finding("id", "s", "p", [Part(f"{name}{place}", TIGHT, rules[name]) for place, name in enumerate(outcomes)])
+    return Finding(
+        "id", "s", "p", ["fig5"], [Part(f"{name}{place}", TIGHT, rules[name]) for place, name in enumerate(outcomes)]
+    )
 
 
 def test_verdict_follows_from_the_parts() -> None:
@@ -55,7 +57,7 @@ def test_numbers_are_written_with_their_unit() -> None:
 
 
 def test_claims_are_strict_json() -> None:
-    never = Finding("id", "s", "p", [Part("x", np.array([1.0, np.inf]), above())])
+    never = Finding("id", "s", "p", ["fig5"], [Part("x", np.array([1.0, np.inf]), above())])
     assert never.to_dict() == {
         "id": "id",
         "statement": "s",
@@ -65,4 +67,5 @@ def test_claims_are_strict_json() -> None:
         "seeds": 2,
         "verdict": "does not hold",
         "which": "",
+        "items": ["fig5"],
     }

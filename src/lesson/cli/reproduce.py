@@ -25,9 +25,9 @@ class ReproduceCommand:
     """
 
     items: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], arg(metavar="ITEM", help_behavior_hint="(default: all)")
+        tyro.conf.Positional[tuple[str, ...]], arg(metavar="[ITEM …]", help_behavior_hint="(default: all)")
     ] = ()
-    """table1, table2, fig2 … fig9, limits, printed, authors, choices, or all."""
+    """table1, table2, fig2 … fig9, limits, printed, authors, choices, latencies, or all."""
     quick: Annotated[bool, arg(help_behavior_hint="")] = False
     """A look in minutes: MNIST alone, short runs, two seeds. It proves nothing."""
     seeds: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 5, quick: 2)")] = None
@@ -54,7 +54,8 @@ class ReproduceCommand:
             print(f"{item.name}: {', '.join(map(str, write_item(item, results, scale, out)))}")
         there = items_in(out)
         if not scale.quick and (findings := check_claims(results, [item.name for item in there])):
-            PipedConsole().print(claims_table(findings))
+            asked = {item.name for item in items}
+            PipedConsole().print(claims_table([finding for finding in findings if asked & set(finding.items)]))
             print(f"claims: {', '.join(map(str, write_claims(findings, out)))}")
         print(f"page: {write_page(there, scale, out)}")
 

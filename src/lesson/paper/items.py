@@ -18,7 +18,7 @@ from lesson.settings import Settings
 
 FOLDER = Path(__file__).parent / "items"
 TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9")
-NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices")
+NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices", "latencies")
 SEEDS = 5
 
 

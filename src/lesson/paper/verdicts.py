@@ -74,6 +74,8 @@ class Finding:
     id: str
     statement: str
     paper: str
+    items: Sequence[str]
+    """The figures and tables it is about."""
     parts: Sequence[Part]
 
     @property
@@ -107,6 +109,7 @@ class Finding:
             "seeds": self.seeds,
             "verdict": self.verdict,
             "which": self.which,
+            "items": list(self.items),
         }
 
 

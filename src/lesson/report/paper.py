@@ -15,7 +15,13 @@ from lesson.paper.verdicts import Finding
 from lesson.report import paper_fleets
 from lesson.report.files import FORMATS, save_figure
 from lesson.report.paper_curves import draw_accuracy, draw_limits
-from lesson.report.paper_tables import authors_table, choices_table, parameters_table, round_lengths_table
+from lesson.report.paper_tables import (
+    authors_table,
+    choices_table,
+    parameters_table,
+    round_lengths_table,
+    what_if_table,
+)
 from lesson.report.shares_figure import draw_label_shares
 
 QUICK_NOTE = "a quick look (--quick): MNIST alone, short runs, two seeds; it proves nothing"
@@ -32,6 +38,7 @@ _TABLES: dict[str, Callable[[Item, Results, Scale], pd.DataFrame]] = {
     "round_lengths": round_lengths_table,
     "authors": authors_table,
     "choices": choices_table,
+    "what_if": what_if_table,
 }
 
 
@@ -71,6 +78,7 @@ def claims_frame(findings: Sequence[Finding]) -> pd.DataFrame:
             "paper": finding.paper,
             "ours (mean ± 95 % interval)": "<br>".join(f"{part.label}: {part.shown()}" for part in finding.parts),
             "seeds": str(finding.seeds),
+            "shown in": ", ".join(finding.items),
             "verdict": f"**{finding.verdict}**" + (f" ({finding.which})" if finding.which else ""),
         }
         for finding in findings

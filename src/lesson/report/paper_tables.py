@@ -37,6 +37,20 @@ def round_lengths_table(item: Item, *_: object) -> pd.DataFrame:
     )
 
 
+def what_if_table(item: Item, *_: object) -> pd.DataFrame:
+    """Latencies of `released` after one change at a time."""
+    draws = fleets.with_intervals(fleets.what_if(**item.options), ["change"])
+    return pd.DataFrame(
+        {
+            "choice": row["change"],
+            "slowest client (s)": f"{row['slowest_s']:,.1f} ± {row['slowest_s_ci95']:,.1f}",
+            "median client (s)": f"{row['median_s']:,.1f} ± {row['median_s_ci95']:,.1f}",
+            "in tier 1 at τ = 20 s": f"{row['tier_1_share']:.1%}",
+        }
+        for row in draws.to_dict("records")
+    )
+
+
 def authors_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
     """The authors' released accuracies beside ours at both step sizes."""
     rows = []

@@ -46,7 +46,7 @@ def check_claims(results: Results, items: Sequence[str]) -> list[Finding]:
     """What comes of those claims for which the runs of these items are enough, in the order of the paper."""
     there = [claim for claim in CLAIMS if set(claim.items) <= set(items)]
     there.sort(key=lambda claim: NAMES.index(claim.items[0]))
-    return [Finding(claim.id, claim.statement, claim.paper, claim.measure(results)) for claim in there]
+    return [Finding(claim.id, claim.statement, claim.paper, claim.items, claim.measure(results)) for claim in there]
 
 
 def longer(

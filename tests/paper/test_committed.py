@@ -1,0 +1,79 @@
+"""What is committed under results/paper, README and docs say the same, and it follows from the runs that are kept."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from lesson.paper.claims import CLAIMS, check_claims
+from lesson.paper.items import FULL, NAMES, load_item, select_items, wanted_runs
+from lesson.paper.reproduce import missing_runs
+from lesson.paper.results import Results
+from lesson.report.paper import claims_frame, markdown
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "results" / "paper"
+CLAIMED = json.loads((FOLDER / "claims.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return Results.load(FOLDER)
+
+
+def test_every_run_of_the_paper_is_kept_from_five_seeds(results: Results) -> None:
+    assert not missing_runs(select_items(["all"]), FOLDER, FULL)
+    assert results.runs.keys() == wanted_runs(select_items(["all"]), FULL).keys()
+    assert {len(runs) for runs in results.values()} == {5}
+    for name, run in results.runs.items():
+        whole = run.settings.run.rounds is None or run.curve["round"].iloc[-1] > 0.9 * run.settings.run.rounds
+        assert run.stopped or whole, f"{name} ends early"
+        assert run.versions["hardware"]
+
+
+def test_verdicts_follow_from_the_kept_runs(results: Results) -> None:
+    findings = check_claims(results, NAMES)
+    assert len(findings) == len(CLAIMS) == len({claim.id for claim in CLAIMS})
+    assert [finding.to_dict() for finding in findings] == CLAIMED
+    assert markdown(claims_frame(findings)) == (FOLDER / "claims.md").read_text()
+
+
+def test_claims_have_what_scripts_may_rely_on() -> None:
+    for claim in CLAIMED:
+        assert {"id", "statement", "paper", "ours", "ci95", "seeds", "verdict"} <= claim.keys()
+        assert claim["ours"].keys() == claim["ci95"].keys()
+        assert claim["verdict"] in ("holds", "holds in part", "does not hold")
+        assert (claim["verdict"] != "holds in part") or claim["which"]
+        assert claim["seeds"] >= 5 or claim["id"] == "networks"
+
+
+def test_every_figure_is_beside_its_settings() -> None:
+    page = (FOLDER / "README.md").read_text()
+    for name in NAMES:
+        item = load_item(name)
+        assert (FOLDER / f"{name}.toml").read_bytes() == item.path.read_bytes()
+        assert f"`lesson reproduce {name}`" in page
+        suffixes = {path.suffix for path in FOLDER.glob(f"{name}.*")} - {".toml"}
+        assert suffixes in ({".md", ".csv"}, {".png", ".pdf", ".svg"})
+
+
+def test_provenance_accounts_for_every_run(results: Results) -> None:
+    notes = json.loads((FOLDER / "provenance.json").read_text())
+    assert sum(note["runs"] for note in notes) == len(results.runs)
+    assert all(note["command"].startswith("lesson reproduce ") for note in notes)
+    assert all(re.fullmatch(r"[0-9a-f]{40}\+?", note["commit"]) for note in notes)
+
+
+def test_the_readme_shows_the_verdicts() -> None:
+    readme = (ROOT / "README.md").read_text()
+    shown = re.findall(r"^\| ([^|]+) \| \*\*(holds|holds in part|does not hold)\*\* \|", readme, re.MULTILINE)
+    assert shown == [(claim["statement"], claim["verdict"]) for claim in CLAIMED]
+    assert "results/paper/fig5.png" in readme
+
+
+@pytest.mark.parametrize("name", ["authors", "latencies", "choices"])
+def test_tables_in_the_docs_are_those_of_the_results(name: str) -> None:
+    table = (FOLDER / f"{name}.md").read_text().partition("\n\n")[2]
+    assert table.startswith("| ")
+    assert table in (ROOT / "docs" / "reproduction.md").read_text()
