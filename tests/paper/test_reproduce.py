@@ -48,7 +48,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("paper")
     missing = missing_runs([load_item("fig5")], out, TINY)
     assert sorted(missing) == NAMES
-    run_missing(missing, out, LocalEngine(2))
+    run_missing(missing, out, LocalEngine(2), command="lesson reproduce fig5")
     return out
 
 
@@ -59,12 +59,27 @@ def test_what_is_kept_is_not_made_again(made: Path) -> None:
     assert fedavg.curve["round"].iloc[-1] <= 12
     assert fedavg.curve["uploads"].tolist() == (50 * fedavg.curve["round"]).tolist()
     assert fedavg.versions["hardware"]
+    (note,) = json.loads((made / "provenance.json").read_text())
+    assert (note["command"], note["runs"]) == ("lesson reproduce fig5", 3)
+
+
+def test_damaged_notes_are_told_before_anything_is_run(tmp_path: Path) -> None:
+    (tmp_path / "provenance.json").write_text("[")
+    with pytest.raises(InputError, match="is damaged"):
+        run_missing(missing_runs([load_item("fig5")], tmp_path, TINY), tmp_path, Refusing(), command="")
+
+
+def test_settings_left_by_a_broken_call_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "fig5.toml").touch()
+    assert main(["reproduce", "table1", "--out", str(tmp_path)]) == 0
+    claims = json.loads((tmp_path / "claims.json").read_text())
+    assert [claim["id"] for claim in claims] == ["networks"]
 
 
 def test_finished_folders_are_read_and_not_run_again(made: Path) -> None:
     kept = (made / "runs.jsonl").read_bytes()
     (made / "runs.jsonl").unlink()
-    run_missing(missing_runs([load_item("fig5")], made, TINY), made, Refusing())
+    run_missing(missing_runs([load_item("fig5")], made, TINY), made, Refusing(), command="")
     assert (made / "runs.jsonl").read_bytes() == kept
 
 
@@ -77,12 +92,12 @@ def test_runs_of_other_settings_are_not_mixed_in(made: Path) -> None:
 def test_a_run_that_diverges_is_a_result_and_others_fail(tmp_path: Path, made: Path) -> None:
     missing = missing_runs([load_item("fig5")], tmp_path, TINY)
     with pytest.raises(RunStoppedError, match="3 of 3 runs failed, the next call tries them again; first"):
-        run_missing(missing, tmp_path, Failing("RunStoppedError"))
+        run_missing(missing, tmp_path, Failing("RunStoppedError"), command="")
     assert not Results.load(tmp_path).runs
     for name in NAMES:  # what a run leaves that was stopped
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "config.toml").write_bytes((made / "runs" / name / "config.toml").read_bytes())
-    stopped = run_missing(missing, tmp_path, Failing("DivergedError")).runs
+    stopped = run_missing(missing, tmp_path, Failing("DivergedError"), command="").runs
     assert [run.stopped for run in stopped.values()] == ["no longer finite"] * 3
     assert not missing_runs([load_item("fig5")], tmp_path, TINY)
 
@@ -106,7 +121,7 @@ def test_items_leave_files_settings_and_a_page(tmp_path: Path, capsys: pytest.Ca
     assert "![Labels of five clients at three concentrations β](fig4.png)" in page
     assert "Command: `lesson reproduce fig4`" in page
     claims = json.loads((tmp_path / "claims.json").read_text())
-    assert [claim["id"] for claim in claims] == ["table2", "table2-printed", "rounds-done"]
+    assert [claim["id"] for claim in claims] == ["table2", "table2-printed", "rounds-done", "labels-balanced"]
     assert claims[0]["ours"]["FedAvg"] == pytest.approx(68.3, abs=0.05)
     assert "holds" in capsys.readouterr().out
 

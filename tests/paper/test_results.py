@@ -42,15 +42,23 @@ def test_results_are_kept_in_a_folder(tmp_path: Path) -> None:
     back = Results.load(tmp_path)
     assert list(back.runs) == ["lesson-mnist-seed0", "lesson-mnist-seed1"]
     assert [run.seed for run in back["lesson-mnist"]] == [0, 1]
-    (tmp_path / "runs.jsonl").write_text('{"series": 1}\n')
-    with pytest.raises(InputError, match="is damaged"):
-        Results.load(tmp_path)
+    line = json.loads(result([0.4]).to_json())
+    for damaged in ({"series": 1}, line | {"settings": []}, line | {"curve": {"round": [1]}}):
+        (tmp_path / "runs.jsonl").write_text(json.dumps(damaged) + "\n")
+        with pytest.raises(InputError, match="is damaged"):
+            Results.load(tmp_path)
 
 
 def test_last_accuracy_is_the_mean_of_ten_within_the_rounds() -> None:
     both = results(result([0.0, 0.0, *[0.5] * 9, 0.6, 0.9]), result([0.2, 0.4, 0.6], seed=1))
     assert last_accuracy(both, "lesson-mnist", 60) == pytest.approx([0.51, 0.4])
     assert last_accuracy(both, "lesson-mnist", 10) == pytest.approx([0.0, 0.3])
+
+
+def test_a_run_that_diverged_guesses() -> None:
+    lost = results(result([0.9, 0.9, 0.9], stopped="no longer finite"))
+    assert last_accuracy(lost, "lesson-mnist", 15).tolist() == [0.1]
+    assert accuracy_at(lost, "lesson-mnist", 300.0).tolist() == [0.1]
 
 
 def test_accuracy_at_a_time_is_the_mean_of_the_three_before() -> None:
@@ -78,7 +86,10 @@ def test_times_longer_is_paired_and_tells_when_it_is_a_bound() -> None:
     slow = [result([0.0] * 3 + [0.6] * 3, strategy="fedavg"), result([0.0] * 8, seed=1, strategy="fedavg")]
     ratios, bound = times_longer(results(*fast, *slow), "fedavg-mnist", "lesson-mnist", 0.6, "time_s")
     assert ratios == pytest.approx([600 / 300, 800 / 400])
-    assert bound
+    assert bound == 1
     ratios, bound = times_longer(results(*fast, *slow), "lesson-mnist", "lesson-mnist", 0.6, "time_s")
     assert ratios.tolist() == [1, 1]
     assert not bound
+    ratios, _ = times_longer(results(*fast, *slow), "lesson-mnist", "fedavg-mnist", 0.6, "time_s")
+    assert ratios[0] == 0.5
+    assert np.isnan(ratios[1])

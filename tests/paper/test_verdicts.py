@@ -11,25 +11,39 @@ TIGHT, WIDE = np.array([1.0, 1.1, 0.9]), np.array([-1.0, 1.0, 3.0])  # means 1; 
     [
         (TIGHT, above(0.5), "holds"),
         (TIGHT, above(0.9), "open"),
-        (TIGHT, above(1.0), "fails"),
+        (TIGHT, above(1.1), "open"),
+        (TIGHT, above(1.3), "fails"),
         (WIDE, above(0.5), "open"),
         (TIGHT, below(1.5), "holds"),
         (TIGHT, below(1.1), "open"),
-        (TIGHT, below(0.9), "fails"),
+        (TIGHT, below(0.7), "fails"),
         (TIGHT, near(1.2, 0.5), "holds"),
         (TIGHT, near(1.2, 0.3), "open"),
-        (TIGHT, near(1.2, 0.1), "fails"),
-        (np.array([7.0]), near(7, 0), "holds"),
+        (TIGHT, near(1.5, 0.1), "fails"),
+        (TIGHT, near(0.5, 0.1), "fails"),
+        (np.array([7.0]), near(7, 0), "open"),
         (np.array([7.0, 7.0]), near(7, 0), "holds"),
-        (np.array([1.0, np.inf]), above(0), "fails"),
+        (np.array([1.0, np.inf]), above(0), "open"),
     ],
 )
 def test_outcome_of_a_number(values, rule, outcome: str) -> None:
     assert Part("x", values, rule).outcome == outcome
 
 
+def test_a_number_that_nothing_changes_needs_one_value() -> None:
+    assert Part("x", np.array([7.0]), near(7, 0), exact=True).outcome == "holds"
+    assert Part("x", np.array([7.0]), near(8, 0), exact=True).outcome == "fails"
+
+
+def test_bounds_are_looked_at_one_by_one() -> None:
+    """The least that each can be: all of them must be above; none says that they are not."""
+    assert Part("x", np.array([1.2, 9.0, 1.1]), above(1), at_least=True).outcome == "holds"
+    assert Part("x", np.array([0.9, 9.0, 1.1]), above(1), at_least=True).outcome == "open"
+    assert Part("x", np.array([1.2, 9.0, 1.1]), above(1), "times", at_least=True).shown() == "3.77 ×"
+
+
 def finding(*outcomes: str) -> Finding:
-    rules = {"holds": above(0.5), "open": above(0.9), "fails": above(1.0)}
+    rules = {"holds": above(0.5), "open": above(0.9), "fails": above(1.3)}
     return Finding(
         "id", "s", "p", ["fig5"], [Part(f"{name}{place}", TIGHT, rules[name]) for place, name in enumerate(outcomes)]
     )
@@ -52,7 +66,9 @@ def test_numbers_are_written_with_their_unit() -> None:
     assert shown([0.71, 0.73], "share") == "72.0% ± 12.7%"
     assert shown([0.01, 0.03], "points") == "+2.0 ± 12.7 points"
     assert shown([1.0, 3.0], "times") == "2.00 ± 12.71 ×"
-    assert shown([61706.0], "count") == "61,706 ± 0"
+    assert shown([61706.0], "count") == "61,706"
+    assert shown([0.02], "points") == "+2.0 points"
+    assert shown([0.02], "share") == "2.0%"
     assert shown([1.0, np.inf], "times") == "never"
 
 
@@ -66,6 +82,6 @@ def test_claims_are_strict_json() -> None:
         "ci95": {"x": None},
         "seeds": 2,
         "verdict": "does not hold",
-        "which": "",
+        "which": "open: x",
         "items": ["fig5"],
     }

@@ -1,7 +1,6 @@
 """lesson reproduce"""
 
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +26,7 @@ class ReproduceCommand:
     items: Annotated[
         tyro.conf.Positional[tuple[str, ...]], arg(metavar="[ITEM …]", help_behavior_hint="(default: all)")
     ] = ()
-    """table1, table2, fig2 … fig9, limits, printed, authors, choices, latencies, or all."""
+    """table1, table2, fig2 … fig9, limits, printed, authors, choices, latencies, sawtooth, or all."""
     quick: Annotated[bool, arg(help_behavior_hint="")] = False
     """A look in minutes: MNIST alone, short runs, two seeds. It proves nothing."""
     seeds: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 5, quick: 2)")] = None
@@ -53,7 +52,7 @@ class ReproduceCommand:
         for item in items:
             print(f"{item.name}: {', '.join(map(str, write_item(item, results, scale, out)))}")
         there = items_in(out)
-        if not scale.quick and (findings := check_claims(results, [item.name for item in there])):
+        if not scale.quick and (findings := check_claims(results, [item.name for item in there], scale)):
             asked = {item.name for item in items}
             PipedConsole().print(claims_table([finding for finding in findings if asked & set(finding.items)]))
             print(f"claims: {', '.join(map(str, write_claims(findings, out)))}")
@@ -63,18 +62,18 @@ class ReproduceCommand:
         """All runs the items need, those made now among them."""
         from lesson.cli.sweep_progress import SweepProgress
         from lesson.engines import LocalEngine
-        from lesson.paper.reproduce import missing_runs, note_provenance, run_missing
+        from lesson.paper.reproduce import missing_runs, run_missing
 
         missing = missing_runs(items, out, scale)
-        begin = time.perf_counter()
+        command = " ".join(["lesson", *sys.argv[1:]])
         with SweepProgress(missing) as progress:
             try:
                 engine = LocalEngine(data_dir=self.data_dir)
-                return run_missing(missing, out, engine, data_dir=self.data_dir, report=progress.report)
+                results = run_missing(
+                    missing, out, engine, command=command, data_dir=self.data_dir, report=progress.report
+                )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"interrupted; the same command with --out {out} goes on") from None
-            finally:
-                made, wall_s = len(missing) - len(missing_runs(items, out, scale)), time.perf_counter() - begin
-                if made:
-                    note_provenance(out, " ".join(["lesson", *sys.argv[1:]]), made, wall_s)
-                    print(f"{made} runs made in {wall_s:.0f} s, in {out / 'runs'}")
+        if missing:
+            print(f"{len(missing)} runs made, in {out / 'runs'}")
+        return results

@@ -18,15 +18,16 @@ from lesson.settings import Settings
 
 FOLDER = Path(__file__).parent / "items"
 TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9")
-NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices", "latencies")
-SEEDS = 5
+NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices", "latencies", "sawtooth")
+STEP_SIZES = {"0.1": "", "0.02": "-learning_rate=0.02"}
+"""What a series at each step size δ ends with."""
 
 
 @dataclass(frozen=True)
 class Scale:
     """How much of the paper is run: all of it, or a quick look that proves nothing."""
 
-    seeds: int = SEEDS
+    seeds: int = 5
     max_rounds: int | None = None
     max_time_s: float = math.inf
     dataset: str | None = None
@@ -35,6 +36,13 @@ class Scale:
     @property
     def quick(self) -> bool:
         return self.dataset is not None
+
+    @property
+    def note(self) -> str:
+        """What has to stand on everything that comes of a quick look; empty for the real thing."""
+        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        short = f"MNIST alone, at most {self.max_rounds} rounds, {seeds}"
+        return f"a quick look (--quick): {short}; it proves nothing" if self.quick else ""
 
     def series(self, name: str) -> str:
         """What stands in for a series."""

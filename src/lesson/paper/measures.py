@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from lesson.arrays import FloatArray
-from lesson.paper.results import Result, Results
-from lesson.summary import LAST, TARGETS, time_to
+from lesson.paper.results import GUESSED, Result, Results
+from lesson.summary import IN_A_ROW, LAST, TARGETS, time_to
 
 
 def per_seed(results: Results, series: str, measure: Callable[[Result], float]) -> FloatArray:
@@ -17,15 +17,22 @@ def per_seed(results: Results, series: str, measure: Callable[[Result], float]) 
 
 
 def last_accuracy(results: Results, series: str, rounds: int) -> FloatArray:
-    """Mean accuracy of the last ten evaluations within so many rounds."""
-    return per_seed(results, series, lambda run: float(run.up_to(rounds)["accuracy"].tail(LAST).mean()))
+    """Mean accuracy of the last ten evaluations within so many rounds; a guess once a run has diverged."""
+    return per_seed(
+        results,
+        series,
+        lambda run: GUESSED if run.stopped else float(run.up_to(rounds)["accuracy"].tail(LAST).mean()),
+    )
 
 
 def accuracy_at(results: Results, series: str, time_s: float) -> FloatArray:
-    """Mean accuracy of the last three evaluations by a time."""
-    return per_seed(
-        results, series, lambda run: float(run.curve[run.curve["time_s"] <= time_s]["accuracy"].tail(3).mean())
-    )
+    """Mean accuracy of the last three evaluations by a time; a guess once a run has diverged."""
+
+    def measure(run: Result) -> float:
+        by_then = run.curve[run.curve["time_s"] <= time_s]
+        return GUESSED if run.stopped else float(by_then["accuracy"].tail(IN_A_ROW).mean())
+
+    return per_seed(results, series, measure)
 
 
 def reached(run: Result, target: float, column: str, rounds: int | None = None) -> float:
@@ -43,15 +50,16 @@ def common_target(results: Results, series: Iterable[str], rounds: int | None = 
 
 def times_longer(
     results: Results, series: str, than: str, target: float, column: str, rounds: int | None = None
-) -> tuple[FloatArray, bool]:
+) -> tuple[FloatArray, int]:
     """How many times as long as a run of `than` one of `series` takes to a target, paired over seeds.
 
-    A run that never reaches it counts as if it did at its end, which is the least it can be; whether there is one.
+    A run that never reaches it counts as if it did at its end, which is the least it can be; how many there are. What
+    is compared with must reach it: else a ratio is not a number.
     """
     ends = per_seed(results, series, lambda run: float(run.up_to(rounds)[column].iloc[-1]))
     ours = per_seed(results, series, lambda run: reached(run, target, column, rounds))
     theirs = per_seed(results, than, lambda run: reached(run, target, column, rounds))
-    return np.minimum(ours, ends) / theirs, bool(np.isinf(ours).any())
+    return np.where(np.isinf(theirs), np.nan, np.minimum(ours, ends) / theirs), int(np.isinf(ours).sum())
 
 
 def client_figure(results: Results, series: str, measure: Callable[[pd.DataFrame], float], rounds: int) -> FloatArray:

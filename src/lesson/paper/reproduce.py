@@ -3,14 +3,16 @@
 import contextlib
 import json
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lesson.engines import Engine
 from lesson.errors import DivergedError, InputError, RunStoppedError
 from lesson.learn.data import load_dataset
 from lesson.paper.items import Item, Scale, wanted_runs
-from lesson.paper.results import Result, Results
+from lesson.paper.results import Result, Results, write_whole
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.study import Report, check_for_many, unfinished
@@ -34,10 +36,14 @@ def run_missing(
     out: Path,
     engine: Engine,
     *,
+    command: str,
     data_dir: Path | None = None,
     report: Report | None = None,
 ) -> Results:
-    """All results of the folder, once these runs have been made in folders of its own; those that diverged, too."""
+    """All results of the folder, once these runs have been made in folders of its own; those that diverged, too.
+
+    The command is noted beside them, with the commit this code is of and how many runs it made.
+    """
     for dataset in {settings.run.dataset for settings in missing.values()}:
         load_dataset(dataset, data_dir)
     RunFolder(out).make()
@@ -46,22 +52,22 @@ def run_missing(
     plan = {out / "runs" / name: settings for name, settings in missing.items()}
     for path, settings in plan.items():
         RunFolder(path).check(settings, resume=True)
+    notes, commit, begin = _load_notes(out), _commit(), time.perf_counter()
     with RunFolder(out).owned():
+        left = _by_seed(unfinished(plan, report))
         stopped: dict[str, str] = {}
         failures: dict[str, str] = {}
         try:
-            with contextlib.closing(engine.run(_by_seed(unfinished(plan, report)))) as events:
-                for path, line in events:
-                    if "error" in line:
-                        kept = stopped if line["kind"] == DivergedError.__name__ else failures
-                        kept[path.name] = line["error"]
-                    if report is not None:
-                        report(path.name, line)
+            _follow(engine, left, stopped, failures, report)
         finally:
-            ended = {path.name: path for path in plan if RunFolder(path).finished() is not None or path.name in stopped}
-            new = {name: Result.of_folder(path, stopped.get(name, "")) for name, path in ended.items()}
+            ended = {path for path in plan if RunFolder(path).finished() is not None or path.name in stopped}
+            new = {path.name: Result.of_folder(path, stopped.get(path.name, "")) for path in ended}
             results = Results(Results.load(out).runs | new)
             results.save(out)
+            if made := len(ended & left.keys()):
+                wall_s = round(time.perf_counter() - begin, 1)
+                notes.append({"command": command, "commit": commit, "runs": made, "wall_s": wall_s})
+                write_whole(out / PROVENANCE, json.dumps(notes, indent=2) + "\n")
     if failures:
         name, reason = next(iter(failures.items()))
         raise RunStoppedError(
@@ -70,17 +76,36 @@ def run_missing(
     return results
 
 
+def _follow(
+    engine: Engine,
+    left: dict[Path, Settings],
+    stopped: dict[str, str],
+    failures: dict[str, str],
+    report: Report | None,
+) -> None:
+    """Execute runs and note why some of them stopped or failed."""
+    if not left:
+        return
+    with contextlib.closing(engine.run(left)) as events:
+        for path, line in events:
+            if "error" in line:
+                (stopped if line["kind"] == DivergedError.__name__ else failures)[path.name] = line["error"]
+            if report is not None:
+                report(path.name, line)
+
+
 def _by_seed(plan: dict[Path, Settings]) -> dict[Path, Settings]:
     """The first seed of all before the second."""
     return dict(sorted(plan.items(), key=lambda item: item[1].run.seed))
 
 
-def note_provenance(out: Path, command: str, num_runs: int, wall_s: float) -> None:
-    """Add to the folder what made so many of its runs; versions and hardware are with each run."""
+def _load_notes(out: Path) -> list[dict[str, Any]]:
     path = out / PROVENANCE
-    notes = json.loads(path.read_text()) if path.exists() else []
-    notes.append({"command": command, "commit": _commit(), "runs": num_runs, "wall_s": round(wall_s, 1)})
-    path.write_text(json.dumps(notes, indent=2) + "\n")
+    try:
+        notes: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}); put back a copy or remove it") from None
+    return notes
 
 
 def _commit() -> str | None:

@@ -20,10 +20,14 @@ from lesson.fleet import draw_fleet
 from lesson.paper.items import series_name
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings, load_settings, make_settings
+from lesson.strategies import fleet_for
 from lesson.summary import read_metrics
 from lesson.tiers import assign_tiers
 
 FILE = "runs.jsonl"
+CURVE = ("round", "time_s", "accuracy", "uploads")
+GUESSED = 0.1
+"""Accuracy of a guess among ten classes, and of a model that has diverged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +79,7 @@ class Result:
         """What `to_json` gave."""
         values = json.loads(line)
         settings = make_settings(_restored(values["settings"]))
-        frames = pd.DataFrame(values["curve"]), pd.DataFrame(values["clients"])
+        frames = pd.DataFrame(values["curve"])[list(CURVE)], pd.DataFrame(values["clients"])
         return cls(settings, values["versions"], values["stopped"], *frames)
 
 
@@ -98,6 +102,10 @@ class Results(Mapping[str, tuple[Result, ...]]):
     def __len__(self) -> int:
         return len(self._series)
 
+    def of_seeds(self, count: int) -> "Results":
+        """The runs of the first seeds, so that all series have the same."""
+        return Results({name: run for name, run in self.runs.items() if run.seed < count})
+
     @classmethod
     def load(cls, folder: Path) -> "Results":
         """Those of a folder; none if it has no file of them."""
@@ -105,28 +113,33 @@ class Results(Mapping[str, tuple[Result, ...]]):
         try:
             lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
             results = [Result.of_json(line) for line in lines]
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise InputError(
-                f"{path} is damaged ({error}); remove it, finished runs beside it are read again"
-            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            told = (
+                f"{path} is damaged ({error}); put back a copy, or remove it: runs whose folders are beside it are kept"
+            )
+            raise InputError(told) from None
         return cls({f"{series_name(result.settings)}-seed{result.seed}": result for result in results})
 
     def save(self, folder: Path) -> None:
         """Write the file whole."""
-        aside = folder / f".{FILE}.aside"
         lines = [self.runs[name].to_json() for name in sorted(self.runs)]
-        try:
-            aside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            os.replace(aside, folder / FILE)
-        except OSError as error:
-            raise InputError(f"{folder / FILE} cannot be written: {error.strerror}") from None
+        write_whole(folder / FILE, "".join(f"{line}\n" for line in lines))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file; it appears whole or not at all."""
+    aside = path.with_name(f".{path.name}.aside")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        os.replace(aside, path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _curve(metrics: pd.DataFrame) -> pd.DataFrame:
-    columns = ["round", "time_s", "accuracy", "uploads"]
     if "accuracy" not in metrics:
-        return pd.DataFrame(columns=columns)
-    scored = metrics.assign(uploads=metrics["uploads"].cumsum()).dropna(subset="accuracy")[columns]
+        return pd.DataFrame(columns=list(CURVE))
+    scored = metrics.assign(uploads=metrics["uploads"].cumsum()).dropna(subset="accuracy")[list(CURVE)]
     return scored.round({"time_s": 3, "accuracy": 4}).reset_index(drop=True)
 
 
@@ -136,7 +149,7 @@ def _clients(metrics: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     scored = metrics.dropna(subset="client_loss")
     accuracy = np.array(scored["client_accuracy"].to_list(), dtype=float)
     deadline_s = settings.scenario.deadline_s
-    fleet = draw_fleet(settings.scenario, seed=settings.run.seed).with_first_tier(deadline_s)
+    fleet = fleet_for("lesson", draw_fleet(settings.scenario, seed=settings.run.seed), settings.scenario)
     fast = assign_tiers(fleet.latency_s, deadline_s) == 1
     groups = {"accuracy_tier1": fast, "accuracy_others": ~fast}
     means = {name: np.nanmean(accuracy[:, group], axis=1) for name, group in groups.items() if group.any()}

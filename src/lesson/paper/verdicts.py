@@ -1,10 +1,11 @@
 """From numbers to a verdict: what a claim says, what was measured, and whether it holds.
 
-A claim has parts, each a number per seed and a rule. A part holds if its rule is met by the whole 95 % interval, is
-open if only the mean meets it, and fails otherwise. All parts hold: the claim holds. None does: it does not hold. Else
-it holds in part. What is open is said, too.
+A claim has parts, each a number per seed and a rule. A part holds if its whole 95 % interval meets the rule, fails if
+none of it does, and is open otherwise; a single seed leaves it open. All parts hold: the claim holds. None does: it
+does not hold, and says so if that is only because it is open. Else it holds in part, and says which.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from lesson.study import half_interval
 
 Outcome = Literal["holds", "open", "fails"]
 Rule = Callable[[float, float], Outcome]
-"""The outcome of a mean and half its 95 % interval."""
+"""The outcome of a number that lies between two."""
 Verdict = Literal["holds", "holds in part", "does not hold"]
 Unit = Literal["share", "points", "seconds", "times", "number", "count"]
 
@@ -29,6 +30,7 @@ _FORMS: dict[Unit, tuple[str, str]] = {
     "count": ("{:,.0f}", "{:,.0f}"),
 }
 """How a mean and half its interval are written; the unit comes last."""
+_WORDS: dict[Outcome, str] = {"holds": "holds", "fails": "does not", "open": "open"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Part:
     """One per seed or draw."""
     rule: Rule
     unit: Unit = "share"
+    at_least: bool = False
+    """Values are the least they can be: then all of them are looked at one by one, an interval would mean nothing."""
+    exact: bool = False
+    """No draw changes it."""
 
     @property
     def mean(self) -> float:
@@ -47,23 +53,28 @@ class Part:
 
     @property
     def ci95(self) -> float:
-        """Half the interval; 0 for a number that no draw changes."""
-        if not np.all(np.isfinite(self.values)):
-            return np.inf
-        return half_interval(self.values) if len(self.values) > 1 else 0.0
+        """Half the interval; NaN where there is none."""
+        if self.exact:
+            return 0.0
+        known = bool(np.all(np.isfinite(self.values))) and not self.at_least
+        return half_interval(self.values) if known else math.nan
 
     @property
     def outcome(self) -> Outcome:
-        if not np.isfinite(self.mean):
-            return "fails"
-        return self.rule(self.mean, self.ci95)
+        if not np.all(np.isfinite(self.values)):
+            return "open"
+        if self.at_least:
+            return self.rule(float(self.values.min()), math.inf)
+        return "open" if math.isnan(self.ci95) else self.rule(self.mean - self.ci95, self.mean + self.ci95)
 
     def shown(self) -> str:
         """The number for people."""
-        if not np.isfinite(self.mean):
+        if not math.isfinite(self.mean):
             return "never"
         scale = 100 if self.unit == "points" else 1
         mean, half = _FORMS[self.unit]
+        if math.isnan(self.ci95):
+            return mean.format(scale * self.mean) + half.partition("}")[2]
         return f"{mean.format(scale * self.mean)} ± {half.format(scale * self.ci95)}"
 
 
@@ -80,7 +91,7 @@ class Finding:
 
     @property
     def seeds(self) -> int:
-        return max(len(part.values) for part in self.parts)
+        return min(len(part.values) for part in self.parts)
 
     @property
     def verdict(self) -> Verdict:
@@ -90,16 +101,21 @@ class Finding:
         return "holds in part" if "holds" in outcomes else "does not hold"
 
     @property
+    def open(self) -> bool:
+        """Whether it does not hold only because nothing could be told."""
+        return all(part.outcome == "open" for part in self.parts)
+
+    @property
     def which(self) -> str:
-        """What holds, what does not and what is open, where that differs."""
-        if len({part.outcome for part in self.parts}) == 1 and self.parts[0].outcome != "open":
+        """What holds, what does not and what is open, where that is not all the same."""
+        outcomes = {part.outcome for part in self.parts}
+        if len(outcomes) == 1 and not self.open:
             return ""
-        words = {"holds": "holds", "fails": "does not", "open": "open"}
-        groups = {word: [part.label for part in self.parts if part.outcome == name] for name, word in words.items()}
+        groups = {word: [part.label for part in self.parts if part.outcome == name] for name, word in _WORDS.items()}
         return "; ".join(f"{word}: {', '.join(labels)}" for word, labels in groups.items() if labels)
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as claims.json has it; a number that is never reached is null."""
+        """The finding as claims.json has it; a number or an interval that is not there is null."""
         return {
             "id": self.id,
             "statement": self.statement,
@@ -116,26 +132,23 @@ class Finding:
 def near(value: float, within: float) -> Rule:
     """The number is this one, give or take so much."""
 
-    def rule(mean: float, half: float) -> Outcome:
-        off = abs(mean - value)
-        return "holds" if off + half <= within else "open" if off <= within else "fails"
+    def rule(low: float, high: float) -> Outcome:
+        if value - within <= low and high <= value + within:
+            return "holds"
+        return "fails" if high < value - within or low > value + within else "open"
 
     return rule
 
 
 def above(value: float = 0.0) -> Rule:
     """The number is greater than this one."""
-
-    def rule(mean: float, half: float) -> Outcome:
-        return "holds" if mean - half > value else "open" if mean > value else "fails"
-
-    return rule
+    return lambda low, high: "holds" if low > value else "fails" if high <= value else "open"
 
 
 def below(value: float) -> Rule:
     """The number is less than this one."""
-    return lambda mean, half: above(-value)(-mean, half)
+    return lambda low, high: above(-value)(-high, -low)
 
 
 def _known(value: float) -> float | None:
-    return round(value, 6) if np.isfinite(value) else None
+    return round(value, 6) if math.isfinite(value) else None

@@ -1,16 +1,14 @@
 """What `lesson reproduce` leaves: figures, tables, the claims with their verdicts, and a page about them."""
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lesson.errors import InputError
 from lesson.paper.items import NAMES, Item, Scale, load_item
-from lesson.paper.results import Results
+from lesson.paper.results import Results, write_whole
 from lesson.paper.verdicts import Finding
 from lesson.report import paper_fleets
 from lesson.report.files import FORMATS, save_figure
@@ -20,11 +18,10 @@ from lesson.report.paper_tables import (
     choices_table,
     parameters_table,
     round_lengths_table,
+    sawtooth_table,
     what_if_table,
 )
 from lesson.report.shares_figure import draw_label_shares
-
-QUICK_NOTE = "a quick look (--quick): MNIST alone, short runs, two seeds; it proves nothing"
 
 _FIGURES: dict[str, Callable[[Item, Results, Scale], Figure]] = {
     "accuracy": draw_accuracy,
@@ -39,25 +36,35 @@ _TABLES: dict[str, Callable[[Item, Results, Scale], pd.DataFrame]] = {
     "authors": authors_table,
     "choices": choices_table,
     "what_if": what_if_table,
+    "sawtooth": sawtooth_table,
 }
 
 
+def item_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
+    """A table, for people."""
+    return _TABLES[item.draw](item, results, scale)
+
+
 def write_item(item: Item, results: Results, scale: Scale, out: Path) -> list[Path]:
-    """Write a figure as PNG, PDF and SVG or a table as Markdown and CSV, beside the settings that it comes from."""
-    shutil.copyfile(item.path, out / item.path.name)
+    """Write a figure as PNG, PDF and SVG or a table as Markdown and CSV; last, the settings that it comes from."""
     if item.draw in _TABLES:
-        table = _TABLES[item.draw](item, results, scale)
-        paths = [out / f"{item.name}.md", out / f"{item.name}.csv"]
-        note = f"\n*{QUICK_NOTE}*\n" if scale.quick else ""
-        _write(paths[0], f"**{item.paper}: {item.title}**\n{note}\n{markdown(table)}")
-        _write(paths[1], table.to_csv(index=False))
-        return paths
-    figure = _FIGURES[item.draw](item, results, scale)
-    if scale.quick:
-        figure.suptitle(QUICK_NOTE, color="#b0202a", fontsize=7, family="STIXGeneral")
-    paths = [out / f"{item.name}{suffix}" for suffix in FORMATS]
-    for path in paths:
-        save_figure(figure, path)
+        table = item_table(item, results, scale)
+        note = f"\n*{scale.note}*\n" if scale.quick else ""
+        texts = {
+            out / f"{item.name}.md": f"**{item.paper}: {item.title}**\n{note}\n{markdown(table)}",
+            out / f"{item.name}.csv": table.to_csv(index=False),
+        }
+        for path, text in texts.items():
+            write_whole(path, text)
+        paths = list(texts)
+    else:
+        figure = _FIGURES[item.draw](item, results, scale)
+        if scale.quick:
+            figure.suptitle(scale.note, color="#b0202a", fontsize=7, family="STIXGeneral")
+        paths = [out / f"{item.name}{suffix}" for suffix in FORMATS]
+        for path in paths:
+            save_figure(figure, path)
+    write_whole(out / item.path.name, item.path.read_text(encoding="utf-8"))
     return paths
 
 
@@ -65,8 +72,8 @@ def write_claims(findings: Sequence[Finding], out: Path) -> list[Path]:
     """Write claims.json and claims.md."""
     paths = [out / "claims.json", out / "claims.md"]
     values = [finding.to_dict() for finding in findings]
-    _write(paths[0], json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
-    _write(paths[1], markdown(claims_frame(findings)))
+    write_whole(paths[0], json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    write_whole(paths[1], markdown(claims_frame(findings)))
     return paths
 
 
@@ -79,21 +86,26 @@ def claims_frame(findings: Sequence[Finding]) -> pd.DataFrame:
             "ours (mean ± 95 % interval)": "<br>".join(f"{part.label}: {part.shown()}" for part in finding.parts),
             "seeds": str(finding.seeds),
             "shown in": ", ".join(finding.items),
-            "verdict": f"**{finding.verdict}**" + (f" ({finding.which})" if finding.which else ""),
+            "verdict": verdict_words(finding) + (f" ({finding.which})" if finding.which and not finding.open else ""),
         }
         for finding in findings
     )
 
 
+def verdict_words(finding: Finding) -> str:
+    """The verdict in Markdown; one that does not hold because nothing could be told says so."""
+    return f"**{finding.verdict}**{' (open)' if finding.open else ''}"
+
+
 def items_in(out: Path) -> list[Item]:
-    """The items a folder has."""
+    """The items a folder has; their settings are what is written last."""
     return [load_item(name) for name in NAMES if (out / f"{name}.toml").exists()]
 
 
 def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
     """Write README.md: every figure and table there is, with the settings and the command that made it."""
     lines = ["# The paper, made again", ""]
-    lines += [f"*{QUICK_NOTE}*", ""] if scale.quick else []
+    lines += [f"*{scale.note}*", ""] if scale.quick else []
     lines += (
         ["The statements of the paper and what comes of them: [claims.md](claims.md).", ""]
         if (out / "claims.md").exists()
@@ -108,7 +120,7 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
             lines += [f"![{item.title}]({item.name}.png)", "", f"Also as {others}.", ""]
         command = f"lesson reproduce {item.name}" + (" --quick" if scale.quick else "")
         lines += [f"Settings: [{item.path.name}]({item.path.name}). Command: `{command}`.", ""]
-    _write(out / "README.md", "\n".join(lines))
+    write_whole(out / "README.md", "\n".join(lines))
     return out / "README.md"
 
 
@@ -116,10 +128,3 @@ def markdown(table: pd.DataFrame) -> str:
     """A table in Markdown."""
     rows = [list(table.columns), ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from lesson.paper.fleets import towards_zero
 from lesson.paper.items import Item, Scale
-from lesson.paper.results import Result, Results
+from lesson.paper.results import GUESSED, Result, Results
 from lesson.report.bands import Points, draw_band
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import series_colours
@@ -18,8 +18,6 @@ from lesson.report.paper_fleets import draw_towards_zero
 
 AXES = {"round": "global rounds", "time_s": "simulated time (1000 s)"}
 MAX_ACROSS = 3
-GUESSED = 0.1
-"""Accuracy of a guess among ten classes."""
 
 
 @in_paper_style
@@ -54,7 +52,7 @@ def _points(run: Result, panel: Mapping[str, Any]) -> Points:
     over, curve = panel["over"], run.up_to(panel.get("rounds"))
     at, accuracy = curve[over].to_numpy(float), curve["accuracy"].to_numpy(float)
     if run.stopped:
-        end = panel["until_s"] if over == "time_s" else panel["rounds"]
+        end = max(panel.get("until_s" if over == "time_s" else "rounds", 0), at.max(initial=0))
         at, accuracy = np.append(at, [at.max(initial=0), end]), np.append(accuracy, [GUESSED, GUESSED])
     return at / (1000 if over == "time_s" else 1), accuracy
 

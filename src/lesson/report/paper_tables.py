@@ -8,14 +8,12 @@ import pandas as pd
 
 from lesson.arrays import FloatArray
 from lesson.paper import fleets
-from lesson.paper.items import Item, Scale
+from lesson.paper.claims.base import CALLED
+from lesson.paper.items import STEP_SIZES, Item, Scale
 from lesson.paper.measures import last_accuracy, per_seed, reached
 from lesson.paper.parameters import parameters
-from lesson.paper.results import Results
+from lesson.paper.results import Result, Results
 from lesson.study import half_interval
-
-STEP_SIZES = {"0.1": "", "0.02": "-learning_rate=0.02"}
-CALLED = {"lesson": "LESSON", "fedavg": "FedAvg", "fedcs": "FedCS"}
 
 
 def parameters_table(*_: object) -> pd.DataFrame:
@@ -75,7 +73,7 @@ def authors_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
 def choices_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
     """Accuracy and time to a target of each strategy under other choices."""
     return pd.DataFrame(
-        {"setting": f"{row['label']}, {row['rounds']:,} rounds"}
+        {"setting": scale.title(row["label"]), "rounds": f"{min(row['rounds'], scale.max_rounds or row['rounds']):,}"}
         | {
             f"{called}: accuracy; time to target": _outcome(results, scale, f"{name}-{row['series']}", row)
             if name in row.get("strategies", CALLED)
@@ -86,12 +84,40 @@ def choices_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
     )
 
 
+def sawtooth_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
+    """Mean accuracy of LESSON's evaluations after even and after odd rounds."""
+    rows = []
+    for row in item.rows:
+        runs = [_late(run, item, scale) for run in results[scale.series(row["series"])]]
+        even, odd = (
+            np.array([curve[curve["round"] % 2 == odd]["accuracy"].mean() for curve in runs]) for odd in (0, 1)
+        )
+        rows.append(
+            {
+                "setting": row["label"],
+                "even rounds": _with_interval(even, "{:.3f}"),
+                "odd rounds": _with_interval(odd, "{:.3f}"),
+                "even less odd, points": _with_interval(100 * (even - odd), "{:.1f}"),
+                "median": f"{100 * np.median(even - odd):.1f}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _late(run: Result, item: Item, scale: Scale) -> pd.DataFrame:
+    """The part of a curve an item is about; a quick look has no late rounds."""
+    curve = run.up_to(item.options["last_round"])
+    return curve if scale.quick else curve[curve["round"] > item.options["first_round"]]
+
+
 def _outcome(results: Results, scale: Scale, series: str, row: Mapping[str, Any]) -> str:
+    """Accuracy, and the time to a target or how many seeds reach it, and how many diverged."""
     name, target = scale.series(series), row["target"]
     times_s = per_seed(results, name, lambda run: reached(run, target, "time_s", row["rounds"]))
-    met = int(np.isfinite(times_s).sum())
+    met, lost = int(np.isfinite(times_s).sum()), sum(bool(run.stopped) for run in results[name])
     when = f"{_with_interval(times_s, '{:,.0f}')} s" if met == len(times_s) else f"{met} of {len(times_s)} seeds"
-    return f"{_accuracy(results, scale, series, row['rounds'])}; {target:.0%}: {when}"
+    told = f"; {lost} of {len(times_s)} diverged" if lost else ""
+    return f"{_accuracy(results, scale, series, row['rounds'])}; {target:.0%}: {when}{told}"
 
 
 def _accuracy(results: Results, scale: Scale, series: str, rounds: int) -> str:

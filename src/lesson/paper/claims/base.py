@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lesson.paper.items import NAMES
-from lesson.paper.measures import times_longer
+from lesson.arrays import FloatArray
+from lesson.paper.items import NAMES, Scale, load_item, wanted_runs
+from lesson.paper.measures import common_target, last_accuracy, times_longer
 from lesson.paper.results import Results
 from lesson.paper.verdicts import Finding, Part, Rule, above
 
@@ -42,11 +43,27 @@ def claim(id: str, statement: str, paper: str, *items: str) -> Callable[[Measure
     return keep
 
 
-def check_claims(results: Results, items: Sequence[str]) -> list[Finding]:
-    """What comes of those claims for which the runs of these items are enough, in the order of the paper."""
-    there = [claim for claim in CLAIMS if set(claim.items) <= set(items)]
+def check_claims(results: Results, items: Sequence[str], scale: Scale) -> list[Finding]:
+    """What comes of those claims about these items whose runs are all there, in the order of the paper."""
+    whole = {name for name in items if wanted_runs([load_item(name)], scale).keys() <= results.runs.keys()}
+    there = [claim for claim in CLAIMS if set(claim.items) <= whole]
     there.sort(key=lambda claim: NAMES.index(claim.items[0]))
-    return [Finding(claim.id, claim.statement, claim.paper, claim.items, claim.measure(results)) for claim in there]
+    same_seeds = results.of_seeds(scale.seeds)
+    return [Finding(claim.id, claim.statement, claim.paper, claim.items, claim.measure(same_seeds)) for claim in there]
+
+
+def final(results: Results, suffix: str) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Final accuracy of LESSON, FedAvg and FedCS in series that end alike."""
+    lesson, fedavg, fedcs = (last_accuracy(results, f"{name}-{suffix}", ROUNDS) for name in CALLED)
+    return lesson, fedavg, fedcs
+
+
+def slower(results: Results, other: str, suffix: str, label: str, rule: Rule = LONGER, column: str = "time_s") -> Part:
+    """How many times as long as LESSON another takes to the highest target that LESSON and FedAvg always reach."""
+    lesson, fedavg = f"lesson-{suffix}", f"fedavg-{suffix}"
+    target = common_target(results, [lesson, fedavg], ROUNDS)
+    what = f"{label}{'rounds' if column == 'round' else 'time'} of {CALLED[other]} to {target:.0%} over LESSON's"
+    return longer(results, what, f"{other}-{suffix}", lesson, target, column, rule, ROUNDS)
 
 
 def longer(
@@ -59,6 +76,7 @@ def longer(
     rule: Rule = LONGER,
     rounds: int | None = None,
 ) -> Part:
-    """How many times as long one series takes as another; the label says if that is the least it can be."""
-    ratios, at_least = times_longer(results, series, than, target, column, rounds)
-    return Part(f"{label}, at least" if at_least else label, ratios, rule, "times")
+    """How many times as long one series takes as another; the label says how many runs never get there."""
+    ratios, num_never = times_longer(results, series, than, target, column, rounds)
+    said = f"{label}, at least ({num_never} of {len(ratios)} never)" if num_never else label
+    return Part(said, ratios, rule, "times", at_least=num_never > 0)

@@ -1,0 +1,88 @@
+"""Claims about the clients' own data: how labels are spread, whom a model fits, and the global loss."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from lesson.arrays import FloatArray
+from lesson.learn.data import load_dataset
+from lesson.learn.partition import make_partition
+from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim
+from lesson.paper.measures import client_figure
+from lesson.paper.results import GUESSED, Results
+from lesson.paper.verdicts import Part, above, below
+from lesson.scenario import Scenario
+
+NUM_SEEDS = 5
+REGROWTH = 1.1
+"""A loss that ends this many times above its lowest has not just fallen."""
+
+
+@claim("labels-balanced", "A larger β gives clients a more balanced mix of labels", "more balanced", "fig4")
+def _labels_balanced(_: Results) -> list[Part]:
+    largest = {beta: _largest_shares(beta) for beta in (0.1, 1.0, 10.0)}
+    return [
+        Part(f"largest label's share at β = {low:g} less at {high:g}", largest[low] - largest[high], above(), "points")
+        for low, high in ((0.1, 1.0), (1.0, 10.0))
+    ]
+
+
+@claim("fedcs-overfits", "FedCS fits the data of the fast clients, not that of the slow", "overfits", "fig5", "fig6")
+def _overfits(results: Results) -> list[Part]:
+    parts = []
+    for label, suffix in _settings().items():
+        fedcs, lesson = (client_figure(results, f"{name}-{suffix}", _gap, ROUNDS) for name in ("fedcs", "lesson"))
+        what = f"{label}: FedCS on tier 1 less on others"
+        parts.append(Part(what, fedcs, above(), "points"))
+        parts.append(Part(f"{what}, beyond LESSON's", fedcs - lesson, above(), "points"))
+    return parts
+
+
+@claim(
+    "global-loss",
+    "The global loss of Eq. (1) falls: on CIFAR-10 it ends below that of guessing, and near its lowest",
+    "is minimised",
+    "fig5",
+    "fig6",
+)
+def _global_loss(results: Results) -> list[Part]:
+    parts = []
+    for beta in ("0.1", "1"):
+        for name, called in CALLED.items():
+            series = f"{name}-cifar10{BETAS[beta]}"
+            last, lowest = (client_figure(results, series, figure, ROUNDS) for figure in (_last_loss, _lowest_loss))
+            label = f"β = {beta}, {called}: last"
+            parts.append(Part(f"{label} over guessing", last / -math.log(GUESSED), below(1), "times"))
+            parts.append(Part(f"{label} over lowest", last / lowest, below(REGROWTH), "times"))
+    return parts
+
+
+def _settings() -> dict[str, str]:
+    """The end of a series by what its clients' data are."""
+    return {f"CIFAR-10, β = {beta}": f"cifar10{suffix}" for beta, suffix in BETAS.items()} | {
+        "MNIST": DATASETS["MNIST"]
+    }
+
+
+def _gap(looks: pd.DataFrame) -> float:
+    return float((looks["accuracy_tier1"] - looks["accuracy_others"]).tail(3).mean())
+
+
+def _last_loss(looks: pd.DataFrame) -> float:
+    return float(looks["global_loss"].tail(3).mean())
+
+
+def _lowest_loss(looks: pd.DataFrame) -> float:
+    return float(looks["global_loss"].rolling(3).mean().min())
+
+
+def _largest_shares(beta: float) -> FloatArray:
+    """The mean over clients of their largest label's share of their samples, per seed, on MNIST."""
+    labels, scenario = load_dataset("mnist").train_labels, Scenario(beta=beta)
+    means = []
+    for seed in range(NUM_SEEDS):
+        partition = make_partition(scenario, labels, scenario.num_clients, seed)
+        counts = [np.bincount(labels[partition[client]]) for client in range(scenario.num_clients)]
+        means.append(np.mean([count.max() / count.sum() for count in counts]))
+    return np.array(means)
