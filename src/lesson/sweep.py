@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from lesson.engines import Engine, LocalEngine
+from lesson.engines.trial import Line
 from lesson.errors import InputError
 from lesson.grid import Grid
 from lesson.run_folder import RunFolder
@@ -25,7 +27,9 @@ def sweep(grid: Grid, out: Path | str, *, engine: Engine | None = None, report: 
     RunFolder(out).make()
     with RunFolder(out).owned():
         (out / "sweep.toml").write_text(grid.toml)
-        failures = _run_missing(left, engine, report)
+        errors: dict[str, Line] = {}
+        run_by_seed(left, engine, report, errors)
+        failures = {name: line["error"] for name, line in errors.items()}
         study = Study([Run.load(path) for path in plan if path.name not in failures], grid.keys, failures)
         _write_outcome(study, out)
     return study
@@ -42,18 +46,17 @@ def _check(out: Path, plan: dict[Path, Settings]) -> None:
         RunFolder(path).check(settings, resume=True)
 
 
-def _run_missing(left: dict[Path, Settings], engine: Engine, report: Report | None) -> dict[str, str]:
-    """Why trials failed, by name, once all have ended; the first seed of all is run before the second."""
-    left = dict(sorted(left.items(), key=lambda item: item[1].run.seed))
-    failures = {}
-    if left:
-        with contextlib.closing(engine.run(left)) as events:
-            for path, line in events:
-                if "error" in line:
-                    failures[path.name] = line["error"]
-                if report is not None:
-                    report(path.name, line)
-    return failures
+def run_by_seed(left: Mapping[Path, Settings], engine: Engine, report: Report | None, errors: dict[str, Line]) -> None:
+    """Run all of them, the first seed of all before the second; the last lines of those that fail go into `errors`."""
+    if not left:
+        return
+    ordered = dict(sorted(left.items(), key=lambda item: item[1].run.seed))
+    with contextlib.closing(engine.run(ordered)) as events:
+        for path, line in events:
+            if "error" in line:
+                errors[path.name] = line
+            if report is not None:
+                report(path.name, line)
 
 
 def _write_outcome(study: Study, out: Path) -> None:

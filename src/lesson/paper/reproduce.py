@@ -1,6 +1,5 @@
 """Run what items need and a folder does not hold yet, and keep what came of it."""
 
-import contextlib
 import json
 import subprocess
 import time
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lesson.engines import Engine
+from lesson.engines.trial import Line
 from lesson.errors import DivergedError, InputError, RunStoppedError
 from lesson.learn.data import load_dataset
 from lesson.paper.items import Item, Scale, wanted_runs
@@ -16,6 +16,7 @@ from lesson.paper.results import Result, Results, write_whole
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.study import Report, check_for_many, unfinished
+from lesson.sweep import run_by_seed
 
 PROVENANCE = "provenance.json"
 
@@ -54,12 +55,13 @@ def run_missing(
         RunFolder(path).check(settings, resume=True)
     notes, commit, begin = _load_notes(out), _commit(), time.perf_counter()
     with RunFolder(out).owned():
-        left = _by_seed(unfinished(plan, report))
-        stopped: dict[str, str] = {}
-        failures: dict[str, str] = {}
+        left = unfinished(plan, report)
+        errors: dict[str, Line] = {}
         try:
-            _follow(engine, left, stopped, failures, report)
+            run_by_seed(left, engine, report, errors)
         finally:
+            diverged = [name for name, line in errors.items() if line["kind"] == DivergedError.__name__]
+            stopped = {name: errors.pop(name)["error"] for name in diverged}
             ended = {path for path in plan if RunFolder(path).finished() is not None or path.name in stopped}
             new = {path.name: Result.of_folder(path, stopped.get(path.name, "")) for path in ended}
             results = Results(Results.load(out).runs | new)
@@ -68,35 +70,11 @@ def run_missing(
                 wall_s = round(time.perf_counter() - begin, 1)
                 notes.append({"command": command, "commit": commit, "runs": made, "wall_s": wall_s})
                 write_whole(out / PROVENANCE, json.dumps(notes, indent=2) + "\n")
-    if failures:
-        name, reason = next(iter(failures.items()))
-        raise RunStoppedError(
-            f"{len(failures)} of {len(missing)} runs failed, the next call tries them again; first {name}: {reason}"
-        )
+    if errors:
+        name, line = next(iter(errors.items()))
+        failed = f"{len(errors)} of {len(missing)} runs failed, the next call tries them again"
+        raise RunStoppedError(f"{failed}; first {name}: {line['error']}")
     return results
-
-
-def _follow(
-    engine: Engine,
-    left: dict[Path, Settings],
-    stopped: dict[str, str],
-    failures: dict[str, str],
-    report: Report | None,
-) -> None:
-    """Execute runs and note why some of them stopped or failed."""
-    if not left:
-        return
-    with contextlib.closing(engine.run(left)) as events:
-        for path, line in events:
-            if "error" in line:
-                (stopped if line["kind"] == DivergedError.__name__ else failures)[path.name] = line["error"]
-            if report is not None:
-                report(path.name, line)
-
-
-def _by_seed(plan: dict[Path, Settings]) -> dict[Path, Settings]:
-    """The first seed of all before the second."""
-    return dict(sorted(plan.items(), key=lambda item: item[1].run.seed))
 
 
 def _load_notes(out: Path) -> list[dict[str, Any]]:

@@ -99,7 +99,8 @@ def verdict_words(finding: Finding) -> str:
 
 def items_in(out: Path) -> list[Item]:
     """The items a folder has; their settings are what is written last."""
-    return [load_item(name) for name in NAMES if (out / f"{name}.toml").exists()]
+    there = [name for name in NAMES if len(list(out.glob(f"{name}.*"))) > 1]
+    return [load_item(name) for name in there if (out / f"{name}.toml").exists()]
 
 
 def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
