@@ -62,8 +62,8 @@ def test_a_quick_look_is_short_and_on_mnist() -> None:
     for settings in wanted_runs(select_items([]), QUICK).values():
         assert settings.run.dataset == "mnist"
         assert settings.run.seed < 2
-        assert (settings.run.rounds or 0) <= 120
-        assert settings.run.rounds or settings.run.time_budget_s <= 1000
+        assert (settings.run.rounds or 0) <= 60
+        assert settings.run.rounds or settings.run.time_budget_s <= 600
 
 
 def test_items_come_in_the_order_of_the_paper_and_unknown_ones_are_told() -> None:

@@ -23,6 +23,9 @@ STEP_SIZES = {"0.1": "", "0.02": "-learning_rate=0.02"}
 """What a series at each step size δ ends with."""
 
 
+QUICK_EPOCHS = 6
+
+
 @dataclass(frozen=True)
 class Scale:
     """How much of the paper is run: all of it, or a quick look that proves nothing."""
@@ -52,20 +55,20 @@ class Scale:
         """What stands above such a series."""
         return words.replace("CIFAR-10", "MNIST for CIFAR-10") if self.quick else words
 
-    def limits(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """The [run] table of a block."""
+    def limits(self, run: Mapping[str, Any], scenario: Mapping[str, Any]) -> dict[str, Any]:
+        """The [run] table of a block. Of whole epochs, a quick look has time for a few rounds only."""
         if self.dataset is None:
             return dict(run)
-        short = dict(run) | {"dataset": self.dataset, "eval_every_s": 200.0, "client_scores_every_s": 2000.0}
+        short = dict(run) | {"dataset": self.dataset, "eval_every_s": 200.0, "client_scores_every_s": math.inf}
+        if "local_epochs" in scenario:
+            return short | {"rounds": QUICK_EPOCHS, "eval_every_s": 20.0}
         if "rounds" in run:
-            short["rounds"] = min(run["rounds"], self.max_rounds or run["rounds"])
-        else:
-            short["time_budget_s"] = min(run["time_budget_s"], self.max_time_s)
-        return short
+            return short | {"rounds": min(run["rounds"], self.max_rounds or run["rounds"])}
+        return short | {"time_budget_s": min(run["time_budget_s"], self.max_time_s)}
 
 
 FULL = Scale()
-QUICK = Scale(seeds=2, max_rounds=120, max_time_s=1000.0, dataset="mnist")
+QUICK = Scale(seeds=2, max_rounds=60, max_time_s=600.0, dataset="mnist")
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Item:
         found = {}
         for block in self.blocks:
             sections = {name: dict(block.get(name, {})) for name in ("scenario", "strategy", "run")}
-            sections["run"] = scale.limits(sections["run"])
+            sections["run"] = scale.limits(sections["run"], sections["scenario"])
             axes = dict(block["sweep"])
             if scale.quick:
                 axes.pop("run.dataset", None)
