@@ -52,6 +52,8 @@ _IN_FILES: Any = {
     "svg.hashsalt": "lesson",
 }
 FORMATS = (".png", ".pdf", ".svg")
+_UNDATED = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+"""The same figure is the same bytes on any day."""
 
 _Arguments = ParamSpec("_Arguments")
 
@@ -88,7 +90,7 @@ def save_figure(figure: Figure, path: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder, matplotlib.rc_context(_IN_FILES):
             whole = Path(folder) / path.name
-            figure.savefig(whole, dpi="figure", metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+            figure.savefig(whole, dpi="figure", metadata=_UNDATED.get(path.suffix.lower()))
             whole.replace(path)
     except OSError as error:
         raise InputError(f"figure cannot be written: '{path}': {error.strerror}") from None

@@ -127,5 +127,6 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
 
 def markdown(table: pd.DataFrame) -> str:
     """A table in Markdown."""
+    escaped = "\\|"
     rows = [list(table.columns), ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
-    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
+    return "".join(f"| {' | '.join(cell.replace('|', escaped) for cell in row)} |\n" for row in rows)

@@ -29,6 +29,8 @@ def draw_accuracy(item: Item, results: Results, scale: Scale) -> Figure:
     grid = figure.subplots(down, across, squeeze=False, sharey=down == 1)
     for panel, axes in zip(item.panels, grid.flat, strict=True):
         draw_panel(axes, panel, results, scale)
+        if down == 1:
+            axes.label_outer()
     return figure
 
 

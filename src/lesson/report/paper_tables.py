@@ -73,7 +73,7 @@ def authors_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
 def choices_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
     """Accuracy and time to a target of each strategy under other choices."""
     return pd.DataFrame(
-        {"setting": scale.title(row["label"]), "rounds": f"{min(row['rounds'], scale.max_rounds or row['rounds']):,}"}
+        {"setting": scale.title(row["label"]), "rounds": f"{_rounds(results, scale, row):,}"}
         | {
             f"{called}: accuracy; time to target": _outcome(results, scale, f"{name}-{row['series']}", row)
             if name in row.get("strategies", CALLED)
@@ -82,6 +82,12 @@ def choices_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
         }
         for row in item.rows
     )
+
+
+def _rounds(results: Results, scale: Scale, row: Mapping[str, Any]) -> int:
+    """How many rounds a row is about; fewer in a quick look."""
+    made = results[scale.series(f"lesson-{row['series']}")][0].settings.run.rounds
+    return min(int(row["rounds"]), made or int(row["rounds"]))
 
 
 def sawtooth_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
