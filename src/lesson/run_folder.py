@@ -87,7 +87,7 @@ class RunFolder:
             return None
         self.checkpoint.unlink(missing_ok=True)  # a kill may have come before this was done
         try:
-            summary: dict[str, Any] = json.loads(self.summary.read_text())
+            summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
         except ValueError:
             raise InputError(f"{self.summary} is damaged; remove the folder and run again") from None
         return summary

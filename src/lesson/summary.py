@@ -13,7 +13,7 @@ ROUNDING = 1e-12
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_every_figure_is_beside_its_settings() -> None:
     page = (FOLDER / "README.md").read_text()
     for name in NAMES:
         item = load_item(name)
-        assert (FOLDER / f"{name}.toml").read_bytes() == item.path.read_bytes()
+        assert (FOLDER / f"{name}.toml").read_text() == FULL.header(name) + item.path.read_text()
         assert f"`lesson reproduce {name}`" in page
         suffixes = {path.suffix for path in FOLDER.glob(f"{name}.*")} - {".toml"}
         assert suffixes in ({".md", ".csv"}, {".png", ".pdf", ".svg"})

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
@@ -100,6 +102,20 @@ def test_a_run_that_diverges_is_a_result_and_others_fail(tmp_path: Path, made: P
     stopped = run_missing(missing, tmp_path, Failing("DivergedError"), command="").runs
     assert [run.stopped for run in stopped.values()] == ["no longer finite"] * 3
     assert not missing_runs([load_item("fig5")], tmp_path, TINY)
+
+
+def test_a_folder_is_of_one_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "table1", "--out", str(tmp_path)]) == 0
+    for words, told in ((["--quick"], "holds the full set from 5 seeds"), (["--seeds", "2"], "from 5 seeds")):
+        assert main(["reproduce", "table1", "--out", str(tmp_path), *words]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_loses_nothing(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m lesson.cli reproduce table1 --out {tmp_path}/out | head -c 1"
+    subprocess.run(["bash", "-c", command], check=True, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "out" / "README.md").exists()
+    assert (tmp_path / "out" / "claims.json").exists()
 
 
 def test_a_quick_look_says_so_and_claims_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,8 @@ def test_results_are_kept_in_a_folder(tmp_path: Path) -> None:
     assert list(back.runs) == ["lesson-mnist-seed0", "lesson-mnist-seed1"]
     assert [run.seed for run in back["lesson-mnist"]] == [0, 1]
     line = json.loads(result([0.4]).to_json())
-    for damaged in ({"series": 1}, line | {"settings": []}, line | {"curve": {"round": [1]}}):
+    curves = ({"round": [1]}, line["curve"] | {"accuracy": ["x"]})
+    for damaged in ({"series": 1}, line | {"settings": []}, *(line | {"curve": curve} for curve in curves)):
         (tmp_path / "runs.jsonl").write_text(json.dumps(damaged) + "\n")
         with pytest.raises(InputError, match="is damaged"):
             Results.load(tmp_path)

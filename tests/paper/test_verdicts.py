@@ -39,6 +39,7 @@ def test_bounds_are_looked_at_one_by_one() -> None:
     """The least that each can be: all of them must be above; none says that they are not."""
     assert Part("x", np.array([1.2, 9.0, 1.1]), above(1), at_least=True).outcome == "holds"
     assert Part("x", np.array([0.9, 9.0, 1.1]), above(1), at_least=True).outcome == "open"
+    assert Part("x", np.array([9.0]), above(1), at_least=True).outcome == "open"
     assert Part("x", np.array([1.2, 9.0, 1.1]), above(1), "times", at_least=True).shown() == "3.77 ×"
 
 
@@ -82,6 +83,10 @@ def test_claims_are_strict_json() -> None:
         "ci95": {"x": None},
         "seeds": 2,
         "verdict": "does not hold",
+        "open": True,
         "which": "open: x",
         "items": ["fig5"],
+        "parts": [
+            {"label": "x", "ours": None, "ci95": None, "at_least": False, "unit": "share", "outcome": "open"},
+        ],
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
+from rich.console import Console
 from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
@@ -40,23 +41,34 @@ class ReproduceCommand:
         """Do it."""
         from lesson.paper.claims import check_claims
         from lesson.paper.items import FULL, QUICK, select_items
+        from lesson.paper.reproduce import claim_folder
         from lesson.report.paper import items_in, write_claims, write_item, write_page
         from lesson.report.paper_text import claims_table
+        from lesson.run_folder import RunFolder
 
         if self.seeds is not None and not 1 <= self.seeds <= 1000:
             raise InputError(f"--seeds must be 1 to 1000, got {self.seeds}")
         items, scale = select_items(self.items), QUICK if self.quick else FULL
         scale = replace(scale, seeds=self.seeds or scale.seeds)
         out = self.out or Path("runs") / ("paper-quick" if self.quick else "paper")
-        results = self._results(items, scale, out)
-        for item in items:
-            print(f"{item.name}: {', '.join(map(str, write_item(item, results, scale, out)))}")
-        there = items_in(out)
-        if not scale.quick and (findings := check_claims(results, [item.name for item in there], scale)):
-            asked = {item.name for item in items}
-            PipedConsole().print(claims_table([finding for finding in findings if asked & set(finding.items)]))
-            print(f"claims: {', '.join(map(str, write_claims(findings, out)))}")
-        print(f"page: {write_page(there, scale, out)}")
+        claim_folder(out, scale)
+        with RunFolder(out).owned():
+            results = self._results(items, scale, out)
+            written = []
+            with Console(stderr=True).status("") as status:
+                for item in items:
+                    status.update(f"drawing {item.name}")
+                    written.append(f"{item.name}: {', '.join(map(str, write_item(item, results, scale, out)))}")
+                status.update("checking claims")
+                there = items_in(out)
+                findings = [] if scale.quick else check_claims(results, [item.name for item in there], scale)
+                if findings:
+                    written.append(f"claims: {', '.join(map(str, write_claims(findings, out)))}")
+                written.append(f"page: {write_page(there, scale, out)}")
+        asked = {item.name for item in items}
+        if about := [finding for finding in findings if asked & set(finding.items)]:
+            PipedConsole().print(claims_table(about))
+        print("\n".join(written))
 
     def _results(self, items: "list[Item]", scale: "Scale", out: Path) -> "Results":
         """All runs the items need, those made now among them."""
@@ -65,6 +77,8 @@ class ReproduceCommand:
         from lesson.paper.reproduce import missing_runs, run_missing
 
         missing = missing_runs(items, out, scale)
+        if missing:
+            print(f"{len(missing)} runs to make, in {out / 'runs'}", file=sys.stderr)
         command = " ".join(["lesson", *sys.argv[1:]])
         with SweepProgress(missing) as progress:
             try:
@@ -74,6 +88,4 @@ class ReproduceCommand:
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"interrupted; the same command with --out {out} goes on") from None
-        if missing:
-            print(f"{len(missing)} runs made, in {out / 'runs'}")
         return results

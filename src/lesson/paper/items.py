@@ -51,6 +51,18 @@ class Scale:
         """What stands in for a series."""
         return name.replace("cifar10", self.dataset) if self.dataset else name
 
+    @property
+    def flag(self) -> str:
+        """How to ask for as many seeds."""
+        usual = QUICK.seeds if self.quick else FULL.seeds
+        return "" if self.seeds == usual else f" --seeds {self.seeds}"
+
+    def header(self, name: str) -> str:
+        """What a settings file does not say, as a comment above it."""
+        quick = f"# {self.note}\n" if self.quick else ""
+        seeds = f"seeds 0 to {self.seeds - 1}" if self.seeds > 1 else "seed 0"
+        return f"{quick}# lesson reproduce {name}: {seeds}; what a table does not say is as in the preset, released\n\n"
+
     def title(self, words: str) -> str:
         """What stands above such a series."""
         return words.replace("CIFAR-10", "MNIST for CIFAR-10") if self.quick else words

@@ -18,12 +18,26 @@ from lesson.settings import Settings
 from lesson.study import Report, check_for_many, unfinished
 from lesson.sweep import run_by_seed
 
-PROVENANCE = "provenance.json"
+PROVENANCE, SCALE = "provenance.json", "scale.json"
+
+
+def claim_folder(out: Path, scale: Scale) -> None:
+    """Make the folder one of this scale; raises if it is of another."""
+    check_for_many(out)
+    wanted, path = {"quick": scale.quick, "seeds": scale.seeds}, out / SCALE
+    try:
+        there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else wanted
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}); put back a copy or name another folder with --out") from None
+    if there != wanted:
+        kind = "a quick look" if there["quick"] else "the full set"
+        raise InputError(f"{out} holds {kind} from {there['seeds']} seeds; name another folder with --out")
+    RunFolder(out).make()
+    write_whole(path, json.dumps(wanted) + "\n")
 
 
 def missing_runs(items: Sequence[Item], out: Path, scale: Scale) -> dict[str, Settings]:
     """The runs of these items that the folder's results do not have; raises if it has others of their names."""
-    check_for_many(out)
     held = Results.load(out).runs
     wanted = wanted_runs(items, scale)
     for name in wanted.keys() & held.keys():
@@ -47,29 +61,27 @@ def run_missing(
     """
     for dataset in {settings.run.dataset for settings in missing.values()}:
         load_dataset(dataset, data_dir)
-    RunFolder(out).make()
     if not missing:
         return Results.load(out)
     plan = {out / "runs" / name: settings for name, settings in missing.items()}
     for path, settings in plan.items():
         RunFolder(path).check(settings, resume=True)
     notes, commit, begin = _load_notes(out), _commit(), time.perf_counter()
-    with RunFolder(out).owned():
-        left = unfinished(plan, report)
-        errors: dict[str, Line] = {}
-        try:
-            run_by_seed(left, engine, report, errors)
-        finally:
-            diverged = [name for name, line in errors.items() if line["kind"] == DivergedError.__name__]
-            stopped = {name: errors.pop(name)["error"] for name in diverged}
-            ended = {path for path in plan if RunFolder(path).finished() is not None or path.name in stopped}
-            new = {path.name: Result.of_folder(path, stopped.get(path.name, "")) for path in ended}
-            results = Results(Results.load(out).runs | new)
-            results.save(out)
-            if made := len(ended & left.keys()):
-                wall_s = round(time.perf_counter() - begin, 1)
-                notes.append({"command": command, "commit": commit, "runs": made, "wall_s": wall_s})
-                write_whole(out / PROVENANCE, json.dumps(notes, indent=2) + "\n")
+    left = unfinished(plan, report)
+    errors: dict[str, Line] = {}
+    try:
+        run_by_seed(left, engine, report, errors)
+    finally:
+        diverged = [name for name, line in errors.items() if line["kind"] == DivergedError.__name__]
+        stopped = {name: errors.pop(name)["error"] for name in diverged}
+        ended = {path for path in plan if RunFolder(path).finished() is not None or path.name in stopped}
+        new = {path.name: Result.of_folder(path, stopped.get(path.name, "")) for path in ended}
+        results = Results(Results.load(out).runs | new)
+        results.save(out)
+        if made := len(ended & left.keys()):
+            wall_s = round(time.perf_counter() - begin, 1)
+            notes.append({"command": command, "commit": commit, "runs": made, "wall_s": wall_s})
+            write_whole(out / PROVENANCE, json.dumps(notes, indent=2) + "\n")
     if errors:
         name, line = next(iter(errors.items()))
         failed = f"{len(errors)} of {len(missing)} runs failed, the next call tries them again"
@@ -80,7 +92,7 @@ def run_missing(
 def _load_notes(out: Path) -> list[dict[str, Any]]:
     path = out / PROVENANCE
     try:
-        notes: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+        notes: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     except (ValueError, OSError) as error:
         raise InputError(f"{path} is damaged ({error}); put back a copy or remove it") from None
     return notes

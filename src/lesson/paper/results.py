@@ -17,7 +17,7 @@ import pandas as pd
 
 from lesson.errors import InputError
 from lesson.fleet import draw_fleet
-from lesson.paper.items import series_name
+from lesson.paper.items import run_name, series_name
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings, load_settings, make_settings
 from lesson.strategies import fleet_for
@@ -57,7 +57,7 @@ class Result:
         """The run of a folder, which has ended or was stopped."""
         folder = RunFolder(path)
         settings = load_settings(str(folder.config))
-        versions = tomllib.loads(folder.config.read_text())["versions"]
+        versions = tomllib.loads(folder.config.read_text(encoding="utf-8"))["versions"]
         metrics = pd.DataFrame(read_metrics(folder.metrics))
         return cls(settings, versions, stopped, _curve(metrics), _clients(metrics, settings))
 
@@ -79,7 +79,8 @@ class Result:
         """What `to_json` gave."""
         values = json.loads(line)
         settings = make_settings(_restored(values["settings"]))
-        frames = pd.DataFrame(values["curve"])[list(CURVE)], pd.DataFrame(values["clients"])
+        curve = pd.DataFrame(values["curve"]).astype({"time_s": float, "accuracy": float})[list(CURVE)]
+        frames = curve, pd.DataFrame(values["clients"])
         return cls(settings, values["versions"], values["stopped"], *frames)
 
 
@@ -109,16 +110,15 @@ class Results(Mapping[str, tuple[Result, ...]]):
     @classmethod
     def load(cls, folder: Path) -> "Results":
         """Those of a folder; none if it has no file of them."""
-        path = folder / FILE
+        path, results = folder / FILE, list[Result]()
         try:
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-            results = [Result.of_json(line) for line in lines]
+            for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+                results.append(Result.of_json(line))
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-            told = (
-                f"{path} is damaged ({error}); put back a copy, or remove it: runs whose folders are beside it are kept"
-            )
-            raise InputError(told) from None
-        return cls({f"{series_name(result.settings)}-seed{result.seed}": result for result in results})
+            kept = "; or remove it, the folders in runs/ are kept" if (folder / "runs").exists() else ""
+            where = f"line {len(results) + 1}: {error}"
+            raise InputError(f"{path} is damaged ({where}); put back a copy{kept}") from None
+        return cls({run_name(result.settings): result for result in results})
 
     def save(self, folder: Path) -> None:
         """Write the file whole."""

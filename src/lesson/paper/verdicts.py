@@ -61,7 +61,7 @@ class Part:
 
     @property
     def outcome(self) -> Outcome:
-        if not np.all(np.isfinite(self.values)):
+        if not np.all(np.isfinite(self.values)) or (len(self.values) < 2 and not self.exact):
             return "open"
         if self.at_least:
             return self.rule(float(self.values.min()), math.inf)
@@ -124,8 +124,20 @@ class Finding:
             "ci95": {part.label: _known(part.ci95) for part in self.parts},
             "seeds": self.seeds,
             "verdict": self.verdict,
+            "open": self.open,
             "which": self.which,
             "items": list(self.items),
+            "parts": [
+                {
+                    "label": part.label,
+                    "ours": _known(part.mean),
+                    "ci95": _known(part.ci95),
+                    "at_least": part.at_least,
+                    "unit": part.unit,
+                    "outcome": part.outcome,
+                }
+                for part in self.parts
+            ],
         }
 
 

@@ -64,7 +64,7 @@ def write_item(item: Item, results: Results, scale: Scale, out: Path) -> list[Pa
         paths = [out / f"{item.name}{suffix}" for suffix in FORMATS]
         for path in paths:
             save_figure(figure, path)
-    write_whole(out / item.path.name, item.path.read_text(encoding="utf-8"))
+    write_whole(out / item.path.name, scale.header(item.name) + item.path.read_text(encoding="utf-8"))
     return paths
 
 
@@ -107,6 +107,11 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
     """Write README.md: every figure and table there is, with the settings and the command that made it."""
     lines = ["# The paper, made again", ""]
     lines += [f"*{scale.note}*", ""] if scale.quick else []
+    lines += [
+        f"Lines are means over {scale.seeds} seeds, bands their 95 % intervals by Student's t. Parameters are those of "
+        "the preset `released` unless said. `runs.jsonl` has the evaluations of every run, its settings and versions.",
+        "",
+    ]
     lines += (
         ["The statements of the paper and what comes of them: [claims.md](claims.md).", ""]
         if (out / "claims.md").exists()
@@ -115,11 +120,11 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
     for item in items:
         lines += [f"## {item.paper}: {item.title}", ""]
         if item.draw in _TABLES:
-            lines += [(out / f"{item.name}.md").read_text().partition("\n\n")[2]]
+            lines += [(out / f"{item.name}.md").read_text(encoding="utf-8").partition("\n\n")[2]]
         else:
             others = ", ".join(f"[{suffix[1:].upper()}]({item.name}{suffix})" for suffix in FORMATS[1:])
             lines += [f"![{item.title}]({item.name}.png)", "", f"Also as {others}.", ""]
-        command = f"lesson reproduce {item.name}" + (" --quick" if scale.quick else "")
+        command = f"lesson reproduce {item.name}" + (" --quick" if scale.quick else "") + scale.flag
         lines += [f"Settings: [{item.path.name}]({item.path.name}). Command: `{command}`.", ""]
     write_whole(out / "README.md", "\n".join(lines))
     return out / "README.md"

@@ -46,7 +46,7 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Results, scale: Sc
     axes.set_xlim(0, panel["until_s"] / 1000 if "until_s" in panel and not scale.quick else None)
     axes.set(xlabel=AXES[over], ylabel="test accuracy", title=scale.title(panel["title"]))
     axes.grid(alpha=0.25, linewidth=0.4)
-    axes.legend(loc="lower right", frameon=True, framealpha=0.8, edgecolor="none")
+    axes.legend(loc="best", frameon=True, framealpha=0.8, edgecolor="none")
 
 
 def _points(run: Result, panel: Mapping[str, Any]) -> Points:

@@ -89,7 +89,7 @@ def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float 
         if (curve := density(latencies)) is not None:
             axes.plot(*curve, color=BLUE, label=f"{preset} parameters")
         median_s = float(np.median(latencies))
-        axes.axvline(median_s, color=BLUE, linestyle="--", linewidth=0.8, label=f"median {median_s:.1f} s")
+        axes.axvline(median_s, color=BLUE, linestyle="--", linewidth=0.8, label=f"median of all {median_s:.1f} s")
         axes.axvline(PAPER_MEDIAN_S, color=ORANGE, linestyle=":", label=f"paper’s median, about {PAPER_MEDIAN_S:g} s")
         axes.axvline(deadline_s, color="black", linewidth=0.6, label=f"deadline τ = {deadline_s:g} s")
         axes.set(ylabel="density (1/s)", ylim=(0, None))

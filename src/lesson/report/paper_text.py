@@ -15,8 +15,12 @@ _MARKS = {"holds": "+", "open": "?", "fails": "-"}
 def claims_table(findings: Sequence[Finding]) -> Table:
     """A row per claim: what was said, each number with + if it holds, - if not, ? if the interval leaves it open."""
     table = Table("claim", "ours, mean ± 95 % interval", "verdict", box=SIMPLE_HEAD, pad_edge=False)
+    table.caption = "+ holds, - does not, ? the interval leaves it open"
+    table.caption_justify = "left"
     for finding in findings:
         said = Text.assemble(finding.statement, "\n", (f"paper: {finding.paper}", "dim"))
         ours = "\n".join(f"{_MARKS[part.outcome]} {part.label}: {part.shown()}" for part in finding.parts)
-        table.add_row(said, Text(ours), Text(finding.verdict, _STYLES[finding.verdict]))
+        table.add_row(
+            said, Text(ours), Text(finding.verdict + (" (open)" if finding.open else ""), _STYLES[finding.verdict])
+        )
     return table
