@@ -30,7 +30,7 @@ class FedAsync:
     mixing: float = 0.6
     staleness: Staleness = "polynomial"
     a: float | None = None
-    """None: as in the paper's experiments, 0.5 for the polynomial, 10 for the hinge."""
+    """None: 0.5 for the polynomial, 10 for the hinge."""
     b: float = 4.0
     needs: ClassVar[frozenset[str]] = frozenset()
 
@@ -59,7 +59,7 @@ class FedAsync:
         pass
 
     def _kept(self, staleness: IntArray) -> FloatArray:
-        """What is left of α at a staleness: s(d), (num_updates,). Section 5.2 of the paper."""
+        """What is left of α at a staleness: s(d), (num_updates,)."""
         a = _USUAL_A[self.staleness] if self.a is None else self.a
         if self.staleness == "constant":
             return np.ones(len(staleness))
