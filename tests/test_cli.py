@@ -152,7 +152,7 @@ BAD = [
         ["plam"],
         "command 'plam' is unknown; did you mean 'plan'? one of: --help, --version, compare, data, plan, reproduce",
     ),
-    (["strategies", "leson"], "strategy 'leson' is unknown; did you mean 'lesson'? one of: fedavg, fedcs, lesson"),
+    (["strategies", "leson"], "strategy 'leson' is unknown; did you mean 'lesson'? one of: fedasync, fedat, fedavg"),
 ]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sketches import FedAsyncSketch, FedBuffSketch, GreedySketch, SafaSketch, StepsSketch
+from sketches import GreedySketch
 
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.simulate import _found
@@ -24,6 +24,10 @@ from lesson.strategies.base import (
     Slots,
     Updates,
 )
+from lesson.strategies.fedasync import FedAsync
+from lesson.strategies.fedbuff import FedBuff
+from lesson.strategies.safa import Safa
+from lesson.strategies.semisync_steps import SemiSyncSteps
 from support import make_fleet
 
 NOTHING = np.empty(0, dtype=np.int64)
@@ -130,18 +134,18 @@ def test_uploads_in_turn_follow_the_order_of_starts() -> None:
 
 
 def test_more_local_steps_take_longer_and_cost_more() -> None:
-    """Compute and upload 2 s each: in 20 s nine steps fit, 18 + 2 s. 6 s each: two steps, 12 + 6 s."""
-    record = Simulation(StepsSketch(period_s=20.0), make_fleet([4.0, 12.0])).step()
-    assert record.merged.tolist() == [1, 0]
-    assert record.end_s == 20.0
-    assert record.compute_j == 9 * 1 + 2 * 2
+    """Compute and upload 2 s each: in 3·6 = 18 s nine steps fit, 18 + 2 s. 6 s each: three steps, 18 + 6 s."""
+    record = Simulation(SemiSyncSteps(period_factor=3.0), make_fleet([4.0, 12.0])).step()
+    assert record.merged.tolist() == [0, 1]
+    assert record.end_s == 24.0
+    assert record.compute_j == 9 * 1 + 3 * 2
     assert record.transmit_j == 10 + 20
 
 
 def test_work_broken_off_costs_what_was_done() -> None:
-    """Two fast clients arrive each 1 s; 2 and 3 need 50 + 50 s. In round 4, at 3 s, both are called back after 3 of
-    their 50 s of computing: 3/50 of 3 and 4 J, nothing sent."""
-    simulation = Simulation(SafaSketch(tolerance=2), make_fleet([1.0, 1.0, 100.0, 100.0]))
+    """Rounds of 1 s, in which two fast clients arrive; 2 and 3 need 50 + 50 s. In round 4, at 3 s, both are called back
+    after 3 of their 50 s of computing: 3/50 of 3 and 4 J, nothing sent."""
+    simulation = Simulation(Safa(lag_tolerance=3, round_limit_s=1.0), make_fleet([1.0, 1.0, 100.0, 100.0]))
     records = [simulation.step() for _ in range(4)]
     assert [record.end_s for record in records] == [1.0, 2.0, 3.0, 4.0]
     assert records[3].started.tolist() == [0, 1, 2, 3]
@@ -153,7 +157,7 @@ def test_work_broken_off_costs_what_was_done() -> None:
 def test_work_broken_off_while_sending() -> None:
     """Ten rounds of 1 s; client 2 computes 4 s, has sent 6 of its 8 s at 10 s: all 3 J and 6/8 of 30 J."""
     fleet = make_fleet([1.0, 1.0, 12.0], compute_share=1 / 3)
-    simulation = Simulation(SafaSketch(tolerance=9), fleet)
+    simulation = Simulation(Safa(lag_tolerance=10, round_limit_s=1.0), fleet)
     records = [simulation.step() for _ in range(11)]
     assert records[10].start_s == 10.0
     assert records[10].compute_j == pytest.approx(1 + 2 + 3)
@@ -161,7 +165,7 @@ def test_work_broken_off_while_sending() -> None:
 
 
 def test_a_dropped_update_never_lands() -> None:
-    simulation = Simulation(SafaSketch(tolerance=1), make_fleet([1.0, 1.0, 2.5]))
+    simulation = Simulation(Safa(lag_tolerance=2, round_limit_s=1.0), make_fleet([1.0, 1.0, 2.5]))
     records = [simulation.step() for _ in range(20)]
     assert all(2 not in record.merged for record in records)
 
@@ -177,14 +181,14 @@ def test_arrivals_skip_dropped_updates() -> None:
 
 def test_fedasync_merges_one_by_one_on_the_same_clock() -> None:
     """2 s and 3 s: arrivals at 2, 3, 4, then both at 6 s, in the order of start: 1 from 3 s, 0 from 4 s."""
-    records = list(simulate(FedAsyncSketch(), make_fleet([2.0, 3.0]), rounds=4))
+    records = list(simulate(FedAsync(), make_fleet([2.0, 3.0]), rounds=4))
     assert [(record.end_s, record.merged.tolist()) for record in records] == [(2, [0]), (3, [1]), (4, [0]), (6, [1, 0])]
     assert [record.staleness.tolist() for record in records] == [[0], [1], [1], [1, 0]]
 
 
 def test_a_client_may_have_several_updates_in_a_buffer() -> None:
-    """Two clients of 1 s and 10 s, buffer of three: client 0 fills it alone at 3, 6 and 9 s."""
-    records = list(simulate(FedBuffSketch(buffer_size=3, concurrency=2), make_fleet([1.0, 10.0]), rounds=9))
+    """Clients of 1 s, 10 s and 10 s, buffer of three: client 0 fills it alone at 3, 6 and 9 s."""
+    records = list(simulate(FedBuff(buffer_size=3, concurrency=3), make_fleet([1.0, 10.0, 10.0]), rounds=9))
     merged = {record.end_s: record.merged.tolist() for record in records if len(record.merged)}
     assert merged == {3.0: [0, 0, 0], 6.0: [0, 0, 0], 9.0: [0, 0, 0]}
     assert records[-1].version == 3
@@ -277,7 +281,7 @@ def test_a_dropped_upload_frees_the_channel() -> None:
 
 
 def test_the_usual_work_costs_the_usual_after_longer_work() -> None:
-    simulation = Simulation(StepsSketch(period_s=20.0), make_fleet([4.0]))
+    simulation = Simulation(SemiSyncSteps(period_factor=9.0), make_fleet([4.0]))
     assert simulation.step().compute_j == 9.0
     simulation.strategy = FedAvg()
     record = simulation.step()
@@ -285,8 +289,8 @@ def test_the_usual_work_costs_the_usual_after_longer_work() -> None:
 
 
 def test_steps_are_counted_against_the_usual_ones() -> None:
-    """2 s of computing for five steps, 0.4 s each, and 2 s of sending: in 20 s 45 steps fit."""
-    simulation = Simulation(StepsSketch(period_s=20.0), make_fleet([4.0], local_steps=5))
+    """2 s of computing for five steps, 0.4 s each, and 2 s of sending: in 9·2 s 45 steps fit."""
+    simulation = Simulation(SemiSyncSteps(period_factor=9.0), make_fleet([4.0], local_steps=5))
     record = simulation.step()
     assert record.end_s == pytest.approx(20.0)
     assert record.compute_j == pytest.approx(9.0)
@@ -311,7 +315,7 @@ def test_updates_carry_how_they_were_trained() -> None:
 
 def test_ties_keep_the_order_of_starts() -> None:
     """Client 1 starts at 0 s for 6 s; client 0 for 3 s at 0 s and again at 3 s: both there at 6 s, 1 started first."""
-    records = list(simulate(FedAsyncSketch(), make_fleet([3.0, 6.0]), rounds=2))
+    records = list(simulate(FedAsync(), make_fleet([3.0, 6.0]), rounds=2))
     assert [record.merged.tolist() for record in records] == [[0], [1, 0]]
 
 
@@ -346,7 +350,7 @@ def test_the_same_seed_gives_the_same_records() -> None:
         fleet = draw_fleet(Scenario(), 20, seed=1)
         return [
             tuple(value.tolist() if isinstance(value, np.ndarray) else value for value in vars(record).values())
-            for record in simulate(FedBuffSketch(), fleet, rounds=40, seed=seed)
+            for record in simulate(FedBuff(buffer_size=3, concurrency=2), fleet, rounds=40, seed=seed)
         ]
 
     assert run(5) == run(5)

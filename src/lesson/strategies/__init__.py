@@ -10,11 +10,25 @@ from lesson.errors import InputError, unknown
 from lesson.fleet import Fleet
 from lesson.scenario import Scenario
 from lesson.strategies.base import Strategy
+from lesson.strategies.fedasync import FedAsync
+from lesson.strategies.fedat import FedAT
 from lesson.strategies.fedavg import FedAvg
+from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.lesson import Lesson
+from lesson.strategies.safa import Safa
+from lesson.strategies.semisync_steps import SemiSyncSteps
 
-STRATEGIES: dict[str, type[Strategy]] = {"fedavg": FedAvg, "fedcs": FedCS, "lesson": Lesson}
+STRATEGIES: dict[str, type[Strategy]] = {
+    "fedasync": FedAsync,
+    "fedat": FedAT,
+    "fedavg": FedAvg,
+    "fedbuff": FedBuff,
+    "fedcs": FedCS,
+    "lesson": Lesson,
+    "safa": Safa,
+    "semisync-steps": SemiSyncSteps,
+}
 
 
 def find_strategy(name: str) -> type[Strategy]:
@@ -63,9 +77,14 @@ def fleet_for(name: str, fleet: Fleet, scenario: Scenario) -> Fleet:
 
 __all__ = [
     "STRATEGIES",
+    "FedAT",
+    "FedAsync",
     "FedAvg",
+    "FedBuff",
     "FedCS",
     "Lesson",
+    "Safa",
+    "SemiSyncSteps",
     "Strategy",
     "find_strategy",
     "fleet_for",

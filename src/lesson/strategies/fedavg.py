@@ -1,7 +1,8 @@
 """FedAvg: B. McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017.
 
-Every idle client starts in every round. The round closes when the last of them has arrived. All of them are merged,
-weighted by their data. Nobody is ever stale, and a round lasts as long as the slowest client takes.
+max(1, round(C·n)) of the n connected clients, C = `fraction`, drawn uniformly, start in every round; by default all.
+The round closes when the last of them has arrived. All of them are merged, weighted by their data. Nobody is ever
+stale, and a round lasts as long as its slowest client takes.
 """
 
 from dataclasses import dataclass
@@ -10,16 +11,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.checks import check_number, draw_share
 
 
 @dataclass
 class FedAvg:
-    """Wait for everybody."""
+    """Wait for everybody, or for those drawn."""
 
+    fraction: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset()
 
+    def __post_init__(self) -> None:
+        check_number("fraction", self.fraction, most=1)
+
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        starts = np.flatnonzero(view.idle)
+        starts = draw_share(np.flatnonzero(view.idle), self.fraction, rng)
         return RoundPlan(starts, AllOf(starts))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:

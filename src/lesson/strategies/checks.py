@@ -1,0 +1,45 @@
+"""What strategies ask of their settings and of the fleet, each with an error of one line."""
+
+import sys
+
+import numpy as np
+
+from lesson.arrays import IntArray
+from lesson.errors import InputError
+from lesson.strategies.base import ServerView
+
+
+def check_number(name: str, value: object, most: float = sys.float_info.max) -> None:
+    """Refuse a setting that is not a finite number > 0 and at most so much; infinity is allowed as `most`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+        limit = f" and <= {most:g}" if most < sys.float_info.max else ""
+        finite = "finite " if most == sys.float_info.max else ""
+        raise InputError(f"{name} must be a {finite}number > 0{limit}, got {value!r}")
+
+
+def check_count(name: str, value: object) -> None:
+    """Refuse a setting that does not count something."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a whole number >= 1, got {value!r}")
+
+
+def check_connected(view: ServerView, **at_most: int) -> None:
+    """Refuse, when the first round opens, a fleet that nobody can reach or that is smaller than these settings say."""
+    if view.round > 1:
+        return
+    if not view.num_connected:
+        raise InputError(f"no client can be reached: all {len(view.latency_s)} latencies are infinite")
+    for name, value in at_most.items():
+        if value > view.num_connected:
+            raise InputError(f"{name} must be <= {view.num_connected}, the number of connected clients, got {value}")
+
+
+def draw_share(clients: IntArray, fraction: float, rng: np.random.Generator) -> IntArray:
+    """So large a part of these clients, at least one, drawn uniformly and sorted; nothing is drawn for all of them."""
+    count = share_of(len(clients), fraction)
+    return clients if count >= len(clients) else np.sort(rng.choice(clients, count, replace=False))
+
+
+def share_of(number: int, fraction: float) -> int:
+    """A fraction of a number of clients, in whole clients: max(1, round(fraction·n))."""
+    return max(1, round(fraction * number))

@@ -1,0 +1,70 @@
+"""FedAsync: C. Xie, S. Koyejo, I. Gupta, "Asynchronous Federated Optimization", 2019.
+
+Every connected client works all the time. A round closes with the next arrival, which is mixed into the model at once:
+w ← (1 − α_t)·w + α_t·m with α_t = α·s(staleness), α = `mixing`. With d versions made since the client's start, 0 for a
+fresh one, s is constant: 1, polynomial: (d + 1)^(−a), hinge: 1 if d ≤ b, else 1 / (a·(d − b) + 1). It starts again.
+
+Updates that arrive at the same moment are mixed in one after the other, in the order of arrival, by the weights of one
+merge. That makes one version, so that the staleness of all of them counts the versions before it, as the records do.
+The paper's local penalty ρ/2·‖x − x_t‖² belongs to the local objective, not to the strategy.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from lesson.arrays import FloatArray, IntArray
+from lesson.errors import InputError
+from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.checks import check_connected, check_number
+
+Staleness = Literal["constant", "polynomial", "hinge"]
+_USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}
+
+
+@dataclass
+class FedAsync:
+    """Every arrival is mixed into the model at once, less if it is stale."""
+
+    mixing: float = 0.6
+    staleness: Staleness = "polynomial"
+    a: float | None = None
+    """None: 0.5 for the polynomial, 10 for the hinge."""
+    b: float = 4.0
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        check_number("mixing", self.mixing, most=1)
+        if self.staleness not in get_args(Staleness):
+            raise InputError(f"staleness must be one of {', '.join(get_args(Staleness))}, got {self.staleness!r}")
+        if self.a is not None:
+            check_number("a", self.a)
+        if isinstance(self.b, bool) or not isinstance(self.b, int | float) or not self.b >= 0:
+            raise InputError(f"b must be a number >= 0, got {self.b!r}")
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        check_connected(view)
+        return RoundPlan(view.freed[view.idle[view.freed]], Arrivals(1))
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        mixing = self.mixing * self._kept(view.version - arrived.base_version)
+        later = np.append(np.cumprod((1 - mixing)[:0:-1])[::-1], 1.0)  # what the later ones leave of each
+        return Merge(arrived.id, mixing * later)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+    def _kept(self, staleness: IntArray) -> FloatArray:
+        """What is left of α at a staleness: s(d), (num_updates,)."""
+        a = _USUAL_A[self.staleness] if self.a is None else self.a
+        if self.staleness == "constant":
+            return np.ones(len(staleness))
+        if self.staleness == "polynomial":
+            kept: FloatArray = np.float_power(staleness + 1.0, -a)
+        else:
+            kept = np.reciprocal(a * np.maximum(staleness - self.b, 0.0) + 1.0)
+        return kept

@@ -1,0 +1,78 @@
+"""FedAT: Z. Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System with
+Asynchronous Tiers", 2021.
+
+Clients sorted by latency are cut into M = `num_tiers` tiers of equal numbers, to one. A tier whose clients are all idle
+starts, with `fraction` of them drawn uniformly, at least one. A round closes when everybody of some tier has arrived;
+their models, weighted by data, become the tier's model. The new global model is Σ_m T_(M+1−m) / T · (tier m's model),
+where T_m counts how often tier m has reported and T all reports, so that tiers that report rarely weigh more.
+
+As the formula has it, a tier that never reported stands in with the initial model, so that the first report of the
+fastest tier gives all the weight to the slowest tier's initial model. Tiers that report at the same moment make one
+version, the same as one after the other. The paper compresses models, which is left out here, and adds a penalty
+λ/2·‖w_k − w‖² to the local objective, which is not the strategy's.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lesson.arrays import NO_CLIENTS, IntArray
+from lesson.strategies.base import AnyOf, Merge, RoundPlan, ServerView, Slots, Updates
+from lesson.strategies.checks import check_connected, check_count, check_number, draw_share
+
+
+@dataclass
+class FedAT:
+    """Tiers go on by themselves; those that report rarely weigh more."""
+
+    num_tiers: int = 5
+    fraction: float = 1.0
+    needs: ClassVar[frozenset[str]] = frozenset()
+    _num_reports: list[int] = field(init=False, repr=False)
+    """T_m of each tier, the fastest first."""
+    _members: list[IntArray] = field(default_factory=list, init=False, repr=False)
+    _tier_of: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_count("num_tiers", self.num_tiers)
+        check_number("fraction", self.fraction, most=1)
+        self._num_reports = [0] * self.num_tiers
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        check_connected(view, num_tiers=self.num_tiers)
+        drawn = [draw_share(self._members[tier], self.fraction, rng) for tier in self._resting(view, view.freed)]
+        return RoundPlan(np.sort(np.concatenate([NO_CLIENTS, *drawn])), AnyOf(self._members))
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        reporting = self._resting(view, arrived.client)
+        taken = arrived[np.isin(self._tier_of[arrived.client], reporting)]
+        if not len(taken):
+            return Merge(taken.id, view.client_weight[taken.client])
+        for tier in reporting:
+            self._num_reports[tier] += 1
+        tiers, weights = self._tier_of[taken.client], view.client_weight[taken.client]
+        totals = np.bincount(tiers, weights)
+        shares = [count / sum(self._num_reports) for count in reversed(self._num_reports)]
+        slots = Slots([_name(tier) for tier in tiers], {_name(tier): share for tier, share in enumerate(shares)})
+        return Merge(taken.id, weights / totals[tiers], slots=slots)
+
+    def state(self) -> dict[str, Any]:
+        return {"num_reports": list(self._num_reports)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._num_reports = list(state["num_reports"])
+
+    def _resting(self, view: ServerView, clients: IntArray) -> list[int]:
+        """The tiers of these clients in which nobody works."""
+        if not self._members:
+            by_latency = np.argsort(view.latency_s, kind="stable")[: view.num_connected]
+            self._members = [np.sort(members) for members in np.array_split(by_latency, self.num_tiers)]
+            self._tier_of = np.full(len(view.latency_s), -1)
+            for tier, members in enumerate(self._members):
+                self._tier_of[members] = tier
+        return [int(tier) for tier in np.unique(self._tier_of[clients]) if np.all(view.idle[self._members[tier]])]
+
+
+def _name(tier: int) -> str:
+    return f"tier {tier + 1}"

@@ -1,0 +1,93 @@
+"""SAFA: W. Wu et al., "SAFA: A Semi-Asynchronous Protocol for Fast Federated Learning With Low Overhead", 2021.
+
+Who arrived in round t − 1 is up to date and starts from the newest model. Who has worked for τ = `lag_tolerance`
+rounds, so that its version is older than t − τ, is deprecated: its work is broken off and it starts anew. The tolerable
+others work on. The round closes when C·n (`fraction`) clients not picked last time have arrived, at most
+`round_limit_s` after it opened. Those are picked, then whoever else arrived first, up to C·n; the rest is undrafted.
+
+The server caches a model per client, at first the initial one. (1) Entries of the picked become their models, those of
+the deprecated the newest global model. (2) The new model is Σ n_k/n · entry k, over all connected clients. (3) Entries
+of the undrafted become their models, which so bypass this round. Here an undrafted update waits at the server and
+enters its entry in step 1 of the next round, unless its client is picked then and it is dropped: the same models.
+
+Departures: the server foresees from its estimates whose arrival closes a round, exact where they are; crashes, of which
+the paper draws some, do not happen.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lesson.arrays import NO_CLIENTS, IntArray
+from lesson.errors import InputError
+from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Slots, Updates
+from lesson.strategies.checks import check_connected, check_count, check_number, share_of
+
+
+@dataclass
+class Safa:
+    """A cache of every client's model; a round waits for a fraction of the clients."""
+
+    fraction: float = 0.5
+    lag_tolerance: int = 5
+    round_limit_s: float = math.inf
+    needs: ClassVar[frozenset[str]] = frozenset()
+    _picked: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
+    """Clients picked in the last round; those deprecated in this one."""
+    _deprecated: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_number("fraction", self.fraction, most=1)
+        check_count("lag_tolerance", self.lag_tolerance)
+        check_number("round_limit_s", self.round_limit_s, most=math.inf)
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        check_connected(view)
+        if view.round == 1 and (fastest_s := view.latency_s.min()) > self.lag_tolerance * self.round_limit_s:
+            raise InputError(
+                f"safa would hear nobody: the fastest client takes {fastest_s:.4g} s, more than lag_tolerance = "
+                f"{self.lag_tolerance} rounds of round_limit_s = {self.round_limit_s:g}; raise one of them"
+            )
+        connected = np.flatnonzero(np.isfinite(view.latency_s))
+        idle = view.idle[connected]
+        lags = ~idle & (view.round - view.started_round[connected] >= self.lag_tolerance)
+        self._deprecated = connected[lags]
+        starting = idle | lags
+        arrives_s = np.where(starting, view.now_s, view.started_s[connected]) + view.latency_s[connected]
+        first = np.argsort(arrives_s, kind="stable")
+        first = first[~np.isin(connected[first], self._picked)]
+        quota = share_of(len(connected), self.fraction)
+        awaited = connected if len(first) < quota else connected[first[:quota]]
+        return RoundPlan(
+            connected[starting], AllOf(awaited, by_s=view.now_s + self.round_limit_s), drops=self._deprecated
+        )
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        # An undrafted update of the last round: its client has started again since.
+        bypassed = arrived.started_round < view.started_round[arrived.client]
+        order = np.lexsort((np.isin(arrived.client, self._picked), bypassed))[: np.count_nonzero(~bypassed)]
+        picked = order[: share_of(view.num_connected, self.fraction)]
+        self._picked = np.sort(arrived.client[picked])
+        replaced = bypassed & np.isin(arrived.client, self._picked)
+        enters = bypassed & ~replaced
+        enters[picked] = True
+        connected = np.flatnonzero(np.isfinite(view.latency_s))
+        shares = view.client_weight[connected] / view.client_weight[connected].sum()
+        slots = Slots(
+            _names(arrived.client[enters]),
+            dict(zip(_names(connected), shares.tolist(), strict=True)),
+            resets=_names(self._deprecated),
+        )
+        return Merge(arrived.id[enters], np.ones(len(slots.names)), slots=slots, drops=arrived.id[replaced])
+
+    def state(self) -> dict[str, Any]:
+        return {"picked": self._picked.tolist()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._picked = np.array(state["picked"], dtype=np.int64)
+
+
+def _names(clients: IntArray) -> list[str]:
+    return [f"client {client}" for client in clients.tolist()]
