@@ -13,8 +13,14 @@ from lesson.strategies.base import Strategy
 from lesson.strategies.fedavg import FedAvg
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.lesson import Lesson
+from lesson.strategies.lesson_memory import LessonMemory
 
-STRATEGIES: dict[str, type[Strategy]] = {"fedavg": FedAvg, "fedcs": FedCS, "lesson": Lesson}
+STRATEGIES: dict[str, type[Strategy]] = {
+    "fedavg": FedAvg,
+    "fedcs": FedCS,
+    "lesson": Lesson,
+    "lesson-memory": LessonMemory,
+}
 
 
 def find_strategy(name: str) -> type[Strategy]:
@@ -66,6 +72,7 @@ __all__ = [
     "FedAvg",
     "FedCS",
     "Lesson",
+    "LessonMemory",
     "Strategy",
     "find_strategy",
     "fleet_for",
