@@ -55,13 +55,13 @@ class ServerSettings(Checked):
     optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = Field(
         "none", description="how the merged model moves the newest; none takes the merged model as it is"
     )
-    learning_rate: Positive = Field(1.0, description="step size η of the server's optimiser")
+    learning_rate: Positive = Field(1.0, description="step size of the optimiser")
     beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(0.9, description="decay of the mean gradient m")
     beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
         0.99, description="decay of the mean square v, for adam and yogi"
     )
     epsilon: Annotated[float, Field(ge=1e-30, strict=True)] = Field(
-        1e-3, description="τ, which bounds the steps of adagrad, adam and yogi"
+        1e-3, description="bounds the steps of adagrad, adam and yogi; τ in their paper"
     )
     stale: Literal["strategy", "models", "updates"] = Field(
         "strategy",

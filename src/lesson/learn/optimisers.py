@@ -1,7 +1,7 @@
 """Server optimisers: S. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
 
 A merge is taken as a step against a pseudo-gradient g = w − merged, which the optimiser then applies to the model w in
-its own way. Moments are vectors like the model: m, which is 0 at first, and v, which is τ² (τ is `epsilon`). As in the
+its own way. Moments are vectors like the model: m, which is 0 at first, and v, which is ε² (the paper's τ²). As in the
 paper nothing corrects their bias. Each function is one step: the new model, and the moments after it.
 """
 
@@ -41,7 +41,7 @@ def yogi(model: Tensor, gradient: Tensor, moments: Moments, server: ServerSettin
 
 
 def _scaled(model: Tensor, gradient: Tensor, moments: Moments, v: Tensor, server: ServerSettings) -> Step:
-    """m ← β₁·m + (1 − β₁)·g, w ← w − η·m / (√v + τ)."""
+    """m ← β₁·m + (1 − β₁)·g, w ← w − η·m / (√v + ε)."""
     m = server.beta1 * moments.get("m", 0.0) + (1 - server.beta1) * gradient
     return model - server.learning_rate * m / (v.sqrt() + server.epsilon), {"m": m, "v": v}
 
