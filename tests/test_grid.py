@@ -74,8 +74,14 @@ BAD = [
     ("[sweep]\nscenario.beta = [10, 0.1, 10.0]", "scenario.beta must be different values, got 10.0 twice"),
     ('[sweep]\nscenario.beta = [1]\n"scenario.beta" = [2]', "scenario.beta must be in [sweep] once"),
     ("[sweep]\nscenario.bta = [0.1]", "setting 'bta' is unknown; did you mean 'beta'?"),
-    ("[sweep]\nbeta = [0.1]", "a key of [sweep] must be seeds or one of scenario, strategy, run, a dot and a key"),
-    ("[sweep]\nscenaro.beta = [0.1]", "a key of [sweep] must be seeds or one of scenario, strategy, run, a dot"),
+    (
+        "[sweep]\nbeta = [0.1]",
+        "a key of [sweep] must be seeds or one of scenario, strategy, run, server, a dot and a key",
+    ),
+    (
+        "[sweep]\nscenaro.beta = [0.1]",
+        "a key of [sweep] must be seeds or one of scenario, strategy, run, server, a dot",
+    ),
     ("[sweep]\nrun.seed = [1, 2]", "run.seed must not be in [sweep]; seeds = N takes N of them from run.seed on"),
     ("[sweep]\nscenario.beta = [1]\nseeds = 0", "seeds must be a whole number from 1 to 1000, got 0"),
     ("[sweep]\nscenario.beta = [1]\nseeds = true", "seeds must be a whole number from 1 to 1000, got True"),
@@ -123,3 +129,11 @@ def test_two_values_that_would_share_a_folder_are_refused(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"two trials would be called own_with_path.Mine-path=a.b; write their values"):
         names({"strategy.name": ["own_with_path:Mine"], "strategy.path": ["a/b", "a:b"]})
+
+
+def test_the_server_may_vary() -> None:
+    axes = {"strategy.name": ["fedavg", "lesson-memory"], "server.optimizer": ["none", "adam"]}
+    trials = make_grid({"server": {"learning_rate": 0.01}}, axes).trials
+    assert [trial.name for trial in trials][-1] == "lesson-memory-optimizer=adam-seed0"
+    assert [trial.settings.server.optimizer for trial in trials] == ["none", "adam"] * 2
+    assert {trial.settings.server.learning_rate for trial in trials} == {0.01}

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.run_folder import RunFolder
 from lesson.runs import client_fields, execute
-from lesson.settings import Settings, make_settings
+from lesson.settings import ServerSettings, Settings, make_settings
 from lesson.summary import read_metrics
 
 PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
@@ -104,6 +105,41 @@ def test_a_run_goes_on_from_any_round_with_the_same_bits(tmp_path: Path, strateg
         execute(often, tmp_path / "broken", progress=break_off, **PARTS)
     execute(settings(strategy), tmp_path / "broken", resume=True, **PARTS)
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
+
+
+def test_an_optimiser_and_a_memory_go_on_with_the_same_bits(tmp_path: Path) -> None:
+    """Broken off twice, once before every tier has been merged."""
+    plain = settings("lesson-memory", checkpoint_every_s=1e-9)
+    server = ServerSettings(optimizer="adam", learning_rate=0.01, epsilon=1e-4)
+    with_adam = plain.model_copy(update={"server": server})
+    for folder, chosen in (("plain", plain), ("whole", with_adam)):
+        execute(chosen, tmp_path / folder, **PARTS)
+    assert content(tmp_path / "plain") != content(tmp_path / "whole")
+
+    for last in (2, 17):
+
+        def break_off(line: dict[str, Any], last: int = last) -> None:
+            if line["round"] == last:
+                raise StoppedError
+
+        with pytest.raises(StoppedError):
+            execute(with_adam, tmp_path / "broken", resume=last > 2, progress=break_off, **PARTS)
+    execute(with_adam, tmp_path / "broken", resume=True, **PARTS)
+    assert content(tmp_path / "broken") == content(tmp_path / "whole")
+    config = tomllib.loads((tmp_path / "whole" / "config.toml").read_text())
+    assert config["server"] == server.model_dump()
+    with pytest.raises(InputError, match=r"server.optimizer = 'adam' there, 'none' here"):
+        execute(plain, tmp_path / "whole", **PARTS)
+
+
+def test_a_folder_from_before_there_was_a_server_section_goes_on(tmp_path: Path) -> None:
+    execute(settings(), tmp_path / "run", **PARTS)
+    config = tmp_path / "run" / "config.toml"
+    before = re.sub(r"\[server\]\n(.+\n)+\n", "", config.read_text())
+    assert "[server]" in config.read_text()
+    assert "[server]" not in before
+    config.write_text(before)
+    execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
 SCRIPT = """

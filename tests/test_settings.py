@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from lesson import InputError, Scenario
-from lesson.settings import load_settings
+from lesson.settings import ServerSettings, load_settings
 
 
 def load_scenario(source: str, changes: list[str] | tuple[str, ...] = (), **flags: object) -> Scenario:
@@ -44,6 +44,17 @@ def test_changes_win_over_the_file_and_flags_over_changes(tmp_path: Path) -> Non
 )
 def test_changes_are_toml_or_plain_text(change: str, name: str, value: object) -> None:
     assert getattr(load_scenario("released", [change]), name) == value
+
+
+def test_the_server_section(tmp_path: Path) -> None:
+    path = tmp_path / "adam.toml"
+    path.write_text('[server]\noptimizer = "adam"\nlearning_rate = 0.01\n')
+    server = load_settings(str(path), ["server.epsilon=1e-4", "server.stale=updates"]).server
+    assert server == ServerSettings(optimizer="adam", learning_rate=0.01, epsilon=1e-4, stale="updates")
+    assert load_settings("released").server == ServerSettings()
+    assert load_settings("released", ["server.beta1=0"]).to_sections()["server"]["beta1"] == 0.0
+    with pytest.raises(InputError, match=r"^optimizer must be 'none', .* got 'sgd'$"):
+        load_settings("released", ["server.optimizer=sgd"])
 
 
 @pytest.mark.parametrize(

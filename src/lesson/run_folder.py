@@ -126,7 +126,7 @@ class RunFolder:
             os.fsync(file.fileno())
             values["metrics_bytes"] = os.fstat(file.fileno()).st_size
         tensors = {f"simulation.{name}": np.ascontiguousarray(array) for name, array in arrays.items()}
-        tensors |= {f"version.{name}": vector for name, vector in learner.state().items()}
+        tensors |= learner.state()
         self._write(self.checkpoint, safetensors.numpy.save(tensors, {"state": json.dumps(values, allow_nan=False)}))
 
     def load(self, simulation: Simulation, learner: Learner) -> None:
@@ -143,7 +143,7 @@ class RunFolder:
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
                 raise InputError(f"{self.metrics} has lost lines since the checkpoint; remove the folder and run again")
             simulation.restore(values, with_prefix(tensors, "simulation."))
-            learner.restore(with_prefix(tensors, "version."))
+            learner.restore({name: one for name, one in tensors.items() if not name.startswith("simulation.")})
         if self.metrics.exists():
             os.truncate(self.metrics, size)
 

@@ -1,4 +1,4 @@
-"""The settings of a run: scenario, strategy and run, from a preset or a TOML file, changed on the command line."""
+"""The settings of a run in four sections, from a preset or a TOML file, changed on the command line."""
 
 import json
 import tomllib
@@ -49,12 +49,34 @@ class RunLimits(Checked):
         return self
 
 
+class ServerSettings(Checked):
+    """What the server makes of a merge."""
+
+    optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = Field(
+        "none", description="how the merged model moves the newest; none takes the merged model as it is"
+    )
+    learning_rate: Positive = Field(1.0, description="step size of the optimiser")
+    beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(0.9, description="decay of the mean gradient m")
+    beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
+        0.99, description="decay of the mean square v, for adam and yogi"
+    )
+    epsilon: Annotated[float, Field(ge=1e-30, strict=True)] = Field(
+        1e-3, description="bounds the steps of adagrad, adam and yogi; τ in their paper"
+    )
+    stale: Literal["strategy", "models", "updates"] = Field(
+        "strategy",
+        description="what is merged: models averaged as in Eq. (10), or updates, each the difference to its own base, "
+        "applied to the newest model; strategy leaves it to the strategy",
+    )
+
+
 class Settings(Checked):
     """Everything that decides what a run gives."""
 
     scenario: Scenario = Field(default_factory=Scenario)
     strategy: StrategySettings = Field(default_factory=StrategySettings)
     run: RunLimits = Field(default_factory=lambda: RunLimits(time_budget_s=DEFAULT_TIME_BUDGET_S))
+    server: ServerSettings = Field(default_factory=ServerSettings)
 
     def to_sections(self) -> dict[str, dict[str, Any]]:
         """The settings as tables of plain values, None left out."""
@@ -62,6 +84,7 @@ class Settings(Checked):
             "scenario": self.scenario.model_dump(exclude_none=True),
             "strategy": {"name": self.strategy.name} | self.strategy.options,
             "run": self.run.model_dump(exclude_none=True),
+            "server": self.server.model_dump(),
         }
 
     def differences(self, other: "Settings") -> list[str]:
@@ -84,7 +107,7 @@ SECTIONS = tuple(Settings.model_fields)
 
 
 def load_settings(source: str, changes: Sequence[str] = (), **flags: dict[str, Any]) -> Settings:
-    """The settings of a preset's name or of a TOML file with the tables [scenario], [strategy] and [run].
+    """The settings of a preset's name or of a TOML file with the tables [scenario], [strategy], [run], [server].
 
     Changes are `section.key=value`; flags are values by section that win over both where they are not None.
     """
@@ -120,6 +143,7 @@ def make_settings(sections: dict[str, dict[str, Any]]) -> Settings:
         scenario=Scenario(**sections.get("scenario", {})),
         strategy=StrategySettings(name=strategy.pop("name", "lesson"), options=strategy),
         run=RunLimits(**run),
+        server=ServerSettings(**sections.get("server", {})),
     )
 
 

@@ -12,6 +12,7 @@ from lesson.learn.data import Dataset
 from lesson.learn.learner import Learner
 from lesson.learn.task import Task, Work, make_task
 from lesson.scenario import Scenario
+from lesson.settings import ServerSettings
 
 
 class TinyNet(nn.Module):
@@ -47,5 +48,7 @@ def cohort(trainer: Trainer, base: Tensor, work: Work) -> Tensor:
     return trainer.cohorts([(base, work)])[0]
 
 
-def make_learner(task: Task, learning_rate: float = 0.1, lr_cap: float = 1.0, trainer: Any = "auto") -> Learner:
-    return Learner(task, learning_rate, lr_cap, CpuBackend(task), trainer)
+def make_learner(
+    task: Task, learning_rate: float = 0.1, lr_cap: float = 1.0, trainer: Any = "auto", server: Any = None
+) -> Learner:
+    return Learner(task, learning_rate, lr_cap, CpuBackend(task), trainer, ServerSettings(**server or {}))

@@ -12,7 +12,7 @@ import torch
 from small import TinyNet, cohort, tiny_data
 from test_trainers import colours, make_work
 
-from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
+from lesson import InputError, Lesson, LessonMemory, Scenario, Simulation, draw_fleet
 from lesson.errors import DivergedError
 from lesson.learn import counters, dropout
 from lesson.learn.backend import Backend
@@ -22,7 +22,7 @@ from lesson.learn.learner import Learner
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, make_task
 from lesson.runs import execute
-from lesson.settings import make_settings
+from lesson.settings import ServerSettings, make_settings
 from lesson.study import compare
 from lesson.summary import read_metrics
 
@@ -101,12 +101,14 @@ def test_cohorts_of_any_size_together() -> None:
         assert torch.allclose(one.cpu(), cohort(ReferenceTrainer(cpu), start, work), atol=2e-5)
 
 
-def rounds(task: Task, backend: Backend, count: int, trainer: Any = "auto") -> tuple[Simulation, Learner]:
+def rounds(
+    task: Task, backend: Backend, count: int, trainer: Any = "auto", kind: type[Lesson] = Lesson, **server: Any
+) -> tuple[Simulation, Learner]:
     """LESSON in the released scenario, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
-    learner = Learner(task, 0.002, 1.0, backend, trainer)
+    learner = Learner(task, 0.002, 1.0, backend, trainer, ServerSettings(**server))
     fleet = draw_fleet(Scenario(), len(task.holdings.num_samples)).with_first_tier(20.0)
-    simulation = Simulation(Lesson(20.0), fleet, learner=learner)
+    simulation = Simulation(kind(20.0), fleet, learner=learner)
     for _ in range(count):
         simulation.step()
     return simulation, learner
@@ -128,10 +130,22 @@ def test_twenty_rounds_agree_with_the_reference(name: str, trainer: str) -> None
     assert ours.accuracy == pytest.approx(theirs.accuracy, abs=0.005)
 
 
+@pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "adam", "yogi"])
+def test_a_memory_and_an_optimiser_agree_with_the_reference(optimizer: str) -> None:
+    cpu, cuda = tasks("mnist")
+    server = {"optimizer": optimizer, "learning_rate": 1e-3, "kind": LessonMemory}
+    plain, expected = rounds(cpu, CpuBackend(cpu), 20, "reference", **server)
+    fast, given = rounds(cuda, gpu(cuda), 20, "fused", **server)
+    assert fast.version == plain.version
+    wanted, vector = expected.versions[plain.version], given.versions[fast.version].cpu()
+    assert (vector - wanted).norm() < 0.01 * (wanted - cpu.initial_vector()).norm()
+
+
+@pytest.mark.parametrize("server", [{}, {"optimizer": "yogi", "kind": LessonMemory}], ids=["plain", "memory"])
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
-def test_the_round_loop_never_waits_for_the_gpu(trainer: str) -> None:
+def test_the_round_loop_never_waits_for_the_gpu(trainer: str, server: dict[str, Any]) -> None:
     _, cuda = tasks("mnist")
-    simulation, learner = rounds(cuda, gpu(cuda), 24, trainer)
+    simulation, learner = rounds(cuda, gpu(cuda), 24, trainer, **server)
     learner.score(simulation.version)
     with warnings.catch_warnings(action="ignore"):  # that this is a prototype
         torch.cuda.set_sync_debug_mode("error")

@@ -29,14 +29,14 @@ def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
     whole, real = np.zeros(count, dtype=np.int64), np.zeros(count)
     return Updates(
         id=np.arange(count),
-        client=np.array(client),
-        base_version=np.array(base),
+        client=np.array(client, dtype=np.int64),
+        base_version=np.array(base, dtype=np.int64),
         started_round=whole,
         started_s=real,
         expected_s=real,
         arrived_s=real,
         index=whole,
-        lr_scale=np.array(scale),
+        lr_scale=np.array(scale, dtype=float),
         local_steps=whole + 1,
     )
 
@@ -64,6 +64,67 @@ def test_a_merge_of_updates_by_hand(learner: Learner) -> None:
     merge = Merge(np.array([0]), np.array([0.5]), of="updates")
     learner.merge(updates([0], [0], [1.0]), merge.weights, merge, version=1, round=1)
     assert torch.allclose(learner.versions[2], learner.versions[1] + 0.5 * moved, atol=1e-7)
+
+
+@pytest.mark.parametrize("of", ["models", "updates"])
+def test_without_a_server_optimiser_a_merge_keeps_its_bits(of: Any) -> None:
+    """The merge as it was before there were any: cohorts are added to the kept part one by one."""
+    plain = make_learner(tiny_task(4), trainer="fused")
+    plain.versions[1] = plain.versions[0] + 0.01
+    weights = np.array([0.2, 0.3, 0.4])
+    merge = Merge(np.arange(3), weights, of=of)
+    plain.merge(updates([3, 0, 2], [1, 0, 1], [1.0, 2.0, 1.0]), weights, merge, version=1, round=1)
+    new = plain.versions[1] * (1 - (weights.sum() if of == "models" else 0.0))
+    for base, client, scale, weight in ((0, [0], [0.2], [0.3]), (1, [2, 3], [0.1, 0.1], [0.4, 0.2])):
+        once = np.ones(len(client), dtype=np.int64)
+        work = Work(np.array(client), 0 * once, np.array(scale), once, np.array(weight))
+        new += cohort(plain._trainer(once), plain.versions[base], work)
+        if of == "updates":
+            new -= float(work.weight.sum()) * plain.versions[base]
+    assert torch.equal(plain.versions[2], new)
+    plain.close()
+
+
+def test_stale_updates_by_hand() -> None:
+    """The strategy averages models; the setting applies what each changed since its own base to the newest model."""
+    made = make_learner(tiny_task(4), trainer="reference", server={"stale": "updates"})
+    made.versions[1] = made.versions[0] + 0.01
+    made.versions[2] = made.versions[0] - 0.02
+    first = trained(made, 0, 0, 0.1) - made.versions[0]
+    second = trained(made, 2, 1, 0.2) - made.versions[1]
+    merge = Merge(np.array([0, 1]), np.array([0.25, 0.75]))
+    made.merge(updates([0, 2], [0, 1], [1.0, 2.0]), merge.weights, merge, version=2, round=1)
+    assert torch.allclose(made.versions[3], made.versions[2] + 0.25 * first + 0.75 * second, atol=1e-7)
+    made.close()
+
+
+def test_stale_models_by_hand() -> None:
+    """The strategy merges updates; the setting averages the models themselves, if their weights allow that."""
+    made = make_learner(tiny_task(4), trainer="reference", server={"stale": "models"})
+    made.versions[1] = made.versions[0] + 0.01
+    model = trained(made, 0, 0, 0.1)
+    merge = Merge(np.array([0]), np.array([0.25]), of="updates")
+    made.merge(updates([0], [0], [1.0]), merge.weights, merge, version=1, round=1)
+    assert torch.allclose(made.versions[2], 0.75 * made.versions[1] + 0.25 * model, atol=1e-7)
+    more = Merge(np.array([0]), np.array([1.5]), of="updates")
+    with pytest.raises(InputError, match=r"stale must be 'strategy' or 'updates' for this strategy, .* sum to 1\.5"):
+        made.merge(updates([0], [0], [1.0]), more.weights, more, version=2, round=2)
+    made.close()
+
+
+def test_the_optimiser_takes_the_merge_as_a_step() -> None:
+    """Momentum 0.5 at step size 2, twice: m is g, then 0.5·g + g', and the model moves by −2·m. A round that merges
+    nothing does not come here, so moments stay."""
+    server = {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}
+    made = make_learner(tiny_task(4), trainer="reference", server=server)
+    merge = Merge(np.array([0]), np.array([1.0]))
+    first = made.versions[0] - trained(made, 0, 0, 0.1)
+    made.merge(updates([0], [0], [1.0]), merge.weights, merge, version=0, round=1)
+    assert torch.allclose(made.versions[1], made.versions[0] - 2 * first, atol=1e-6)
+    second = made.versions[1] - trained(made, 1, 1, 0.1)
+    made.merge(updates([1], [1], [1.0]), merge.weights, merge, version=1, round=2)
+    assert torch.allclose(made.versions[2], made.versions[1] - 2 * (0.5 * first + second), atol=1e-6)
+    made.close()
 
 
 def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") -> tuple[Simulation, Learner]:

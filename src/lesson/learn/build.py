@@ -33,7 +33,7 @@ def build(
     task = make_task(scenario, data, scenario.num_clients, seed, model, settings.run.device)
     strategy = make_strategy(settings.strategy.name, scenario.deadline_s, settings.strategy.options)
     backend = _backend(task, settings, num_threads)
-    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, backend, settings.run.trainer)
+    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, backend, settings.run.trainer, settings.server)
     fleet = draw_fleet(scenario, seed=seed, num_samples=task.holdings.num_samples)
     return Simulation(strategy, fleet_for(settings.strategy.name, fleet, scenario), learner=learner, seed=seed), learner
 

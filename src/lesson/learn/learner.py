@@ -1,9 +1,10 @@
 """The server's models: which versions are in use, and what a merge makes of the newest.
 
 Training is lazy: a cohort is trained when it is merged, from the version it started with; a version is kept while any
-client still works from it.
+client still works from it. Slots and the moments of the server's optimiser are kept from merge to merge.
 """
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -13,13 +14,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lesson.arrays import FloatArray, IntArray
+from lesson.arrays import FloatArray, IntArray, with_prefix
 from lesson.errors import DivergedError, InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.learn.models import make_model
+from lesson.learn.optimisers import OPTIMISERS, Moments
+from lesson.learn.slots import SlotVectors, slot_of_each
 from lesson.learn.task import Task, Work
+from lesson.settings import ServerSettings
 from lesson.strategies.base import Merge, Updates
+
+Of = Literal["models", "updates"]
 
 
 class Learner:
@@ -32,32 +38,25 @@ class Learner:
         lr_cap: float,
         backend: Backend,
         trainer: Literal["auto"] | TrainerName = "auto",
+        server: ServerSettings | None = None,
     ) -> None:
         self.task, self.learning_rate, self.lr_cap, self.trainer = task, learning_rate, lr_cap, trainer
+        self.server = server or ServerSettings()
         self.versions: dict[int, Tensor] = {0: task.initial_vector()}
+        self._slots = SlotVectors(self.versions[0])
+        self._moments: Moments = {}
         self._newest_cohort = "before the first merge"
         self._backend = backend
         self._trainers: dict[str, Trainer] = {}
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> None:
         """Make version + 1 out of the merged updates, which are in the order of `weights`."""
-        if merge.slots is not None:
-            raise InputError("slots must be left out of a merge: this learner keeps no group means")
-        model = self.versions[version]
-        total = float(weights.sum()) if merge.of == "models" else 0.0
-        new = model * (1 - total)
-        jobs = self._jobs(updates, weights)
-        sums = self._trainer(updates.local_steps).cohorts([(self.versions[base], work) for base, work in jobs])
-        for (base, work), trained in zip(jobs, sums, strict=True):
-            new += trained
-            if merge.of == "updates":
-                new -= float(work.weight.sum()) * self.versions[base]
-            self._newest_cohort = (
-                f"after round {round}, with {len(work)} clients that started from version {base} "
-                f"at step size {work.lr.max():g}; take a smaller learning_rate or lr_cap"
-            )
-            if not new.is_cuda:  # a GPU would have to be waited for
-                _check_finite("model", bool(torch.isfinite(new).all()), self._newest_cohort)
+        model, merged = self.versions[version], self._merged(updates, weights, merge, version, round)
+        new = merged
+        if self.server.optimizer != "none":
+            new, self._moments = OPTIMISERS[self.server.optimizer](model, model - merged, self._moments, self.server)
+        if merge.slots is not None or new is not merged:
+            self._check_model(new)
         self.versions[version + 1] = new
 
     def forget(self, version: int) -> None:
@@ -65,16 +64,20 @@ class Learner:
         del self.versions[version]
 
     def state(self) -> dict[str, npt.NDArray[np.float32]]:
-        """The versions in use by number, for `restore`."""
-        vectors = {str(version): vector.cpu().numpy() for version, vector in self.versions.items()}
+        """Versions in use by number, slots by name and the optimiser's moments, for `restore`."""
+        kept = {f"version.{version}": vector for version, vector in self.versions.items()}
+        kept |= {f"slot.{json.dumps(name)}": vector for name, vector in self._slots.filled.items()}
+        kept |= {f"moment.{name}": vector for name, vector in self._moments.items()}
+        vectors = {name: vector.cpu().numpy() for name, vector in kept.items()}
         _check_finite("model", all(np.isfinite(vector).all() for vector in vectors.values()), self._newest_cohort)
         return vectors
 
     def restore(self, state: dict[str, npt.NDArray[np.float32]]) -> None:
         """Go on from what `state` returned."""
-        self.versions = {
-            int(version): torch.tensor(vector, device=self.task.device) for version, vector in state.items()
-        }
+        versions, slots, moments = (self._vectors(state, kind) for kind in ("version.", "slot.", "moment."))
+        self.versions = {int(version): vector for version, vector in versions.items()}
+        self._slots.filled = {json.loads(name): vector for name, vector in slots.items()}
+        self._moments = moments
 
     def parameters(self, version: int) -> dict[str, npt.NDArray[np.float32]]:
         """A version's parameters by name, as the model itself has them."""
@@ -103,15 +106,53 @@ class Learner:
             trainer.close()
         self._backend.close()
 
-    def _jobs(self, updates: Updates, weights: FloatArray) -> list[tuple[int, Work]]:
-        """The work of each cohort, with the version it started from."""
-        order = np.lexsort((updates.index, updates.client, updates.base_version))
+    def _merged(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> Tensor:
+        """The model that a merge gives by its formula, its slots filled on the way."""
+        model, of, slots = self.versions[version], self._of(merge, weights), merge.slots
+        kept = 1 - float(weights.sum()) if of == "models" else 1.0
+        jobs = self._jobs(updates, weights, merge)
+        sums = {"": model * kept} if slots is None else {name: torch.zeros_like(model) for name in slots.names}
+        trainer = self._trainer(updates.local_steps) if jobs else None
+        trained = trainer.cohorts([(self.versions[base], work) for base, _, work in jobs]) if trainer else []
+        for (base, slot, work), models in zip(jobs, trained, strict=True):
+            sums[slot] += models
+            if of == "updates":
+                sums[slot] -= float(work.weight.sum()) * self.versions[base]
+            self._newest_cohort = (
+                f"after round {round}, with {len(work)} clients that started from version {base} "
+                f"at step size {work.lr.max():g}; take a smaller learning_rate or lr_cap"
+            )
+            self._check_model(sums[slot])
+        return sums[""] if slots is None else self._slots.merge(model, sums, slots, of)
+
+    def _of(self, merge: Merge, weights: FloatArray) -> Of:
+        """Whether models or updates are merged: as the strategy says, unless the settings do."""
+        if self.server.stale == "strategy":
+            return merge.of
+        total = weights.sum() if merge.slots is None else sum(merge.slots.weights.values())
+        if self.server.stale == "models" and total > 1 + 1e-9:
+            raise InputError(
+                f"stale must be 'strategy' or 'updates' for this strategy, got 'models': weights of models must sum to "
+                f"at most 1, its sum to {total:g}"
+            )
+        return self.server.stale
+
+    def _jobs(self, updates: Updates, weights: FloatArray, merge: Merge) -> list[tuple[int, str, Work]]:
+        """The work of each cohort, divided by slots, with the version it started from and its slot."""
+        names, slot = slot_of_each(updates, merge)
+        order = np.lexsort((updates.index, updates.client, slot, updates.base_version))
         lr = np.minimum(self.learning_rate * updates.lr_scale, self.lr_cap)
         everything = Work(updates.client, updates.index, lr, updates.local_steps, weights)[order]
-        bases = updates.base_version[order]
-        begins = [0, *(np.flatnonzero(np.diff(bases)) + 1).tolist()]
+        bases, slot = updates.base_version[order], slot[order]
+        begins = [0, *(np.flatnonzero(np.diff(bases) | np.diff(slot)) + 1).tolist()]
         spans = zip(begins, [*begins[1:], len(bases)], strict=True)
-        return [(int(bases[begin]), everything[begin:end]) for begin, end in spans if begin < end]
+        return [(int(bases[begin]), names[slot[begin]], everything[begin:end]) for begin, end in spans if begin < end]
+
+    def _vectors(self, state: dict[str, npt.NDArray[np.float32]], prefix: str) -> dict[str, Tensor]:
+        """The vectors of a state whose name begins so, on the device."""
+        return {
+            name: torch.tensor(vector, device=self.task.device) for name, vector in with_prefix(state, prefix).items()
+        }
 
     def _trainer(self, local_steps: IntArray) -> Trainer:
         """One step: fused. More: batched. Unless another was asked for."""
@@ -122,6 +163,11 @@ class Learner:
         if name not in self._trainers:
             self._trainers[name] = self._backend.trainer(name)
         return self._trainers[name]
+
+    def _check_model(self, vector: Tensor) -> None:
+        """Stop the run if a model is not finite. A GPU would have to be waited for: its models are checked later."""
+        if not vector.is_cuda:
+            _check_finite("model", bool(torch.isfinite(vector).all()), self._newest_cohort)
 
 
 @dataclass(frozen=True)

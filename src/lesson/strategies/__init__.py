@@ -16,6 +16,7 @@ from lesson.strategies.fedavg import FedAvg
 from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.lesson import Lesson
+from lesson.strategies.lesson_memory import LessonMemory
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
 
@@ -26,6 +27,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedbuff": FedBuff,
     "fedcs": FedCS,
     "lesson": Lesson,
+    "lesson-memory": LessonMemory,
     "safa": Safa,
     "semisync-steps": SemiSyncSteps,
 }
@@ -83,6 +85,7 @@ __all__ = [
     "FedBuff",
     "FedCS",
     "Lesson",
+    "LessonMemory",
     "Safa",
     "SemiSyncSteps",
     "Strategy",

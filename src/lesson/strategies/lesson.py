@@ -57,11 +57,7 @@ class Lesson:
         return RoundPlan(starts, closes, lr_scale=tiers.astype(np.float64))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        due = self._expected_by(view.round + 1, view.now_s, arrived)
-        if self.late == "drop":
-            late = self._expected_by(view.round, self._round_start_s(view.round), arrived)
-            return average(view, arrived[due & ~late], drops=arrived.id[late])
-        return average(view, arrived[due])
+        return average(view, *self._due(view, arrived))
 
     def state(self) -> dict[str, Any]:
         return {"grid_s": self._grid_s, "grid_round": self._grid_round}
@@ -82,6 +78,14 @@ class Lesson:
             if (view.round - self._grid_round) % tier == 0
         ]
         return np.sort(np.concatenate([NO_CLIENTS, *drawn]))
+
+    def _due(self, view: ServerView, arrived: Updates) -> tuple[Updates, IntArray]:
+        """The updates to merge now, and the ids of those that are too late for it."""
+        due = self._expected_by(view.round + 1, view.now_s, arrived)
+        if self.late == "merge":
+            return arrived[due], NO_CLIENTS
+        late = self._expected_by(view.round, self._round_start_s(view.round), arrived)
+        return arrived[due & ~late], arrived.id[late]
 
     def _expected_by(self, round: int, start_s: float, updates: Updates) -> BoolArray:
         """Which updates were expected by the start of a round, (num_updates,).

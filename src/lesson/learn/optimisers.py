@@ -1,0 +1,54 @@
+"""Server optimisers: S. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
+
+A merge is taken as a step against a pseudo-gradient g = w − merged, which the optimiser then applies to the model w in
+its own way. Moments are vectors like the model: m, which is 0 at first, and v, which is ε² (the paper's τ²). As in the
+paper nothing corrects their bias. Each function is one step: the new model, and the moments after it.
+"""
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from lesson.settings import ServerSettings
+
+Moments = Mapping[str, Tensor]
+Step = tuple[Tensor, Moments]
+
+
+def momentum(model: Tensor, gradient: Tensor, moments: Moments, server: ServerSettings) -> Step:
+    """FedAvgM (Hsu et al. 2019): m ← β₁·m + g, w ← w − η·m."""
+    m = server.beta1 * moments.get("m", 0.0) + gradient
+    return model - server.learning_rate * m, {"m": m}
+
+
+def adagrad(model: Tensor, gradient: Tensor, moments: Moments, server: ServerSettings) -> Step:
+    """FedAdagrad: v ← v + g²."""
+    v = moments.get("v", server.epsilon**2) + gradient**2
+    return _scaled(model, gradient, moments, v, server)
+
+
+def adam(model: Tensor, gradient: Tensor, moments: Moments, server: ServerSettings) -> Step:
+    """FedAdam: v ← β₂·v + (1 − β₂)·g²."""
+    v = server.beta2 * moments.get("v", server.epsilon**2) + (1 - server.beta2) * gradient**2
+    return _scaled(model, gradient, moments, v, server)
+
+
+def yogi(model: Tensor, gradient: Tensor, moments: Moments, server: ServerSettings) -> Step:
+    """FedYogi: v ← v − (1 − β₂)·g²·sign(v − g²)."""
+    v, square = moments.get("v", server.epsilon**2), gradient**2
+    v = v - (1 - server.beta2) * square * (v - square).sign()
+    return _scaled(model, gradient, moments, v, server)
+
+
+def _scaled(model: Tensor, gradient: Tensor, moments: Moments, v: Tensor, server: ServerSettings) -> Step:
+    """m ← β₁·m + (1 − β₁)·g, w ← w − η·m / (√v + ε)."""
+    m = server.beta1 * moments.get("m", 0.0) + (1 - server.beta1) * gradient
+    return model - server.learning_rate * m / (v.sqrt() + server.epsilon), {"m": m, "v": v}
+
+
+OPTIMISERS: Mapping[str, Callable[[Tensor, Tensor, Moments, ServerSettings], Step]] = {
+    "momentum": momentum,
+    "adagrad": adagrad,
+    "adam": adam,
+    "yogi": yogi,
+}

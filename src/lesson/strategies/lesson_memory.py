@@ -1,0 +1,74 @@
+"""LESSON with a memory, an extension of L. Yu, X. Sun, R. Albelaihi, C. Yi, "Latency Aware Semi-synchronous Client
+Selection and Model Aggregation for Wireless Federated Learning" (see lesson.py) that is not in the paper.
+
+Who starts, what closes a round and who is due are LESSON's. The server keeps the latest update of each tier, the mean
+by data of how far its clients moved from the model they started with. In every round it applies all of them, whether
+their tier was due or not, each weighted by its tier's share of all data; before its first slot a tier adds nothing.
+So slow tiers are never forgotten between their slots, and as tier j's update is applied j times, the step size is δ for
+everybody; `scaling` makes it j·δ, Eq. (12), as well.
+
+A client stays in the tier it was first estimated to be in.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from lesson.arrays import IntArray
+from lesson.errors import InputError
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Slots, Updates
+from lesson.strategies.lesson import Lesson
+from lesson.tiers import UNREACHABLE, assign_tiers
+
+
+@dataclass
+class LessonMemory(Lesson):
+    """LESSON that applies the latest update of every tier in every round."""
+
+    scaling: bool = False
+    _filled: set[int] = field(default_factory=set, init=False)
+    """Tiers that have been merged."""
+    _tier_of: IntArray | None = field(default=None, init=False, repr=False)
+    _share: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+    """The tier of each client and what each tier counts for, found in the first round that asks."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.scaling, bool):
+            raise InputError(f"scaling must be true or false, got {self.scaling!r}")
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        plan = super().open_round(view, rng)
+        return plan if self.scaling else replace(plan, lr_scale=1.0)
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        due, drops = self._due(view, arrived)
+        tiers, places = np.unique(self._tiers(view)[due.client], return_inverse=True)
+        self._filled |= set(tiers.tolist())
+        weights = view.client_weight[due.client]
+        totals = np.bincount(places, weights, minlength=len(tiers))
+        slots = Slots(
+            names=[str(tier) for tier in tiers[places]],
+            weights={str(tier): self._share[tier] for tier in sorted(self._filled)},
+        )
+        return Merge(due.id, weights / totals[places], of="updates", slots=slots, drops=drops)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"filled": sorted(self._filled)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self._filled = set(state["filled"])
+
+    def _tiers(self, view: ServerView) -> IntArray:
+        """The tier of each client, (num_clients,)."""
+        if self._tier_of is None:
+            self._tier_of = assign_tiers(view.latency_s, self.deadline_s)
+            tiers, places = np.unique(self._tier_of, return_inverse=True)
+            sums = np.bincount(places, view.client_weight)
+            reachable = tiers != UNREACHABLE
+            self._share = dict(
+                zip(tiers[reachable].tolist(), (sums / sums[reachable].sum())[reachable].tolist(), strict=True)
+            )
+        return self._tier_of

@@ -1,0 +1,88 @@
+"""Two steps of each optimiser on a model of two parameters, against the formulas in numpy."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from lesson.arrays import FloatArray
+from lesson.errors import InputError
+from lesson.learn.optimisers import OPTIMISERS, Moments
+from lesson.settings import ServerSettings
+
+MODEL, GRADIENTS = np.array([1.0, -2.0]), (np.array([0.5, -0.01]), np.array([0.1, 0.2]))
+ETA, BETA1, BETA2, TAU = 0.3, 0.8, 0.95, 0.05
+SERVER = {"learning_rate": ETA, "beta1": BETA1, "beta2": BETA2, "epsilon": TAU}
+
+# Reddi et al., Algorithm 2, lines 14 to 16, for a pseudo-gradient g = −Δ.
+SECOND_MOMENTS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
+    "adagrad": lambda v, g: v + g * g,
+    "yogi": lambda v, g: v - (1 - BETA2) * g * g * np.sign(v - g * g),
+    "adam": lambda v, g: BETA2 * v + (1 - BETA2) * g * g,
+}
+
+
+def steps(name: str) -> list[FloatArray]:
+    """The models after each gradient."""
+    server = ServerSettings(optimizer=name, **SERVER)
+    model, moments = torch.tensor(MODEL), {}
+    models = []
+    for gradient in GRADIENTS:
+        model, moments = step(name, model, gradient, moments, server)
+        models.append(model.numpy())
+    return models
+
+
+def step(
+    name: str, model: torch.Tensor, gradient: FloatArray, moments: Moments, server: ServerSettings
+) -> tuple[torch.Tensor, Moments]:
+    return OPTIMISERS[name](model, torch.tensor(gradient), moments, server)
+
+
+def test_momentum_by_hand() -> None:
+    """m = g, then 0.8·(0.5, −0.01) + (0.1, 0.2) = (0.5, 0.192). The model: (1 − 0.15, −2 + 0.003), then
+    (0.85 − 0.15, −1.997 − 0.0576)."""
+    first, second = steps("momentum")
+    assert first == pytest.approx([0.85, -1.997])
+    assert second == pytest.approx([0.70, -2.0546])
+
+
+@pytest.mark.parametrize("name", SECOND_MOMENTS)
+def test_adaptive_optimisers_follow_the_paper(name: str) -> None:
+    model, m, v = MODEL, np.zeros(2), np.full(2, TAU**2)
+    for gradient, given in zip(GRADIENTS, steps(name), strict=True):
+        m = BETA1 * m + (1 - BETA1) * gradient
+        v = SECOND_MOMENTS[name](v, gradient)
+        model = model - ETA * m / (np.sqrt(v) + TAU)
+        assert given == pytest.approx(model, rel=1e-12)
+
+
+def test_adam_by_hand() -> None:
+    """v = 0.95·0.0025 + 0.05·0.25 = 0.014875, its root 0.121963; m = 0.2·0.5 = 0.1; 1 − 0.3·0.1/0.171963."""
+    assert steps("adam")[0][0] == pytest.approx(0.825544, abs=1e-6)
+
+
+def test_yogi_moves_its_moment_either_way() -> None:
+    """0.25 is above v = 0.0025, so v grows by 0.05·0.25; 0.0001 is below it, so v shrinks by 0.05·0.0001."""
+    moments = step("yogi", torch.tensor(MODEL), GRADIENTS[0], {}, ServerSettings(optimizer="yogi", **SERVER))[1]
+    assert moments["v"].numpy() == pytest.approx([0.015, 0.002495])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"optimizer": "sgd"}, "optimizer must be 'none', 'momentum', 'adagrad', 'adam' or 'yogi', got 'sgd'"),
+        ({"learning_rate": 0.0}, "learning_rate must be > 0, got 0.0"),
+        ({"learning_rate": float("inf")}, "learning_rate must be a finite number, got inf"),
+        ({"beta1": 1.0}, "beta1 must be < 1, got 1.0"),
+        ({"beta2": -0.1}, "beta2 must be >= 0, got -0.1"),
+        ({"epsilon": 0.0}, "epsilon must be >= 1e-30, got 0.0"),
+        ({"stale": "drop"}, "stale must be 'strategy', 'models' or 'updates', got 'drop'"),
+        ({"optimiser": "adam"}, "setting 'optimiser' is unknown; did you mean 'optimizer'?"),
+    ],
+)
+def test_bad_settings(values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ServerSettings(**values)
+    assert str(caught.value).startswith(message)
