@@ -12,6 +12,8 @@ def test_series_are_told_by_what_differs_from_the_preset() -> None:
     assert series_name(make_settings(sections)) == "lesson-cifar10-deadline_s=10-beta=0.1-learning_rate=0.02"
     sections = {"scenario": {"preset": "printed"}, "strategy": {"name": "fedavg"}, "run": {"seed": 3}}
     assert run_name(make_settings(sections)) == "fedavg-mnist-printed-seed3"
+    sections = {"server": {"optimizer": "adam"}}
+    assert series_name(make_settings(sections)) == "lesson-mnist-server.optimizer=adam"
     sections = {"scenario": {"preset": "printed", "lr_cap": 1.0}, "strategy": {"late": "drop"}}
     assert series_name(make_settings(sections)) == "lesson-mnist-printed-lr_cap=1-late=drop"
 

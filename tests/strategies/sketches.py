@@ -3,14 +3,13 @@
 They show that the protocol carries them; each is only as long as that takes.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from lesson import Lesson
-from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Slots, Updates, average
-from lesson.tiers import assign_tiers
+from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Updates, average
 
 
 class Stateless:
@@ -65,27 +64,4 @@ class AdaptiveSketch(Lesson):
         self.deadline_s = state["deadline_s"]
 
 
-@dataclass
-class MemorySketch(Stateless):
-    """The server keeps each tier's latest update and applies all of them in every round."""
-
-    deadline_s: float = 10.0
-    filled: dict[str, float] = field(default_factory=dict)
-
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        return RoundPlan(np.flatnonzero(view.idle), Deadline(view.round * self.deadline_s))
-
-    def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        names = [f"tier {tier}" for tier in assign_tiers(arrived.expected_s, self.deadline_s)]
-        self.filled |= dict.fromkeys(names, 0.25)
-        weights = np.array([1 / names.count(name) for name in names])
-        return Merge(arrived.id, weights, of="updates", slots=Slots(names, self.filled))
-
-    def state(self) -> dict[str, Any]:
-        return self.filled
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.filled = state
-
-
-SKETCHES = [GreedySketch, AdaptiveSketch, MemorySketch]
+SKETCHES = [GreedySketch, AdaptiveSketch]
