@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 
 from lesson.paper.claims import CLAIMS, check_claims
-from lesson.paper.items import FULL, NAMES, select_items, series_name, wanted_runs
+from lesson.paper.items import NAMES, select_items, series_name, wanted_runs
 from lesson.paper.results import Result, Results
+from lesson.paper.scale import FULL
 from lesson.paper.verdicts import Finding
 from lesson.settings import Settings
 

@@ -3,7 +3,8 @@ import tomllib
 import pytest
 
 from lesson.errors import InputError
-from lesson.paper.items import FULL, NAMES, QUICK, load_item, run_name, select_items, series_name, wanted_runs
+from lesson.paper.items import NAMES, load_item, run_name, select_items, series_name, wanted_runs
+from lesson.paper.scale import FULL, QUICK
 from lesson.settings import make_settings
 
 

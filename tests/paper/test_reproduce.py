@@ -13,9 +13,10 @@ from lesson.cli import main
 from lesson.engines import LocalEngine
 from lesson.engines.trial import Event
 from lesson.errors import InputError, RunStoppedError
-from lesson.paper.items import QUICK, load_item
+from lesson.paper.items import load_item
 from lesson.paper.reproduce import missing_runs, run_missing
 from lesson.paper.results import Results
+from lesson.paper.scale import QUICK
 from lesson.settings import Settings
 
 TINY = dataclasses.replace(QUICK, seeds=1, max_rounds=12)

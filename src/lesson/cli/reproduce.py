@@ -13,8 +13,9 @@ from lesson.cli.console import PipedConsole
 from lesson.errors import InputError
 
 if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
-    from lesson.paper.items import Item, Scale
+    from lesson.paper.items import Item
     from lesson.paper.results import Results
+    from lesson.paper.scale import Scale
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class ReproduceCommand:
     def run(self) -> None:
         """Do it."""
         from lesson.paper.claims import check_claims
-        from lesson.paper.items import FULL, QUICK, select_items
+        from lesson.paper.items import select_items
         from lesson.paper.reproduce import claim_folder
+        from lesson.paper.scale import FULL, QUICK
         from lesson.report.paper import items_in, write_claims, write_item, write_page
         from lesson.report.paper_text import claims_table
         from lesson.run_folder import RunFolder

@@ -4,7 +4,6 @@ A run is told by its series (strategy, data set and whatever differs from the pr
 the same series share its runs, which are as long as the longest of all items asks for: no run is made twice.
 """
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from lesson.errors import unknown
 from lesson.grid import in_words, make_grid
+from lesson.paper.scale import Scale
 from lesson.scenario import Scenario
 from lesson.settings import ServerSettings, Settings
 
@@ -21,66 +21,6 @@ TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6"
 NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices", "latencies", "sawtooth")
 STEP_SIZES = {"0.1": "", "0.02": "-learning_rate=0.02"}
 """What a series at each step size δ ends with."""
-
-
-QUICK_EPOCHS = 6
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much of the paper is run: all of it, or a quick look that proves nothing."""
-
-    seeds: int = 5
-    max_rounds: int | None = None
-    max_time_s: float = math.inf
-    dataset: str | None = None
-    """The only data set, if one takes the place of all."""
-
-    @property
-    def quick(self) -> bool:
-        return self.dataset is not None
-
-    @property
-    def note(self) -> str:
-        """What has to stand on everything that comes of a quick look; empty for the real thing."""
-        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        short = f"MNIST alone, at most {self.max_rounds} rounds, {seeds}"
-        return f"a quick look (--quick): {short}; it proves nothing" if self.quick else ""
-
-    def series(self, name: str) -> str:
-        """What stands in for a series."""
-        return name.replace("cifar10", self.dataset) if self.dataset else name
-
-    @property
-    def flag(self) -> str:
-        """How to ask for as many seeds."""
-        usual = QUICK.seeds if self.quick else FULL.seeds
-        return "" if self.seeds == usual else f" --seeds {self.seeds}"
-
-    def header(self, name: str) -> str:
-        """What a settings file does not say, as a comment above it."""
-        quick = f"# {self.note}\n" if self.quick else ""
-        seeds = f"seeds 0 to {self.seeds - 1}" if self.seeds > 1 else "seed 0"
-        return f"{quick}# lesson reproduce {name}: {seeds}; what a table does not say is as in the preset, released\n\n"
-
-    def title(self, words: str) -> str:
-        """What stands above such a series."""
-        return words.replace("CIFAR-10", "MNIST for CIFAR-10") if self.quick else words
-
-    def limits(self, run: Mapping[str, Any], scenario: Mapping[str, Any]) -> dict[str, Any]:
-        """The [run] table of a block. Of whole epochs, a quick look has time for a few rounds only."""
-        if self.dataset is None:
-            return dict(run)
-        short = dict(run) | {"dataset": self.dataset, "eval_every_s": 200.0, "client_scores_every_s": math.inf}
-        if "local_epochs" in scenario:
-            return short | {"rounds": QUICK_EPOCHS, "eval_every_s": 20.0}
-        if "rounds" in run:
-            return short | {"rounds": min(run["rounds"], self.max_rounds or run["rounds"])}
-        return short | {"time_budget_s": min(run["time_budget_s"], self.max_time_s)}
-
-
-FULL = Scale()
-QUICK = Scale(seeds=2, max_rounds=60, max_time_s=600.0, dataset="mnist")
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from lesson.engines import Engine
 from lesson.engines.trial import Line
 from lesson.errors import DivergedError, InputError, RunStoppedError
 from lesson.learn.data import load_dataset
-from lesson.paper.items import Item, Scale, wanted_runs
+from lesson.paper.items import Item, wanted_runs
 from lesson.paper.results import Result, Results, write_whole
+from lesson.paper.scale import Scale
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.study import Report, check_for_many, unfinished

@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lesson.paper.items import NAMES, Item, Scale, load_item
+from lesson.paper.items import NAMES, Item, load_item
 from lesson.paper.results import Results, write_whole
+from lesson.paper.scale import Scale
 from lesson.paper.verdicts import Finding
 from lesson.report import paper_fleets
 from lesson.report.files import FORMATS, save_figure

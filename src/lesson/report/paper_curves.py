@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lesson.paper.fleets import towards_zero
-from lesson.paper.items import Item, Scale
+from lesson.paper.items import Item
 from lesson.paper.results import GUESSED, Result, Results
+from lesson.paper.scale import Scale
 from lesson.report.bands import Points, draw_band
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import series_colours

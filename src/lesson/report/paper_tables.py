@@ -9,10 +9,11 @@ import pandas as pd
 from lesson.arrays import FloatArray
 from lesson.paper import fleets
 from lesson.paper.claims.base import CALLED
-from lesson.paper.items import STEP_SIZES, Item, Scale
+from lesson.paper.items import STEP_SIZES, Item
 from lesson.paper.measures import last_accuracy, per_seed, reached
 from lesson.paper.parameters import parameters
 from lesson.paper.results import Result, Results
+from lesson.paper.scale import Scale
 from lesson.study import half_interval
 
 

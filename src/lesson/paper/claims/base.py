@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lesson.arrays import FloatArray
-from lesson.paper.items import NAMES, Scale, load_item, wanted_runs
+from lesson.paper.items import NAMES, load_item, wanted_runs
 from lesson.paper.measures import common_target, last_accuracy, times_longer
 from lesson.paper.results import Results
+from lesson.paper.scale import Scale
 from lesson.paper.verdicts import Finding, Part, Rule, above
 
 ROUNDS, DEADLINE_ROUNDS = 5000, 10_000
