@@ -6,18 +6,29 @@ from lesson.fleet import Fleet
 
 
 def make_fleet(
-    latency_s: list[float], compute_share: float = 0.5, weight: list[float] | None = None, local_steps: int = 1
+    latency_s: list[float],
+    compute_share: float = 0.5,
+    weight: list[float] | None = None,
+    local_steps: int = 1,
+    shared_upload_s: list[float] | None = None,
 ) -> Fleet:
-    """A fleet of the given latencies; client i spends i + 1 joules on computing and 10·(i + 1) on sending."""
+    """A fleet of the given latencies; client i spends i + 1 joules on computing and 10·(i + 1) on sending.
+
+    Uploads on the shared channel take as long as on one's own where nothing else is given; the power is the same.
+    """
     latencies = np.array(latency_s, dtype=float)
+    upload = (1 - compute_share) * latencies
+    shared = upload if shared_upload_s is None else np.array(shared_upload_s)
     joules = np.arange(1.0, len(latencies) + 1)
     return Fleet(
         names=range(len(latencies)),
         compute_s=compute_share * latencies,
-        upload_s=(1 - compute_share) * latencies,
+        upload_s=upload,
+        shared_upload_s=shared.copy(),
         latency_s=latencies,
         compute_j=joules,
         transmit_j=10 * joules,
+        shared_transmit_j=10 * joules if shared_upload_s is None else 10 * joules * shared / upload,
         num_samples=np.full(len(latencies), 100),
         client_weight=np.ones(len(latencies)) if weight is None else np.array(weight, dtype=float),
         local_steps=np.full(len(latencies), local_steps),

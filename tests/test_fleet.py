@@ -1,11 +1,14 @@
 """Drawn fleets, and the figures the design measured independently."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lesson import InputError, Scenario, assign_tiers, draw_fleet
+from lesson.fleet import _fleet_of
+from lesson.scenario import draw_population
 from support import make_fleet
 
 SEEDS = range(200)
@@ -27,9 +30,30 @@ def test_table_2_printed() -> None:
     assert np.mean([np.median(fleet.latency_s) for fleet in fleets]) == pytest.approx(4.6, abs=0.15)
 
 
+def test_a_client_alone_on_the_shared_channel() -> None:
+    """Three clients at 1, 0.5 and 0.25 km, `released`: 3·30 kHz, the noise three times 1e-13 W.
+
+    Path loss 128.1, 116.7813 and 105.4625 dB, so 0.1 W · gain / N0 is 0.154882, 2.09833 and 28.4280; over 3·N0 it is
+    0.0516272, 0.699442 and 9.47598. 90000·log2(1 + that) is 6536.11, 68855.5 and 305011 bit/s for 100 kbit.
+    """
+    people = draw_population(Scenario(), 3)
+    there = replace(people, x_km=np.array([1.0, -0.5, 0.0]), y_km=np.array([0.0, 0.0, 0.25]))
+    fleet = _fleet_of(Scenario(), there)
+    assert fleet.upload_s == pytest.approx([16.0453, 2.04312, 0.683184], rel=1e-5)
+    assert fleet.shared_upload_s == pytest.approx([15.2996, 1.45232, 0.327857], rel=1e-5)
+    assert fleet.transmit_j == pytest.approx(0.1 * fleet.upload_s)
+    assert fleet.shared_transmit_j == pytest.approx([1.52996, 0.145232, 0.0327857], rel=1e-5)
+
+
+def test_alone_in_the_area_the_channels_are_the_same() -> None:
+    fleet = draw_fleet(Scenario(), 1)
+    assert fleet.shared_upload_s == fleet.upload_s
+
+
 def test_unreachable_clients_are_infinitely_slow() -> None:
     fleet = draw_fleet(Scenario(noise_dbm=1e5))
     assert not fleet.reachable.any()
+    assert np.all(np.isinf(fleet.shared_upload_s))
     with pytest.raises(InputError, match="no client can be reached: all 50 latencies are infinite"):
         _ = fleet.slowest_s
 
@@ -62,6 +86,7 @@ def test_an_empty_first_tier_takes_the_fastest_client() -> None:
     assert promoted.latency_s.tolist() == [30.0, 10.0, 25.0]
     assert promoted.compute_s.tolist() == pytest.approx([7.5, 2.5, 6.25])
     assert promoted.upload_s.tolist() == pytest.approx([22.5, 7.5, 18.75])
+    assert promoted.shared_upload_s.tolist() == fleet.shared_upload_s.tolist()
     assert promoted.promoted is not None
     assert (promoted.promoted.client, promoted.promoted.latency_s) == (1, 12.0)
     assert fleet.latency_s[1] == 12.0

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sketches import GreedySketch
 
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.simulate import _found
@@ -26,6 +25,7 @@ from lesson.strategies.base import (
 )
 from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedbuff import FedBuff
+from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
 from support import make_fleet
@@ -120,7 +120,7 @@ def test_runs_end_by_rounds_or_by_time() -> None:
 def test_uploads_in_turn_share_one_channel() -> None:
     """Compute 2, 3 and 8 s, upload 2, 3 and 8 s. In the order of starts: 0 sends from 2 to 4; 1 is ready at 3, waits,
     sends from 4 to 7; 2 would send from 8 to 16, past the 12 s, and is left out."""
-    simulation = Simulation(GreedySketch(deadline_s=12.0), make_fleet([4.0, 6.0, 16.0]))
+    simulation = Simulation(FedCSGreedy(deadline_s=12.0), make_fleet([4.0, 6.0, 16.0]))
     first, second = simulation.step(), simulation.step()
     assert (first.started.tolist(), first.merged.tolist(), first.end_s) == ([0, 1], [0, 1], 7.0)
     assert second.end_s == 14.0
@@ -131,6 +131,36 @@ def test_uploads_in_turn_follow_the_order_of_starts() -> None:
     plan = RoundPlan(ids(1, 0), AllOf(ids(0, 1)), uploads="in-turn")
     record = Simulation(Scripted(Deadline(0), plan=plan), make_fleet([4.0, 6.0])).step()
     assert (record.merged.tolist(), record.end_s) == ([1, 0], 8.0)
+
+
+def test_uploads_in_turn_take_the_time_and_power_of_the_shared_channel() -> None:
+    """Compute 2, 3 and 8 s. On its own channel each sends as long, for 10, 20 and 30 J; on the shared one 1, 2 and 4 s,
+    for 10·1/2, 20·2/3 and 30·4/8 J. 0 sends from 2 to 3, 1 from 3 to 5, 2 from 8 to 12. Then in parallel, as always."""
+    fleet = make_fleet([4.0, 6.0, 16.0], shared_upload_s=[1.0, 2.0, 4.0])
+    plan = RoundPlan(ids(0, 1, 2), AllOf(ids(0, 1, 2)), uploads="in-turn")
+    simulation = Simulation(Scripted(Deadline(0), plan=plan), fleet)
+    record = simulation.step()
+    assert (record.merged.tolist(), record.end_s) == ([0, 1, 2], 12.0)
+    assert record.compute_j == 1 + 2 + 3
+    assert record.transmit_j == pytest.approx(5 + 40 / 3 + 15)
+    simulation.strategy = FedAvg()
+    record = simulation.step()
+    assert (record.end_s, record.transmit_j) == (12.0 + 16.0, 60.0)
+
+
+def test_who_waits_for_the_channel_sends_nothing() -> None:
+    """0 sends from 2 to 6 s, 1, ready at 3 s, from 6 to 9 s. At 5 s both are called back: 0 has sent 3 of its 4 s, at
+    10 J / 2 s; all is computed. A restored simulation knows as much."""
+    fleet = make_fleet([4.0, 6.0], shared_upload_s=[4.0, 3.0])
+    simulation = Simulation(Scripted(Deadline(0), plan=RoundPlan(ids(0, 1), Deadline(5.0), uploads="in-turn")), fleet)
+    simulation.step()
+    drop = Scripted(Deadline(0), plan=RoundPlan(NOTHING, Deadline(5.0), drops=ids(0, 1)))
+    restored = Simulation(drop, fleet)
+    restored.restore(*simulation.state())
+    simulation.strategy = drop
+    for record in (simulation.step(), restored.step()):
+        assert record.compute_j == 3.0
+        assert record.transmit_j == pytest.approx(5 * 3.0)
 
 
 def test_more_local_steps_take_longer_and_cost_more() -> None:

@@ -27,9 +27,12 @@ class Fleet:
     names: Sequence[int | str]
     compute_s: FloatArray
     upload_s: FloatArray
+    shared_upload_s: FloatArray
+    """Seconds to upload alone on the band of all clients together, for strategies whose clients send in turn."""
     latency_s: FloatArray
     compute_j: FloatArray
     transmit_j: FloatArray
+    shared_transmit_j: FloatArray
     num_samples: IntArray
     client_weight: FloatArray
     """What a client counts for in a merge: its samples, or 1."""
@@ -100,16 +103,24 @@ def _fleet_of(scenario: Scenario, people: Population) -> Fleet:
     path_loss = radio.log_distance_path_loss_db(
         people.distance_km, scenario.path_loss_1km_db, scenario.path_loss_slope_db
     )
-    snr = radio.signal_to_noise(people.power_w, radio.gain(path_loss), radio.watts(scenario.noise_dbm))
-    compute = latency.compute_s(cycles, people.cpu_hz)
-    upload = radio.upload_s(scenario.model_bits, radio.rate_bps(scenario.bandwidth_hz, snr))
+
+    def upload_s(num_bands: int) -> FloatArray:
+        """Seconds to upload over so many clients' bands, noise included: b and N0 grow with them, p does not."""
+        noise_w = num_bands * radio.watts(scenario.noise_dbm)
+        snr = radio.signal_to_noise(people.power_w, radio.gain(path_loss), noise_w)
+        return radio.upload_s(scenario.model_bits, radio.rate_bps(num_bands * scenario.bandwidth_hz, snr))
+
+    compute, upload = latency.compute_s(cycles, people.cpu_hz), upload_s(1)
+    shared_upload = np.nan_to_num(upload_s(len(people)), nan=np.inf, posinf=np.inf)
     return Fleet(
         names=range(len(people)),
         compute_s=compute,
         upload_s=upload,
+        shared_upload_s=shared_upload,
         latency_s=np.nan_to_num(latency.latency_s(compute, upload), nan=np.inf, posinf=np.inf),
         compute_j=latency.compute_j(scenario.energy_kappa, cycles, people.cpu_hz),
         transmit_j=latency.transmit_j(people.power_w, upload),
+        shared_transmit_j=latency.transmit_j(people.power_w, shared_upload),
         num_samples=people.num_samples,
         client_weight=client_weight(scenario, people.num_samples),
         local_steps=steps,

@@ -20,7 +20,8 @@ SPLIT_TOLERANCE = 0.01
 def read_fleet(path: Path, scenario: Scenario) -> Fleet:
     """The fleet of a file. An infinite latency marks a client that cannot be reached; what is left out is NaN.
 
-    Names that are all whole numbers become numbers. Without `num_samples` everybody has what the scenario says.
+    Names that are all whole numbers become numbers. Without `num_samples` everybody has what the scenario says. A
+    measured `upload_s` is taken as that of a client alone on the channel, whoever else there is: also in turn.
     """
     names: dict[str, int] = {}
     seconds: dict[str, list[float]] = {"compute_s": [], "upload_s": [], "latency_s": []}
@@ -44,9 +45,11 @@ def read_fleet(path: Path, scenario: Scenario) -> Fleet:
         names=[int(name) for name in names] if all(map(_is_number, names)) else list(names),
         compute_s=np.array(seconds["compute_s"]),
         upload_s=np.array(seconds["upload_s"]),
+        shared_upload_s=np.array(seconds["upload_s"]),
         latency_s=np.array(seconds["latency_s"]),
         compute_j=unknown,
         transmit_j=unknown,
+        shared_transmit_j=unknown,
         num_samples=num_samples,
         client_weight=client_weight(scenario, num_samples),
         local_steps=local_work(scenario, num_samples)[0],

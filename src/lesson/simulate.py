@@ -21,7 +21,7 @@ from lesson.streams import stream
 from lesson.tiers import TOLERANCE
 
 MAX_ROUNDS_STUCK = 1000
-_SHOWN = ("compute_s", "upload_s", "latency_s", "local_steps", "num_samples", "client_weight")
+_SHOWN = ("compute_s", "upload_s", "shared_upload_s", "latency_s", "local_steps", "num_samples", "client_weight")
 _VALUES = ("round", "version", "now_s", "over", "_rounds_stuck")
 
 
@@ -55,6 +55,7 @@ class Simulation:
         self._waiting: IntArray = np.zeros(len(fleet), dtype=np.int64)
         self._freed: list[IntArray] = [np.flatnonzero(self._idle)]
         self._work: FloatArray = np.ones(len(fleet))
+        self._in_turn: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
         self._rounds_stuck = 0
         self._users: dict[int, int] = {}
         """How many updates in flight or at the server started from each version."""
@@ -129,9 +130,10 @@ class Simulation:
         steps = fleet.local_steps[starts] if plan.local_steps is None else plan.local_steps
         self._check(len(steps) == len(starts) and np.all(steps >= 1), "gives other than one number of steps >= 1")
         self._work[starts] = steps / fleet.local_steps[starts]
+        self._in_turn[starts] = in_turn = plan.uploads == "in-turn"
         takes_s = fleet.latency_s[starts]
-        if plan.local_steps is not None or plan.uploads == "in-turn":
-            takes_s = self._parts_s(starts, plan.uploads == "in-turn")
+        if plan.local_steps is not None or in_turn:
+            takes_s = self._parts_s(starts, in_turn)
         self._flight.launch(
             starts,
             version=self.version,
@@ -148,7 +150,7 @@ class Simulation:
     def _parts_s(self, starts: IntArray, in_turn: bool) -> FloatArray:
         """Seconds until each start lands, put together from its compute and upload time."""
         compute_s = self._work[starts] * self.fleet.compute_s[starts]
-        upload_s = self.fleet.upload_s[starts]
+        upload_s = (self.fleet.shared_upload_s if in_turn else self.fleet.upload_s)[starts]
         if np.any(np.isnan(compute_s + upload_s)):
             raise InputError("this strategy needs compute_s and upload_s of every client; add both columns to the file")
         if not in_turn:
@@ -240,7 +242,8 @@ class Simulation:
         }
         arrays = {f"flight.{name}": array for name, array in self._flight.state().items()}
         arrays |= {f"server.{name}": getattr(self._at_server, name) for name in Updates.__slots__}
-        arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "freed": distinct(self._freed)}
+        arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "in_turn": self._in_turn}
+        arrays |= {"freed": distinct(self._freed)}
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
@@ -252,16 +255,19 @@ class Simulation:
         self._flight.restore(with_prefix(arrays, "flight."))
         self._at_server = Updates(*(arrays[f"server.{name}"] for name in Updates.__slots__))
         self._idle[:], self._waiting[:], self._work[:] = arrays["idle"], arrays["waiting"], arrays["work"]
+        self._in_turn[:] = arrays.get("in_turn", False)  # older checkpoints know of none
         self._freed = [arrays["freed"]]
 
     def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
         """Joules for computing and for sending so long after the start, (2,); NaN where the fleet does not know."""
         clients, fleet = updates.client, self.fleet
-        upload_s = fleet.upload_s[clients]
+        in_turn = self._in_turn[clients]
+        upload_s = np.where(in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
+        transmit_j = np.where(in_turn, fleet.shared_transmit_j[clients], fleet.transmit_j[clients])
         computed = elapsed_s / (self._work[clients] * fleet.compute_s[clients])
         sent = (elapsed_s - (updates.expected_s - upload_s)) / upload_s
         compute_j = np.clip(computed, 0, 1) * self._work[clients] * fleet.compute_j[clients]
-        return np.array([compute_j.sum(), (np.clip(sent, 0, 1) * fleet.transmit_j[clients]).sum()])
+        return np.array([compute_j.sum(), (np.clip(sent, 0, 1) * transmit_j).sum()])
 
 
 def simulate(

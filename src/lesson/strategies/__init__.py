@@ -15,6 +15,7 @@ from lesson.strategies.fedat import FedAT
 from lesson.strategies.fedavg import FedAvg
 from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcs import FedCS
+from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.lesson import Lesson
 from lesson.strategies.lesson_memory import LessonMemory
 from lesson.strategies.safa import Safa
@@ -26,6 +27,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedavg": FedAvg,
     "fedbuff": FedBuff,
     "fedcs": FedCS,
+    "fedcs-greedy": FedCSGreedy,
     "lesson": Lesson,
     "lesson-memory": LessonMemory,
     "safa": Safa,
@@ -71,8 +73,13 @@ def make_strategy(name: str, deadline_s: float, options: dict[str, Any] | None =
 
 
 def fleet_for(name: str, fleet: Fleet, scenario: Scenario) -> Fleet:
-    """The fleet as a strategy uses it: with somebody in tier 1, where it has a deadline and the scenario says so."""
-    if scenario.ensure_first_tier and "deadline_s" in setting_names(find_strategy(name)):
+    """The fleet as a strategy uses it: with somebody in tier 1, where it has a deadline and the scenario says so.
+
+    A strategy with a deadline but without tiers says `has_tiers = False` and gets everybody's own times.
+    """
+    kind = find_strategy(name)
+    tiers = "deadline_s" in setting_names(kind) and getattr(kind, "has_tiers", True)
+    if scenario.ensure_first_tier and tiers:
         return fleet.with_first_tier(scenario.deadline_s)
     return fleet
 
@@ -84,6 +91,7 @@ __all__ = [
     "FedAvg",
     "FedBuff",
     "FedCS",
+    "FedCSGreedy",
     "Lesson",
     "LessonMemory",
     "Safa",

@@ -25,6 +25,8 @@ class ServerView:
     """Clients that are idle or busy; the others cannot be reached."""
     compute_s: FloatArray
     upload_s: FloatArray
+    shared_upload_s: FloatArray
+    """Of a client alone on the band of all clients together: what it takes where a plan lets uploads go in turn."""
     latency_s: FloatArray
     """The server's estimates, not the truth. A fleet from a file may know the total alone: the parts are NaN then."""
     local_steps: IntArray
@@ -125,7 +127,7 @@ class RoundPlan:
     local_steps: IntArray | None = None
     """Minibatches, one per start; the compute time follows. None: the usual local work."""
     uploads: Literal["parallel", "in-turn"] = "parallel"
-    """In turn: one channel, used in the order of `starts`."""
+    """In turn: one channel, used in the order of `starts`, each upload taking `shared_upload_s`."""
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
     """Busy clients whose work nobody waits for any more. They are idle at once and may be among `starts`."""
     note: str = ""

@@ -1,0 +1,99 @@
+"""FedCS: T. Nishio and R. Yonetani, "Client Selection for Federated Learning with Heterogeneous Resources in Mobile
+Edge", 2019, Algorithm 3, as they wrote it: clients share one channel and upload in turn.
+
+A fraction C of the clients, drawn uniformly, is asked; of these, whoever lets the round grow least joins it next,
+Θ ← Θ + t_upload + max(0, t_compute − Θ), as long as Θ stays within the deadline T_round. All who joined start at once
+and upload in that order, each alone on the band of all clients (`shared_upload_s`). The round closes when the last of
+them has arrived, at Θ ≤ T_round; if nobody asked fits, T_round passes. They are merged, weighted by their data.
+
+Departs: choosing, distributing and aggregating take no time (T_cs = T_d = T_agg = 0), as everywhere on this clock. So
+the first client that does not fit ends the search: nobody left would grow the round less. Θ = T_round is within it, as
+in the problem they state, where Algorithm 3 has <. C·n is rounded, not rounded up, and n counts the connected clients.
+"""
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lesson.arrays import FloatArray, IntArray
+from lesson.errors import InputError
+from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.checks import check_connected, check_number, draw_share
+from lesson.tiers import TOLERANCE
+
+
+@dataclass
+class FedCSGreedy:
+    """As many clients as upload in turn within the deadline, picked greedily."""
+
+    deadline_s: float
+    fraction: float = 1.0
+    needs: ClassVar[frozenset[str]] = frozenset()
+    has_tiers: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_number("deadline_s", self.deadline_s, most=math.inf)
+        check_number("fraction", self.fraction, most=1)
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        connected = np.flatnonzero(view.idle)
+        if view.round == 1:
+            self._check(view, connected)
+        asked = draw_share(connected, self.fraction, rng)
+        starts = asked[schedule(view.compute_s[asked], view.shared_upload_s[asked], self.deadline_s)]
+        closes = AllOf(starts) if len(starts) else Deadline(view.now_s + self.deadline_s)
+        return RoundPlan(starts, closes, uploads="in-turn")
+
+    def _check(self, view: ServerView, connected: IntArray) -> None:
+        check_connected(view)
+        alone_s = (view.compute_s + view.shared_upload_s)[connected]
+        if np.any(np.isnan(alone_s)):
+            raise InputError("fedcs-greedy needs compute_s and upload_s of every client; add both columns to the file")
+        if not np.any(alone_s <= self.deadline_s * (1 + TOLERANCE)):
+            fastest = int(np.argmin(alone_s))
+            raise InputError(
+                f"fedcs-greedy has nobody to train: no client is within deadline_s = {self.deadline_s:g}; the fastest, "
+                f"client {connected[fastest]}, takes {alone_s[fastest]:.4g} s alone, take a longer deadline"
+            )
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        return average(view, arrived)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def schedule(compute_s: FloatArray, upload_s: FloatArray, deadline_s: float) -> IntArray:
+    """Who uploads, in that order; ties go to who is ready, then to the smaller number.
+
+    Who is ready, t_compute ≤ Θ, lets Θ grow by t_upload; the others by t_compute + t_upload − Θ. Neither order changes
+    as Θ grows, so two sorted lists and a heap of the ready do in O(n log n) what Algorithm 3 does in O(n²).
+    """
+    limit_s, alone_s = deadline_s * (1 + TOLERANCE), compute_s + upload_s
+    fitting = np.flatnonzero((alone_s <= limit_s) & np.isfinite(alone_s))
+    # Both with the next one last.
+    computing = fitting[np.argsort(compute_s[fitting], kind="stable")[::-1]].tolist()
+    waiting = fitting[np.argsort(alone_s[fitting], kind="stable")[::-1]].tolist()
+    compute, upload, alone = compute_s.tolist(), upload_s.tolist(), alone_s.tolist()
+    theta_s, picked, ready = 0.0, dict[int, None](), list[tuple[float, int]]()
+    while True:
+        while computing and compute[computing[-1]] <= theta_s:
+            if (who := computing.pop()) not in picked:
+                heapq.heappush(ready, (upload[who], who))
+        while waiting and compute[waiting[-1]] <= theta_s:
+            waiting.pop()
+        if not ready and not waiting:
+            break
+        next_is_ready = not waiting or (ready and ready[0][0] <= alone[waiting[-1]] - theta_s)
+        who = heapq.heappop(ready)[1] if next_is_ready else waiting.pop()
+        end_s = max(theta_s, compute[who]) + upload[who]
+        if end_s > limit_s:
+            break
+        theta_s, picked[who] = end_s, None
+    return np.array(list(picked), dtype=np.int64)
