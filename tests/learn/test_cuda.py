@@ -91,6 +91,19 @@ def test_a_cohort_agrees_with_the_reference(name: str, num: int, trainer: Any, s
     assert (given - expected).abs().max() < 0.01 * moved  # some algorithms of the library round more than others
 
 
+@pytest.mark.parametrize("name", ["mnist", "tiny"])
+def test_the_proximal_term_agrees_with_the_reference(name: str) -> None:
+    """Half of the clients are done after two of four steps and are not pulled back any more."""
+    cpu, cuda = tasks(name, proximal_mu=2.0)
+    base, work = cpu.initial_vector(), replace(make_work(8, 4), lr=0.05 * (1 + np.arange(8) % 4))
+    work.local_steps[:4] = 2
+    expected, without = (cohort(ReferenceTrainer(task), base, work) for task in (cpu, tasks(name)[0]))
+    given = cohort(gpu(cuda).trainer("batched"), base.cuda(), work).cpu()
+    matters = (expected - without).abs().max()
+    assert matters > 1e-4
+    assert (given - expected).abs().max() < 0.05 * matters
+
+
 def test_cohorts_of_any_size_together() -> None:
     """Three chunks, equal sizes, and one: all at once, each as alone."""
     cpu, cuda = tasks("pool", batch_size=40)

@@ -70,9 +70,10 @@ class Task:
         epochs: bool,
         seed: int,
         device: str = "cpu",
+        proximal_mu: float = 0.0,
     ) -> None:
         self.holdings, self.factory, self.seed, self.batch_size = holdings, factory, seed, batch_size
-        self.device = device
+        self.device, self.proximal_mu = device, proximal_mu
         self.sampler = Sampler(holdings, batch_size, epochs, seed, device)
         self.train_images, self.train_labels = _on_device(dataset.train_images, dataset.train_labels, device)
         self.test_images, self.test_labels = _on_device(dataset.test_images, dataset.test_labels, device)
@@ -122,7 +123,8 @@ def make_task(
     """The task of a scenario on a data set, with the paper's network for it unless another is given."""
     chosen = factory or FACTORIES[dataset.name]
     holdings = make_partition(scenario, dataset.train_labels, num_clients, seed)
-    return Task(dataset, holdings, chosen, scenario.batch_size, scenario.local_epochs > 0, seed, device)
+    epochs, mu = scenario.local_epochs > 0, scenario.proximal_mu
+    return Task(dataset, holdings, chosen, scenario.batch_size, epochs, seed, device, mu)
 
 
 def scaled(images: Tensor) -> Tensor:

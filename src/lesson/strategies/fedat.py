@@ -9,7 +9,7 @@ where T_m counts how often tier m has reported and T all reports, so that tiers 
 As the formula has it, a tier that never reported stands in with the initial model, so that the first report of the
 fastest tier gives all the weight to the slowest tier's initial model. Tiers that report at the same moment make one
 version, the same as one after the other. The paper compresses models, which is left out here, and adds a penalty
-λ/2·‖w_k − w‖² to the local objective, which is not the strategy's.
+λ/2·‖w_k − w‖² to the local objective, which is the scenario's `proximal_mu`.
 """
 
 from dataclasses import dataclass, field
