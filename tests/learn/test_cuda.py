@@ -187,6 +187,22 @@ def test_client_scores_agree_with_the_cpu(name: str) -> None:
     assert differing.sum() <= 1e-3 * cpu.holdings.num_samples.sum()  # samples on the edge between two classes
 
 
+def test_what_strategies_are_told_agrees_with_the_cpu() -> None:
+    chosen, data = Scenario(), load_dataset("mnist")
+    cpu, cuda = (make_task(chosen, data, 50, 0, None, device, holding_out=True) for device in ("cpu", "cuda"))
+    simulation, given = rounds(cuda, gpu(cuda), 10)
+    expected = Learner(cpu, 0.002, 1.0, CpuBackend(cpu))
+    expected.restore(given.state())
+    ours, theirs = (
+        learner.signals(frozenset({"client_accuracy"}), simulation.version)["client_accuracy"]
+        for learner in (given, expected)
+    )
+    expected.close()
+    assert cpu.held_out is not None
+    assert np.ptp(theirs) > 0.1
+    assert (np.abs(ours - theirs) * cpu.held_out.num_samples).sum() <= 6  # of 6,000
+
+
 def test_client_scores_change_nothing_else_on_a_gpu(tmp_path: Path) -> None:
     limits = {"rounds": 30, "eval_every_s": 100.0, "device": "cuda"}
     for folder, more in (("without", {}), ("with", {"client_scores_every_s": 60.0})):
