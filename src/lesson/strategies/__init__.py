@@ -19,6 +19,7 @@ from lesson.strategies.lesson import Lesson
 from lesson.strategies.lesson_memory import LessonMemory
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
+from lesson.strategies.tifl import TiFL
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "fedasync": FedAsync,
@@ -30,6 +31,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "lesson-memory": LessonMemory,
     "safa": Safa,
     "semisync-steps": SemiSyncSteps,
+    "tifl": TiFL,
 }
 
 
@@ -89,6 +91,7 @@ __all__ = [
     "Safa",
     "SemiSyncSteps",
     "Strategy",
+    "TiFL",
     "find_strategy",
     "fleet_for",
     "make_strategy",

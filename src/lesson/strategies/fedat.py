@@ -19,7 +19,7 @@ import numpy as np
 
 from lesson.arrays import NO_CLIENTS, IntArray
 from lesson.strategies.base import AnyOf, Merge, RoundPlan, ServerView, Slots, Updates
-from lesson.strategies.checks import check_connected, check_count, check_number, draw_share
+from lesson.strategies.checks import check_connected, check_count, check_number, cut_tiers, draw_share
 
 
 @dataclass
@@ -66,8 +66,7 @@ class FedAT:
     def _resting(self, view: ServerView, clients: IntArray) -> list[int]:
         """The tiers of these clients in which nobody works."""
         if not self._members:
-            by_latency = np.argsort(view.latency_s, kind="stable")[: view.num_connected]
-            self._members = [np.sort(members) for members in np.array_split(by_latency, self.num_tiers)]
+            self._members = cut_tiers(view, self.num_tiers)
             self._tier_of = np.full(len(view.latency_s), -1)
             for tier, members in enumerate(self._members):
                 self._tier_of[members] = tier
