@@ -68,6 +68,8 @@ def test_given_values_win_over_the_preset() -> None:
         ({"cpu_hz": (1e9,)}, "cpu_hz must be [low, high], both > 0, got (1000000000.0,)"),
         ({"samples_per_client": 0}, "samples_per_client must be a whole number from 1 to 1000000000"),
         ({"latency_samples": "all"}, "latency_samples must be a whole number from 1 to 1000000000 or 'processed'"),
+        ({"proximal_mu": -0.1}, "proximal_mu must be >= 0, got -0.1"),
+        ({"proximal_mu": math.inf}, "proximal_mu must be a finite number, got inf"),
         ({"weighting": "equal"}, "weighting must be 'uniform' or 'samples', got 'equal'"),
         ({"ensure_first_tier": 1}, "ensure_first_tier must be true or false, got 1"),
         ({"preset": "relased"}, "preset 'relased' is unknown; did you mean 'released'? one of: printed, released"),
@@ -96,6 +98,14 @@ def test_local_work_that_the_latency_does_not_follow_is_told() -> None:
     assert Scenario(local_steps=5, latency_samples="processed").caveats() == []
     (caveat,) = Scenario(local_steps=5).caveats()
     assert caveat.startswith("local_steps = 5 does not change the compute latency, which is charged for 20 samples")
+
+
+def test_a_proximal_term_that_one_step_does_not_feel_is_told() -> None:
+    (caveat,) = Scenario(proximal_mu=0.1).caveats()
+    assert caveat.startswith("proximal_mu = 0.1 changes nothing where the local work is one step")
+    for more in ({"local_steps": 2}, {"local_epochs": 1}):
+        assert Scenario(proximal_mu=0.1, latency_samples="processed", **more).caveats() == []
+    assert len(Scenario(proximal_mu=0.1, batch_size=5).caveats()) == 2
 
 
 @given(st.integers(1, 300), st.integers(0, 2**64), st.floats(0.1, 50), st.integers(1, 50), st.integers(0, 500))

@@ -84,6 +84,9 @@ class Scenario(Checked):
         0, description="passes over the client's data instead of local_steps, unless 0"
     )
     learning_rate: Positive = Field(0.1, description="step size δ")
+    proximal_mu: Annotated[float, Field(ge=0, strict=True)] = Field(
+        0.0, description="μ of FedProx: every local gradient gets μ·(w − the model it started from); 0 for none"
+    )
     lr_cap: Unbounded = Field(1.0, description="upper bound of the scaled step size; inf for none")
     weighting: Literal["uniform", "samples"] = Field("uniform", description="what a client counts for in a merge")
     split: Literal["dirichlet-per-class", "dirichlet-per-client", "dirichlet-pool", "iid"] = Field(
@@ -109,12 +112,18 @@ class Scenario(Checked):
         work = ("batch_size", "local_steps", "local_epochs")
         preset = Scenario(preset=self.preset)
         changed = [f"{name} = {getattr(self, name)}" for name in work if getattr(self, name) != getattr(preset, name)]
+        told = []
         if changed and self.latency_samples != "processed":
-            return [
+            told.append(
                 f"{', '.join(changed)} does not change the compute latency, which is charged for "
                 f'{self.latency_samples} samples; latency_samples = "processed" makes it follow the local work'
-            ]
-        return []
+            )
+        if self.proximal_mu and self.local_steps == 1 and not self.local_epochs:
+            told.append(
+                f"proximal_mu = {self.proximal_mu:g} changes nothing where the local work is one step: its gradient is "
+                "0 at the model the work starts from; take local_steps > 1 or local_epochs"
+            )
+        return told
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ at the n-th of several arrivals looks at everybody.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,6 +34,10 @@ class Learner(Protocol):
 
     def forget(self, version: int) -> None:
         """Free a version that nobody works from any more."""
+        ...
+
+    def signals(self, names: frozenset[str], version: int) -> Mapping[str, Any]:
+        """Those of these signals that it can tell of a version, worked out when they are looked at."""
         ...
 
 
@@ -97,6 +101,7 @@ class Simulation:
         )
 
     def _view(self, freed: IntArray) -> ServerView:
+        needs, learner = self.strategy.needs, self.learner
         return ServerView(
             round=self.round,
             version=self.version,
@@ -107,7 +112,7 @@ class Simulation:
             freed=read_only(freed),
             started_round=read_only(self._flight.started_round),
             started_s=read_only(self._flight.started_s),
-            signals={},
+            signals={} if learner is None or not needs else learner.signals(needs, self.version),
             **self._known,
         )
 

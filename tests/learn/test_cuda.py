@@ -91,6 +91,19 @@ def test_a_cohort_agrees_with_the_reference(name: str, num: int, trainer: Any, s
     assert (given - expected).abs().max() < 0.01 * moved  # some algorithms of the library round more than others
 
 
+@pytest.mark.parametrize("name", ["mnist", "tiny"])
+def test_the_proximal_term_agrees_with_the_reference(name: str) -> None:
+    """Half of the clients are done after two of four steps and are not pulled back any more."""
+    cpu, cuda = tasks(name, proximal_mu=2.0)
+    base, work = cpu.initial_vector(), replace(make_work(8, 4), lr=0.05 * (1 + np.arange(8) % 4))
+    work.local_steps[:4] = 2
+    expected, without = (cohort(ReferenceTrainer(task), base, work) for task in (cpu, tasks(name)[0]))
+    given = cohort(gpu(cuda).trainer("batched"), base.cuda(), work).cpu()
+    matters = (expected - without).abs().max()
+    assert matters > 1e-4
+    assert (given - expected).abs().max() < 0.05 * matters
+
+
 def test_cohorts_of_any_size_together() -> None:
     """Three chunks, equal sizes, and one: all at once, each as alone."""
     cpu, cuda = tasks("pool", batch_size=40)
@@ -172,6 +185,22 @@ def test_client_scores_agree_with_the_cpu(name: str) -> None:
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
     differing = np.abs(ours.accuracy - theirs.accuracy) * cpu.holdings.num_samples
     assert differing.sum() <= 1e-3 * cpu.holdings.num_samples.sum()  # samples on the edge between two classes
+
+
+def test_what_strategies_are_told_agrees_with_the_cpu() -> None:
+    chosen, data = Scenario(), load_dataset("mnist")
+    cpu, cuda = (make_task(chosen, data, 50, 0, None, device, holding_out=True) for device in ("cpu", "cuda"))
+    simulation, given = rounds(cuda, gpu(cuda), 10)
+    expected = Learner(cpu, 0.002, 1.0, CpuBackend(cpu))
+    expected.restore(given.state())
+    ours, theirs = (
+        learner.signals(frozenset({"client_accuracy"}), simulation.version)["client_accuracy"]
+        for learner in (given, expected)
+    )
+    expected.close()
+    assert cpu.held_out is not None
+    assert np.ptp(theirs) > 0.1
+    assert (np.abs(ours - theirs) * cpu.held_out.num_samples).sum() <= 6  # of 6,000
 
 
 def test_client_scores_change_nothing_else_on_a_gpu(tmp_path: Path) -> None:

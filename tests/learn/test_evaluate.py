@@ -93,7 +93,7 @@ def test_the_same_bits_on_any_number_of_threads(learner: Learner) -> None:
     scores = []
     for num_threads in (1, 3):
         backend = CpuBackend(learner.task, num_threads)
-        scores.append(backend.client_scores(learner.versions[8]))
+        scores.append(backend.client_scores(learner.versions[8], learner.task.holdings))
         backend.close()
     assert np.array_equal(scores[0].accuracy, scores[1].accuracy)
     assert np.array_equal(scores[0].loss, scores[1].loss)

@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from small import TinyNet, cohort, tiny_data, tiny_task
+from small import Linear, TinyNet, cohort, tiny_data, tiny_task
 
 from lesson import InputError, Scenario
 from lesson.errors import RunStoppedError
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.fused import FusedTrainer
+from lesson.learn.partition import Partition
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work, make_task
 from lesson.learn.threads import Threads
@@ -95,6 +96,85 @@ def test_one_step_by_hand() -> None:
     torch.optim.SGD(model.parameters(), lr=0.3).step()
     expected = torch.nn.utils.parameters_to_vector(model.parameters())
     assert torch.allclose(cohort(ReferenceTrainer(task), base, work), expected, atol=1e-6)
+
+
+def prox_by_hand(task: Task, client: int, lr: float, mu: float, num_steps: int) -> torch.Tensor:
+    """FedProx (Li et al. 2020): w ← w − λ·(∇f(w) + μ·(w − w_start)), with plain torch on the client's minibatches."""
+    base = task.initial_vector()
+    work = Work(np.array([client]), np.array([0]), np.array([lr]), np.array([num_steps]), np.array([1.0]))
+    images, vector = torch.from_numpy(tiny_data().train_images).float() / 255, base.clone()
+    for samples in task.minibatches(work, num_steps)[:, 0]:
+        model = task.factory()
+        torch.nn.utils.vector_to_parameters(vector, model.parameters())
+        loss = torch.nn.functional.cross_entropy(model(images[samples]), task.train_labels[samples])
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+        vector = vector - lr * (gradient + mu * (vector - base))
+    return vector
+
+
+def test_the_proximal_term_by_hand() -> None:
+    """Two steps: the first starts where the term is 0, the second pulls back by λ·μ of what the first has moved."""
+    task = tiny_task(4, proximal_mu=0.5)
+    base = task.initial_vector()
+    work = Work(np.array([2]), np.array([0]), np.array([0.3]), np.array([2]), np.array([1.0]))
+    given = cohort(ReferenceTrainer(task), base, work)
+    assert torch.allclose(given, prox_by_hand(task, 2, 0.3, 0.5, 2), atol=1e-6)
+    without, first = (prox_by_hand(task, 2, 0.3, 0.0, steps) for steps in (2, 1))
+    assert torch.allclose(given, without - 0.3 * 0.5 * (first - base), atol=1e-6)
+    assert (given - without).abs().max() > 1e-3
+
+
+def test_the_proximal_term_in_numbers() -> None:
+    """A single image that is white in one pixel, three classes, all parameters 0 at the start, λ = 1, μ = 0.5.
+
+    The gradient of class 0's bias is p − y. Step 1: p = 1/3, so b = (2/3, −1/3, −1/3), and the pixel's weight the same.
+    Step 2: the logits are (4/3, −2/3, −2/3), p₀ = 1 / (1 + 2·e⁻²) = 0.786986, and
+    b₀ = 2/3 − (p₀ − 1) − 0.5·2/3 = 0.546347.
+    """
+    images = np.zeros((1, 1, 6, 6), dtype=np.uint8)
+    images[0, 0, 2, 3] = 255
+    data, holdings = Dataset("one", images, np.array([0]), images, np.array([0])), Partition.of([np.array([0])])
+    task = Task(data, holdings, Linear, 1, False, 0, proximal_mu=0.5)
+    base = torch.zeros(3 * 36 + 3)
+    work = Work(np.array([0]), np.array([0]), np.array([1.0]), np.array([2]), np.array([1.0]))
+    given = cohort(ReferenceTrainer(task), base, work)
+    assert given[-3].item() == pytest.approx(0.546347, abs=1e-6)
+    assert given[2 * 6 + 3].item() == pytest.approx(0.546347, abs=1e-6)
+    assert given[0].item() == 0
+
+
+def test_workers_pull_back_as_the_reference_does_to_the_bit() -> None:
+    task = tiny_task(6, proximal_mu=0.5)
+    base, work = task.initial_vector(), make_work(6, steps=4)
+    work.local_steps[:3] = 2
+    trainer = BatchedTrainer(task, 2)
+    try:
+        given = cohort(trainer, base, work)
+    finally:
+        trainer.close()
+    assert torch.equal(given, cohort(ReferenceTrainer(task), base, work))
+    assert not torch.equal(given, cohort(ReferenceTrainer(tiny_task(6)), base, work))
+
+
+def test_the_proximal_term_is_nothing_in_one_step() -> None:
+    base, work = tiny_task(6).initial_vector(), make_work(6)
+    pulled, free = (cohort(ReferenceTrainer(tiny_task(6, proximal_mu=mu)), base, work) for mu in (0.5, 0.0))
+    assert torch.equal(pulled, free)
+
+
+def test_without_a_proximal_term_steps_keep_their_bits() -> None:
+    """The step as it was before there was one: the parameters move by −λ·∇f and nothing else is added."""
+    task = tiny_task(4)
+    base, replica = task.initial_vector(), task.replica()
+    work = Work(np.array([2]), np.array([0]), np.array([0.3]), np.array([3]), np.array([1.0]))
+    replica.load(base.clone())
+    steps = torch.arange(3)
+    ids = torch.full((3,), 2), torch.zeros(3, dtype=torch.int64)
+    for batch in task.batch(replica, ids, task.minibatches(work, 3)[:, 0], steps).split():
+        loss = torch.nn.functional.cross_entropy(replica.logits(batch.images), batch.labels)
+        for parameter, part in zip(replica.parameters, torch.autograd.grad(loss, replica.parameters), strict=True):
+            parameter.data.add_(part, alpha=-0.3)
+    assert torch.equal(cohort(ReferenceTrainer(task), base, work), replica.vector())
 
 
 def test_a_clients_work_does_not_depend_on_who_else_trains() -> None:

@@ -335,6 +335,9 @@ class Cache:
     def forget(self, version: int) -> None:
         pass
 
+    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
+        return {}
+
 
 @pytest.mark.parametrize(("lag_tolerance", "limit_s"), [(10, np.inf), (5, np.inf), (5, 7.0), (2, 7.0)])
 def test_safa_makes_the_models_of_the_three_steps(fleet: Fleet, lag_tolerance: int, limit_s: float) -> None:

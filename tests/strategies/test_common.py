@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 from sketches import SKETCHES
 
 from lesson import Fleet, Simulation
-from lesson.strategies import STRATEGIES, FedAT, FedBuff
+from lesson.strategies import STRATEGIES, FedAT, FedBuff, TiFL
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 from support import make_fleet
 
-SMALL: dict[type[Any], dict[str, int]] = {FedAT: {"num_tiers": 3}, FedBuff: {"buffer_size": 3, "concurrency": 2}}
+SMALL: dict[type[Any], dict[str, int]] = {
+    FedAT: {"num_tiers": 3},
+    FedBuff: {"buffer_size": 3, "concurrency": 2},
+    TiFL: {"num_tiers": 3},
+}
 """Settings of those whose defaults ask for more than three clients."""
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lesson.errors import InputError
 from lesson.learn.evaluate import ClientScores, PendingScore
+from lesson.learn.holdings import Holdings
 from lesson.learn.task import Job
 from lesson.settings import Settings
 
@@ -41,8 +42,8 @@ class Backend(Protocol):
         """How good the model with these parameters is on the test images."""
         ...
 
-    def client_scores(self, vector: Tensor) -> ClientScores:
-        """How good the model with these parameters is on each client's own samples."""
+    def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
+        """How good the model with these parameters is on the training samples that each client holds."""
         ...
 
     def close(self) -> None:

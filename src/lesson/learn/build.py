@@ -30,8 +30,9 @@ def build(
     if model is None and data.name not in FACTORIES:
         raise InputError(f"model must be given for the data set '{data.name}'")
     scenario, seed = settings.scenario, settings.run.seed
-    task = make_task(scenario, data, scenario.num_clients, seed, model, settings.run.device)
     strategy = make_strategy(settings.strategy.name, scenario.deadline_s, settings.strategy.options)
+    holding_out = "client_accuracy" in strategy.needs
+    task = make_task(scenario, data, scenario.num_clients, seed, model, settings.run.device, holding_out)
     backend = _backend(task, settings, num_threads)
     learner = Learner(task, scenario.learning_rate, scenario.lr_cap, backend, settings.run.trainer, settings.server)
     fleet = draw_fleet(scenario, seed=seed, num_samples=task.holdings.num_samples)

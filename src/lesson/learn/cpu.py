@@ -6,6 +6,7 @@ from lesson.learn.backend import Trainer, TrainerName
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.evaluate import ClientScores, KnownScore, PendingScore, by_client, judge_training, score
 from lesson.learn.fused import FusedTrainer
+from lesson.learn.holdings import Holdings
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task
 from lesson.learn.threads import Threads
@@ -28,9 +29,9 @@ class CpuBackend:
         """How good the model with these parameters is on the test images."""
         return KnownScore(score(self._task, self._threads, vector))
 
-    def client_scores(self, vector: Tensor) -> ClientScores:
-        """How good the model with these parameters is on each client's own samples."""
-        return by_client(self._task.holdings, judge_training(self._task, self._threads, vector))
+    def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
+        """How good the model with these parameters is on the training samples that each client holds."""
+        return by_client(holdings, judge_training(self._task, self._threads, vector))
 
     def close(self) -> None:
         """Let the threads go."""

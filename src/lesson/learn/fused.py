@@ -2,6 +2,7 @@
 
 After one step of SGD the weighted sum of the clients' models is
 Σ a·(ω − λ·∇f) = (Σ a)·ω − ∇ Σ a·λ·f: one step on one weighted loss, so one forward and backward pass serves everybody.
+FedProx's μ·(ω' − ω) is 0 in the first step, where ω' = ω, and therefore not here.
 """
 
 from collections.abc import Sequence

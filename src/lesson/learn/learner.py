@@ -18,8 +18,10 @@ from lesson.arrays import FloatArray, IntArray, with_prefix
 from lesson.errors import DivergedError, InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
+from lesson.learn.holdings import Holdings
 from lesson.learn.models import make_model
 from lesson.learn.optimisers import OPTIMISERS, Moments
+from lesson.learn.signals import Signals
 from lesson.learn.slots import SlotVectors, slot_of_each
 from lesson.learn.task import Task, Work
 from lesson.settings import ServerSettings
@@ -94,17 +96,27 @@ class Learner:
         return _Checked(self._backend.begin_score(self.versions[version]), self._newest_cohort)
 
     def client_scores(self, version: int) -> ClientScores:
-        """How good a version is on each client's own samples, waited for."""
-        scores = self._backend.client_scores(self.versions[version])
-        losses = scores.loss[self.task.holdings.num_samples > 0]
-        _check_finite("loss", bool(np.isfinite(losses).all()), self._newest_cohort)
-        return scores
+        """How good a version is on the samples each client trains on, waited for."""
+        return self._client_scores(version, self.task.holdings)
+
+    def signals(self, names: frozenset[str], version: int) -> Signals:
+        """Those of these signals that it can tell of a version, worked out when they are looked at."""
+        held_out, told = self.task.held_out, {}
+        if held_out is not None:
+            told["client_accuracy"] = lambda: self._client_scores(version, held_out).accuracy
+        return Signals({name: told[name] for name in names if name in told})
 
     def close(self) -> None:
         """Let trainers and backend go."""
         for trainer in self._trainers.values():
             trainer.close()
         self._backend.close()
+
+    def _client_scores(self, version: int, holdings: Holdings) -> ClientScores:
+        scores = self._backend.client_scores(self.versions[version], holdings)
+        losses = scores.loss[holdings.num_samples > 0]
+        _check_finite("loss", bool(np.isfinite(losses).all()), self._newest_cohort)
+        return scores
 
     def _merged(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> Tensor:
         """The model that a merge gives by its formula, its slots filled on the way."""

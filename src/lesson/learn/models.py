@@ -123,13 +123,11 @@ class Replica:
 
     def load(self, vector: Tensor) -> None:
         """Use the parameters of a vector."""
-        begin = 0
-        for parameter, end in zip(self.parameters, self._ends, strict=True):
-            values = vector[begin:end].view(parameter.shape)
+        for parameter, values in zip(self.parameters, self._views(vector), strict=True):
             if values.dim() == 4:  # colours innermost; .contiguous() would leave a single colour as it is
-                values = torch.empty_like(values, memory_format=torch.channels_last).copy_(values)
-            parameter.data = values
-            begin = end
+                parameter.data = torch.empty_like(values, memory_format=torch.channels_last).copy_(values)
+            else:
+                parameter.data = values
 
     def named_views(self, vectors: Tensor) -> dict[str, Tensor]:
         """The parameters of several models, (num_models, *shape), by name, as views of their vectors."""
@@ -146,11 +144,19 @@ class Replica:
         """The gradient of a loss with respect to all parameters, as a vector."""
         return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)])
 
-    def descend(self, loss: Tensor, lr: float) -> None:
-        """Move the parameters one step against the gradient of a loss, in place."""
-        for parameter, part in zip(self.parameters, torch.autograd.grad(loss, self.parameters), strict=True):
+    def descend(self, loss: Tensor, lr: float, base: Tensor, mu: float = 0.0) -> None:
+        """Move the parameters w one step against the gradient of loss + μ/2·‖w − base‖², in place."""
+        gradient = torch.autograd.grad(loss, self.parameters)
+        for parameter, part, start in zip(self.parameters, gradient, self._views(base), strict=True):
+            if mu:
+                part = part.add(parameter.data - start, alpha=mu)
             parameter.data.add_(part, alpha=-lr)
 
     def vector(self) -> Tensor:
         """All parameters in one vector."""
         return torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
+
+    def _views(self, vector: Tensor) -> list[Tensor]:
+        """The parameters in a vector, as views of it."""
+        parts = vector.tensor_split(self._ends[:-1])
+        return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]

@@ -16,7 +16,7 @@ STEPS_AT_ONCE = 64
 
 
 def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tensor:
-    """The model of a single client after its local steps of SGD, Eq. (12)."""
+    """The model of a single client after its local steps of SGD, Eq. (12), with FedProx's term where μ is not 0."""
     replica.load(base.clone())
     num_steps, (client, index) = int(work.local_steps[0]), task.ids(work)
     samples = task.minibatches(work, num_steps)[:, 0]
@@ -24,7 +24,7 @@ def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tens
         ids = client.expand(len(steps)), index.expand(len(steps))
         for batch in task.batch(replica, ids, samples[steps], steps).split():
             loss = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels)
-            replica.descend(loss, float(work.lr[0]))
+            replica.descend(loss, float(work.lr[0]), base, task.proximal_mu)
     return replica.vector()
 
 

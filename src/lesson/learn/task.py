@@ -10,6 +10,7 @@ from torch import Tensor
 from lesson.arrays import FloatArray, IntArray
 from lesson.learn.data import Dataset
 from lesson.learn.dropout import draw_kept
+from lesson.learn.held_out import hold_out
 from lesson.learn.holdings import Holdings
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector
@@ -70,9 +71,11 @@ class Task:
         epochs: bool,
         seed: int,
         device: str = "cpu",
+        proximal_mu: float = 0.0,
+        held_out: Holdings | None = None,
     ) -> None:
         self.holdings, self.factory, self.seed, self.batch_size = holdings, factory, seed, batch_size
-        self.device = device
+        self.device, self.proximal_mu, self.held_out = device, proximal_mu, held_out
         self.sampler = Sampler(holdings, batch_size, epochs, seed, device)
         self.train_images, self.train_labels = _on_device(dataset.train_images, dataset.train_labels, device)
         self.test_images, self.test_labels = _on_device(dataset.test_images, dataset.test_labels, device)
@@ -118,11 +121,19 @@ def make_task(
     seed: int,
     factory: ModelFactory | None = None,
     device: str = "cpu",
+    holding_out: bool = False,
 ) -> Task:
-    """The task of a scenario on a data set, with the paper's network for it unless another is given."""
+    """The task of a scenario on a data set, with the paper's network for it unless another is given.
+
+    Where clients hold samples out, `holdings` is the rest, which they train on.
+    """
     chosen = factory or FACTORIES[dataset.name]
     holdings = make_partition(scenario, dataset.train_labels, num_clients, seed)
-    return Task(dataset, holdings, chosen, scenario.batch_size, scenario.local_epochs > 0, seed, device)
+    held_out = None
+    if holding_out:
+        holdings, held_out = hold_out(holdings, seed)
+    epochs, mu = scenario.local_epochs > 0, scenario.proximal_mu
+    return Task(dataset, holdings, chosen, scenario.batch_size, epochs, seed, device, mu, held_out)
 
 
 def scaled(images: Tensor) -> Tensor:

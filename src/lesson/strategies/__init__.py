@@ -20,6 +20,7 @@ from lesson.strategies.lesson import Lesson
 from lesson.strategies.lesson_memory import LessonMemory
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
+from lesson.strategies.tifl import TiFL
 
 STRATEGIES: dict[str, type[Strategy]] = {
     "fedasync": FedAsync,
@@ -32,6 +33,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "lesson-memory": LessonMemory,
     "safa": Safa,
     "semisync-steps": SemiSyncSteps,
+    "tifl": TiFL,
 }
 
 
@@ -50,6 +52,8 @@ def find_strategy(name: str) -> type[Strategy]:
         raise InputError(f"strategy '{name}' cannot be loaded: {error}; write module:Class") from None
     if not all(callable(getattr(kind, method, None)) for method in ("open_round", "merge", "state", "restore")):
         raise InputError(f"strategy '{name}' must have open_round, merge, state and restore")
+    if not hasattr(kind, "needs"):
+        raise InputError(f"strategy '{name}' must have needs, the signals it looks at; frozenset() for none")
     return kind
 
 
@@ -97,6 +101,7 @@ __all__ = [
     "Safa",
     "SemiSyncSteps",
     "Strategy",
+    "TiFL",
     "find_strategy",
     "fleet_for",
     "make_strategy",

@@ -46,7 +46,10 @@ class ServerView:
     started_s: FloatArray
     """When a client last started; 0 and NaN before."""
     signals: Mapping[str, Any]
-    """What the strategy says it `needs`, where somebody provides it: accuracy, client_accuracy, update_norm, …"""
+    """What the strategy says it `needs`, where somebody provides it; worked out when it is looked at.
+
+    client_accuracy: of the newest model on the tenth of its data that each client then holds out, (num_clients,); NaN
+    for a client that holds none out."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -34,9 +34,19 @@ def check_connected(view: ServerView, **at_most: int) -> None:
             raise InputError(f"{name} must be <= {view.num_connected}, the number of connected clients, got {value}")
 
 
+def cut_tiers(view: ServerView, num_tiers: int) -> list[IntArray]:
+    """The connected clients by latency, cut into tiers whose numbers differ by at most one, the fastest first."""
+    by_latency = np.argsort(view.latency_s, kind="stable")[: view.num_connected]
+    return [np.sort(members) for members in np.array_split(by_latency, num_tiers)]
+
+
 def draw_share(clients: IntArray, fraction: float, rng: np.random.Generator) -> IntArray:
     """So large a part of these clients, at least one, drawn uniformly and sorted; nothing is drawn for all of them."""
-    count = share_of(len(clients), fraction)
+    return draw_some(clients, share_of(len(clients), fraction), rng)
+
+
+def draw_some(clients: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+    """So many of these clients, drawn uniformly and sorted; nothing is drawn where there are no more."""
     return clients if count >= len(clients) else np.sort(rng.choice(clients, count, replace=False))
 
 

@@ -6,7 +6,7 @@ fresh one, s is constant: 1, polynomial: (d + 1)^(−a), hinge: 1 if d ≤ b, el
 
 Updates that arrive at the same moment are mixed in one after the other, in the order of arrival, by the weights of one
 merge. That makes one version, so that the staleness of all of them counts the versions before it, as the records do.
-The paper's local penalty ρ/2·‖x − x_t‖² belongs to the local objective, not to the strategy.
+The paper's local penalty ρ/2·‖x − x_t‖² belongs to the local objective: it is the scenario's `proximal_mu`.
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ where T_m counts how often tier m has reported and T all reports, so that tiers 
 As the formula has it, a tier that never reported stands in with the initial model, so that the first report of the
 fastest tier gives all the weight to the slowest tier's initial model. Tiers that report at the same moment make one
 version, the same as one after the other. The paper compresses models, which is left out here, and adds a penalty
-λ/2·‖w_k − w‖² to the local objective, which is not the strategy's.
+λ/2·‖w_k − w‖² to the local objective, which is the scenario's `proximal_mu`.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ import numpy as np
 
 from lesson.arrays import NO_CLIENTS, IntArray
 from lesson.strategies.base import AnyOf, Merge, RoundPlan, ServerView, Slots, Updates
-from lesson.strategies.checks import check_connected, check_count, check_number, draw_share
+from lesson.strategies.checks import check_connected, check_count, check_number, cut_tiers, draw_share
 
 
 @dataclass
@@ -66,8 +66,7 @@ class FedAT:
     def _resting(self, view: ServerView, clients: IntArray) -> list[int]:
         """The tiers of these clients in which nobody works."""
         if not self._members:
-            by_latency = np.argsort(view.latency_s, kind="stable")[: view.num_connected]
-            self._members = [np.sort(members) for members in np.array_split(by_latency, self.num_tiers)]
+            self._members = cut_tiers(view, self.num_tiers)
             self._tier_of = np.full(len(view.latency_s), -1)
             for tier, members in enumerate(self._members):
                 self._tier_of[members] = tier

@@ -9,6 +9,7 @@ from lesson.learn.cuda.evaluate import CudaScorer, judge_training
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision
 from lesson.learn.evaluate import ClientScores, PendingScore, by_client
+from lesson.learn.holdings import Holdings
 from lesson.learn.task import Task
 
 
@@ -30,9 +31,9 @@ class CudaBackend:
             self._scorer = CudaScorer(self._task, self._precision)
         return self._scorer.begin(vector)
 
-    def client_scores(self, vector: Tensor) -> ClientScores:
-        """How good the model with these parameters is on each client's own samples."""
-        return by_client(self._task.holdings, judge_training(self._task, self._precision, vector))
+    def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
+        """How good the model with these parameters is on the training samples that each client holds."""
+        return by_client(holdings, judge_training(self._task, self._precision, vector))
 
     def close(self) -> None:
         """Let the scorer go, and give memory back: other processes may share the GPU."""

@@ -27,7 +27,7 @@ class CudaBatchedTrainer:
         self._task, self._precision = task, precision
         self._replica = task.replica()
         device, base = task.device, task.initial_vector()
-        self._models = base.repeat(BLOCK, 1)
+        self._base, self._models = base, base.repeat(BLOCK, 1)
         self._samples = torch.zeros(BLOCK, task.batch_size, dtype=torch.int64, device=device)
         self._client, self._index, self._num_steps = torch.zeros(3, BLOCK, dtype=torch.int64, device=device)
         self._lr = torch.zeros(BLOCK, device=device)
@@ -52,6 +52,7 @@ class CudaBatchedTrainer:
     def _train(self, base: Tensor, work: Work) -> Tensor:
         count, steps = len(work), work.local_steps
         samples = self._task.minibatches(work, int(steps[0]))
+        self._base.copy_(base)
         self._models.copy_(base)
         self._client[:count], self._index[:count] = self._task.ids(work)
         self._num_steps.zero_()
@@ -75,15 +76,19 @@ class CudaBatchedTrainer:
         """Move the models of the first clients by one step of SGD, Eq. (12), unless they are done."""
         task, replica, shape = self._task, self._replica, (size, self._task.batch_size)
         padded = self._samples[:size]
-        there = (padded != NO_SAMPLE) & (self._step < self._num_steps[:size, None])
+        going = self._step < self._num_steps[:size]
+        there = (padded != NO_SAMPLE) & going[:, None]
         weight = (there / there.sum(1, keepdim=True).clamp(min=1)).to(torch.float32)
         ids = self._client[:size], self._index[:size]
         batch = gathered(task, replica, ids, padded, self._step * task.batch_size + self._columns)
         images, labels, *kept = (part.unflatten(0, shape) for part in batch if part is not None)
-        parameters = replica.named_views(self._models[:size])
+        parameters, starts = replica.named_views(self._models[:size]), replica.named_views(self._base[None])
         for name, gradient in vmap(grad(self._loss))(parameters, images, labels, weight, *kept).items():
-            lr = self._lr[:size].view(-1, *[1] * (gradient.dim() - 1))
-            parameters[name].addcmul_(gradient, lr, value=-1)
+            column = (-1, *[1] * (gradient.dim() - 1))
+            if task.proximal_mu:
+                pull = (parameters[name] - starts[name]) * going.view(column)
+                gradient = gradient.add(pull, alpha=task.proximal_mu)
+            parameters[name].addcmul_(gradient, self._lr[:size].view(column), value=-1)
 
     def _loss(
         self, parameters: dict[str, Tensor], images: Tensor, labels: Tensor, weight: Tensor, *kept: Tensor

@@ -1,0 +1,91 @@
+"""TiFL: Z. Chai et al., "TiFL: A Tier-based Federated Learning System", 2020, with its adaptive tier selection.
+
+Clients sorted by latency are cut into `num_tiers` tiers of equal numbers, to one. In every round one tier is drawn, and
+`clients_per_round` of its clients, drawn uniformly, start (all, if it has fewer); the round closes when all of those
+have arrived, and their models are averaged by data. A tier is drawn for at most `credits` rounds; without credits it is
+not drawn any more, and when no tier has any left, the run ends. All tiers are equally likely at first. Every `interval`
+rounds A_t, the mean accuracy of the model on the held-out data of tier t's clients, is worked out. If that of the tier
+drawn last is not above what it was an interval before, the n tiers with credits are ranked by A_t, the lowest first
+(ties: the fastest), and rank i = 0 … n − 1 gets the probability (n − i) / D, D = n·(n + 1) / 2.
+
+Departures: the numerator and D are those of FLGo's TiFL, with which every tier with credits keeps a chance. Credits are
+the same for all tiers and unlimited by default, as a strategy does not know how many rounds a time budget holds. Tiers
+are made once, from the server's estimates, without profiling rounds. A_t is a mean over clients that hold data out.
+Without a learner there is no accuracy: tiers stay equally likely while their credits last.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lesson.arrays import NO_CLIENTS, FloatArray, IntArray
+from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.checks import check_connected, check_count, cut_tiers, draw_some
+
+
+@dataclass
+class TiFL:
+    """One tier trains in each round; those that the model serves worst are drawn more often."""
+
+    num_tiers: int = 5
+    clients_per_round: int = 10
+    interval: int = 20
+    credits: int | None = None
+    """None: no tier ever runs out of them."""
+    needs: ClassVar[frozenset[str]] = frozenset({"client_accuracy"})
+    _num_drawn: list[int] = field(init=False, repr=False)
+    """Rounds of each tier, the fastest first: credits used up."""
+    _probabilities: list[float] = field(init=False, repr=False)
+    _accuracy: list[float] = field(default_factory=list, init=False, repr=False)
+    """A_t when it was last worked out."""
+    _tier: int = field(default=0, init=False, repr=False)
+    """The one drawn last."""
+    _members: list[IntArray] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("num_tiers", "clients_per_round", "interval"):
+            check_count(name, getattr(self, name))
+        if self.credits is not None:
+            check_count("credits", self.credits)
+        self._num_drawn = [0] * self.num_tiers
+        self._probabilities = [1 / self.num_tiers] * self.num_tiers
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        check_connected(view, num_tiers=self.num_tiers)
+        self._members = self._members or cut_tiers(view, self.num_tiers)
+        tiers = [tier for tier, count in enumerate(self._num_drawn) if self.credits is None or count < self.credits]
+        if not tiers:
+            return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS), note="every tier has used up its credits")
+        note = ""
+        if (view.round - 1) % self.interval == 0 and "client_accuracy" in view.signals:
+            note = self._look(view.signals["client_accuracy"], tiers)
+        chances = np.array([self._probabilities[tier] for tier in tiers])
+        self._tier = int(rng.choice(tiers, p=chances / chances.sum()))
+        self._num_drawn[self._tier] += 1
+        starts = draw_some(self._members[self._tier], self.clients_per_round, rng)
+        return RoundPlan(starts, AllOf(starts), note=note)
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        return average(view, arrived)
+
+    def state(self) -> dict[str, Any]:
+        names = ("num_drawn", "probabilities", "accuracy")
+        return {name: list(getattr(self, f"_{name}")) for name in names} | {"tier": self._tier}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, f"_{name}", list(value) if isinstance(value, list) else value)
+
+    def _look(self, client_accuracy: FloatArray, tiers: list[int]) -> str:
+        """Work out A_t of all tiers, and other probabilities where the last tier has not gained; says so then."""
+        before, held = self._accuracy, [client_accuracy[members] for members in self._members]
+        known = [accuracy[~np.isnan(accuracy)] for accuracy in held]
+        self._accuracy = [float(accuracy.mean()) if len(accuracy) else 1.0 for accuracy in known]
+        if not before or self._accuracy[self._tier] > before[self._tier]:
+            return ""
+        count, ranked = len(tiers), sorted(tiers, key=lambda tier: self._accuracy[tier])
+        self._probabilities = [0.0] * self.num_tiers
+        for rank, tier in enumerate(ranked):
+            self._probabilities[tier] = (count - rank) / (count * (count + 1) / 2)
+        return f"tier {self._tier + 1} has not gained; from the least accurate: {[tier + 1 for tier in ranked]}"

@@ -1,0 +1,121 @@
+"""What clients hold out, and the accuracy on it that strategies are told."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import TinyNet, make_learner, tiny_data
+
+from lesson import FedAvg, InputError, Scenario, Simulation
+from lesson.learn.build import build
+from lesson.learn.held_out import hold_out
+from lesson.learn.partition import Partition, make_partition
+from lesson.learn.pool import draw_pool
+from lesson.learn.task import make_task
+from lesson.runs import execute
+from lesson.settings import make_settings
+from lesson.strategies import TiFL
+from support import make_fleet
+
+SCENARIO: dict[str, Any] = {"num_clients": 6, "batch_size": 5, "weighting": "samples", "beta": 0.5}
+STRATEGY = {"name": "tifl", "num_tiers": 3, "interval": 2}
+
+
+def test_a_tenth_is_held_out_by_each_client() -> None:
+    """Of 25, 14, 2 and 1 samples: round(2.5) = 2, round(1.4) = 1, one at least, and none of a single one."""
+    numbers = np.random.default_rng(0).permutation(100)
+    whole = Partition.of([numbers[:25], numbers[25:39], numbers[39:41], numbers[41:42]])
+    training, held = hold_out(whole, seed=3)
+    assert held.num_samples.tolist() == [2, 1, 1, 0]
+    for client in range(4):
+        assert not set(training[client]) & set(held[client])
+        assert sorted([*training[client], *held[client]]) == sorted(whole[client])
+    fewer, _ = hold_out(Partition.of([whole[0], whole[1]]), seed=3)
+    assert np.array_equal(fewer[1], training[1]), "a client's draw depends on others"
+    assert not np.array_equal(hold_out(whole, seed=4)[1].samples, held.samples)
+
+
+def test_nothing_of_a_pool_is_on_both_sides() -> None:
+    pool = draw_pool(tiny_data().train_labels, np.full(20, 150), 0.5, seed=0)
+    training, held = hold_out(pool, seed=0)
+    for client in range(20):
+        assert len(np.unique(pool[client])) < 150
+        assert not set(training[client]) & set(held[client])
+        assert len(np.unique(held[client])) == max(1, round(0.1 * len(np.unique(pool[client]))))
+        assert len(training[client]) + len(held[client]) == 150
+
+
+def test_clients_with_one_sample_each_cannot_hold_any_out() -> None:
+    with pytest.raises(InputError, match="samples_per_client must be >= 2 for this strategy"):
+        hold_out(Partition.of([np.array([3]), np.array([1])]), seed=0)
+
+
+def test_the_signal_is_the_accuracy_on_what_is_held_out() -> None:
+    data = tiny_data(900)
+    task = make_task(Scenario(**SCENARIO), data, 6, 0, TinyNet, holding_out=True)
+    learner = make_learner(task)
+    assert task.held_out is not None
+    vector = learner.versions[0]
+    model = TinyNet()
+    torch.nn.utils.vector_to_parameters(vector.clone(), model.parameters())
+    signals = learner.signals(frozenset({"client_accuracy", "weather"}), 0)
+    assert list(signals) == ["client_accuracy"]
+    assert len(signals) == 1
+    for client, given in enumerate(signals["client_accuracy"].tolist()):
+        samples = task.held_out[client]
+        logits = model(torch.from_numpy(data.train_images[samples]).float() / 255)
+        right = int((logits.argmax(1) == torch.from_numpy(data.train_labels[samples])).sum())
+        assert given == right / len(samples)
+    learner.close()
+
+
+def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_look_evaluate() -> None:
+    data, looks = tiny_data(900), []
+    sections = {"scenario": SCENARIO, "strategy": STRATEGY, "run": {"rounds": 5, "device": "cpu"}}
+    simulation, learner = build(make_settings(sections), dataset=data, model=TinyNet)
+    whole = make_partition(Scenario(**SCENARIO), data.train_labels, 6, 0)
+    assert np.array_equal(simulation.fleet.num_samples, learner.task.holdings.num_samples)
+    assert np.array_equal(simulation.fleet.client_weight, learner.task.holdings.num_samples)
+    assert np.all(simulation.fleet.num_samples < whole.num_samples)
+    scores = learner._client_scores
+    learner._client_scores = lambda version, held: looks.append(version) or scores(version, held)  # type: ignore
+    for _ in range(5):
+        simulation.step()
+    assert looks == [0, 2, 4]
+    learner.close()
+    simulation, learner = build(make_settings(sections | {"strategy": {"name": "fedavg"}}), dataset=data, model=TinyNet)
+    assert learner.task.held_out is None
+    assert all(np.array_equal(learner.task.holdings[client], whole[client]) for client in range(6))
+    assert not simulation._view(np.empty(0, dtype=np.int64)).signals
+    learner.close()
+
+
+def test_a_learner_that_holds_nothing_out_has_no_signal() -> None:
+    learner = make_learner(make_task(Scenario(**SCENARIO), tiny_data(900), 6, 0, TinyNet))
+    simulation = Simulation(TiFL(num_tiers=3, interval=1), make_fleet([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), learner=learner)
+    for _ in range(3):
+        simulation.step()
+    assert simulation.strategy.state()["accuracy"] == []
+    assert not Simulation(FedAvg(), make_fleet([1.0]), learner=learner)._view(np.empty(0, dtype=np.int64)).signals
+    learner.close()
+
+
+def test_a_run_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
+    def settings(**limits: Any) -> Any:
+        run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu"} | limits
+        return make_settings({"scenario": SCENARIO, "strategy": STRATEGY, "run": run})
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 7:
+            raise KeyboardInterrupt
+
+    parts: dict[str, Any] = {"dataset": tiny_data(900), "model": TinyNet}
+    execute(settings(), tmp_path / "whole", **parts)
+    with pytest.raises(KeyboardInterrupt):
+        execute(settings(checkpoint_every_s=1e-9), tmp_path / "halves", progress=stop, **parts)
+    execute(settings(), tmp_path / "halves", resume=True, **parts)
+    assert "has not gained" in (tmp_path / "whole" / "metrics.jsonl").read_text()
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes()
