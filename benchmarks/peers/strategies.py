@@ -1,0 +1,221 @@
+"""The same small merges in other packages and here: FedAsync, FedBuff and TiFL, a table in Markdown.
+
+Models are single numbers. Each package's own server code merges them; ours applies the weights of the strategy's Merge
+with numpy. It runs wherever some of the packages are installed beside lesson; absent ones are named. What the last
+column says of a difference is checked: it has to give their numbers.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from types import SimpleNamespace
+
+import merges
+import numpy as np
+from merges import ALPHA, BUFFER, HINGE, NOW, POLYNOMIAL, STALENESS, Arrival, Numbers
+
+from lesson.strategies import FedAsync, FedBuff, Strategy, TiFL
+from lesson.strategies.base import Updates
+
+SHOWN = [0, 1, 4, 5, 10]
+"""The staleness of the numbers in the table; all are compared."""
+
+
+def ours(strategy: Strategy, now: float, arrivals: Sequence[Arrival]) -> float:
+    """The global model after this project's merge of updates that wait at the server."""
+    count, latest = len(arrivals), max(STALENESS)
+    zeros, ids = np.zeros(count), np.arange(count)
+    bases = np.array([latest - arrival.staleness for arrival in arrivals])
+    updates = Updates(ids, ids, bases, ids, zeros, zeros, zeros, ids, zeros, ids)
+    merge = strategy.merge(SimpleNamespace(version=latest), updates)  # type: ignore[arg-type]  # all that these two read
+    taken = [arrivals[row] for row in merge.updates]
+    if merge.of == "updates":
+        return now + float(merge.weights @ [arrival.model - arrival.base for arrival in taken])
+    return (1 - float(merge.weights.sum())) * now + float(merge.weights @ [arrival.model for arrival in taken])
+
+
+def mixed(strategy: FedAsync) -> Numbers:
+    """α_t of this project's FedAsync at every staleness: what a model of 1 makes of a global model of 0."""
+    return [ours(strategy, 0.0, [Arrival(staleness, 0.0, 1.0)]) for staleness in STALENESS]
+
+
+def our_scales() -> Numbers:
+    """s(d) of this project's FedBuff: what an update of 1, alone in the buffer, adds."""
+    strategy = FedBuff(buffer_size=1, concurrency=1)
+    return [ours(strategy, 0.0, [Arrival(staleness, 0.0, 1.0)]) for staleness in STALENESS]
+
+
+our_poly = functools.partial(mixed, FedAsync(ALPHA, "polynomial", **POLYNOMIAL))
+our_hinge = functools.partial(mixed, FedAsync(ALPHA, "hinge", **HINGE))
+
+
+def our_together() -> Numbers:
+    """This project's FedAsync when two models arrive at the same moment."""
+    return [ours(FedAsync(ALPHA, "constant"), 0.0, [Arrival(0, 0.0, 1.0), Arrival(0, 0.0, 2.0)])]
+
+
+def our_buffered() -> Numbers:
+    """This project's FedBuff."""
+    return [ours(FedBuff(buffer_size=len(BUFFER)), NOW, BUFFER)]
+
+
+def our_tiers() -> Numbers:
+    """This project's TiFL once it has looked at four tiers, of which the last has used up its credits."""
+    strategy = TiFL(num_tiers=4, clients_per_round=1, interval=1, credits=1)
+    takes_last = SimpleNamespace(choice=lambda tiers, **_: tiers[-1])
+    for round in (1, 2):
+        view = SimpleNamespace(
+            round=round,
+            num_connected=4,
+            latency_s=np.arange(1.0, 5.0),
+            signals={"client_accuracy": np.array([0.9, 0.5, 0.7, 0.6])},
+        )
+        strategy.open_round(view, takes_last)  # type: ignore[arg-type]  # all that it reads
+    return list(strategy.state()["probabilities"])
+
+
+def hinged(late: Callable[[float], float]) -> Numbers:
+    """α_t of a hinge that beyond b depends so on d − b."""
+    return [ALPHA if stale <= HINGE["b"] else ALPHA * late(stale - HINGE["b"]) for stale in STALENESS]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row: who merges what, and by what rule the answers differ where they do."""
+
+    strategy: str
+    package: str
+    case: str
+    theirs: Callable[[], Numbers]
+    ours: Callable[[], Numbers]
+    rule: str = ""
+    by_rule: Callable[[], Numbers] | None = None
+
+    def row(self) -> str:
+        """A line of the table."""
+        try:
+            title = f"{self.package} {version(self.package)}"
+        except PackageNotFoundError:
+            return f"| {self.strategy} | {self.package} | {self.case} | absent | | |"
+        theirs = self.theirs()
+        ours = self.ours()
+        if same(theirs, ours):
+            verdict = "same"
+        else:
+            verdict = self.rule if self.by_rule is not None and same(theirs, self.by_rule()) else "differs, unexplained"
+        return f"| {self.strategy} | {title} | {self.case} | {shown(theirs)} | {shown(ours)} | {verdict} |"
+
+
+def same(some: Numbers, others: Numbers) -> bool:
+    """Whether they agree to single precision."""
+    return bool(np.allclose(some, others, rtol=1e-5, atol=0))
+
+
+def shown(numbers: Numbers) -> str:
+    """Three digits of each; of one number per staleness, some."""
+    some = [numbers[staleness] for staleness in SHOWN] if len(numbers) == len(STALENESS) else numbers
+    return ", ".join(f"{number:#.3g}" for number in some)
+
+
+POLY, HINGED, SCALES, FILLED = "polynomial: α_t", "hinge: α_t", "s(d)", "a full buffer: w"
+DELTA = np.array([each.model - each.base for each in BUFFER])
+MODEL = np.array([each.model for each in BUFFER])
+LATE = np.array([each.staleness for each in BUFFER])
+KEPT = 1 / np.sqrt(1.0 + LATE)
+CASES = [
+    Case("fedasync", "fedlab", POLY, lambda: merges.fedlab_mixed("polynomial", POLYNOMIAL), our_poly),
+    Case("fedasync", "flgo", POLY, lambda: merges.flgo_mixed("poly"), our_poly),
+    Case("fedasync", "appfl", POLY, lambda: merges.appfl_mixed("polynomial", POLYNOMIAL), our_poly),
+    Case("fedasync", "flsim", POLY, merges.flsim_mixed, our_poly),
+    Case(
+        "fedasync",
+        "fedlab",
+        HINGED,
+        lambda: merges.fedlab_mixed("hinge", HINGE),
+        our_hinge,
+        "s = 1 / (a·(d − b + 1))",
+        lambda: hinged(lambda beyond: 1 / (HINGE["a"] * (beyond + 1))),
+    ),
+    Case(
+        "fedasync",
+        "flgo",
+        HINGED,
+        lambda: merges.flgo_mixed("hinge"),
+        our_hinge,
+        "s = 1 / (a·(d − b))",
+        lambda: hinged(lambda beyond: 1 / (HINGE["a"] * beyond)),
+    ),
+    Case("fedasync", "appfl", HINGED, lambda: merges.appfl_mixed("hinge", HINGE), our_hinge),
+    Case(
+        "fedasync",
+        "appfl",
+        "polynomial, four clients: α_t",
+        lambda: merges.appfl_mixed("polynomial", POLYNOMIAL, num_clients=4),
+        our_poly,
+        "α_t / number of clients",
+        lambda: [mixing / 4 for mixing in our_poly()],
+    ),
+    Case(
+        "fedasync",
+        "flgo",
+        "constant, two at once: w",
+        merges.flgo_together,
+        our_together,
+        "mean of the two mixtures",
+        lambda: [(ALPHA * 1 + ALPHA * 2) / 2],
+    ),
+    Case("fedbuff", "flgo", FILLED, merges.flgo_buffered, our_buffered),
+    Case(
+        "fedbuff",
+        "appfl",
+        FILLED,
+        merges.appfl_buffered,
+        our_buffered,
+        "w + Σ s·(m − w)",
+        lambda: [NOW + KEPT @ (MODEL - NOW)],
+    ),
+    Case(
+        "fedbuff",
+        "nvflare",
+        FILLED,
+        merges.nvflare_buffered,
+        our_buffered,
+        "s = 1 / (1 + √(d + 1))",
+        lambda: [NOW + np.mean(DELTA / (1 + np.sqrt(LATE + 1)))],
+    ),
+    Case(
+        "fedbuff",
+        "flsim",
+        SCALES,
+        merges.flsim_scales,
+        our_scales,
+        "s(d) / s(1)",
+        lambda: [scale * 2**0.5 for scale in our_scales()],
+    ),
+    Case("fedbuff", "flsim", f"{SCALES}, avg_staleness = 0", lambda: merges.flsim_scales(avg_staleness=0), our_scales),
+    Case("fedbuff", "flsim", FILLED, merges.flsim_buffered, our_buffered, "w + Σ s·Δ", lambda: [NOW + KEPT @ DELTA]),
+    Case(
+        "fedbuff",
+        "fedscale",
+        FILLED,
+        merges.fedscale_buffered,
+        our_buffered,
+        "Σ s·m / Σ s",
+        lambda: [KEPT @ MODEL / KEPT.sum()],
+    ),
+    Case("tifl", "flgo", "chances of four tiers", merges.flgo_tiers, our_tiers),
+]
+
+
+def main() -> None:
+    """Print the table."""
+    logging.disable(logging.INFO)
+    print("| strategy | package | case | theirs | ours | |", "|---|---|---|---|---|---|", sep="\n")
+    for case in CASES:
+        print(case.row(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
