@@ -65,9 +65,9 @@ def our_tiers() -> Numbers:
     """This project's TiFL once it has looked at four tiers, of which the last has used up its credits."""
     strategy = TiFL(num_tiers=4, clients_per_round=1, interval=1, credits=1)
     takes_last = SimpleNamespace(choice=lambda tiers, **_: tiers[-1])
-    for round in (1, 2):
+    for number in (1, 2):
         view = SimpleNamespace(
-            round=round,
+            round=number,
             num_connected=4,
             latency_s=np.arange(1.0, 5.0),
             signals={"client_accuracy": np.array([0.9, 0.5, 0.7, 0.6])},

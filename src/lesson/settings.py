@@ -55,7 +55,9 @@ class ServerSettings(Checked):
     optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = Field(
         "none", description="how the merged model moves the newest; none takes the merged model as it is"
     )
-    learning_rate: Positive = Field(1.0, description="step size of the optimiser")
+    learning_rate: Positive | None = Field(
+        None, description="step size of the optimiser; left out, 1 for momentum and 0.01 for the adaptive ones"
+    )
     beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(0.9, description="decay of the mean gradient m")
     beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
         0.99, description="decay of the mean square v, for adam and yogi"
@@ -68,6 +70,13 @@ class ServerSettings(Checked):
         description="what is merged: models averaged as in Eq. (10), or updates, each the difference to its own base, "
         "applied to the newest model; strategy leaves it to the strategy",
     )
+
+    @property
+    def step_size(self) -> float:
+        """η as given, or what suits the optimiser: adaptive ones take steps of about η in every parameter."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return 0.01 if self.optimizer in ("adagrad", "adam", "yogi") else 1.0
 
 
 class Settings(Checked):
@@ -84,7 +93,7 @@ class Settings(Checked):
             "scenario": self.scenario.model_dump(exclude_none=True),
             "strategy": {"name": self.strategy.name} | self.strategy.options,
             "run": self.run.model_dump(exclude_none=True),
-            "server": self.server.model_dump(),
+            "server": self.server.model_dump(exclude_none=True),
         }
 
     def differences(self, other: "Settings") -> list[str]:

@@ -5,6 +5,7 @@ at the n-th of several arrivals looks at everybody.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -216,6 +217,12 @@ class Simulation:
         self._check(len(weights) == len(merge.updates), "gives other than one weight per update")
         self._check(np.all((weights >= 0) & np.isfinite(weights)), "gives a weight that is negative or not finite")
         self._check(slots is None or len(slots.names) == len(merge.updates), "gives other than one slot per update")
+        if slots is not None:
+            shares, sums = np.array([*slots.weights.values()]), Counter[str]()
+            self._check(np.all((shares >= 0) & np.isfinite(shares)), "gives a slot a weight that is not a number >= 0")
+            for name, weight in zip(slots.names, weights.tolist(), strict=True):
+                sums[name] += weight
+            self._check(max(sums.values(), default=0.0) <= 1 + 1e-9, "gives weights in a slot that sum to more than 1")
         total = weights.sum() if slots is None else sum(slots.weights.values())
         self._check(merge.of == "updates" or total <= 1 + 1e-9, "gives weights of models that sum to more than 1")
         np.subtract.at(self._waiting, here.client[leaving], 1)

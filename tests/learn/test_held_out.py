@@ -48,7 +48,7 @@ def test_nothing_of_a_pool_is_on_both_sides() -> None:
 
 
 def test_clients_with_one_sample_each_cannot_hold_any_out() -> None:
-    with pytest.raises(InputError, match="samples_per_client must be >= 2 for this strategy"):
+    with pytest.raises(InputError, match="must have 2 samples or more"):
         hold_out(Partition.of([np.array([3]), np.array([1])]), seed=0)
 
 

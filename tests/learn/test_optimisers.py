@@ -86,3 +86,11 @@ def test_bad_settings(values: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as caught:
         ServerSettings(**values)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "step"), [("none", 1.0), ("momentum", 1.0), ("adagrad", 0.01), ("adam", 0.01), ("yogi", 0.01)]
+)
+def test_a_step_size_left_out_suits_the_optimiser(optimizer: str, step: float) -> None:
+    assert ServerSettings(optimizer=optimizer).step_size == step
+    assert ServerSettings(optimizer=optimizer, learning_rate=0.5).step_size == 0.5

@@ -11,6 +11,7 @@ import torch
 from small import make_learner, tiny_task
 from test_learner import trained, updates
 
+from lesson.errors import InputError
 from lesson.learn.learner import Learner
 from lesson.strategies.base import Merge, Slots
 
@@ -87,16 +88,13 @@ def test_slots_against_a_plain_server(learner: Learner, of: Of) -> None:
 
 
 @both
-def test_a_setting_makes_slots_of_the_other_kind(of: Of) -> None:
-    """Slots of models with stale = "updates" are slots of updates, and the other way round."""
+def test_slots_leave_no_choice_of_what_is_merged(of: Of) -> None:
+    """Old updates, applied again in every round, are another strategy than old models."""
     other: Of = "updates" if of == "models" else "models"
-    set_so, said_so = make_learner(tiny_task(6), server={"stale": other}), make_learner(tiny_task(6))
-    for version, step in enumerate(STEPS):
-        do(set_so, step, of, version)
-        do(said_so, step, other, version)
-    assert torch.equal(set_so.versions[5], said_so.versions[5])
-    set_so.close()
-    said_so.close()
+    with_setting = make_learner(tiny_task(6), server={"stale": other})
+    with pytest.raises(InputError, match=f"stale must be 'strategy' or '{of}' for this strategy, which keeps {of}"):
+        do(with_setting, STEPS[0], of, 0)
+    with_setting.close()
 
 
 YOGI = {"optimizer": "yogi", "learning_rate": 0.01}

@@ -366,3 +366,21 @@ def test_safa_makes_the_models_of_the_three_steps(fleet: Fleet, lag_tolerance: i
     num_bypassed = sum(len(simulation.step().merged) > 1 for _ in range(60))
     assert num_bypassed or limit_s < np.inf  # one is picked in each round, so a second model has bypassed the last
     assert learner.models == pytest.approx(models)
+
+
+def test_fedbuff_goes_on_with_a_full_buffer_after_a_restart() -> None:
+    """Three arrive at 5 s, the buffer holds one: two more rounds close at 5 s before anybody starts."""
+    kept, replaced = (Simulation(FedBuff(buffer_size=1, concurrency=3), make_fleet([5.0, 5.0, 5.0])) for _ in range(2))
+    for _ in range(5):
+        fresh = FedBuff(buffer_size=1, concurrency=3)
+        fresh.restore(replaced.strategy.state())
+        replaced.strategy = fresh
+        record, expected = replaced.step(), kept.step()
+        assert (record.end_s, record.merged.tolist()) == (expected.end_s, expected.merged.tolist())
+        assert record.started.tolist() == expected.started.tolist()
+    assert kept.now_s == 10.0
+
+
+def test_semisync_steps_refuses_clients_worlds_apart() -> None:
+    with pytest.raises(InputError, match="semisync-steps would give client 0 2e\\+12 steps a round, over 10000000"):
+        Simulation(SemiSyncSteps(), make_fleet([1e-4, 1e8])).step()

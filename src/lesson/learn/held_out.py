@@ -20,7 +20,7 @@ def hold_out(holdings: Holdings, seed: int) -> tuple[Partition, Partition]:
     parts = [_hold_out(holdings[client], seed, client) for client in range(len(holdings.num_samples))]
     training, held = (Partition.of(list(side)) for side in zip(*parts, strict=True))
     if not len(held.samples):
-        raise InputError("samples_per_client must be >= 2 for this strategy, which has clients hold out a tenth, got 1")
+        raise InputError("clients that hold out a tenth must have 2 samples or more; take fewer clients")
     return training, held
 
 

@@ -141,11 +141,15 @@ class Learner:
         """Whether models or updates are merged: as the strategy says, unless the settings do."""
         if self.server.stale == "strategy":
             return merge.of
-        total = weights.sum() if merge.slots is None else sum(merge.slots.weights.values())
-        if self.server.stale == "models" and total > 1 + 1e-9:
+        if merge.slots is not None and self.server.stale != merge.of:
+            raise InputError(
+                f"stale must be 'strategy' or '{merge.of}' for this strategy, which keeps {merge.of} between merges, "
+                f"got '{self.server.stale}'"
+            )
+        if self.server.stale == "models" and weights.sum() > 1 + 1e-9:
             raise InputError(
                 f"stale must be 'strategy' or 'updates' for this strategy, got 'models': weights of models must sum to "
-                f"at most 1, its sum to {total:g}"
+                f"at most 1, its sum to {weights.sum():g}"
             )
         return self.server.stale
 

@@ -18,7 +18,7 @@ Step = tuple[Tensor, Moments]
 def momentum(model: Tensor, gradient: Tensor, moments: Moments, server: ServerSettings) -> Step:
     """FedAvgM (Hsu et al. 2019): m ← β₁·m + g, w ← w − η·m."""
     m = server.beta1 * moments.get("m", 0.0) + gradient
-    return model - server.learning_rate * m, {"m": m}
+    return model - server.step_size * m, {"m": m}
 
 
 def adagrad(model: Tensor, gradient: Tensor, moments: Moments, server: ServerSettings) -> Step:
@@ -43,7 +43,7 @@ def yogi(model: Tensor, gradient: Tensor, moments: Moments, server: ServerSettin
 def _scaled(model: Tensor, gradient: Tensor, moments: Moments, v: Tensor, server: ServerSettings) -> Step:
     """m ← β₁·m + (1 − β₁)·g, w ← w − η·m / (√v + ε)."""
     m = server.beta1 * moments.get("m", 0.0) + (1 - server.beta1) * gradient
-    return model - server.learning_rate * m / (v.sqrt() + server.epsilon), {"m": m, "v": v}
+    return model - server.step_size * m / (v.sqrt() + server.epsilon), {"m": m, "v": v}
 
 
 OPTIMISERS: Mapping[str, Callable[[Tensor, Tensor, Moments, ServerSettings], Step]] = {

@@ -23,6 +23,12 @@ def check_count(name: str, value: object) -> None:
         raise InputError(f"{name} must be a whole number >= 1, got {value!r}")
 
 
+def check_flag(name: str, value: object) -> None:
+    """Refuse a setting that is neither true nor false."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be true or false, got {value!r}")
+
+
 def check_connected(view: ServerView, **at_most: int) -> None:
     """Refuse, when the first round opens, a fleet that nobody can reach or that is smaller than these settings say."""
     if view.round > 1:

@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lesson.arrays import NO_CLIENTS, IntArray
-from lesson.errors import InputError
 from lesson.strategies.base import Arrivals, Deadline, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.checks import check_connected, check_count, check_number
+from lesson.strategies.checks import check_connected, check_count, check_flag, check_number
 
 
 @dataclass
@@ -36,8 +35,7 @@ class FedBuff:
         check_count("buffer_size", self.buffer_size)
         check_count("concurrency", self.concurrency)
         check_number("server_lr", self.server_lr)
-        if not isinstance(self.scale_staleness, bool):
-            raise InputError(f"scale_staleness must be true or false, got {self.scale_staleness!r}")
+        check_flag("scale_staleness", self.scale_staleness)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, concurrency=self.concurrency, buffer_size=self.buffer_size)

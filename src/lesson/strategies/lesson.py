@@ -18,6 +18,7 @@ import numpy as np
 from lesson.arrays import NO_CLIENTS, BoolArray, IntArray
 from lesson.errors import InputError
 from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.checks import check_count
 from lesson.tiers import TOLERANCE, UNREACHABLE, assign_tiers, check_deadline
 
 
@@ -39,9 +40,8 @@ class Lesson:
         check_deadline(self.deadline_s)
         if self.late not in ("merge", "drop"):
             raise InputError(f"late must be 'merge' or 'drop', got {self.late!r}")
-        limit = self.participation
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise InputError(f"participation must be a whole number >= 1, got {limit!r}")
+        if self.participation is not None:
+            check_count("participation", self.participation)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         if view.now_s != self._round_start_s(view.round):

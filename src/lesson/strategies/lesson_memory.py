@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from lesson.arrays import IntArray
-from lesson.errors import InputError
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Slots, Updates
+from lesson.strategies.checks import check_flag
 from lesson.strategies.lesson import Lesson
 from lesson.tiers import UNREACHABLE, assign_tiers
 
@@ -35,8 +35,7 @@ class LessonMemory(Lesson):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.scaling, bool):
-            raise InputError(f"scaling must be true or false, got {self.scaling!r}")
+        check_flag("scaling", self.scaling)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         plan = super().open_round(view, rng)

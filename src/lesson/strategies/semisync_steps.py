@@ -18,6 +18,8 @@ from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Updates,
 from lesson.strategies.checks import check_connected, check_number
 from lesson.tiers import TOLERANCE
 
+MAX_STEPS = 10_000_000
+
 
 @dataclass
 class SemiSyncSteps:
@@ -37,6 +39,11 @@ class SemiSyncSteps:
             raise InputError("semisync-steps needs compute_s > 0 of every client; add the column to the file")
         period_s = self.period_factor * compute_s.max(initial=0.0)
         steps = period_s / compute_s * view.local_steps[starts] * (1 + TOLERANCE)
+        if np.any(steps > MAX_STEPS):
+            raise InputError(
+                f"semisync-steps would give client {starts[np.argmax(steps)]} {steps.max():.3g} steps a round, over "
+                f"{MAX_STEPS}: the slowest client is too slow for it; leave it out or take a smaller period_factor"
+            )
         return RoundPlan(starts, AllOf(starts), local_steps=np.maximum(1, steps.astype(np.int64)))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:

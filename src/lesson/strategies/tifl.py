@@ -8,10 +8,11 @@ rounds A_t, the mean accuracy of the model on the held-out data of tier t's clie
 drawn last is not above what it was an interval before, the n tiers with credits are ranked by A_t, the lowest first
 (ties: the fastest), and rank i = 0 … n − 1 gets the probability (n − i) / D, D = n·(n + 1) / 2.
 
-Departures: the numerator and D are those of FLGo's TiFL, with which every tier with credits keeps a chance. Credits are
-the same for all tiers and unlimited by default, as a strategy does not know how many rounds a time budget holds. Tiers
-are made once, from the server's estimates, without profiling rounds. A_t is a mean over clients that hold data out.
-Without a learner there is no accuracy: tiers stay equally likely while their credits last.
+Departures: the numerator and D are those of FLGo's TiFL, with which every tier with credits keeps a chance. Credits
+are the same for all tiers and unlimited by default, as a strategy does not know how many rounds a time budget holds.
+Tiers are made once, from the server's estimates, without profiling rounds. A_t is a mean over clients that hold data
+out. A tier in which nobody holds data out counts as fully accurate. Without a learner there is no accuracy: tiers stay
+equally likely while their credits last.
 """
 
 from dataclasses import dataclass, field
