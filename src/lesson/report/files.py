@@ -52,7 +52,10 @@ _IN_FILES: Any = {
     "svg.hashsalt": "lesson",
 }
 FORMATS = (".png", ".pdf", ".svg")
-_UNDATED = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+_UNDATED = {
+    ".pdf": {"CreationDate": None},
+    ".svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+}
 """The same figure is the same bytes on any day."""
 
 _Arguments = ParamSpec("_Arguments")
