@@ -1,8 +1,11 @@
-"""Small fleets with round numbers."""
+"""Small fleets with round numbers, and what a simulation takes."""
+
+import tracemalloc
 
 import numpy as np
 
 from lesson.fleet import Fleet
+from lesson.simulate import Simulation
 
 
 def make_fleet(
@@ -34,3 +37,14 @@ def make_fleet(
         local_steps=np.full(len(latencies), local_steps),
         model_bits=100e3,
     )
+
+
+def peak_bytes(simulation: Simulation) -> int:
+    """The most that five rounds allocate at once, after a first one."""
+    simulation.step()
+    tracemalloc.start()
+    for _ in range(5):
+        simulation.step()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak

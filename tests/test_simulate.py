@@ -1,6 +1,5 @@
 """The clock: what closes a round, what it costs, and strategies that break the rules."""
 
-import tracemalloc
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
-from lesson.simulate import _found
+from lesson.arrays import found
 from lesson.strategies.base import (
     AllOf,
     AnyOf,
@@ -28,7 +27,7 @@ from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
-from support import make_fleet
+from support import make_fleet, peak_bytes
 
 NOTHING = np.empty(0, dtype=np.int64)
 
@@ -391,17 +390,11 @@ def test_work_follows_who_takes_part() -> None:
     """Ten clients are due in every round, whatever the fleet's size: no array as long as the fleet is made."""
     fleet: Fleet = make_fleet([1.0] * 10 + [1e9] * 50_000)
     simulation = Simulation(Lesson(1.0), fleet)
-    simulation.step()
-    tracemalloc.start()
-    for _ in range(5):
-        simulation.step()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 50_000, "more than a byte per client"
+    assert peak_bytes(simulation) < 50_000, "more than a byte per client"
 
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True), st.sampled_from([1, 1000]))
 def test_ids_are_found_whether_they_lie_close_or_not(ids: list[int], wanted: list[int], apart: int) -> None:
-    there, places = _found(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
+    there, places = found(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
     assert there.tolist() == [one in wanted for one in ids]
     assert [wanted[place] for place in places] == [one for one in ids if one in wanted]

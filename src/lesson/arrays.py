@@ -25,6 +25,23 @@ def distinct(parts: list[IntArray]) -> IntArray:
     return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if len(numbers) else numbers
 
 
+def found(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
+    """Which ids are among those wanted, and the places of these there. By a table where ids lie close together."""
+    if not len(wanted) or not len(ids):
+        return np.zeros(len(ids), dtype=np.bool_), NO_CLIENTS
+    low, high = int(ids.min()), int(ids.max())
+    if high - low < 8 * len(ids):
+        table = np.full(high - low + 1, len(wanted))
+        near = (wanted >= low) & (wanted <= high)
+        table[wanted[near] - low] = np.flatnonzero(near)
+        places = np.minimum(table[ids - low], len(wanted) - 1)
+    else:
+        order = np.argsort(wanted)
+        places = order[np.minimum(np.searchsorted(wanted[order], ids), len(wanted) - 1)]
+    there = wanted[places] == ids
+    return there, places[there]
+
+
 def with_prefix(arrays: dict[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
     """The arrays whose name begins so, by the rest of their name."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

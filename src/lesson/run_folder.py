@@ -79,7 +79,7 @@ class RunFolder:
             left.unlink()
         if not self.config.exists():
             sections = settings.to_sections() | {"versions": _versions(settings.run.device)}
-            self._write(self.config, to_toml(sections).encode())
+            write_whole(self.config, to_toml(sections).encode())
 
     def finished(self) -> dict[str, Any] | None:
         """The summary of a run that has ended."""
@@ -127,7 +127,7 @@ class RunFolder:
             values["metrics_bytes"] = os.fstat(file.fileno()).st_size
         tensors = {f"simulation.{name}": np.ascontiguousarray(array) for name, array in arrays.items()}
         tensors |= learner.state()
-        self._write(self.checkpoint, safetensors.numpy.save(tensors, {"state": json.dumps(values, allow_nan=False)}))
+        write_whole(self.checkpoint, safetensors.numpy.save(tensors, {"state": json.dumps(values, allow_nan=False)}))
 
     def load(self, simulation: Simulation, learner: Learner) -> None:
         """Go on from the checkpoint, or from the beginning if there is none yet."""
@@ -149,22 +149,23 @@ class RunFolder:
 
     def finish(self, simulation: Simulation, learner: Learner, summary: dict[str, Any]) -> None:
         """Keep the model and the summary; the checkpoint is not needed any more."""
-        self._write(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
-        self._write(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
+        write_whole(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
+        write_whole(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
         self.checkpoint.unlink(missing_ok=True)
 
-    def _write(self, path: Path, content: bytes) -> None:
-        """Put a file into place whole."""
-        aside = path.with_name(f".{path.name}.aside")
-        try:
-            with aside.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            raise InputError(f"{path} cannot be written: {error.strerror}") from None
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put a file into place; it appears whole or not at all."""
+    aside = path.with_name(f".{path.name}.aside")
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _versions(device: str) -> dict[str, str]:

@@ -12,7 +12,17 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, all_distinct, distinct, read_only, with_prefix
+from lesson.arrays import (
+    NO_CLIENTS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    all_distinct,
+    distinct,
+    found,
+    read_only,
+    with_prefix,
+)
 from lesson.errors import InputError
 from lesson.fleet import Fleet
 from lesson.flight import InFlight
@@ -210,8 +220,8 @@ class Simulation:
     def _merge(self, merge: Merge) -> Updates:
         """Take merged and dropped updates from the server; a new version if the model moves."""
         here, weights, slots = self._at_server, merge.weights, merge.slots
-        merged, places = _found(here.id, merge.updates)
-        leaving = merged | _found(here.id, merge.drops)[0] if len(merge.drops) else merged
+        merged, places = found(here.id, merge.updates)
+        leaving = merged | found(here.id, merge.drops)[0] if len(merge.drops) else merged
         there = np.count_nonzero(leaving) == len(merge.updates) + len(merge.drops)
         self._check(there, "merges or drops updates twice or that are not there")
         self._check(len(weights) == len(merge.updates), "gives other than one weight per update")
@@ -300,23 +310,6 @@ def simulate(
         record = simulation.step(until_s)
         if record is not None:
             yield record
-
-
-def _found(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
-    """Which ids are among those wanted, and the places of these there. By a table where ids lie close together."""
-    if not len(wanted) or not len(ids):
-        return np.zeros(len(ids), dtype=np.bool_), NO_CLIENTS
-    low, high = int(ids.min()), int(ids.max())
-    if high - low < 8 * len(ids):
-        table = np.full(high - low + 1, len(wanted))
-        near = (wanted >= low) & (wanted <= high)
-        table[wanted[near] - low] = np.flatnonzero(near)
-        places = np.minimum(table[ids - low], len(wanted) - 1)
-    else:
-        order = np.argsort(wanted)
-        places = order[np.minimum(np.searchsorted(wanted[order], ids), len(wanted) - 1)]
-    there = wanted[places] == ids
-    return there, places[there]
 
 
 def _known(joules: float) -> float | None:

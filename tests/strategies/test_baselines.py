@@ -3,7 +3,6 @@
 Client 0 takes 5 s, 1 takes 16 s, 2 takes 30 s, 3 takes 38 s, half of it for computing.
 """
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from lesson import FedAvg, Fleet, InputError, Simulation, simulate
 from lesson.arrays import FloatArray
 from lesson.strategies import FedAsync, FedAT, FedBuff, Safa, SemiSyncSteps, Strategy
 from lesson.strategies.base import Merge, ServerView, Updates
-from support import make_fleet
+from support import make_fleet, peak_bytes
 
 Trace = list[tuple[float, list[int], list[int], list[int]]]
 
@@ -144,13 +143,7 @@ def test_fedbuff_keeps_its_concurrency() -> None:
 
 def test_the_work_of_fedbuff_follows_who_takes_part() -> None:
     simulation = Simulation(FedBuff(buffer_size=3, concurrency=4), make_fleet([1.0 + who for who in range(50_000)]))
-    simulation.step()
-    tracemalloc.start()
-    for _ in range(5):
-        simulation.step()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 50_000
+    assert peak_bytes(simulation) < 50_000
 
 
 def test_fedat() -> None:

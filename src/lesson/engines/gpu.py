@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
-SYSTEM_PIPE = Path("/tmp/nvidia-mps/control")
+SYSTEM_PIPE = Path("/tmp/nvidia-mps/control")  # where the service listens unless PIPE says otherwise
 START_S, END_S = 5.0, 10.0
 # The service, until nobody holds the other end of its input any more: not even a kill leaves it behind.
 _KEEP = '"$0" -f & read end; echo quit | "$0"; wait'

@@ -44,8 +44,10 @@ def reached(run: Result, target: float, column: str, rounds: int | None = None) 
 def common_target(results: Results, series: Iterable[str], rounds: int | None = None) -> float:
     """The highest target that every run of these series reaches; 0 if none is."""
     runs = [run for name in series for run in results[name]]
-    met = [target for target in TARGETS if all(reached(run, target, "time_s", rounds) < np.inf for run in runs)]
-    return max(met, default=0.0)
+    for target in reversed(TARGETS):
+        if all(reached(run, target, "time_s", rounds) < np.inf for run in runs):
+            return target
+    return 0.0
 
 
 def times_longer(

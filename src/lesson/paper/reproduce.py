@@ -12,9 +12,9 @@ from lesson.engines.trial import Line
 from lesson.errors import DivergedError, InputError, RunStoppedError
 from lesson.learn.data import load_dataset
 from lesson.paper.items import Item, wanted_runs
-from lesson.paper.results import Result, Results, write_whole
+from lesson.paper.results import Result, Results
 from lesson.paper.scale import Scale
-from lesson.run_folder import RunFolder
+from lesson.run_folder import RunFolder, write_whole
 from lesson.settings import Settings
 from lesson.study import Report, check_for_many, unfinished
 from lesson.sweep import run_by_seed
@@ -34,7 +34,7 @@ def claim_folder(out: Path, scale: Scale) -> None:
         kind = "a quick look" if there["quick"] else "the full set"
         raise InputError(f"{out} holds {kind} from {there['seeds']} seeds; name another folder with --out")
     RunFolder(out).make()
-    write_whole(path, json.dumps(wanted) + "\n")
+    write_whole(path, (json.dumps(wanted) + "\n").encode())
 
 
 def missing_runs(items: Sequence[Item], out: Path, scale: Scale) -> dict[str, Settings]:
@@ -82,7 +82,7 @@ def run_missing(
         if made := len(ended & left.keys()):
             wall_s = round(time.perf_counter() - begin, 1)
             notes.append({"command": command, "commit": commit, "runs": made, "wall_s": wall_s})
-            write_whole(out / PROVENANCE, json.dumps(notes, indent=2) + "\n")
+            write_whole(out / PROVENANCE, (json.dumps(notes, indent=2) + "\n").encode())
     if errors:
         name, line = next(iter(errors.items()))
         failed = f"{len(errors)} of {len(missing)} runs failed, the next call tries them again"

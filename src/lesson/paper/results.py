@@ -5,7 +5,6 @@ Figures and claims are made from these lines alone, so that whoever has them can
 
 import json
 import math
-import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import pandas as pd
 from lesson.errors import InputError
 from lesson.fleet import draw_fleet
 from lesson.paper.items import run_name, series_name
-from lesson.run_folder import RunFolder
+from lesson.run_folder import RunFolder, write_whole
 from lesson.settings import Settings, load_settings, make_settings
 from lesson.strategies import fleet_for
 from lesson.summary import read_metrics
@@ -123,17 +122,7 @@ class Results(Mapping[str, tuple[Result, ...]]):
     def save(self, folder: Path) -> None:
         """Write the file whole."""
         lines = [self.runs[name].to_json() for name in sorted(self.runs)]
-        write_whole(folder / FILE, "".join(f"{line}\n" for line in lines))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file; it appears whole or not at all."""
-    aside = path.with_name(f".{path.name}.aside")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        os.replace(aside, path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+        write_whole(folder / FILE, "".join(f"{line}\n" for line in lines).encode())
 
 
 def _curve(metrics: pd.DataFrame) -> pd.DataFrame:

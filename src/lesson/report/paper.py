@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lesson.paper.items import NAMES, Item, load_item
-from lesson.paper.results import Results, write_whole
+from lesson.paper.results import Results
 from lesson.paper.scale import Scale
 from lesson.paper.verdicts import Finding
 from lesson.report import paper_fleets
@@ -23,6 +23,7 @@ from lesson.report.paper_tables import (
     what_if_table,
 )
 from lesson.report.shares_figure import draw_label_shares
+from lesson.run_folder import write_whole
 
 _FIGURES: dict[str, Callable[[Item, Results, Scale], Figure]] = {
     "accuracy": draw_accuracy,
@@ -56,7 +57,7 @@ def write_item(item: Item, results: Results, scale: Scale, out: Path) -> list[Pa
             out / f"{item.name}.csv": table.to_csv(index=False),
         }
         for path, text in texts.items():
-            write_whole(path, text)
+            write_whole(path, text.encode())
         paths = list(texts)
     else:
         figure = _FIGURES[item.draw](item, results, scale)
@@ -65,7 +66,7 @@ def write_item(item: Item, results: Results, scale: Scale, out: Path) -> list[Pa
         paths = [out / f"{item.name}{suffix}" for suffix in FORMATS]
         for path in paths:
             save_figure(figure, path)
-    write_whole(out / item.path.name, scale.header(item.name) + item.path.read_text(encoding="utf-8"))
+    write_whole(out / item.path.name, scale.header(item.name).encode() + item.path.read_bytes())
     return paths
 
 
@@ -73,8 +74,8 @@ def write_claims(findings: Sequence[Finding], out: Path) -> list[Path]:
     """Write claims.json and claims.md."""
     paths = [out / "claims.json", out / "claims.md"]
     values = [finding.to_dict() for finding in findings]
-    write_whole(paths[0], json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
-    write_whole(paths[1], markdown(claims_frame(findings)))
+    write_whole(paths[0], (json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
+    write_whole(paths[1], markdown(claims_frame(findings)).encode())
     return paths
 
 
@@ -127,7 +128,7 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
             lines += [f"![{item.title}]({item.name}.png)", "", f"Also as {others}.", ""]
         command = f"lesson reproduce {item.name}" + (" --quick" if scale.quick else "") + scale.flag
         lines += [f"Settings: [{item.path.name}]({item.path.name}). Command: `{command}`.", ""]
-    write_whole(out / "README.md", "\n".join(lines))
+    write_whole(out / "README.md", "\n".join(lines).encode())
     return out / "README.md"
 
 

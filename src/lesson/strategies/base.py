@@ -7,7 +7,7 @@ from 0; a version is made by every round that merges something. Staleness counts
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
@@ -192,6 +192,19 @@ class Strategy(Protocol):
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned."""
         ...
+
+
+class Stateless:
+    """The part of a strategy that looks at no signals and keeps nothing from one round to the next."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def state(self) -> dict[str, Any]:
+        """Nothing has to survive a restart."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """There is nothing to go on from."""
 
 
 def average(view: ServerView, updates: Updates, drops: IntArray = NO_CLIENTS) -> Merge:

@@ -10,13 +10,13 @@ The paper's local penalty ρ/2·‖x − x_t‖² belongs to the local objective
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError
-from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
 from lesson.strategies.checks import check_connected, check_number
 
 Staleness = Literal["constant", "polynomial", "hinge"]
@@ -24,7 +24,7 @@ _USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}
 
 
 @dataclass
-class FedAsync:
+class FedAsync(Stateless):
     """Every arrival is mixed into the model at once, less if it is stale."""
 
     mixing: float = 0.6
@@ -32,7 +32,6 @@ class FedAsync:
     a: float | None = None
     """None: 0.5 for the polynomial, 10 for the hinge."""
     b: float = 4.0
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         check_number("mixing", self.mixing, most=1)
@@ -51,12 +50,6 @@ class FedAsync:
         mixing = self.mixing * self._kept(view.version - arrived.base_version)
         later = np.append(np.cumprod((1 - mixing)[:0:-1])[::-1], 1.0)  # what the later ones leave of each
         return Merge(arrived.id, mixing * later)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
 
     def _kept(self, staleness: IntArray) -> FloatArray:
         """What is left of α at a staleness: s(d), (num_updates,)."""

@@ -6,20 +6,18 @@ stale, and a round lasts as long as its slowest client takes.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Stateless, Updates, average
 from lesson.strategies.checks import check_number, draw_share
 
 
 @dataclass
-class FedAvg:
+class FedAvg(Stateless):
     """Wait for everybody, or for those drawn."""
 
     fraction: float = 1.0
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         check_number("fraction", self.fraction, most=1)
@@ -30,9 +28,3 @@ class FedAvg:
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, arrived)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass

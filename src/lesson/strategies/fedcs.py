@@ -8,21 +8,19 @@ Nishio and Yonetani's own FedCS (2019) schedules uploads on a shared channel and
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
 from lesson.errors import InputError
-from lesson.strategies.base import Deadline, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.base import Deadline, Merge, RoundPlan, ServerView, Stateless, Updates, average
 from lesson.tiers import assign_tiers, check_deadline
 
 
 @dataclass
-class FedCS:
+class FedCS(Stateless):
     """Only clients faster than the deadline."""
 
     deadline_s: float
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         if math.isinf(check_deadline(self.deadline_s)):
@@ -41,9 +39,3 @@ class FedCS:
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         in_time = arrived.started_round == view.round
         return average(view, arrived[in_time], drops=arrived.id[~in_time])
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass

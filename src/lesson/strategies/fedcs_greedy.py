@@ -14,24 +14,23 @@ in the problem they state, where Algorithm 3 has <. C·n is rounded, not rounded
 import heapq
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError
-from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Stateless, Updates, average
 from lesson.strategies.checks import check_connected, check_number, draw_share
 from lesson.tiers import TOLERANCE
 
 
 @dataclass
-class FedCSGreedy:
+class FedCSGreedy(Stateless):
     """As many clients as upload in turn within the deadline, picked greedily."""
 
     deadline_s: float
     fraction: float = 1.0
-    needs: ClassVar[frozenset[str]] = frozenset()
     has_tiers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -61,12 +60,6 @@ class FedCSGreedy:
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, arrived)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
 
 
 def schedule(compute_s: FloatArray, upload_s: FloatArray, deadline_s: float) -> IntArray:

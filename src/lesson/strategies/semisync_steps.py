@@ -9,12 +9,11 @@ The paper's period is λ times the slowest learner's epoch; here it is λ times 
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
 from lesson.errors import InputError
-from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Stateless, Updates, average
 from lesson.strategies.checks import check_connected, check_number
 from lesson.tiers import TOLERANCE
 
@@ -22,11 +21,10 @@ MAX_STEPS = 10_000_000
 
 
 @dataclass
-class SemiSyncSteps:
+class SemiSyncSteps(Stateless):
     """Everybody trains as many steps as fit the period."""
 
     period_factor: float = 2.0
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         check_number("period_factor", self.period_factor)
@@ -48,9 +46,3 @@ class SemiSyncSteps:
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, arrived)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lesson.arrays import FloatArray
-from lesson.paper.items import NAMES, load_item, wanted_runs
+from lesson.paper.items import NAMES, load_item
 from lesson.paper.measures import common_target, last_accuracy, times_longer
 from lesson.paper.results import Results
 from lesson.paper.scale import Scale
@@ -46,7 +46,7 @@ def claim(id: str, statement: str, paper: str, *items: str) -> Callable[[Measure
 
 def check_claims(results: Results, items: Sequence[str], scale: Scale) -> list[Finding]:
     """What comes of those claims about these items whose runs are all there, in the order of the paper."""
-    whole = {name for name in items if wanted_runs([load_item(name)], scale).keys() <= results.runs.keys()}
+    whole = {name for name in items if load_item(name).settings(scale).keys() <= results.runs.keys()}
     there = [claim for claim in CLAIMS if set(claim.items) <= whole]
     there.sort(key=lambda claim: NAMES.index(claim.items[0]))
     same_seeds = results.of_seeds(scale.seeds)
