@@ -243,6 +243,7 @@ def test_unknown_energy_stays_unknown() -> None:
         (Scripted(Deadline(1), plan=RoundPlan(ids(-1), Deadline(1))), "starts clients that are not idle"),
         (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), lr_scale=np.ones(2))), "one lr_scale per start"),
         (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(-1))), "one number of steps >= 1"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), batches=ids(0))), "one number of batches >= 1"),
         (Scripted(Deadline(1), plan=RoundPlan(NOTHING, Deadline(1), drops=ids(0))), "drops clients that do not work"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(7), np.ones(1))), "updates twice or that are not there"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 0), np.ones(2))), "updates twice or that are not there"),
@@ -332,7 +333,8 @@ def test_updates_carry_how_they_were_trained() -> None:
         updates.append(arrived)
         return Merge(arrived.id, np.zeros(len(arrived)))
 
-    plan = RoundPlan(ids(1, 0), AllOf(ids(0, 1)), lr_scale=np.array([2.0, 3.0]), local_steps=ids(4, 5))
+    parts = {"lr_scale": np.array([2.0, 3.0]), "local_steps": ids(4, 5), "batches": ids(6, 7)}
+    plan = RoundPlan(ids(1, 0), AllOf(ids(0, 1)), **parts)  # type: ignore[arg-type]
     simulation = Simulation(Scripted(Deadline(0), keep, plan), make_fleet([1.0, 30.0]))
     simulation.step()
     simulation.step()
@@ -340,6 +342,7 @@ def test_updates_carry_how_they_were_trained() -> None:
     assert [update.index.tolist() for update in updates] == [[0, 0], [1, 1]]
     assert updates[0].lr_scale.tolist() == [3.0, 2.0]
     assert updates[0].local_steps.tolist() == [5, 4]
+    assert updates[0].batches.tolist() == [7, 6]
 
 
 def test_ties_keep_the_order_of_starts() -> None:

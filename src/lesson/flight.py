@@ -23,6 +23,7 @@ _ARRAYS = (
     "_num_starts",
     "_lr_scale",
     "_local_steps",
+    "_batches",
     "_arrives_s",
 )
 
@@ -49,6 +50,7 @@ class InFlight:
         self._num_starts: IntArray = np.zeros(num_clients, dtype=np.int64)
         self._lr_scale: FloatArray = np.ones(num_clients)
         self._local_steps: IntArray = np.zeros(num_clients, dtype=np.int64)
+        self._batches: IntArray = np.ones(num_clients, dtype=np.int64)
         self._arrives_s: FloatArray = np.full(num_clients, -np.inf)
         self._groups: list[_Group] = []
         self._next_id = 0
@@ -72,6 +74,7 @@ class InFlight:
         expected_s: FloatArray,
         lr_scale: FloatArray | float,
         local_steps: IntArray,
+        batches: IntArray | int,
     ) -> None:
         """Put idle clients to work from a model version; each lands `takes_s` from now."""
         ids = np.arange(self._next_id, self._next_id + len(clients))
@@ -83,6 +86,7 @@ class InFlight:
         self._num_starts[clients] += 1
         self._lr_scale[clients] = lr_scale
         self._local_steps[clients] = local_steps
+        self._batches[clients] = batches
         self._arrives_s[clients] = arrives_s = now_s + takes_s
         self._next_id += len(clients)
         self._count += len(clients)
@@ -114,6 +118,7 @@ class InFlight:
             index=self._num_starts[clients] - 1,
             lr_scale=self._lr_scale[clients],
             local_steps=self._local_steps[clients],
+            batches=self._batches[clients],
         )
         self._id[clients] = _IDLE
         self._arrives_s[clients] = -np.inf

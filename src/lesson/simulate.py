@@ -145,10 +145,13 @@ class Simulation:
         self._check(np.size(plan.lr_scale) in (1, len(starts)), "gives other than one lr_scale per start")
         steps = fleet.local_steps[starts] if plan.local_steps is None else plan.local_steps
         self._check(len(steps) == len(starts) and np.all(steps >= 1), "gives other than one number of steps >= 1")
-        self._work[starts] = steps / fleet.local_steps[starts]
+        batches = 1 if plan.batches is None else plan.batches
+        fits = np.size(batches) in (1, len(starts)) and np.all(np.greater_equal(batches, 1))
+        self._check(fits, "gives other than one number of batches >= 1")
+        self._work[starts] = steps * batches / fleet.local_steps[starts]
         self._in_turn[starts] = in_turn = plan.uploads == "in-turn"
         takes_s = fleet.latency_s[starts]
-        if plan.local_steps is not None or in_turn:
+        if plan.local_steps is not None or plan.batches is not None or in_turn:
             takes_s = self._parts_s(starts, in_turn)
         self._flight.launch(
             starts,
@@ -159,6 +162,7 @@ class Simulation:
             expected_s=takes_s,
             lr_scale=plan.lr_scale,
             local_steps=steps,
+            batches=batches,
         )
         self._idle[starts] = False
         self._users[self.version] = self._users.get(self.version, 0) + len(starts)
@@ -272,6 +276,8 @@ class Simulation:
         """Go on from what `state` returned, to the bit."""
         for name in _VALUES:
             setattr(self, name, values[name])
+        once = np.ones(len(arrays["server.id"]), dtype=np.int64)
+        arrays = {"flight._batches": np.ones_like(self._waiting), "server.batches": once} | arrays  # an older one's
         self._users = {int(version): int(count) for version, count in values["users"]}
         self.strategy.restore(values["strategy"])
         self._flight.restore(with_prefix(arrays, "flight."))

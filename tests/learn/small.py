@@ -59,6 +59,11 @@ def cohort(trainer: Trainer, base: Tensor, work: Work) -> Tensor:
 
 
 def make_learner(
-    task: Task, learning_rate: float = 0.1, lr_cap: float = 1.0, trainer: Any = "auto", server: Any = None
+    task: Task,
+    learning_rate: float = 0.1,
+    lr_cap: float = 1.0,
+    trainer: Any = "auto",
+    server: Any = None,
+    watched: frozenset[str] = frozenset(),
 ) -> Learner:
-    return Learner(task, learning_rate, lr_cap, CpuBackend(task), trainer, ServerSettings(**server or {}))
+    return Learner(task, learning_rate, lr_cap, CpuBackend(task), trainer, ServerSettings(**server or {}), watched)

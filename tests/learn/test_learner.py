@@ -1,6 +1,7 @@
 """Merges as they should come out, versions that are kept and freed, and runs that must not go on."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,12 @@ def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
         index=whole,
         lr_scale=np.array(scale, dtype=float),
         local_steps=whole + 1,
+        batches=whole + 1,
     )
 
 
 def trained(learner: Learner, client: int, base: int, lr: float) -> torch.Tensor:
-    work = Work(np.array([client]), np.array([0]), np.array([lr]), np.array([1]), np.array([1.0]))
+    work = Work(np.array([client]), np.array([0]), np.array([lr]), np.array([1]), np.array([1.0]), np.array([0]))
     return cohort(ReferenceTrainer(learner.task), learner.versions[base], work)
 
 
@@ -77,8 +79,8 @@ def test_without_a_server_optimiser_a_merge_keeps_its_bits(of: Any) -> None:
     new = plain.versions[1] * (1 - (weights.sum() if of == "models" else 0.0))
     for base, client, scale, weight in ((0, [0], [0.2], [0.3]), (1, [2, 3], [0.1, 0.1], [0.4, 0.2])):
         once = np.ones(len(client), dtype=np.int64)
-        work = Work(np.array(client), 0 * once, np.array(scale), once, np.array(weight))
-        new += cohort(plain._trainer(once), plain.versions[base], work)
+        work = Work(np.array(client), 0 * once, np.array(scale), once, np.array(weight), 0 * once)
+        new += cohort(plain._trainer(updates(client, [base] * len(client), scale)), plain.versions[base], work)
         if of == "updates":
             new -= float(work.weight.sum()) * plain.versions[base]
     assert torch.equal(plain.versions[2], new)
@@ -208,12 +210,64 @@ def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
     made.close()
 
 
+def taking(local_steps: list[int], batches: int = 1) -> Updates:
+    made = updates([0] * len(local_steps), [0] * len(local_steps), [1.0] * len(local_steps))
+    return replace(made, local_steps=np.array(local_steps), batches=batches * made.batches)
+
+
+def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one() -> None:
+    """Client 0 takes three minibatches, client 2 one: the model goes to half the mean of three models and half another.
+    The first three minibatches of client 0 are those that three steps would take."""
+    made = make_learner(tiny_task(4), trainer="reference")
+    task, base = made.task, made.versions[0]
+    one, steps = np.array([1]), np.array([3])
+    drawn = task.minibatches(Work(0 * one, 0 * one, 0.1 * one, steps, one, 0 * one), 3)[:, 0]
+    models = []
+    for number in range(3):
+        work = Work(0 * one, 0 * one, 0.1 * one, one, 1.0 * one, number * one)
+        assert torch.equal(task.minibatches(work, 1)[0, 0], drawn[number])
+        models.append(cohort(ReferenceTrainer(task), base, work))
+    assert not torch.equal(models[0], models[1])
+    merge = Merge(np.arange(2), np.array([0.5, 0.5]))
+    merged = replace(updates([0, 2], [0, 0], [1.0, 1.0]), batches=np.array([3, 1]))
+    made.merge(merged, merge.weights, merge, version=0, round=1)
+    expected = 0.5 * torch.stack(models).mean(0) + 0.5 * trained(made, 2, 0, 0.1)
+    assert torch.allclose(made.versions[1], expected, atol=1e-6)
+    made.close()
+
+
+@pytest.mark.parametrize(("epochs", "local_steps"), [(0, 2), (1, 1)])
+def test_several_minibatches_make_one_step_only_where_work_is_one_step(epochs: int, local_steps: int) -> None:
+    made = make_learner(tiny_task(3, local_epochs=epochs))
+    with pytest.raises(InputError, match="local_steps must be 1 and local_epochs 0 for steps of several minibatches"):
+        made._trainer(taking([local_steps], batches=2))
+    made.close()
+
+
+def test_confirmation_by_hand() -> None:
+    """The model has gone d since client 0 started and no way since client 2 did, which therefore says nothing. Client 0
+    counts for 0.25: a·v·d and a·d·d are added up over two merges, and kept over a restart."""
+    made = make_learner(tiny_task(4), trainer="reference", watched=frozenset({"confirmation"}))
+    made.versions[1] = made.versions[0] + 0.01
+    moved, way = trained(made, 0, 0, 0.1) - made.versions[0], made.versions[1] - made.versions[0]
+    merge = Merge(np.array([0, 1]), np.array([0.25, 0.5]))
+    made.merge(updates([0, 2], [0, 1], [1.0, 1.0]), merge.weights, merge, version=1, round=1)
+    once = [0.25 * float(moved @ way), 0.25 * float(way @ way)]
+    assert made.signals(frozenset({"confirmation"}), 2)["confirmation"] == pytest.approx(once, rel=1e-4)
+    kept = make_learner(tiny_task(4), trainer="reference", watched=frozenset({"confirmation"}))
+    kept.restore(made.state())
+    kept.merge(updates([0, 2], [0, 1], [1.0, 1.0]), merge.weights, merge, version=1, round=1)
+    twice = kept.signals(frozenset({"confirmation"}), 2)["confirmation"]
+    assert twice == pytest.approx([2 * part for part in once], rel=1e-4)
+    assert "confirmation" not in make_learner(tiny_task(4)).signals(frozenset({"confirmation"}), 0)
+
+
 def test_the_right_trainer_is_chosen() -> None:
     chosen = make_learner(tiny_task(3))
-    assert type(chosen._trainer(np.array([1, 1]))).__name__ == "FusedTrainer"
-    assert type(chosen._trainer(np.array([1, 2]))).__name__ == "BatchedTrainer"
+    assert type(chosen._trainer(taking([1, 1]))).__name__ == "FusedTrainer"
+    assert type(chosen._trainer(taking([1, 2]))).__name__ == "BatchedTrainer"
     chosen.close()
     fused = make_learner(tiny_task(3), trainer="fused")
     with pytest.raises(InputError, match="trainer must be 'batched' or 'reference' for more than one local step"):
-        fused._trainer(np.array([2]))
+        fused._trainer(taking([2]))
     fused.close()

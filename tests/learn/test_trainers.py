@@ -24,7 +24,7 @@ def colours() -> Dataset:
 
 
 def make_work(num: int, steps: int = 1) -> Work:
-    """Unequal weights and several step sizes."""
+    """Unequal weights, several step sizes, first minibatches and later ones."""
     weight = np.arange(1.0, num + 1)
     return Work(
         client=np.arange(num),
@@ -32,6 +32,7 @@ def make_work(num: int, steps: int = 1) -> Work:
         lr=0.1 * (1 + np.arange(num) % 4),
         local_steps=np.full(num, steps),
         weight=0.7 * weight / weight.sum(),
+        first=np.arange(num) % 2,
     )
 
 
@@ -86,7 +87,7 @@ def test_one_step_by_hand() -> None:
     """Eq. (12): ω − λ·∇f on the client's own minibatch, written with torch's own optimiser."""
     task = tiny_task(4)
     base = task.initial_vector()
-    work = Work(np.array([2]), np.array([1]), np.array([0.3]), np.array([1]), np.array([1.0]))
+    work = Work(np.array([2]), np.array([1]), np.array([0.3]), np.array([1]), np.array([1.0]), np.array([0]))
     model = task.factory()
     torch.nn.utils.vector_to_parameters(base.clone(), model.parameters())
     samples = task.minibatches(work, 1)[0, 0]
@@ -101,7 +102,9 @@ def test_one_step_by_hand() -> None:
 def prox_by_hand(task: Task, client: int, lr: float, mu: float, num_steps: int) -> torch.Tensor:
     """FedProx (Li et al. 2020): w ← w − λ·(∇f(w) + μ·(w − w_start)), with plain torch on the client's minibatches."""
     base = task.initial_vector()
-    work = Work(np.array([client]), np.array([0]), np.array([lr]), np.array([num_steps]), np.array([1.0]))
+    work = Work(
+        np.array([client]), np.array([0]), np.array([lr]), np.array([num_steps]), np.array([1.0]), np.array([0])
+    )
     images, vector = torch.from_numpy(tiny_data().train_images).float() / 255, base.clone()
     for samples in task.minibatches(work, num_steps)[:, 0]:
         model = task.factory()
@@ -116,7 +119,7 @@ def test_the_proximal_term_by_hand() -> None:
     """Two steps: the first starts where the term is 0, the second pulls back by λ·μ of what the first has moved."""
     task = tiny_task(4, proximal_mu=0.5)
     base = task.initial_vector()
-    work = Work(np.array([2]), np.array([0]), np.array([0.3]), np.array([2]), np.array([1.0]))
+    work = Work(np.array([2]), np.array([0]), np.array([0.3]), np.array([2]), np.array([1.0]), np.array([0]))
     given = cohort(ReferenceTrainer(task), base, work)
     assert torch.allclose(given, prox_by_hand(task, 2, 0.3, 0.5, 2), atol=1e-6)
     without, first = (prox_by_hand(task, 2, 0.3, 0.0, steps) for steps in (2, 1))
@@ -136,7 +139,7 @@ def test_the_proximal_term_in_numbers() -> None:
     data, holdings = Dataset("one", images, np.array([0]), images, np.array([0])), Partition.of([np.array([0])])
     task = Task(data, holdings, Linear, 1, False, 0, proximal_mu=0.5)
     base = torch.zeros(3 * 36 + 3)
-    work = Work(np.array([0]), np.array([0]), np.array([1.0]), np.array([2]), np.array([1.0]))
+    work = Work(np.array([0]), np.array([0]), np.array([1.0]), np.array([2]), np.array([1.0]), np.array([0]))
     given = cohort(ReferenceTrainer(task), base, work)
     assert given[-3].item() == pytest.approx(0.546347, abs=1e-6)
     assert given[2 * 6 + 3].item() == pytest.approx(0.546347, abs=1e-6)
@@ -166,7 +169,7 @@ def test_without_a_proximal_term_steps_keep_their_bits() -> None:
     """The step as it was before there was one: the parameters move by −λ·∇f and nothing else is added."""
     task = tiny_task(4)
     base, replica = task.initial_vector(), task.replica()
-    work = Work(np.array([2]), np.array([0]), np.array([0.3]), np.array([3]), np.array([1.0]))
+    work = Work(np.array([2]), np.array([0]), np.array([0.3]), np.array([3]), np.array([1.0]), np.array([0]))
     replica.load(base.clone())
     steps = torch.arange(3)
     ids = torch.full((3,), 2), torch.zeros(3, dtype=torch.int64)

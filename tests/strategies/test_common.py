@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sketches import SKETCHES
 
 from lesson import Fleet, Simulation
 from lesson.strategies import STRATEGIES, FedAT, FedBuff, TiFL
@@ -35,7 +34,7 @@ def make(kind: type[Any]) -> Any:
     return kind(**dict.fromkeys(needed, 10.0), **SMALL.get(kind, {}))
 
 
-KINDS = [*STRATEGIES.values(), *SKETCHES]
+KINDS = [*STRATEGIES.values()]
 everyone = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 fleets = st.lists(st.floats(0.1, 100), max_size=9).map(lambda some: make_fleet([*some, 3.0, np.inf, 15.0, 25.0]))
 

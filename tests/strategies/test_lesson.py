@@ -49,6 +49,7 @@ def arrived(expected_s: list[float], started_round: list[int]) -> Updates:
         index=np.zeros(count, dtype=np.int64),
         lr_scale=np.ones(count),
         local_steps=np.ones(count, dtype=np.int64),
+        batches=np.ones(count, dtype=np.int64),
     )
 
 

@@ -34,7 +34,8 @@ def build(
     holding_out = "client_accuracy" in strategy.needs
     task = make_task(scenario, data, scenario.num_clients, seed, model, settings.run.device, holding_out)
     backend = _backend(task, settings, num_threads)
-    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, backend, settings.run.trainer, settings.server)
+    rates = scenario.learning_rate, scenario.lr_cap
+    learner = Learner(task, *rates, backend, settings.run.trainer, settings.server, strategy.needs)
     fleet = draw_fleet(scenario, seed=seed, num_samples=task.holdings.num_samples)
     return Simulation(strategy, fleet_for(settings.strategy.name, fleet, scenario), learner=learner, seed=seed), learner
 

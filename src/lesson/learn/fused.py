@@ -46,7 +46,7 @@ class FusedTrainer:
         return total
 
     def _gradient(self, replica: Replica, work: Work, padded: Tensor) -> Tensor:
-        batch = self.task.batch(replica, self.task.ids(work), padded, torch.zeros(len(work), dtype=torch.int64))
+        batch = self.task.batch(replica, self.task.ids(work), padded, torch.from_numpy(work.first))
         scale = torch.from_numpy(work.weight * work.lr) / batch.counts
         weight = scale.repeat_interleave(batch.counts).to(torch.float32)
         losses = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels, reduction="none")

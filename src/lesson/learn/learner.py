@@ -6,8 +6,9 @@ client still works from it. Slots and the moments of the server's optimiser are 
 
 import json
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +42,15 @@ class Learner:
         backend: Backend,
         trainer: Literal["auto"] | TrainerName = "auto",
         server: ServerSettings | None = None,
+        watched: frozenset[str] = frozenset(),
     ) -> None:
         self.task, self.learning_rate, self.lr_cap, self.trainer = task, learning_rate, lr_cap, trainer
         self.server = server or ServerSettings()
         self.versions: dict[int, Tensor] = {0: task.initial_vector()}
         self._slots = SlotVectors(self.versions[0])
         self._moments: Moments = {}
+        self._confirmation = torch.zeros(2, dtype=torch.float64, device=task.device)
+        self._confirming = "confirmation" in watched
         self._newest_cohort = "before the first merge"
         self._backend = backend
         self._trainers: dict[str, Trainer] = {}
@@ -65,21 +69,24 @@ class Learner:
         """Free a version that nobody works from any more."""
         del self.versions[version]
 
-    def state(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Versions in use by number, slots by name and the optimiser's moments, for `restore`."""
+    def state(self) -> dict[str, npt.NDArray[np.floating]]:
+        """Versions in use by number, slots by name, the optimiser's moments and what was watched, for `restore`."""
         kept = {f"version.{version}": vector for version, vector in self.versions.items()}
         kept |= {f"slot.{json.dumps(name)}": vector for name, vector in self._slots.filled.items()}
         kept |= {f"moment.{name}": vector for name, vector in self._moments.items()}
+        kept |= {"signal.confirmation": self._confirmation} if self._confirming else {}
         vectors = {name: vector.cpu().numpy() for name, vector in kept.items()}
         _check_finite("model", all(np.isfinite(vector).all() for vector in vectors.values()), self._newest_cohort)
         return vectors
 
-    def restore(self, state: dict[str, npt.NDArray[np.float32]]) -> None:
+    def restore(self, state: dict[str, npt.NDArray[np.floating]]) -> None:
         """Go on from what `state` returned."""
-        versions, slots, moments = (self._vectors(state, kind) for kind in ("version.", "slot.", "moment."))
+        kinds = ("version.", "slot.", "moment.", "signal.")
+        versions, slots, moments, signals = (self._vectors(state, kind) for kind in kinds)
         self.versions = {int(version): vector for version, vector in versions.items()}
         self._slots.filled = {json.loads(name): vector for name, vector in slots.items()}
         self._moments = moments
+        self._confirmation = signals.get("confirmation", self._confirmation)
 
     def parameters(self, version: int) -> dict[str, npt.NDArray[np.float32]]:
         """A version's parameters by name, as the model itself has them."""
@@ -101,7 +108,9 @@ class Learner:
 
     def signals(self, names: frozenset[str], version: int) -> Signals:
         """Those of these signals that it can tell of a version, worked out when they are looked at."""
-        held_out, told = self.task.held_out, {}
+        held_out, told = self.task.held_out, dict[str, Callable[[], Any]]()
+        if self._confirming:
+            told["confirmation"] = lambda: tuple(self._confirmation.tolist())
         if held_out is not None:
             told["client_accuracy"] = lambda: self._client_scores(version, held_out).accuracy
         return Signals({name: told[name] for name in names if name in told})
@@ -124,18 +133,25 @@ class Learner:
         kept = 1 - float(weights.sum()) if of == "models" else 1.0
         jobs = self._jobs(updates, weights, merge)
         sums = {"": model * kept} if slots is None else {name: torch.zeros_like(model) for name in slots.names}
-        trainer = self._trainer(updates.local_steps) if jobs else None
+        trainer = self._trainer(updates) if jobs else None
         trained = trainer.cohorts([(self.versions[base], work) for base, _, work in jobs]) if trainer else []
         for (base, slot, work), models in zip(jobs, trained, strict=True):
             sums[slot] += models
             if of == "updates":
                 sums[slot] -= float(work.weight.sum()) * self.versions[base]
+            if self._confirming and base != version:
+                self._confirm(model, self.versions[base], models, float(work.weight.sum()))
             self._newest_cohort = (
-                f"after round {round}, with {len(work)} clients that started from version {base} "
-                f"at step size {work.lr.max():g}; take a smaller learning_rate or lr_cap"
+                f"after round {round}, with {np.count_nonzero(work.first == 0)} clients that started from version "
+                f"{base} at step size {work.lr.max():g}; take a smaller learning_rate or lr_cap"
             )
             self._check_model(sums[slot])
         return sums[""] if slots is None else self._slots.merge(model, sums, slots, of)
+
+    def _confirm(self, model: Tensor, base: Tensor, models: Tensor, weight: float) -> None:
+        """Add how far a cohort goes the way that the model has gone since it started, and how far that is."""
+        way, moved = model - base, models - weight * base
+        self._confirmation += torch.stack([moved @ way, weight * (way @ way)])
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:
         """Whether models or updates are merged: as the strategy says, unless the settings do."""
@@ -154,25 +170,33 @@ class Learner:
         return self.server.stale
 
     def _jobs(self, updates: Updates, weights: FloatArray, merge: Merge) -> list[tuple[int, str, Work]]:
-        """The work of each cohort, divided by slots, with the version it started from and its slot."""
+        """The work of each cohort, divided by slots, with the version it started from and its slot.
+
+        A step of several minibatches is the mean of as many models, each after a step of one of them.
+        """
         names, slot = slot_of_each(updates, merge)
         order = np.lexsort((updates.index, updates.client, slot, updates.base_version))
         lr = np.minimum(self.learning_rate * updates.lr_scale, self.lr_cap)
-        everything = Work(updates.client, updates.index, lr, updates.local_steps, weights)[order]
+        order, first = np.repeat(order, updates.batches[order]), _counts_up(updates.batches[order])
+        shares = weights / updates.batches
+        everything = Work(updates.client, updates.index, lr, updates.local_steps, shares, 0 * updates.batches)[order]
+        everything = replace(everything, first=first)
         bases, slot = updates.base_version[order], slot[order]
         begins = [0, *(np.flatnonzero(np.diff(bases) | np.diff(slot)) + 1).tolist()]
         spans = zip(begins, [*begins[1:], len(bases)], strict=True)
         return [(int(bases[begin]), names[slot[begin]], everything[begin:end]) for begin, end in spans if begin < end]
 
-    def _vectors(self, state: dict[str, npt.NDArray[np.float32]], prefix: str) -> dict[str, Tensor]:
+    def _vectors(self, state: dict[str, npt.NDArray[np.floating]], prefix: str) -> dict[str, Tensor]:
         """The vectors of a state whose name begins so, on the device."""
         return {
             name: torch.tensor(vector, device=self.task.device) for name, vector in with_prefix(state, prefix).items()
         }
 
-    def _trainer(self, local_steps: IntArray) -> Trainer:
+    def _trainer(self, updates: Updates) -> Trainer:
         """One step: fused. More: batched. Unless another was asked for."""
-        one_step = bool(np.all(local_steps == 1))
+        one_step = bool(np.all(updates.local_steps == 1))
+        if (not one_step or self.task.sampler.epochs) and np.any(updates.batches > 1):
+            raise InputError("local_steps must be 1 and local_epochs 0 for steps of several minibatches")
         name: TrainerName = ("fused" if one_step else "batched") if self.trainer == "auto" else self.trainer
         if name == "fused" and not one_step:
             raise InputError("trainer must be 'batched' or 'reference' for more than one local step, got 'fused'")
@@ -205,3 +229,9 @@ class _Checked:
 def _check_finite(what: str, finite: bool, newest_cohort: str) -> None:
     if not finite:
         raise DivergedError(f"the {what} is no longer finite {newest_cohort}")
+
+
+def _counts_up(lengths: IntArray) -> IntArray:
+    """0 … n − 1 for every length n, one after the other."""
+    total: IntArray = np.arange(lengths.sum())
+    return total - np.repeat(np.cumsum(lengths) - lengths, lengths)

@@ -21,29 +21,36 @@ class Sampler:
         self._turns = torch.arange(batch_size, device=device)
 
     def batches(
-        self, clients: Tensor, index: Tensor, num_steps: int, longest: int | None = None, num_passes: int = 1
+        self,
+        clients: Tensor,
+        index: Tensor,
+        num_steps: int,
+        longest: int | None = None,
+        num_passes: int = 1,
+        first: Tensor | None = None,
     ) -> Tensor:
-        """Samples of each client's first minibatches, (num_steps, num_clients, batch_size); short ones end with
+        """Samples of so many of each client's minibatches, (num_steps, num_clients, batch_size); short ones end with
         NO_SAMPLE.
 
         `longest` is the most samples one of these clients has, `num_passes` the most passes one of them makes; what is
-        drawn for steps beyond them means nothing.
+        drawn for steps beyond them means nothing. Independent minibatches are counted from `first` on, passes from 0.
         """
         sizes = self._sizes[clients]
         if self.epochs:
             positions = self._passes(clients, index, num_steps, sizes, longest or self._longest, num_passes)
         else:
-            positions = self._draws(clients, index, num_steps, sizes)
+            positions = self._draws(clients, index, num_steps, sizes, first)
         samples = self._samples_at(clients[None, :, None], positions.clamp(min=0))
         return torch.where(positions == NO_SAMPLE, NO_SAMPLE, samples)
 
-    def _draws(self, clients: Tensor, index: Tensor, num_steps: int, sizes: Tensor) -> Tensor:
+    def _draws(self, clients: Tensor, index: Tensor, num_steps: int, sizes: Tensor, first: Tensor | None) -> Tensor:
         """Floyd's sampling: the t-th draw is uniform below n − b + t + 1, or that bound if it was drawn before.
 
         It was drawn before if an earlier turn drew the same number, or drew a number that had been drawn before and
         took this one, its bound, instead. Following such a chain two, four, eight … turns back settles all at once.
         """
         steps = torch.arange(num_steps, device=clients.device)[:, None]
+        steps = steps if first is None else steps + first
         ids = torch.broadcast_tensors(steps, index, clients, sizes)
         kernels = kernels_for(clients)
         if kernels is not None:

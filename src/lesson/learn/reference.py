@@ -22,7 +22,7 @@ def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tens
     samples = task.minibatches(work, num_steps)[:, 0]
     for steps in torch.arange(num_steps, device=base.device).split(STEPS_AT_ONCE):
         ids = client.expand(len(steps)), index.expand(len(steps))
-        for batch in task.batch(replica, ids, samples[steps], steps).split():
+        for batch in task.batch(replica, ids, samples[steps], steps + int(work.first[0])).split():
             loss = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels)
             replica.descend(loss, float(work.lr[0]), base, task.proximal_mu)
     return replica.vector()

@@ -28,6 +28,8 @@ class Work:
     local_steps: IntArray
     weight: FloatArray
     """What each trained model counts for in the sum that is asked for."""
+    first: IntArray
+    """Which of its update's minibatches the first step takes."""
 
     def __len__(self) -> int:
         return len(self.client)
@@ -84,7 +86,8 @@ class Task:
         """Samples of the first minibatches of some work, (num_steps, num_updates, batch_size); see `Sampler`."""
         sizes = self.holdings.num_samples[work.client]
         num_passes = -(-work.local_steps // -(-sizes // self.batch_size))
-        return self.sampler.batches(*self.ids(work), num_steps, int(sizes.max()), int(num_passes.max()))
+        first = sent(work.first, self.device)
+        return self.sampler.batches(*self.ids(work), num_steps, int(sizes.max()), int(num_passes.max()), first)
 
     def ids(self, work: Work) -> Ids:
         """Client and update index of some work, on the device."""

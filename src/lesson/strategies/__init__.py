@@ -17,6 +17,8 @@ from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.lesson import Lesson
+from lesson.strategies.lesson_adaptive import LessonAdaptive
+from lesson.strategies.lesson_filled import LessonFilled
 from lesson.strategies.lesson_memory import LessonMemory
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
@@ -30,6 +32,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedcs": FedCS,
     "fedcs-greedy": FedCSGreedy,
     "lesson": Lesson,
+    "lesson-adaptive": LessonAdaptive,
+    "lesson-filled": LessonFilled,
     "lesson-memory": LessonMemory,
     "safa": Safa,
     "semisync-steps": SemiSyncSteps,
@@ -97,6 +101,8 @@ __all__ = [
     "FedCS",
     "FedCSGreedy",
     "Lesson",
+    "LessonAdaptive",
+    "LessonFilled",
     "LessonMemory",
     "Safa",
     "SemiSyncSteps",

@@ -49,7 +49,9 @@ class ServerView:
     """What the strategy says it `needs`, where somebody provides it; worked out when it is looked at.
 
     client_accuracy: of the newest model on the tenth of its data that each client then holds out, (num_clients,); NaN
-    for a client that holds none out."""
+    for a client that holds none out.
+    confirmation: Σ a·v·d and Σ a·d·d over all updates merged so far that started from an older version; v is how far
+    the update moves its model, d how far the newest had moved since, a the weight it was merged with."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -68,6 +70,7 @@ class Updates:
     """How many pieces of work its client had started before."""
     lr_scale: FloatArray
     local_steps: IntArray
+    batches: IntArray
     """As the plan that started the work said."""
 
     def __len__(self) -> int:
@@ -129,6 +132,8 @@ class RoundPlan:
     """Factor of the step size, one per start or one for all."""
     local_steps: IntArray | None = None
     """Minibatches, one per start; the compute time follows. None: the usual local work."""
+    batches: IntArray | None = None
+    """Minibatches whose mean gradient makes a step, where local work is one step; the compute time follows. None: 1."""
     uploads: Literal["parallel", "in-turn"] = "parallel"
     """In turn: one channel, used in the order of `starts`, each upload taking `shared_upload_s`."""
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)

@@ -7,7 +7,7 @@ stay; an early reply waits, a late one is taken when it comes or dropped. All du
 
 If everybody starts together in tier 1, the round closes at the last arrival: τ → ∞ is FedAvg in model and in time.
 With `participation`, at most so many clients of a tier (as first estimated), drawn anew each time, start when its slot
-begins (not in the paper): a round's work then does not grow with the fleet.
+begins (not in the paper): a round's work then does not grow with the fleet. Without `scaling` all have the step size δ.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ import numpy as np
 from lesson.arrays import NO_CLIENTS, BoolArray, IntArray
 from lesson.errors import InputError
 from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Updates, average
-from lesson.strategies.checks import check_count
+from lesson.strategies.checks import check_count, check_flag
 from lesson.tiers import TOLERANCE, UNREACHABLE, assign_tiers, check_deadline
 
 
@@ -29,6 +29,7 @@ class Lesson:
     deadline_s: float
     late: Literal["merge", "drop"] = "merge"
     participation: int | None = None
+    scaling: bool = True
     needs: ClassVar[frozenset[str]] = frozenset()
     _grid_s: float = field(default=0.0, init=False)
     _grid_round: int = field(default=1, init=False)
@@ -42,6 +43,7 @@ class Lesson:
             raise InputError(f"late must be 'merge' or 'drop', got {self.late!r}")
         if self.participation is not None:
             check_count("participation", self.participation)
+        check_flag("scaling", self.scaling)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         if view.now_s != self._round_start_s(view.round):
@@ -54,7 +56,7 @@ class Lesson:
         everybody = len(starts) == view.num_connected if self.participation is None else set(self._members) == {1}
         everybody_in_tier_1 = everybody and tiers.max(initial=1) == 1
         closes = AllOf(starts, by_s=end_s) if everybody_in_tier_1 else Deadline(end_s)
-        return RoundPlan(starts, closes, lr_scale=tiers.astype(np.float64))
+        return RoundPlan(starts, closes, lr_scale=tiers.astype(np.float64) if self.scaling else 1.0)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, *self._due(view, arrived))
@@ -64,6 +66,11 @@ class Lesson:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._grid_s, self._grid_round = state["grid_s"], state["grid_round"]
+
+    def _set_deadline(self, view: ServerView, deadline_s: float) -> None:
+        """Change τ from the round that opens on."""
+        self.deadline_s = deadline_s
+        self._grid_s, self._grid_round, self._members = view.now_s, view.round, {}
 
     def _draw(self, view: ServerView, limit: int, rng: np.random.Generator) -> IntArray:
         """Clients of the tiers whose slot begins now, at most so many of each, sorted."""

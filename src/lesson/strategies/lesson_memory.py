@@ -10,14 +10,13 @@ everybody; `scaling` makes it j·δ, Eq. (12), as well.
 A client stays in the tier it was first estimated to be in.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lesson.arrays import IntArray
-from lesson.strategies.base import Merge, RoundPlan, ServerView, Slots, Updates
-from lesson.strategies.checks import check_flag
+from lesson.strategies.base import Merge, ServerView, Slots, Updates
 from lesson.strategies.lesson import Lesson
 from lesson.tiers import UNREACHABLE, assign_tiers
 
@@ -32,14 +31,6 @@ class LessonMemory(Lesson):
     _tier_of: IntArray | None = field(default=None, init=False, repr=False)
     _share: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     """The tier of each client and what each tier counts for, found in the first round that asks."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_flag("scaling", self.scaling)
-
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        plan = super().open_round(view, rng)
-        return plan if self.scaling else replace(plan, lr_scale=1.0)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         due, drops = self._due(view, arrived)

@@ -29,7 +29,8 @@ class CudaBatchedTrainer:
         device, base = task.device, task.initial_vector()
         self._base, self._models = base, base.repeat(BLOCK, 1)
         self._samples = torch.zeros(BLOCK, task.batch_size, dtype=torch.int64, device=device)
-        self._client, self._index, self._num_steps = torch.zeros(3, BLOCK, dtype=torch.int64, device=device)
+        numbers = torch.zeros(4, BLOCK, dtype=torch.int64, device=device)
+        self._client, self._index, self._first, self._num_steps = numbers
         self._lr = torch.zeros(BLOCK, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         self._columns = torch.arange(task.batch_size, device=device)
@@ -57,6 +58,7 @@ class CudaBatchedTrainer:
         self._client[:count], self._index[:count] = self._task.ids(work)
         self._num_steps.zero_()
         self._num_steps[:count] = sent(steps, base.device.type)
+        self._first[:count] = sent(work.first, base.device.type)
         self._lr[:count] = sent(work.lr, base.device.type)
         for step in range(int(steps[0])):
             graph = self._graph(padded_size(int(np.count_nonzero(steps > step))))
@@ -80,7 +82,8 @@ class CudaBatchedTrainer:
         there = (padded != NO_SAMPLE) & going[:, None]
         weight = (there / there.sum(1, keepdim=True).clamp(min=1)).to(torch.float32)
         ids = self._client[:size], self._index[:size]
-        batch = gathered(task, replica, ids, padded, self._step * task.batch_size + self._columns)
+        places = (self._first[:size, None] + self._step) * task.batch_size + self._columns
+        batch = gathered(task, replica, ids, padded, places)
         images, labels, *kept = (part.unflatten(0, shape) for part in batch if part is not None)
         parameters, starts = replica.named_views(self._models[:size]), replica.named_views(self._base[None])
         for name, gradient in vmap(grad(self._loss))(parameters, images, labels, weight, *kept).items():

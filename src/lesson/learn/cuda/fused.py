@@ -83,7 +83,7 @@ class _FusedStep:
     def __init__(self, task: Task, num_clients: int, precision: Precision) -> None:
         self._task, self._replica = task, task.replica()
         self._base = task.initial_vector()
-        self._numbers = torch.zeros(4, num_clients, dtype=torch.int64, device=task.device)
+        self._numbers = torch.zeros(5, num_clients, dtype=torch.int64, device=task.device)
         self._columns = torch.arange(task.batch_size, device=task.device)
         self.graph = Graph(self._sum, precision)
         self._letters = cycle([_Letter(self._numbers.shape) for _ in range(NUM_LETTERS)])
@@ -97,12 +97,13 @@ class _FusedStep:
 
     def _sum(self) -> Tensor:
         task, replica = self._task, self._replica
-        client, index = self._numbers[:2]
-        scale, weights = self._numbers[2:].view(torch.float64)
-        (padded,) = task.sampler.batches(client, index, 1)
+        client, index, first = self._numbers[:3]
+        scale, weights = self._numbers[3:].view(torch.float64)
+        (padded,) = task.sampler.batches(client, index, 1, first=first)
         there = padded != NO_SAMPLE
         weight = torch.where(there, (scale / there.sum(1))[:, None], 0.0).to(torch.float32).flatten()
-        images, labels, kept = gathered(task, replica, (client, index), padded, self._columns)
+        places = first[:, None] * task.batch_size + self._columns
+        images, labels, kept = gathered(task, replica, (client, index), padded, places)
         replica.load(self._base)
         losses = functional.cross_entropy(replica.logits(images, kept).float(), labels, reduction="none")
         moved: Tensor = self._base * weights[0].to(torch.float32) - replica.gradient(losses @ weight)
@@ -118,12 +119,12 @@ class _Letter:
         self._fetched = torch.cuda.Event()
 
     def send(self, work: Work, to: Tensor) -> None:
-        """Write down client, index, step size times weight, and the sum of the weights, and have them fetched."""
+        """Write down client, index, minibatch, step size times weight, the sum of the weights; have them fetched."""
         self._fetched.synchronize()  # of the last time: at once, unless the GPU is far behind
         count = len(work)
         self._whole[:, count:] = 0
-        self._whole[0, :count], self._whole[1, :count] = work.client, work.index
-        np.multiply(work.weight, work.lr, out=self._real[2, :count])
-        self._real[3, 0] = work.weight.sum()
+        self._whole[:3, :count] = work.client, work.index, work.first
+        np.multiply(work.weight, work.lr, out=self._real[3, :count])
+        self._real[4, 0] = work.weight.sum()
         to.copy_(self._numbers, non_blocking=True)
         self._fetched.record()

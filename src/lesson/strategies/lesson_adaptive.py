@@ -1,0 +1,79 @@
+"""LESSON with a deadline that adapts, which L. Yu, X. Sun, R. Albelaihi, C. Yi leave to future work in "Latency Aware
+Semi-synchronous Client Selection and Model Aggregation for Wireless Federated Learning" (see lesson.py).
+
+Short rounds move the model often, but along what few fast clients say; when the others report, they may not agree. The
+server sees how much of it they confirm: for the updates that come from an older version, c = Σ a·v·d / Σ a·d·d, where v
+is the update, d the way the model has gone since the client started, and a what the update counts for. If everybody
+pulls the same way c is near 1; if the model only follows the noise of a few, near 0.
+
+Every LOOK_ROUNDS rounds τ is multiplied by exp(GAIN·(c* − c)), c* = `agreement`: fewer surprises are wished, the rounds
+get longer; everybody agrees, they get shorter. Each look fades what earlier ones saw. τ stays where between a tenth and
+a half of the connected clients are in tier 1, and steps of less than 5 % are not taken. It begins at `deadline_s`.
+
+A new τ takes effect when a round opens: whoever starts is put into its tier by it. Work in flight goes on and is due at
+the first round end by which it was expected. In a run of timing alone nobody confirms anything and τ stays.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lesson.strategies.base import RoundPlan, ServerView
+from lesson.strategies.checks import check_number
+from lesson.strategies.lesson import Lesson
+
+LOOK_ROUNDS = 50
+GAIN, MOST = 0.3, 0.4
+"""How strongly τ answers, and to how large a difference at most."""
+FADE, FADE_MOVED = 0.7, 0.2
+"""What is left of earlier looks at the next, and at the next after τ has changed."""
+SHARES = (0.1, 0.5)
+LEAST_STEP = 0.05
+
+
+@dataclass
+class LessonAdaptive(Lesson):
+    """LESSON whose deadline follows how far slow clients confirm what fast ones did."""
+
+    agreement: float = 0.25
+    needs: ClassVar[frozenset[str]] = frozenset({"confirmation"})
+    _seen: tuple[float, float] = field(default=(0.0, 0.0), init=False, repr=False)
+    """The signal's two sums at the last look."""
+    _recent: tuple[float, float] = field(default=(0.0, 0.0), init=False, repr=False)
+    """What they have grown by lately."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("agreement", self.agreement, most=1)
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        looks = view.round > 1 and view.round % LOOK_ROUNDS == 1 and "confirmation" in view.signals
+        note = self._look(view) if looks else ""
+        return replace(super().open_round(view, rng), note=note)
+
+    def state(self) -> dict[str, Any]:
+        kept = {"deadline_s": self.deadline_s, "seen": list(self._seen), "recent": list(self._recent)}
+        return super().state() | kept
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.deadline_s = state["deadline_s"]
+        self._seen, self._recent = tuple(state["seen"]), tuple(state["recent"])
+
+    def _look(self, view: ServerView) -> str:
+        """Set τ by what was confirmed since the last look; says why."""
+        now = view.signals["confirmation"]
+        agreed, gone = (old + new - seen for old, new, seen in zip(self._recent, now, self._seen, strict=True))
+        self._seen = now
+        if not gone > 0:
+            return f"deadline stays at {self.deadline_s:.4g} s: nobody reported on an older model"
+        confirmed, fade, said = agreed / gone, FADE, "stays at"
+        wished_s = self.deadline_s * math.exp(GAIN * float(np.clip(self.agreement - confirmed, -MOST, MOST)))
+        wished_s = float(np.clip(wished_s, *np.quantile(view.latency_s[np.isfinite(view.latency_s)], SHARES)))
+        if abs(wished_s / self.deadline_s - 1) >= LEAST_STEP:
+            fade, said = FADE_MOVED, f"{self.deadline_s:.4g} s →"
+            self._set_deadline(view, wished_s)
+        self._recent = fade * agreed, fade * gone
+        return f"deadline {said} {self.deadline_s:.4g} s: {confirmed:.2f} confirmed, {self.agreement:g} wished"

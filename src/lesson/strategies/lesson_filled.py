@@ -1,0 +1,55 @@
+"""LESSON for servers with an optimiser, an extension of L. Yu, X. Sun, R. Albelaihi, C. Yi, "Latency Aware
+Semi-synchronous Client Selection and Model Aggregation for Wireless Federated Learning" (see lesson.py) that is not in
+the paper.
+
+Who starts, what closes a round and who is due are LESSON's. But clients do not wait for their slots: one of tier j uses
+all of its j·τ seconds, with a step of as many minibatches as fit beside the upload, max(1, ⌊(j·τ − upload) / compute⌋)
+of them, whose mean gradient makes the step. So nobody's time is lost and updates are less noisy, which is what an
+adaptive optimiser needs most. The step size is δ for everybody. What is due is applied to the newest model as updates,
+weighted by data·j^`power`: with 1 a client counts as much over time as if it came every round, with 0 each of its
+updates counts the same. Take τ so that most clients are in tier 1: an adaptive optimiser suffers from stale updates.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lesson.arrays import IntArray
+from lesson.errors import InputError
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.lesson import Lesson
+from lesson.tiers import TOLERANCE, assign_tiers
+
+
+@dataclass
+class LessonFilled(Lesson):
+    """LESSON whose clients fill their slots with work, for server optimisers."""
+
+    scaling: bool = False
+    power: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.power, bool) or not isinstance(self.power, int | float) or not 0 <= self.power <= 2:
+            raise InputError(f"power must be a number from 0 to 2, got {self.power!r}")
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        if view.round == 1 and np.any(view.local_steps != 1):
+            raise InputError(
+                "lesson-filled makes one step of several minibatches: local_steps must be 1, local_epochs 0"
+            )
+        plan = super().open_round(view, rng)
+        return replace(plan, batches=self._fitting(view, plan.starts))
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        due, drops = self._due(view, arrived)
+        slots = np.maximum(1, np.ceil(due.expected_s / self.deadline_s * (1 - TOLERANCE)))
+        weights = view.client_weight[due.client] * np.float_power(slots, self.power)
+        return Merge(due.id, weights / weights.sum() if len(due) else weights, of="updates", drops=drops)
+
+    def _fitting(self, view: ServerView, clients: IntArray) -> IntArray:
+        """How many minibatches each of these clients has time for in its slot, at most one per sample it holds."""
+        slots_s = assign_tiers(view.latency_s[clients], self.deadline_s) * self.deadline_s
+        rooms = (slots_s - view.upload_s[clients]) / view.compute_s[clients]
+        fitting = np.clip(np.nan_to_num(rooms * (1 + TOLERANCE), nan=1.0), 1, np.maximum(1, view.num_samples[clients]))
+        return np.floor(fitting).astype(np.int64)

@@ -1,0 +1,121 @@
+"""The adaptive deadline on the four clients of the traces, with scripted signals, written out by hand.
+
+τ begins at 10 s: client 0 takes 5 s (tier 1), 1 takes 16 s (tier 2), 2 takes 30 s (tier 3), 3 takes 38 s (tier 4). A
+tenth and a half of them are faster than 8.3 s and 23 s. The first look is when round 51 opens, at 500 s.
+"""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from lesson import InputError, Simulation, simulate
+from lesson.strategies import LessonAdaptive, make_strategy
+from support import make_fleet
+
+LATENCIES = [5.0, 16.0, 30.0, 38.0]
+
+
+class Confirming:
+    """A learner whose signal grows by the same pair between two looks, another for each look."""
+
+    def __init__(self, *pairs: tuple[float, float]) -> None:
+        self.pairs, self.round = pairs, 0
+
+    def signals(self, names: frozenset[str], version: int) -> dict[str, tuple[float, float]]:
+        assert names == {"confirmation"}
+        told = self.pairs[: self.round // 50]
+        return {"confirmation": (sum(pair[0] for pair in told), sum(pair[1] for pair in told))}
+
+    def merge(self, updates: Any, weights: Any, merge: Any, version: int, round: int) -> None:
+        self.round = round
+
+    def forget(self, version: int) -> None: ...
+
+
+def run(strategy: LessonAdaptive, learner: Any, rounds: int, latencies: list[float] | None = None) -> list[Any]:
+    simulation = Simulation(strategy, make_fleet(latencies or LATENCIES), learner=learner)
+    return [simulation.step() for _ in range(rounds)]
+
+
+def test_trace_of_a_change() -> None:
+    """Nothing was confirmed: τ becomes 10·exp(0.3·0.25) s. Clients 2 and 3, at work since 480 s, are merged at the
+    first ends after their arrival at 510 and 518 s; the others keep their tiers, and so do they from then on."""
+    tau = 10 * math.exp(0.3 * 0.25)
+    records = run(LessonAdaptive(deadline_s=10.0), Confirming((0.0, 2.0)), 56)
+    assert {record.note for record in records[:50]} == {""}
+    assert records[50].note == "deadline 10 s → 10.78 s: 0.00 confirmed, 0.25 wished"
+    assert [(record.started.tolist(), sorted(record.merged.tolist())) for record in records[48:56]] == [
+        ([0, 1, 2, 3], [0]),
+        ([0], [0, 1]),
+        ([0, 1], [0, 2]),
+        ([0, 2], [0, 1, 3]),
+        ([0, 1, 3], [0]),
+        ([0], [0, 1, 2]),
+        ([0, 1, 2], [0]),
+        ([0], [0, 1, 3]),
+    ]
+    assert [record.end_s for record in records[49:56]] == [500.0, *(500 + n * tau for n in range(1, 7))]
+
+
+def test_what_was_seen_fades_and_bounds_hold() -> None:
+    """Looks at 1.0, 1.0 and 0.2: down by the most, exp(−0.12); down again, to the bound of 8.3 s. Then, with a fifth of
+    what was seen before the change, c = (0.2·(0.2·4 + 4) + 0.8) / (0.2·(0.2·4 + 4) + 4) = 1.76 / 4.96: at the bound."""
+    strategy = LessonAdaptive(deadline_s=10.0)
+    records = run(strategy, Confirming((4.0, 4.0), (4.0, 4.0), (0.8, 4.0)), 151)
+    assert [record.note for record in records if record.note] == [
+        "deadline 10 s → 8.869 s: 1.00 confirmed, 0.25 wished",
+        "deadline 8.869 s → 8.3 s: 1.00 confirmed, 0.25 wished",
+        "deadline stays at 8.3 s: 0.35 confirmed, 0.25 wished",
+    ]
+    long = LessonAdaptive(deadline_s=60.0)
+    assert run(long, Confirming((0.0, 1.0)), 51, [5.0, 16.0, 30.0, 138.0])[-1].note.startswith("deadline 60 s → 23 s")
+
+
+def test_small_steps_are_not_taken_and_silence_is_said() -> None:
+    """At 0.2 τ would grow by 1.5 %. Nothing seen since: 0.7 of it is still remembered."""
+    records = run(LessonAdaptive(deadline_s=10.0), Confirming((0.8, 4.0), (0.0, 0.0)), 101)
+    assert records[50].note == records[100].note == "deadline stays at 10 s: 0.20 confirmed, 0.25 wished"
+    alone = run(LessonAdaptive(deadline_s=10.0), Confirming((0.0, 0.0)), 51, [5.0, 6.0])
+    assert alone[50].note == "deadline stays at 10 s: nobody reported on an older model"
+
+
+def test_timing_alone_is_lesson() -> None:
+    adaptive, lesson = (
+        [(record.end_s, record.merged.tolist(), record.note) for record in simulate(strategy, fleet, rounds=120)]
+        for fleet in [make_fleet(LATENCIES)]
+        for strategy in (make_strategy("lesson-adaptive", 10.0), make_strategy("lesson", 10.0))
+    )
+    assert adaptive == lesson
+
+
+def test_goes_on_after_a_restart() -> None:
+    pairs = [(0.0, 2.0), (3.0, 2.0), (0.1, 2.0)]
+    expected = run(LessonAdaptive(deadline_s=10.0), Confirming(*pairs), 160)
+    simulation = Simulation(LessonAdaptive(deadline_s=10.0), make_fleet(LATENCIES), learner=Confirming(*pairs))
+    for record in expected:
+        replacement = LessonAdaptive(deadline_s=10.0)
+        replacement.restore(json.loads(json.dumps(simulation.strategy.state(), allow_nan=False)))
+        simulation.strategy = replacement
+        again = simulation.step()
+        assert again is not None
+        assert (again.end_s, again.merged.tolist(), again.note) == (record.end_s, record.merged.tolist(), record.note)
+
+
+def test_a_draw_of_clients_follows_the_new_tiers() -> None:
+    """At 20 s, and at 17.74 s after a look at 1, clients 0 and 1 are in tier 1 and one of them starts in every round. At
+    15.73 s, after another, tier 1 is client 0 alone, and of 1 and 2 one starts every second round."""
+    strategy = LessonAdaptive(deadline_s=20.0, participation=1)
+    records = run(strategy, Confirming((1.0, 1.0), (1.0, 1.0)), 130)
+    before, later = ([set(record.started.tolist()) for record in some] for some in (records[:100], records[102:]))
+    assert {len(started & {0, 1}) for started in before} == {1}
+    assert strategy.deadline_s == pytest.approx(20 * math.exp(-0.24))
+    assert all(0 in started for started in later)
+    assert [len(started & {1, 2}) for started in later] == [1, 0] * 14
+
+
+@pytest.mark.parametrize("agreement", [0, -1, 1.5, math.nan, True, "much"])
+def test_agreement_is_a_share(agreement: Any) -> None:
+    with pytest.raises(InputError, match="agreement must be a number > 0 and <= 1"):
+        LessonAdaptive(deadline_s=10.0, agreement=agreement)

@@ -1,0 +1,74 @@
+"""Filled slots, written out by hand. Deadline 10 s; half of each latency is computing, half is sending.
+
+Client 0 takes 2 + 2 s: in 8 s four minibatches fit. 1 takes 4 + 4 s: one and a half, so one. 2 takes 6 + 6 s, tier 2:
+14 s, two. 3 takes 11 + 11 s, tier 3: 19 s, one.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lesson import InputError, Simulation, simulate
+from lesson.strategies import LessonFilled
+from lesson.strategies.base import Merge, RoundPlan
+from support import make_fleet
+
+LATENCIES = [4.0, 8.0, 12.0, 22.0]
+
+
+def decided(strategy: LessonFilled, rounds: int, **fleet: Any) -> tuple[list[RoundPlan], list[Merge], list[Any]]:
+    plans: list[RoundPlan] = []
+    merges: list[Merge] = []
+    open_round, merge = strategy.open_round, strategy.merge
+    strategy.open_round = lambda view, rng: plans.append(open_round(view, rng)) or plans[-1]  # type: ignore[method-assign,func-returns-value]
+    strategy.merge = lambda view, arrived: merges.append(merge(view, arrived)) or merges[-1]  # type: ignore[method-assign,func-returns-value]
+    simulation = Simulation(strategy, make_fleet(LATENCIES, **fleet))
+    return plans, merges, [simulation.step() for _ in range(rounds)]
+
+
+def test_trace() -> None:
+    """Slots are LESSON's; the first arrivals are at 10, 8, 18 and 22 s, and cost 4·1, 1·2, 2·3 and 1·4 J to compute."""
+    plans, merges, records = decided(LessonFilled(deadline_s=10.0), 4)
+    assert [np.asarray(plan.batches).tolist() for plan in plans] == [[4, 1, 2, 1], [4, 1], [4, 1, 2], [4, 1, 1]]
+    assert [plan.lr_scale for plan in plans] == [1.0] * 4
+    assert [(record.end_s, record.merged.tolist()) for record in records] == [
+        (10.0, [1, 0]),
+        (20.0, [2, 1, 0]),
+        (30.0, [3, 1, 0]),
+        (40.0, [2, 1, 0]),
+    ]
+    assert [record.compute_j for record in records] == [6.0, 12.0, 10.0, 12.0]
+    assert [record.transmit_j for record in records] == [30.0, 60.0, 70.0, 60.0]
+    assert {merge.of for merge in merges} == {"updates"}
+    assert merges[0].weights.tolist() == [0.5, 0.5]
+    assert merges[1].weights.tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_power_weighs_by_slots() -> None:
+    """Client 2 comes every second round and counts twice, 3 every third and three times, beside their data."""
+    _, merges, _ = decided(LessonFilled(deadline_s=10.0, power=1), 3, weight=[1, 1, 2, 5])
+    assert merges[1].weights.tolist() == pytest.approx([4 / 6, 1 / 6, 1 / 6])
+    assert merges[2].weights.tolist() == pytest.approx([15 / 17, 1 / 17, 1 / 17])
+
+
+def test_nobody_takes_more_minibatches_than_it_has_samples() -> None:
+    fleet = make_fleet([9.0], compute_share=1e-6)
+    plan_of: list[Any] = []
+    strategy = LessonFilled(deadline_s=1e6)
+    open_round = strategy.open_round
+    strategy.open_round = lambda view, rng: plan_of.append(open_round(view, rng)) or plan_of[-1]  # type: ignore[method-assign,func-returns-value]
+    list(simulate(strategy, fleet, rounds=1))
+    assert plan_of[0].batches.tolist() == [100]
+
+
+def test_refused() -> None:
+    with pytest.raises(InputError, match="local_steps must be 1"):
+        list(simulate(LessonFilled(deadline_s=10.0), make_fleet(LATENCIES, local_steps=2), rounds=1))
+    unknown = make_fleet(LATENCIES)
+    unknown.compute_s[:] = unknown.upload_s[:] = np.nan
+    with pytest.raises(InputError, match="needs compute_s and upload_s of every client"):
+        list(simulate(LessonFilled(deadline_s=10.0), unknown, rounds=1))
+    for power in (-1, 3, "much", True):
+        with pytest.raises(InputError, match="power must be a number from 0 to 2"):
+            LessonFilled(deadline_s=10.0, power=power)  # type: ignore[arg-type]
