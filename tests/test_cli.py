@@ -8,6 +8,7 @@ import pytest
 
 from lesson import __version__
 from lesson.cli import COMMANDS, main
+from lesson.cli.console import print_notes
 
 COMMAND = [sys.executable, "-m", "lesson.cli"]
 
@@ -236,3 +237,10 @@ def test_a_reader_that_leaves_is_no_error(flags: list[str]) -> None:
         producer.stdout.close()
         assert producer.stderr.read() == b""
         assert producer.wait(60) == 0
+
+
+def test_of_many_notes_the_first_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_notes(["a", "b", "a", "c", "d"])
+    assert capsys.readouterr().out.splitlines() == ["note: a", "note: b", "note: c", "note: d"]
+    print_notes("abcdefg")
+    assert capsys.readouterr().out.splitlines()[-2:] == ["note: e", "note: and 2 more, in metrics.jsonl"]

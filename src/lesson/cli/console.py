@@ -1,6 +1,10 @@
 """Where commands print."""
 
+from collections.abc import Iterable
+
 from rich.console import Console
+
+MAX_NOTES = 5
 
 
 class PipedConsole(Console):
@@ -8,3 +12,12 @@ class PipedConsole(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Different notes, a line each; of many the first."""
+    different = list(dict.fromkeys(notes))
+    for note in different[:MAX_NOTES]:
+        print(f"note: {note}")
+    if len(different) > MAX_NOTES:
+        print(f"note: and {len(different) - MAX_NOTES} more, in metrics.jsonl")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import arg
 
-from lesson.cli.console import PipedConsole
+from lesson.cli.console import PipedConsole, print_notes
 from lesson.errors import InputError, RunStoppedError
 from lesson.settings import Settings, load_settings
 
@@ -107,8 +107,7 @@ class RunCommand(_Learning):
             f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads; "
             f"{summary['wall_s']:.1f} s here, on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
         )
-        for note in summary["notes"]:
-            print(f"note: {note}")
+        print_notes(summary["notes"])
         print(f"folder: {out}{' (had ended before, not run again)' if ended else ''}")
 
 
@@ -157,8 +156,7 @@ class CompareCommand(_Learning):
         title = f"{limits.dataset}, β = {settings.scenario.beta:g}, τ = {settings.scenario.deadline_s:g} s, {length}"
         write_table(study, out / "table.json")
         PipedConsole().print(comparison_table(study.table(), f"{title}, {self.seeds} seeds"))
-        for note in dict.fromkeys(note for run in study.runs for note in run.summary["notes"]):
-            print(f"note: {note}")
+        print_notes(note for run in study.runs for note in run.summary["notes"])
         curves = study.curves()
         if curves.empty:
             print("no figures: no round reached an evaluation; take a smaller run.eval_every_s")
