@@ -104,7 +104,7 @@ def test_goes_on_after_a_restart() -> None:
 
 
 def test_a_draw_of_clients_follows_the_new_tiers() -> None:
-    """At 20 s, and at 17.74 s after a look at 1, clients 0 and 1 are in tier 1 and one of them starts in every round. At
+    """At 20 s, and at 17.74 s after a look at 1, clients 0 and 1 are in tier 1 and one of them starts in each round. At
     15.73 s, after another, tier 1 is client 0 alone, and of 1 and 2 one starts every second round."""
     strategy = LessonAdaptive(deadline_s=20.0, participation=1)
     records = run(strategy, Confirming((1.0, 1.0), (1.0, 1.0)), 130)
