@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need n
 
     from lesson.contest.entries import Contest
 
-MIN_WIDTH = 160
+MIN_WIDTH = 180
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def _numbers(ours: pd.DataFrame, theirs: pd.DataFrame | None, rules: Rules) -> d
     time, accuracy = time_names(rules)[len(rules.targets) - 1], accuracy_names(rules)[-1]
     known = ours * math.nan if theirs is None else theirs
     paired = pd.DataFrame({RATIO: ours[time] / known[time], GAIN: ours[accuracy] - known[accuracy]})
-    return {**figures, **means(paired, [GAIN], [RATIO])}
+    return {**figures, **means(paired, [RATIO, GAIN], [])}
 
 
 def _reference(group: Group, frames: dict[str, pd.DataFrame], rules: Rules) -> str:

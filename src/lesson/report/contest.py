@@ -36,7 +36,7 @@ def write_contest(contest: Contest, figures: pd.DataFrame, results: Results, out
     write_whole(out / "table.csv", figures.to_csv(index=False).encode())
     write_whole(out / "settings.md", _settings(contest, results).encode())
     write_whole(out / "entries.toml", contest.toml.encode())
-    write_whole(out / "README.md", "\n".join([*parts, _provenance(out)]).encode())
+    write_whole(out / "README.md", "\n".join(filter(None, [*parts, _provenance(out)])).encode())
     return out / "README.md"
 
 
@@ -67,8 +67,10 @@ def _head(contest: Contest) -> str:
 {rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seconds, {len(rules.seeds)} seeds. Each entry was
 tuned at each β over at most {MAX_POINTS} settings, by runs of {rules.tuning_s:,.0f} s from seed {rules.tuning_seed};
 the best was run from seeds {", ".join(map(str, rules.seeds))}. Numbers are means over those ± half their 95 % intervals
-by Student's t. A time is given where every seed reaches the target, else how many do. Ratios and differences are paired
-over seeds. [docs/comparison.md](../../docs/comparison.md) tells how to read it.
+by Student's t. A time is given where every seed reaches the target, else how many do. The time ratio is
+the time to {rules.targets[-1]:.0%} over that of the entry compared with, the points are what the accuracy at the end is
+above its; both are paired over seeds, and a ratio is given where every seed of both arrives.
+[docs/comparison.md](../../docs/comparison.md) tells how to read it.
 
 [settings.md](settings.md): which settings won. [entries.toml](entries.toml): who takes part, with what settings.
 [table.csv](table.csv): all numbers. `runs.jsonl`: the evaluations of every run. Command: `{COMMAND}`.

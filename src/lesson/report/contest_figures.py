@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from lesson.contest.cases import Case
 from lesson.contest.entries import Contest, Group
 from lesson.contest.measures import accuracy_names, time_names
-from lesson.paper.results import Results
+from lesson.paper.results import Result, Results
 from lesson.report.bands import draw_band, points_of
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import line_looks
+from lesson.summary import IN_A_ROW
 
 
 @in_paper_style
@@ -27,11 +28,11 @@ def draw_curves(contest: Contest, group: Group, figures: pd.DataFrame, results: 
         for name in dict.fromkeys(figures["entry"]):
             runs = Case(contest.by_name[name], beta, contest.rules).made(results)
             ends = [contest.rules.final_s if run.stopped else None for run in runs]
-            points = [points_of(run.curve, "time_s", end) for run, end in zip(runs, ends, strict=True)]
+            points = [points_of(_smoothed(run), "time_s", end) for run, end in zip(runs, ends, strict=True)]
             draw_band(axes, points, looks[name][0], name, looks[name][1])
         axes.set(xlabel="simulated time (1000 s)", title=f"β = {beta:g}", xlim=(0, contest.rules.final_s / 1000))
         axes.grid(alpha=0.25, linewidth=0.4)
-    panels[0].set_ylabel("test accuracy")
+    panels[0].set_ylabel(f"test accuracy, mean of {IN_A_ROW} evaluations")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
     return figure
 
@@ -53,6 +54,11 @@ def draw_times(contest: Contest, figures: pd.DataFrame) -> Figure:
     return figure
 
 
+def _smoothed(run: Result) -> pd.DataFrame:
+    """The curve of what is measured: the mean of an evaluation and the two before."""
+    return run.curve.assign(accuracy=run.curve["accuracy"].rolling(IN_A_ROW, min_periods=1).mean())
+
+
 def _time(contest: Contest) -> str:
     return time_names(contest.rules)[len(contest.rules.targets) - 1]
 
@@ -69,7 +75,7 @@ def _draw_dots(axes: Axes, rows: pd.DataFrame, time: str) -> None:
     for place, row in enumerate(rows.to_dict("records")):
         if math.isnan(row[time]):
             said = f"{row[f'{time}_seeds']} of {row['seeds']} seeds reach it"
-            axes.annotate(said, (0.02, place), xycoords=("axes fraction", "data"), va="center", color="0.4", fontsize=6)
+            axes.text(0.98, place, said, transform=axes.get_yaxis_transform(), ha="right", va="center", color="0.4")
         else:
             half = np.nan_to_num(row[f"{time}_ci95"]) / 1000
             axes.errorbar(row[time] / 1000, place, xerr=half, fmt="o", color="#0072B2", capsize=2, linewidth=0.8)
