@@ -133,6 +133,18 @@ def test_only_complete_entries_are_shown_and_what_is_missing_told(tmp_path: Path
     assert "| lesson | deadline_s = 10 |" in page
 
 
+def test_a_run_that_diverged_at_once_is_drawn_and_told(tmp_path: Path) -> None:
+    contest = small(tmp_path)
+    results = everything(contest, rising)
+    settings = contest.by_name["lesson τ=10"].settings({}, 1.0, 0, contest.rules)
+    gone = pd.DataFrame(columns=["round", "time_s", "accuracy", "uploads"])  # before its first evaluation
+    results.runs[run_name(settings)] = replace(made(settings, []), curve=gone, stopped="no longer finite")
+    figures = table(contest, results)
+    assert "| lesson τ=10 (1 of 2 diverged) | – |" in write_contest(contest, figures, results, tmp_path).read_text()
+    row = figures.set_index(["beta", "entry"]).loc[(1.0, "lesson τ=10")]
+    assert row["accuracy_at_800"] == pytest.approx((0.1 + 0.8) / 2)
+
+
 def test_nothing_made_yet_is_a_page_too(tmp_path: Path) -> None:
     contest = small(tmp_path)
     page = write_contest(contest, table(contest, Results({})), Results({}), tmp_path).read_text()

@@ -50,13 +50,13 @@ def draw_times(contest: Contest, figures: pd.DataFrame) -> Figure:
         axes.set_xlim(0, rules.final_s / 1000)
         axes.grid(alpha=0.25, linewidth=0.4)
     panels[0].set_yticks(range(len(order)), order)
-    panels[0].invert_yaxis()
+    panels[0].set_ylim(len(order) - 0.5, -0.5)
     return figure
 
 
 def _smoothed(run: Result) -> pd.DataFrame:
     """The curve of what is measured: the mean of an evaluation and the two before."""
-    return run.curve.assign(accuracy=run.curve["accuracy"].rolling(IN_A_ROW, min_periods=1).mean())
+    return run.curve.assign(accuracy=run.curve["accuracy"].astype(float).rolling(IN_A_ROW, min_periods=1).mean())
 
 
 def _time(contest: Contest) -> str:
