@@ -150,7 +150,7 @@ BAD = [
     (["plan", "--figure", "n" * 300 + ".png"], "figure cannot be written: 'nnnn"),
     (
         ["plam"],
-        "command 'plam' is unknown; did you mean 'plan'? one of: --help, --version, compare, contest, data, plan, reproduce",
+        "command 'plam' is unknown; did you mean 'plan'? one of: --help, --version, compare, contest, data, plan",
     ),
     (["strategies", "leson"], "strategy 'leson' is unknown; did you mean 'lesson'? one of: fedasync, fedat, fedavg"),
 ]
