@@ -137,7 +137,7 @@ BAD = [
     (["strategies", "lesson", "more"], "'more' is one word too many"),
     (
         ["--json", "plan"],
-        "command '--json' is unknown; one of: --help, --version, compare, data, plan, reproduce",
+        "command '--json' is unknown; one of: --help, --version, compare, contest, data, plan, reproduce",
     ),
     (["plan", "--bogus"], "option '--bogus' is unknown; one of: --clients"),
     (["plan", "--clients", "None"], "--clients must be a whole number, got 'None'"),
@@ -151,7 +151,7 @@ BAD = [
     (["plan", "--figure", "n" * 300 + ".png"], "figure cannot be written: 'nnnn"),
     (
         ["plam"],
-        "command 'plam' is unknown; did you mean 'plan'? one of: --help, --version, compare, data, plan, reproduce",
+        "command 'plam' is unknown; did you mean 'plan'? one of: --help, --version, compare, contest, data, plan",
     ),
     (["strategies", "leson"], "strategy 'leson' is unknown; did you mean 'lesson'? one of: fedasync, fedat, fedavg"),
 ]

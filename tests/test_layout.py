@@ -35,6 +35,7 @@ ORDER = [
     "lesson.grid",
     "lesson.sweep",
     "lesson.paper",
+    "lesson.contest",
     "lesson.report",
     "lesson.cli",
 ]

@@ -160,9 +160,14 @@ def _belongs(key: str, options: Sequence[str]) -> bool:
 
 
 def _settings(sections: Sections, values: Mapping[str, Any], options: Sequence[str]) -> Settings:
-    """The settings of one combination, checked as far as can be without its data."""
+    """The settings of one combination."""
+    strategy = {name: value for name, value in sections.get("strategy", {}).items() if name in options}
+    return checked_settings({**sections, "strategy": strategy}, values)
+
+
+def checked_settings(sections: Sections, values: Mapping[str, Any]) -> Settings:
+    """The settings of tables with values by section.key put in, checked as far as can be without their data."""
     tables = {section: dict(sections.get(section, {})) for section in SECTIONS}
-    tables["strategy"] = {name: value for name, value in tables["strategy"].items() if name in options}
     for key, value in values.items():
         section, _, name = key.partition(".")
         tables[section][name] = value

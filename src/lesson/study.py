@@ -90,7 +90,10 @@ class Study:
         for row, run in enumerate(self.runs):
             groups.setdefault(tuple(self._labels(run).values()), []).append(row)
         frame = self.to_frame()
-        rows = [dict(zip(self.by, group, strict=True)) | _means(frame.iloc[rows]) for group, rows in groups.items()]
+        rows = [
+            dict(zip(self.by, group, strict=True)) | means(frame.iloc[rows], FIGURES, TIMES)
+            for group, rows in groups.items()
+        ]
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
 
     def _labels(self, run: Run) -> dict[str, Any]:
@@ -102,15 +105,18 @@ class Study:
         return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
-def _means(runs: pd.DataFrame) -> dict[str, float]:
-    """Mean and half the 95 % interval of each figure of runs that differ in their seed only."""
+def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dict[str, float]:
+    """Mean and half the 95 % interval of each figure of runs that differ in their seed only.
+
+    Of times to a target, also how many runs have one; where not all have, there is no mean.
+    """
     figures: dict[str, float] = {"seeds": len(runs)}
-    for name in (*FIGURES, *TIMES):
+    for name in (*names, *times):
         values = runs[name].astype(float)
         reached = values.notna().all()
         figures[name] = float(values.mean()) if reached else math.nan
         figures[f"{name}_ci95"] = half_interval(values.to_numpy()) if reached else math.nan
-        if name in TIMES:
+        if name in times:
             figures[f"{name}_seeds"] = int(values.notna().sum())
     return figures
 

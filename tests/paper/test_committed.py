@@ -12,7 +12,8 @@ from lesson.paper.reproduce import missing_runs
 from lesson.paper.results import Results
 from lesson.paper.scale import FULL
 from lesson.paper.verdicts import Finding
-from lesson.report.paper import claims_frame, item_table, markdown, verdict_words
+from lesson.report.paper import claims_frame, item_table, verdict_words
+from lesson.report.words import markdown
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "paper"

@@ -1,5 +1,6 @@
 """Runs as they are kept, and what is measured of them; every number here can be checked by hand."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -48,6 +49,22 @@ def test_results_are_kept_in_a_folder(tmp_path: Path) -> None:
         (tmp_path / "runs.jsonl").write_text(json.dumps(damaged) + "\n")
         with pytest.raises(InputError, match="is damaged"):
             Results.load(tmp_path)
+
+
+def test_energy_is_kept_where_it_is_known() -> None:
+    run = result([0.1, 0.2])
+    known = dataclasses.replace(run, curve=run.curve.assign(energy_j=[1.5, 3.25]))
+    assert Result.of_json(known.to_json()).curve["energy_j"].tolist() == [1.5, 3.25]
+    assert list(Result.of_json(run.to_json()).curve) == ["round", "time_s", "accuracy", "uploads"]
+    assert reached(dataclasses.replace(known, curve=pd.concat([known.curve] * 2)), 0.15, "energy_j") == 3.25
+
+
+def test_lines_kept_before_energy_was_are_saved_as_they_were() -> None:
+    """But for settings that have come since, which are written with their defaults."""
+    kept = Path(__file__).parents[2] / "results" / "paper" / "runs.jsonl"
+    for line in kept.read_text().splitlines():
+        before, after = (text.partition('"settings": ')[0] for text in (line, Result.of_json(line).to_json()))
+        assert before == after
 
 
 def test_last_accuracy_is_the_mean_of_ten_within_the_rounds() -> None:

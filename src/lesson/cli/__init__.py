@@ -15,6 +15,7 @@ import tyro
 from tyro.conf import subcommand
 
 import lesson
+from lesson.cli.contest import ContestCommand
 from lesson.cli.data import DataCommand
 from lesson.cli.learn import CompareCommand, RunCommand
 from lesson.cli.plan import PlanCommand
@@ -37,6 +38,7 @@ PLAIN = {"━": "=", "◆": "*", "×": "x", "–": "-", "…": "...", "·": " ",
 
 COMMANDS: dict[str, type[Command]] = {
     "compare": CompareCommand,
+    "contest": ContestCommand,
     "data": DataCommand,
     "plan": PlanCommand,
     "reproduce": ReproduceCommand,

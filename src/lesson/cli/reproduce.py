@@ -1,21 +1,16 @@
 """lesson reproduce"""
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 from rich.console import Console
 from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
+from lesson.cli.many import make_missing
 from lesson.errors import InputError
-
-if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
-    from lesson.paper.items import Item
-    from lesson.paper.results import Results
-    from lesson.paper.scale import Scale
 
 
 @dataclass(frozen=True)
@@ -40,9 +35,10 @@ class ReproduceCommand:
 
     def run(self) -> None:
         """Do it."""
+        from lesson.engines import LocalEngine
         from lesson.paper.claims import check_claims
         from lesson.paper.items import select_items
-        from lesson.paper.reproduce import claim_folder
+        from lesson.paper.reproduce import claim_folder, missing_runs
         from lesson.paper.scale import FULL, QUICK
         from lesson.report.paper import items_in, write_claims, write_item, write_page
         from lesson.report.paper_text import claims_table
@@ -55,7 +51,7 @@ class ReproduceCommand:
         out = self.out or Path("runs") / ("paper-quick" if self.quick else "paper")
         claim_folder(out, scale)
         with RunFolder(out).owned():
-            results = self._results(items, scale, out)
+            results = make_missing(missing_runs(items, out, scale), out, LocalEngine(data_dir=self.data_dir))
             written = []
             with Console(stderr=True).status("") as status:
                 for item in items:
@@ -71,23 +67,3 @@ class ReproduceCommand:
         if about := [finding for finding in findings if asked & set(finding.items)]:
             PipedConsole().print(claims_table(about))
         print("\n".join(written))
-
-    def _results(self, items: "list[Item]", scale: "Scale", out: Path) -> "Results":
-        """All runs the items need, those made now among them."""
-        from lesson.cli.sweep_progress import SweepProgress
-        from lesson.engines import LocalEngine
-        from lesson.paper.reproduce import missing_runs, run_missing
-
-        missing = missing_runs(items, out, scale)
-        if missing:
-            print(f"{len(missing)} runs to make, in {out / 'runs'}", file=sys.stderr)
-        command = " ".join(["lesson", *sys.argv[1:]])
-        with SweepProgress(missing) as progress:
-            try:
-                engine = LocalEngine(data_dir=self.data_dir)
-                results = run_missing(
-                    missing, out, engine, command=command, data_dir=self.data_dir, report=progress.report
-                )
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(f"interrupted; the same command with --out {out} goes on") from None
-        return results

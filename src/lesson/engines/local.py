@@ -4,6 +4,7 @@ Each process has a pipe of its own: one that is killed, in whatever moment, hold
 """
 
 import contextlib
+import math
 import os
 import signal
 import time
@@ -32,6 +33,8 @@ class LocalEngine:
     num_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
     data_dir: Path | None = None
     max_restarts: int = MAX_RESTARTS
+    stop_at_s: float = math.inf
+    """When by time.monotonic() no run is begun any more and those that go on are interrupted, with a checkpoint."""
 
     def check(self) -> None:
         """Processes can be started anywhere."""
@@ -60,11 +63,11 @@ class _Workers:
         self._dismissed: list[_Worker] = []
 
     def follow(self) -> Generator[Event, None, None]:
-        """What the processes tell until no run is left."""
-        while self._waiting and len(self._busy) < self._size:
+        """What the processes tell until no run is left, or no time."""
+        while self._waiting and len(self._busy) < self._size and self._left_s() > 0:
             self._start(*self._waiting.popleft())
-        while self._busy:
-            for pipe in wait(list(self._busy)):
+        while self._busy and (left_s := self._left_s()) > 0:
+            for pipe in wait(list(self._busy), None if left_s == math.inf else left_s):
                 worker = self._busy[pipe]  # type: ignore[index]  # what is waited for are its keys
                 path, line = worker.path, worker.receive()
                 if line is ENDED:
@@ -81,6 +84,9 @@ class _Workers:
             worker.process.join(END_S)
             worker.process.kill()
             worker.process.join()
+
+    def _left_s(self) -> float:
+        return self._engine.stop_at_s - time.monotonic()
 
     def _start(self, path: Path, settings: Settings) -> None:
         num_threads = max(1, (os.cpu_count() or 1) // self._size)

@@ -25,18 +25,19 @@ def last_accuracy(results: Results, series: str, rounds: int) -> FloatArray:
     )
 
 
-def accuracy_at(results: Results, series: str, time_s: float) -> FloatArray:
+def accuracy_by(run: Result, time_s: float) -> float:
     """Mean accuracy of the last three evaluations by a time; a guess once a run has diverged."""
+    by_then = run.curve[run.curve["time_s"] <= time_s]
+    return GUESSED if run.stopped else float(by_then["accuracy"].tail(IN_A_ROW).mean())
 
-    def measure(run: Result) -> float:
-        by_then = run.curve[run.curve["time_s"] <= time_s]
-        return GUESSED if run.stopped else float(by_then["accuracy"].tail(IN_A_ROW).mean())
 
-    return per_seed(results, series, measure)
+def accuracy_at(results: Results, series: str, time_s: float) -> FloatArray:
+    """The same of every run of a series."""
+    return per_seed(results, series, lambda run: accuracy_by(run, time_s))
 
 
 def reached(run: Result, target: float, column: str, rounds: int | None = None) -> float:
-    """Seconds, rounds or uploads until a target is reached, see `summary.time_to`; infinite if it never is."""
+    """Seconds, rounds, uploads or joules until a target is reached, see `summary.time_to`; infinite if it never is."""
     at = time_to(target, cast(list[dict[str, Any]], run.up_to(rounds).to_dict("records")), column)
     return np.inf if at is None else at
 

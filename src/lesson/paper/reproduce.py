@@ -3,7 +3,7 @@
 import json
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,13 @@ def claim_folder(out: Path, scale: Scale) -> None:
 
 
 def missing_runs(items: Sequence[Item], out: Path, scale: Scale) -> dict[str, Settings]:
-    """The runs of these items that the folder's results do not have; raises if it has others of their names."""
+    """The runs of these items that the folder's results do not have."""
+    return not_held(wanted_runs(items, scale), out)
+
+
+def not_held(wanted: Mapping[str, Settings], out: Path) -> dict[str, Settings]:
+    """Those of the runs that the folder's results do not have; raises if it has others of their names."""
     held = Results.load(out).runs
-    wanted = wanted_runs(items, scale)
     for name in wanted.keys() & held.keys():
         if different := wanted[name].differences(held[name].settings):
             raise InputError(f"{out} holds {name} with other settings ({different[0]}); name another folder with --out")

@@ -25,6 +25,7 @@ from lesson.tiers import assign_tiers
 
 FILE = "runs.jsonl"
 CURVE = ("round", "time_s", "accuracy", "uploads")
+ENERGY = "energy_j"
 GUESSED = 0.1
 """Accuracy of a guess among ten classes, and of a model that has diverged."""
 
@@ -38,7 +39,7 @@ class Result:
     stopped: str
     """Why it could not go on to its end; empty if it did."""
     curve: pd.DataFrame
-    """A row per evaluation: round, time_s, accuracy, uploads so far."""
+    """A row per evaluation: round, time_s, accuracy, uploads so far, and energy_j so far where that was kept."""
     clients: pd.DataFrame
     """A row per look at the clients' own data: round, time_s, global_loss of Eq. (1), and the mean accuracy of the
     clients in tier 1 and of the others, each on its own."""
@@ -78,7 +79,8 @@ class Result:
         """What `to_json` gave."""
         values = json.loads(line)
         settings = make_settings(_restored(values["settings"]))
-        curve = pd.DataFrame(values["curve"]).astype({"time_s": float, "accuracy": float})[list(CURVE)]
+        curve = pd.DataFrame(values["curve"]).astype({"time_s": float, "accuracy": float})
+        curve = curve[[*CURVE, *({ENERGY} & set(curve))]]
         frames = curve, pd.DataFrame(values["clients"])
         return cls(settings, values["versions"], values["stopped"], *frames)
 
@@ -128,8 +130,10 @@ class Results(Mapping[str, tuple[Result, ...]]):
 def _curve(metrics: pd.DataFrame) -> pd.DataFrame:
     if "accuracy" not in metrics:
         return pd.DataFrame(columns=list(CURVE))
-    scored = metrics.assign(uploads=metrics["uploads"].cumsum()).dropna(subset="accuracy")[list(CURVE)]
-    return scored.round({"time_s": 3, "accuracy": 4}).reset_index(drop=True)
+    columns = [*CURVE, *([ENERGY] if metrics[ENERGY].notna().all() else [])]
+    totals = metrics[[*columns[len(CURVE) :], "uploads"]].cumsum()
+    scored = metrics.assign(**totals).dropna(subset="accuracy")[columns]
+    return scored.round({"time_s": 3, "accuracy": 4, ENERGY: 3}).reset_index(drop=True)
 
 
 def _clients(metrics: pd.DataFrame, settings: Settings) -> pd.DataFrame:

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 
 from lesson.arrays import FloatArray
+from lesson.paper.results import GUESSED
 from lesson.study import half_intervals
 
 MAX_POINTS = 400
@@ -16,7 +18,16 @@ Points = tuple[FloatArray, FloatArray]
 """Where a run was looked at, and what was seen."""
 
 
-def draw_band(axes: Axes, runs: Sequence[Points], colour: str, label: str, dashed: bool = False) -> None:
+def points_of(curve: pd.DataFrame, over: str, guesses_until: float | None = None) -> Points:
+    """A curve over rounds or over thousands of seconds; once a run has diverged it can only guess, to the end."""
+    at, accuracy = curve[over].to_numpy(float), curve["accuracy"].to_numpy(float)
+    if guesses_until is not None:
+        last = at.max(initial=0)
+        at, accuracy = np.append(at, [last, max(guesses_until, last)]), np.append(accuracy, [GUESSED, GUESSED])
+    return at / (1000 if over == "time_s" else 1), accuracy
+
+
+def draw_band(axes: Axes, runs: Sequence[Points], colour: str, label: str, style: str = "-") -> None:
     """Draw the mean where all runs are known, between what was seen of each, with its interval if there are enough."""
     known = [run for run in runs if len(run[0])]
     low, high = max((x[0] for x, _ in known), default=0.0), min((x[-1] for x, _ in known), default=0.0)
@@ -25,7 +36,7 @@ def draw_band(axes: Axes, runs: Sequence[Points], colour: str, label: str, dashe
     at = at[np.linspace(0, len(at) - 1, min(len(at), MAX_POINTS)).astype(int)]
     values = np.array([np.interp(at, x, y) for x, y in known]).reshape(-1, len(at))
     mean = values.mean(axis=0) if len(values) else at
-    axes.plot(at, mean, color=colour, label=label, linestyle="--" if dashed else "-")
+    axes.plot(at, mean, color=colour, label=label, linestyle=style)
     if len(known) >= MIN_RUNS:
         half = half_intervals(values)
         axes.fill_between(at, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1), color=colour, alpha=0.18, lw=0)

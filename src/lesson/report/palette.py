@@ -9,6 +9,9 @@ _ANCHORS = np.array([[44, 123, 182], [38, 166, 154], [242, 185, 80], [240, 127, 
 # Okabe and Ito's colours; the same strategy has the same colour everywhere.
 _STRATEGIES = {"lesson": "#0072B2", "fedavg": "#D55E00", "fedcs": "#009E73"}
 _OTHERS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+_PALE = "#F0E442"
+"""Too pale for a thin line among many."""
+_STYLES = ("-", "--", ":", "-.")
 
 # Paul Tol's muted scheme.
 LABEL_COLOURS = (
@@ -37,3 +40,10 @@ def series_colours(labels: Sequence[str]) -> list[str]:
     """A colour for each line of a figure; that of its strategy, where the label is one's name."""
     others = itertools.cycle(_OTHERS)
     return [_STRATEGIES.get(label.lower()) or next(others) for label in labels]
+
+
+def line_looks(labels: Sequence[str]) -> list[tuple[str, str]]:
+    """A colour and a style for each of many lines: the colours once through solid, then dashed, then dotted."""
+    free = [colour for colour in _OTHERS if colour != _PALE]
+    others = itertools.cycle((colour, style) for style in _STYLES for colour in free)
+    return [(_STRATEGIES[label], "-") if label in _STRATEGIES else next(others) for label in labels]

@@ -23,6 +23,7 @@ from lesson.report.paper_tables import (
     what_if_table,
 )
 from lesson.report.shares_figure import draw_label_shares
+from lesson.report.words import markdown
 from lesson.run_folder import write_whole
 
 _FIGURES: dict[str, Callable[[Item, Results, Scale], Figure]] = {
@@ -130,10 +131,3 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
         lines += [f"Settings: [{item.path.name}]({item.path.name}). Command: `{command}`.", ""]
     write_whole(out / "README.md", "\n".join(lines).encode())
     return out / "README.md"
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A table in Markdown."""
-    escaped = "\\|"
-    rows = [list(table.columns), ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
-    return "".join(f"| {' | '.join(cell.replace('|', escaped) for cell in row)} |\n" for row in rows)

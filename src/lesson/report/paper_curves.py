@@ -4,15 +4,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lesson.paper.fleets import towards_zero
 from lesson.paper.items import Item
-from lesson.paper.results import GUESSED, Result, Results
+from lesson.paper.results import Results
 from lesson.paper.scale import Scale
-from lesson.report.bands import Points, draw_band
+from lesson.report.bands import draw_band, points_of
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import series_colours
 from lesson.report.paper_fleets import draw_towards_zero
@@ -40,24 +39,15 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Results, scale: Sc
     over, lines = panel["over"], panel["lines"]
     for place, ((label, series), colour) in enumerate(zip(lines.items(), series_colours(list(lines)), strict=True)):
         runs = results[scale.series(series)]
-        points = [_points(run, panel) for run in runs]
+        until = panel.get("until_s" if over == "time_s" else "rounds", 0)
+        points = [points_of(run.up_to(panel.get("rounds")), over, until if run.stopped else None) for run in runs]
         lost = sum(bool(run.stopped) for run in runs)
         said = f"{label} ({lost} of {len(runs)} diverged)" if lost else label
-        draw_band(axes, points, colour, said, dashed=panel.get("overlaid", False) and place > 0)
+        draw_band(axes, points, colour, said, style="--" if panel.get("overlaid", False) and place > 0 else "-")
     axes.set_xlim(0, panel["until_s"] / 1000 if "until_s" in panel and not scale.quick else None)
     axes.set(xlabel=AXES[over], ylabel="test accuracy", title=scale.title(panel["title"]))
     axes.grid(alpha=0.25, linewidth=0.4)
     axes.legend(loc="best", frameon=True, framealpha=0.8, edgecolor="none")
-
-
-def _points(run: Result, panel: Mapping[str, Any]) -> Points:
-    """Where a run was looked at and what was seen; once it has diverged it can only guess."""
-    over, curve = panel["over"], run.up_to(panel.get("rounds"))
-    at, accuracy = curve[over].to_numpy(float), curve["accuracy"].to_numpy(float)
-    if run.stopped:
-        end = max(panel.get("until_s" if over == "time_s" else "rounds", 0), at.max(initial=0))
-        at, accuracy = np.append(at, [at.max(initial=0), end]), np.append(accuracy, [GUESSED, GUESSED])
-    return at / (1000 if over == "time_s" else 1), accuracy
 
 
 @in_paper_style

@@ -1,0 +1,81 @@
+"""lesson contest"""
+
+import math
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from rich.console import Console
+from tyro.conf import arg
+
+from lesson.cli.console import PipedConsole
+from lesson.cli.many import make_missing
+from lesson.errors import InputError, RunStoppedError
+
+if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
+    import pandas as pd
+
+    from lesson.contest.entries import Contest
+
+MIN_WIDTH = 180
+
+
+@dataclass(frozen=True)
+class ContestCommand:
+    """Tune strategies on the same small grid and compare them; a second call does what is missing.
+
+    Example: lesson contest strategies --seconds 3600
+    """
+
+    entries: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], arg(metavar="[ENTRY …]", help_behavior_hint="(default: all)")
+    ] = ()
+    """Whose runs to make: entries such as fedavg+adam, or groups: strategies, optimisers, deadlines."""
+    out: Annotated[Path, arg(metavar="DIR")] = Path("runs/strategies")
+    """Folder for runs, figures and tables; results in it are not made again."""
+    data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    """Where data sets are kept."""
+    seconds: Annotated[float, arg(metavar="N", help_behavior_hint="(default: no limit)")] = math.inf
+    """Seconds on the wall after which runs are interrupted; the next call goes on."""
+
+    def run(self) -> None:
+        """Do it."""
+        from lesson.contest.cases import cases_of
+        from lesson.contest.entries import load_contest
+        from lesson.contest.hold import claim_folder, hold
+        from lesson.contest.measures import table
+        from lesson.engines import LocalEngine
+        from lesson.report.contest import missing_runs, write_contest
+        from lesson.run_folder import RunFolder
+
+        if not self.seconds > 0:
+            raise InputError(f"--seconds must be > 0, got {self.seconds:g}")
+        engine = LocalEngine(data_dir=self.data_dir, stop_at_s=time.monotonic() + self.seconds)
+        contest = load_contest()
+        cases = cases_of(contest.select(self.entries), contest.rules)
+        claim_folder(self.out, contest.rules)
+        with RunFolder(self.out).owned():
+            results, failed = hold(cases, self.out, partial(make_missing, out=self.out, engine=engine))
+            with Console(stderr=True).status("drawing"):
+                figures = table(contest, results)
+                page = write_contest(contest, figures, results, self.out)
+        self._print(contest, figures)
+        for name, count in missing_runs(contest, results).items():
+            print(f"{name}: {count} runs missing")
+        print(f"page: {page}")
+        if failed:
+            raise RunStoppedError(failed)
+
+    def _print(self, contest: "Contest", figures: "pd.DataFrame") -> None:
+        """The tables, as wide as they are: numbers are never cut."""
+        from lesson.report.contest_tables import group_table
+        from lesson.report.words import terminal_table
+
+        console = PipedConsole()
+        console.width = max(console.width, MIN_WIDTH)
+        for (group, beta), rows in figures.groupby(["group", "beta"], sort=False) if len(figures) else ():
+            shown = group_table(rows, contest.rules).drop(columns="settings")
+            console.print(terminal_table(shown, f"{group}, β = {beta:g}, mean ± 95 % interval over seeds"))

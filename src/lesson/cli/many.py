@@ -1,0 +1,25 @@
+"""Runs of a study that are missing, made with their progress shown."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
+    from lesson.engines import LocalEngine
+    from lesson.paper.results import Results
+    from lesson.settings import Settings
+
+
+def make_missing(missing: "dict[str, Settings]", out: Path, engine: "LocalEngine") -> "Results":
+    """All results of the folder, those made now among them."""
+    from lesson.cli.sweep_progress import SweepProgress
+    from lesson.paper.reproduce import run_missing
+
+    if missing:
+        print(f"{len(missing)} runs to make, in {out / 'runs'}", file=sys.stderr)
+    command = " ".join(["lesson", *sys.argv[1:]])
+    with SweepProgress(missing) as progress:
+        try:
+            return run_missing(missing, out, engine, command=command, data_dir=engine.data_dir, report=progress.report)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"interrupted; the same command with --out {out} goes on") from None

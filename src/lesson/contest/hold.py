@@ -1,0 +1,51 @@
+"""Hold a contest in a folder: tuning first, then the runs that count; what has been made is not made again."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lesson.contest.cases import Case, Runs
+from lesson.contest.rules import Rules
+from lesson.errors import InputError, RunStoppedError
+from lesson.paper.reproduce import not_held
+from lesson.paper.results import FILE, Results
+from lesson.run_folder import RunFolder, write_whole
+from lesson.study import check_for_many
+
+RULES = "rules.json"
+
+
+def claim_folder(out: Path, rules: Rules) -> None:
+    """Make the folder one of a contest by these rules; raises if it is something else."""
+    check_for_many(out)
+    path = out / RULES
+    if not path.exists() and (out / FILE).exists():
+        raise InputError(f"{out} holds runs that are not of a contest; name another folder with --out")
+    try:
+        there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else rules.to_dict()
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}); put back a copy or name another folder with --out") from None
+    for name, value in rules.to_dict().items():
+        if there.get(name) != value:
+            kept = f"{name} = {there.get(name)}, here it is {value}"
+            raise InputError(f"{out} holds a contest by other rules ({kept}); name another folder with --out")
+    RunFolder(out).make()
+    write_whole(path, (json.dumps(rules.to_dict(), indent=2) + "\n").encode())
+
+
+def hold(cases: Sequence[Case], out: Path, make: Callable[[Runs], Results]) -> tuple[Results, str]:
+    """All results of the folder once `make` has made the missing runs, and why some failed; empty if none did.
+
+    Of cases that are tuned, also while others are not, the runs that count are made: the first seed of all first.
+    """
+    results, failed = _make({name: one for case in cases for name, one in case.tuning().items()}, out, make)
+    finals = {name: one for case in cases for name, one in (case.finals(results) or {}).items()}
+    results, failed_later = _make(finals, out, make)
+    return results, "; ".join(filter(None, [failed, failed_later]))
+
+
+def _make(wanted: Runs, out: Path, make: Callable[[Runs], Results]) -> tuple[Results, str]:
+    try:
+        return make(not_held(wanted, out)), ""
+    except RunStoppedError as error:
+        return Results.load(out), str(error)

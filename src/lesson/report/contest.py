@@ -1,0 +1,120 @@
+"""What `lesson contest` leaves: figures, tables, the settings that won, and a page about them."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from lesson.contest.cases import cases_of
+from lesson.contest.entries import Contest, Group
+from lesson.contest.rules import MAX_POINTS
+from lesson.paper.reproduce import PROVENANCE
+from lesson.paper.results import GUESSED, Results
+from lesson.report.contest_figures import draw_curves, draw_times
+from lesson.report.contest_tables import group_table, settings_table
+from lesson.report.files import FORMATS, save_figure
+from lesson.report.words import markdown
+from lesson.run_folder import write_whole
+
+COMMAND = "lesson contest"
+
+
+def write_contest(contest: Contest, figures: pd.DataFrame, results: Results, out: Path) -> Path:
+    """Write all of it; the path of the page."""
+    parts = [_head(contest), _missing(contest, results)]
+    for group in contest.groups:
+        if len(rows := figures[figures["group"] == group.name] if len(figures) else figures):
+            for name, figure in {
+                f"accuracy-{group.name}": draw_curves(contest, group, rows, results),
+                f"times-{group.name}": draw_times(contest, rows),
+            }.items():
+                for suffix in FORMATS:
+                    save_figure(figure, out / f"{name}{suffix}")
+            tables = group_tables(contest, group, rows)
+            write_whole(out / f"table-{group.name}.md", tables.encode())
+            parts.append(_section(group, tables))
+    write_whole(out / "table.csv", figures.to_csv(index=False).encode())
+    write_whole(out / "settings.md", _settings(contest, results).encode())
+    write_whole(out / "entries.toml", contest.toml.encode())
+    write_whole(out / "README.md", "\n".join(filter(None, [*parts, _provenance(out)])).encode())
+    return out / "README.md"
+
+
+def group_tables(contest: Contest, group: Group, rows: pd.DataFrame) -> str:
+    """A table per β, each under a line that says what it is compared with."""
+    texts = []
+    for beta in contest.rules.betas:
+        at_beta = rows[rows["beta"] == beta]
+        reference = at_beta["reference"].iloc[0]
+        compared = f"; compared with {reference}" if reference else ""
+        texts.append(f"**{group.title}, β = {beta:g}**{compared}\n\n{markdown(group_table(at_beta, contest.rules))}")
+    return "\n".join(texts)
+
+
+def missing_runs(contest: Contest, results: Results) -> dict[str, int]:
+    """How many runs each entry still needs, of those that need any."""
+    missing = {
+        entry.name: sum(case.num_missing(results) for case in cases_of([entry], contest.rules))
+        for entry in contest.entries
+    }
+    return {name: count for name, count in missing.items() if count}
+
+
+def _head(contest: Contest) -> str:
+    rules = contest.rules
+    return f"""# Strategies compared
+
+{rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seconds, {len(rules.seeds)} seeds. Each entry was
+tuned at each β over at most {MAX_POINTS} settings, by runs of {rules.tuning_s:,.0f} s from seed {rules.tuning_seed};
+the best was run from seeds {", ".join(map(str, rules.seeds))}. Numbers are means over those ± half their 95 % intervals
+by Student's t. A time is given where every seed reaches the target, else how many do. The time ratio is
+the time to {rules.targets[-1]:.0%} over that of the entry compared with, the points are what the accuracy at the end is
+above its; both are paired over seeds, and a ratio is given where every seed of both arrives.
+[docs/comparison.md](../../docs/comparison.md) tells how to read it.
+
+[settings.md](settings.md): which settings won. [entries.toml](entries.toml): who takes part, with what settings.
+[table.csv](table.csv): all numbers. `runs.jsonl`: the evaluations of every run. Command: `{COMMAND}`.
+"""
+
+
+def _missing(contest: Contest, results: Results) -> str:
+    missing = missing_runs(contest, results)
+    if not missing:
+        return ""
+    listed = ", ".join(f"{name} ({count})" for name, count in missing.items())
+    return f"Not shown yet, with how many runs are missing: {listed}.\n"
+
+
+def _section(group: Group, tables: str) -> str:
+    def figure(name: str, says: str) -> str:
+        others = ", ".join(f"[{suffix[1:].upper()}]({name}-{group.name}{suffix})" for suffix in FORMATS[1:])
+        return f"![{says}]({name}-{group.name}.png)\n\nAlso as {others}.\n"
+
+    return "\n".join(
+        [
+            f"## {group.title}\n",
+            figure("accuracy", f"{group.title}: test accuracy over simulated time, with 95 % bands"),
+            figure("times", f"{group.title}: time to the last target, with 95 % intervals"),
+            tables,
+        ]
+    )
+
+
+def _settings(contest: Contest, results: Results) -> str:
+    rules = contest.rules
+    return f"""# Settings tried and chosen
+
+Accuracy at {rules.tuning_s:,.0f} s from seed {rules.tuning_seed}, the mean of the last three evaluations; in bold what
+was chosen, – what has not been run. A run that diverged counts as a guess, {GUESSED:.0%}.
+
+{markdown(settings_table(contest, results))}"""
+
+
+def _provenance(out: Path) -> str:
+    """The calls that made the runs, from the notes beside them."""
+    path = out / PROVENANCE
+    notes = pd.DataFrame(json.loads(path.read_text(encoding="utf-8")) if path.exists() else [])
+    if notes.empty:
+        return ""
+    notes["commit"] = notes["commit"].fillna("–").str[:10]
+    return f"## Made by\n\n{markdown(notes.assign(command=[f'`{line}`' for line in notes['command']]))}"

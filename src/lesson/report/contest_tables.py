@@ -1,0 +1,58 @@
+"""The numbers of a contest as words for people."""
+
+import pandas as pd
+
+from lesson.contest.cases import Case
+from lesson.contest.entries import Contest, point_words
+from lesson.contest.measures import GAIN, RATIO, accuracy_names, time_names
+from lesson.contest.rules import Rules
+from lesson.paper.results import Results
+from lesson.report.compare_text import cell
+
+
+def group_table(figures: pd.DataFrame, rules: Rules) -> pd.DataFrame:
+    """A row per entry of one group at one β: means ± half their 95 % intervals, or how many seeds reach a target.
+
+    Compared with the reference: the time to the last target as a ratio, the last accuracy in points.
+    """
+    times, last = len(rules.targets), f"{rules.targets[-1]:.0%}"
+    columns = {
+        f"% at {time_s:,.0f} s": (name, 100.0, 1)
+        for name, time_s in zip(accuracy_names(rules), rules.looks_s, strict=True)
+    }
+    columns |= {
+        f"s to {target:.0%}": (name, 1.0, 0) for name, target in zip(time_names(rules), rules.targets, strict=False)
+    }
+    uploads, energy = time_names(rules)[times:]
+    columns |= {f"uploads to {last}": (uploads, 1.0, 0), f"kJ to {last}": (energy, 1e-3, 1)}
+    columns |= {"time ratio": (RATIO, 1.0, 2), "points more": (GAIN, 100.0, 1)}
+    rows = []
+    for row in figures.to_dict("records"):
+        lost = f" ({row['diverged']} of {row['seeds']} diverged)" if row["diverged"] else ""
+        said = {heading: cell(row, name, scale, digits) for heading, (name, scale, digits) in columns.items()}
+        if row["entry"] == row["reference"]:
+            said |= dict.fromkeys(list(columns)[-2:], "reference")
+        rows.append({"entry": f"{row['entry']}{lost}", "settings": row["settings"]} | said)
+    return pd.DataFrame(rows)
+
+
+def settings_table(contest: Contest, results: Results) -> pd.DataFrame:
+    """A row per entry and point: the accuracy at the end of its tuning run at each β, that of the chosen one marked."""
+    rows = []
+    for entry in contest.entries:
+        cases = [Case(entry, beta, contest.rules) for beta in contest.rules.betas]
+        for place, point in enumerate(entry.points):
+            row = {"entry": entry.name, "settings": point_words(point)}
+            rows.append(row | {f"β = {case.beta:g}": _score(case, results, place) for case in cases})
+    return pd.DataFrame(rows)
+
+
+def _score(case: Case, results: Results, place: int) -> str:
+    """The accuracy of a point in words."""
+    if not case.tuning():
+        return "not tuned"
+    name, score = list(case.tuning())[place], case.scores(results)[place]
+    if score is None:
+        return "–"
+    said = "diverged" if results.runs[name].stopped else f"{score:.1%}"
+    return f"**{said}**" if case.chosen(results) == case.entry.points[place] else said

@@ -1,0 +1,137 @@
+"""A contest in its folder: what is missing is made, in pieces if need be, and nothing twice."""
+
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+from made_up import FILE, everything, made, small
+
+from lesson.cli import main
+from lesson.contest.cases import Runs, cases_of
+from lesson.contest.hold import claim_folder, hold
+from lesson.engines import LocalEngine
+from lesson.errors import InputError, RunStoppedError
+from lesson.paper.reproduce import run_missing
+from lesson.paper.results import Results
+from lesson.run_folder import RunFolder
+from lesson.settings import make_settings
+
+TINY = (
+    FILE.replace("tuning_s = 400.0", "tuning_s = 80.0")
+    .replace("final_s = 800.0", "final_s = 120.0")
+    .replace("eval_every_s = 100.0", "eval_every_s = 20.0")
+    .replace("looks_s = [400.0, 800.0]", "looks_s = [60.0, 120.0]")
+    .replace("betas = [0.1, 1.0]", "betas = [1.0]")
+    .replace("seeds = [0, 1]", "seeds = [0]")
+)
+
+
+class Maker:
+    """Makes runs up, and notes which; of some names it fails to."""
+
+    def __init__(self, out: Path, failing: str = "nothing") -> None:
+        self.out, self.failing, self.asked = out, failing, list[list[str]]()
+
+    def __call__(self, missing: Runs) -> Results:
+        self.asked.append(list(missing))
+        done = {name: made(one, [0.5] * 8) for name, one in missing.items() if self.failing not in name}
+        Results(Results.load(self.out).runs | done).save(self.out)
+        if len(done) < len(missing):
+            raise RunStoppedError("some failed")
+        return Results.load(self.out)
+
+
+def test_tuning_comes_first_then_runs_of_what_is_tuned(tmp_path: Path) -> None:
+    contest = small(tmp_path)
+    cases, make = cases_of(contest.select(["fedavg", "deadlines"]), contest.rules), Maker(tmp_path, "fraction=1-")
+    results, failed = hold(cases, tmp_path, make)
+    assert failed == "some failed"
+    tuning, finals = make.asked
+    assert [name for name in tuning if not name.endswith("seed100")] == []
+    assert len(tuning) == 2 * 4
+    assert len(finals) == 2 * 2 * 2  # τ = 10 and 20, which need no tuning
+    assert not [name for name in finals if name.startswith("fedavg")]
+    again = Maker(tmp_path)
+    results, failed = hold(cases, tmp_path, again)
+    assert (failed, len(results.runs)) == ("", 8 + 8 + 4)
+    assert [len(names) for names in again.asked] == [4, 4]
+    hold(cases, tmp_path, third := Maker(tmp_path))
+    assert third.asked == [[], []]
+
+
+def test_entries_that_come_to_the_same_runs_share_them(tmp_path: Path) -> None:
+    contest = small(tmp_path)
+    results = everything(contest, lambda one: [0.1] * 8)  # a tie: LESSON's first point, τ = 20
+    assert sum(run.seed == 0 and run.settings.strategy.name == "lesson" for run in results.runs.values()) == 2 * 2
+
+
+def test_a_folder_is_of_one_contest(tmp_path: Path) -> None:
+    contest, other = small(tmp_path), small(tmp_path, TINY)
+    claim_folder(tmp_path / "out", contest.rules)
+    claim_folder(tmp_path / "out", contest.rules)
+    with pytest.raises(
+        InputError, match=r"holds a contest by other rules \(betas = \[0.1, 1.0\], here it is \[1.0\]\)"
+    ):
+        claim_folder(tmp_path / "out", other.rules)
+    (tmp_path / "out" / "rules.json").unlink()
+    everything(contest, lambda _: [0.1]).save(tmp_path / "out")
+    with pytest.raises(InputError, match="holds runs that are not of a contest"):
+        claim_folder(tmp_path / "out", contest.rules)
+
+
+def test_runs_stop_at_a_time_with_a_checkpoint(tmp_path: Path) -> None:
+    settings = make_settings({"strategy": {"name": "fedcs"}, "run": {"time_budget_s": 1e9, "eval_every_s": 1e6}})
+    missing, engine, begun = dict.fromkeys(("a", "b", "c"), settings), LocalEngine(2), set[str]()
+
+    def report(name: str, _: object) -> None:
+        begun.add(name)
+        if len(begun) == 2 and engine.stop_at_s == math.inf:
+            object.__setattr__(engine, "stop_at_s", time.monotonic() + 0.1)
+
+    assert not run_missing(missing, tmp_path, engine, command="", report=report).runs
+    folders = [RunFolder(tmp_path / "runs" / name) for name in missing]
+    assert [folder.checkpoint.exists() for folder in folders] == [True, True, False]
+    assert not list(LocalEngine(2, stop_at_s=time.monotonic()).run({tmp_path / "d": settings}))
+    assert not (tmp_path / "d").exists()
+
+
+def test_the_command_makes_tunes_and_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contest = small(tmp_path, TINY)
+    monkeypatch.setattr("lesson.contest.entries.load_contest", lambda: contest)
+    command = ["contest", "lesson", "lesson τ=10", "--out", str(tmp_path / "out")]
+    assert main([*command, "--seconds", "0.001"]) == 0  # too short for anything
+    assert "lesson: 3 runs missing\nlesson τ=10: 1 runs missing\n" in capsys.readouterr().out
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "strategies, β = 1, mean" in out
+    assert "fedavg: 5 runs missing\nlesson τ=20: " in out
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()}
+    assert {"README.md", "runs.jsonl", "accuracy-strategies.png", "times-deadlines.svg"} <= kept.keys()
+    finals = [run for run in Results.load(tmp_path / "out").runs.values() if run.seed == 0]
+    assert {run.curve["time_s"].iloc[-1] for run in finals} == {120.0}
+    assert all((run.curve["energy_j"].diff().dropna() > 0).all() for run in finals)
+    notes = json.loads(kept["provenance.json"])
+    assert sum(note["runs"] for note in notes) == len(Results.load(tmp_path / "out").runs)
+    assert main(command) == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir() if path.is_file()} == kept
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["fedavgg"], "entry 'fedavgg' is unknown; did you mean 'fedavg'"),
+        (["--seconds", "0"], "--seconds must be > 0, got 0"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["contest", *words, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
