@@ -42,14 +42,23 @@ def test_trace() -> None:
     assert [record.transmit_j for record in records] == [30.0, 60.0, 70.0, 60.0]
     assert {merge.of for merge in merges} == {"updates"}
     assert merges[0].weights.tolist() == [0.5, 0.5]
+    assert merges[1].weights.tolist() == pytest.approx([1 / 9, 4 / 9, 4 / 9])
+
+
+def test_discount_by_tier() -> None:
+    """Beside their data, client 2 of tier 2 counts for a half and 3 of tier 3 for a third; or all the same."""
+    _, merges, _ = decided(LessonFilled(deadline_s=10.0, discount=1), 3, weight=[1, 1, 2, 6])
     assert merges[1].weights.tolist() == pytest.approx([1 / 3] * 3)
+    assert merges[2].weights.tolist() == pytest.approx([2 / 4, 1 / 4, 1 / 4])
+    _, merges, _ = decided(LessonFilled(deadline_s=10.0, discount=0), 2, weight=[1, 1, 2, 6])
+    assert merges[1].weights.tolist() == pytest.approx([2 / 4, 1 / 4, 1 / 4])
 
 
-def test_power_weighs_by_slots() -> None:
-    """Client 2 comes every second round and counts twice, 3 every third and three times, beside their data."""
-    _, merges, _ = decided(LessonFilled(deadline_s=10.0, power=1), 3, weight=[1, 1, 2, 5])
-    assert merges[1].weights.tolist() == pytest.approx([4 / 6, 1 / 6, 1 / 6])
-    assert merges[2].weights.tolist() == pytest.approx([15 / 17, 1 / 17, 1 / 17])
+def test_a_tier_that_is_due_alone_counts_whatever_the_discount() -> None:
+    """Tiers 2 and 3 of 10 s: nobody in round 1, then client 0, then 1; a weight of 3^−900 is 0 in floating point."""
+    strategy = LessonFilled(deadline_s=10.0, discount=900.0)
+    records = list(simulate(strategy, make_fleet([15.0, 26.0]), rounds=3))
+    assert [record.merged.tolist() for record in records] == [[], [0], [1]]
 
 
 def test_nobody_takes_more_minibatches_than_it_has_samples() -> None:
@@ -69,6 +78,6 @@ def test_refused() -> None:
     unknown.compute_s[:] = unknown.upload_s[:] = np.nan
     with pytest.raises(InputError, match="needs compute_s and upload_s of every client"):
         list(simulate(LessonFilled(deadline_s=10.0), unknown, rounds=1))
-    for power in (-1, 3, "much", True):
-        with pytest.raises(InputError, match="power must be a number from 0 to 2"):
-            LessonFilled(deadline_s=10.0, power=power)  # type: ignore[arg-type]
+    for discount in (-1, 1e3, "much", True):
+        with pytest.raises(InputError, match="discount must be a number >= 0 and < 1000"):
+            LessonFilled(deadline_s=10.0, discount=discount)  # type: ignore[arg-type]

@@ -4,10 +4,12 @@ the paper.
 
 Who starts, what closes a round and who is due are LESSON's. But clients do not wait for their slots: one of tier j uses
 all of its j·τ seconds, with a step of as many minibatches as fit beside the upload, max(1, ⌊(j·τ − upload) / compute⌋)
-of them, whose mean gradient makes the step. So nobody's time is lost and updates are less noisy, which is what an
-adaptive optimiser needs most. The step size is δ for everybody. What is due is applied to the newest model as updates,
-weighted by data·j^`power`: with 1 a client counts as much over time as if it came every round, with 0 each of its
-updates counts the same. Take τ so that most clients are in tier 1: an adaptive optimiser suffers from stale updates.
+of them, whose mean gradient makes the step, of size δ for everybody. So nobody's time is lost, and updates are less
+noisy, which is what an adaptive optimiser needs most.
+
+What is due is applied to the newest model as updates, weighted by data / j^`discount`: an optimiser with momentum goes
+on along an update long after it was applied, so that stale ones harm it more than the data of slow clients help. Take τ
+so that most clients are in tier 1.
 """
 
 from dataclasses import dataclass, replace
@@ -26,17 +28,21 @@ class LessonFilled(Lesson):
     """LESSON whose clients fill their slots with work, for server optimisers."""
 
     scaling: bool = False
-    power: float = 0.0
+    discount: float = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.power, bool) or not isinstance(self.power, int | float) or not 0 <= self.power <= 2:
-            raise InputError(f"power must be a number from 0 to 2, got {self.power!r}")
+        if (
+            isinstance(self.discount, bool)
+            or not isinstance(self.discount, int | float)
+            or not 0 <= self.discount < 1e3
+        ):
+            raise InputError(f"discount must be a number >= 0 and < 1000, got {self.discount!r}")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         if view.round == 1 and np.any(view.local_steps != 1):
             raise InputError(
-                "lesson-filled makes one step of several minibatches: local_steps must be 1, local_epochs 0"
+                "local_steps must be 1 and local_epochs 0 for lesson-filled, which makes longer steps instead"
             )
         plan = super().open_round(view, rng)
         return replace(plan, batches=self._fitting(view, plan.starts))
@@ -44,7 +50,7 @@ class LessonFilled(Lesson):
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         due, drops = self._due(view, arrived)
         slots = np.maximum(1, np.ceil(due.expected_s / self.deadline_s * (1 - TOLERANCE)))
-        weights = view.client_weight[due.client] * np.float_power(slots, self.power)
+        weights = view.client_weight[due.client] * np.float_power(slots / slots.min(initial=np.inf), -self.discount)
         return Merge(due.id, weights / weights.sum() if len(due) else weights, of="updates", drops=drops)
 
     def _fitting(self, view: ServerView, clients: IntArray) -> IntArray:
