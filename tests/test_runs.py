@@ -107,6 +107,30 @@ def test_a_run_goes_on_from_any_round_with_the_same_bits(tmp_path: Path, strateg
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("strategy", ["lesson-adaptive", "lesson-filled"])
+def test_an_adaptive_deadline_and_filled_slots_go_on_with_the_same_bits(
+    tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look every 5 rounds, one of which has changed the deadline before each break."""
+    monkeypatch.setattr("lesson.strategies.lesson_adaptive.LOOK_ROUNDS", 5)
+    chosen = settings(strategy, checkpoint_every_s=1e-9)
+    execute(chosen, tmp_path / "whole", **PARTS)
+    changed = [
+        line["round"] for line in read_metrics(tmp_path / "whole" / "metrics.jsonl") if "→" in line.get("note", "")
+    ]
+    assert bool(changed) == (strategy == "lesson-adaptive")
+    for last in (max([0, *changed[:1]]) + 2, 17):
+
+        def break_off(line: dict[str, Any], last: int = last) -> None:
+            if line["round"] == last:
+                raise StoppedError
+
+        with pytest.raises(StoppedError):
+            execute(chosen, tmp_path / "broken", resume=(tmp_path / "broken").exists(), progress=break_off, **PARTS)
+    execute(chosen, tmp_path / "broken", resume=True, **PARTS)
+    assert content(tmp_path / "broken") == content(tmp_path / "whole")
+
+
 def test_an_optimiser_and_a_memory_go_on_with_the_same_bits(tmp_path: Path) -> None:
     """Broken off twice, once before every tier has been merged."""
     plain = settings("lesson-memory", checkpoint_every_s=1e-9)
