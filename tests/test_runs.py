@@ -289,6 +289,18 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     assert content(tmp_path / "run") == before
 
 
+def test_a_run_refused_in_its_first_round_leaves_no_folder(tmp_path: Path) -> None:
+    wrong = settings("fedbuff")  # of 6 clients, 20 cannot be at work
+    with pytest.raises(InputError, match="concurrency must be <= 6"):
+        execute(wrong, tmp_path / "run", **PARTS)
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / ".mine").touch()
+    with pytest.raises(InputError, match="concurrency must be <= 6"):
+        execute(wrong, tmp_path / "kept", **PARTS)
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == [".mine"]
+
+
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", **PARTS)
     with pytest.raises(InputError, match=r"belongs to a run with other settings .*; name another folder"):

@@ -244,6 +244,11 @@ def test_unknown_energy_stays_unknown() -> None:
         (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), lr_scale=np.ones(2))), "one lr_scale per start"),
         (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(-1))), "one number of steps >= 1"),
         (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), batches=ids(0))), "one number of batches >= 1"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), batches=np.array([1.5]))), "one number of batches"),
+        (
+            Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(2), batches=ids(2))),
+            "several batches to more than one step",
+        ),
         (Scripted(Deadline(1), plan=RoundPlan(NOTHING, Deadline(1), drops=ids(0))), "drops clients that do not work"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(7), np.ones(1))), "updates twice or that are not there"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 0), np.ones(2))), "updates twice or that are not there"),
@@ -333,7 +338,7 @@ def test_updates_carry_how_they_were_trained() -> None:
         updates.append(arrived)
         return Merge(arrived.id, np.zeros(len(arrived)))
 
-    parts = {"lr_scale": np.array([2.0, 3.0]), "local_steps": ids(4, 5), "batches": ids(6, 7)}
+    parts = {"lr_scale": np.array([2.0, 3.0]), "local_steps": ids(4, 1), "batches": ids(1, 7)}
     plan = RoundPlan(ids(1, 0), AllOf(ids(0, 1)), **parts)  # type: ignore[arg-type]
     simulation = Simulation(Scripted(Deadline(0), keep, plan), make_fleet([1.0, 30.0]))
     simulation.step()
@@ -341,8 +346,29 @@ def test_updates_carry_how_they_were_trained() -> None:
     assert [update.client.tolist() for update in updates] == [[0, 1], [0, 1]]
     assert [update.index.tolist() for update in updates] == [[0, 0], [1, 1]]
     assert updates[0].lr_scale.tolist() == [3.0, 2.0]
-    assert updates[0].local_steps.tolist() == [5, 4]
-    assert updates[0].batches.tolist() == [7, 6]
+    assert updates[0].local_steps.tolist() == [1, 4]
+    assert updates[0].batches.tolist() == [7, 1]
+
+
+def test_batches_survive_a_restart_in_flight_and_at_the_server() -> None:
+    """Client 0 is there at 4 s and waits, client 1 arrives at 36 s. In a checkpoint from before there were batches,
+    everybody has one."""
+    seen: list[Updates] = []
+
+    def keep(arrived: Updates) -> Merge:
+        seen.append(arrived)
+        return Merge(arrived.id[:0], np.zeros(0))
+
+    plans = [RoundPlan(ids(0, 1), Deadline(5.0), batches=ids(3, 2)), RoundPlan(ids(), Deadline(60.0))]
+    fleet = make_fleet([2.0, 24.0])
+    simulation = Simulation(Scripted(Deadline(0), keep, plans[0]), fleet)
+    simulation.step()
+    values, arrays = simulation.state()
+    for left_out in ((), ("flight._batches", "server.batches")):
+        restored = Simulation(Scripted(Deadline(0), keep, plans[1]), fleet)
+        restored.restore(values, {name: array for name, array in arrays.items() if name not in left_out})
+        restored.step()
+    assert [update.batches.tolist() for update in seen] == [[3], [3, 2], [1, 1]]
 
 
 def test_ties_keep_the_order_of_starts() -> None:

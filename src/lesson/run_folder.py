@@ -105,6 +105,19 @@ class RunFolder:
             finally:
                 (self.path / ".lock").unlink(missing_ok=True)
 
+    @contextlib.contextmanager
+    def withdrawn_if_refused(self) -> Iterator[None]:
+        """Leave nothing of a run that is refused before its first round has ended; for who owns the folder."""
+        try:
+            yield
+        except InputError:
+            if not self.checkpoint.exists() and not (self.metrics.exists() and self.metrics.stat().st_size):
+                for file in (self.config, self.metrics, self.path / ".lock"):
+                    file.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # somebody else's files are in it
+                    self.path.rmdir()
+            raise
+
     def append(self, line: dict[str, Any]) -> None:
         """Add one line, whole, to the metrics."""
         content = (json.dumps(line, allow_nan=False) + "\n").encode()

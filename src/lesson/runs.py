@@ -44,7 +44,7 @@ def execute(
     simulation, learner = build(settings, **parts)
     try:
         folder.begin(settings)
-        with folder.owned():
+        with folder.owned(), folder.withdrawn_if_refused():
             folder.load(simulation, learner)
             _run(settings, simulation, learner, folder, progress)
             score = learner.score(simulation.version)

@@ -146,8 +146,9 @@ class Simulation:
         steps = fleet.local_steps[starts] if plan.local_steps is None else plan.local_steps
         self._check(len(steps) == len(starts) and np.all(steps >= 1), "gives other than one number of steps >= 1")
         batches = 1 if plan.batches is None else plan.batches
-        fits = np.size(batches) in (1, len(starts)) and np.all(np.greater_equal(batches, 1))
-        self._check(fits, "gives other than one number of batches >= 1")
+        fits = np.asarray(batches).dtype.kind == "i" and np.size(batches) in (1, len(starts))
+        self._check(fits and np.all(np.greater_equal(batches, 1)), "gives other than one number of batches >= 1")
+        self._check(np.all((np.equal(batches, 1)) | (steps == 1)), "gives several batches to more than one step")
         self._work[starts] = steps * batches / fleet.local_steps[starts]
         self._in_turn[starts] = in_turn = plan.uploads == "in-turn"
         takes_s = fleet.latency_s[starts]

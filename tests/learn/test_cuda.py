@@ -23,6 +23,7 @@ from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, make_task
 from lesson.runs import execute
 from lesson.settings import ServerSettings, make_settings
+from lesson.strategies import LessonAdaptive, LessonFilled
 from lesson.study import compare
 from lesson.summary import read_metrics
 
@@ -119,7 +120,7 @@ def rounds(
 ) -> tuple[Simulation, Learner]:
     """LESSON in the released scenario, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
-    learner = Learner(task, 0.002, 1.0, backend, trainer, ServerSettings(**server))
+    learner = Learner(task, 0.002, 1.0, backend, trainer, ServerSettings(**server), kind.needs)
     fleet = draw_fleet(Scenario(), len(task.holdings.num_samples)).with_first_tier(20.0)
     simulation = Simulation(kind(20.0), fleet, learner=learner)
     for _ in range(count):
@@ -154,7 +155,28 @@ def test_a_memory_and_an_optimiser_agree_with_the_reference(optimizer: str) -> N
     assert (vector - wanted).norm() < 0.01 * (wanted - cpu.initial_vector()).norm()
 
 
-@pytest.mark.parametrize("server", [{}, {"optimizer": "yogi", "kind": LessonMemory}], ids=["plain", "memory"])
+def test_filled_slots_and_what_is_confirmed_agree_with_the_reference() -> None:
+    cpu, cuda = tasks("mnist")
+    plain, expected = rounds(cpu, CpuBackend(cpu), 20, "reference", kind=LessonFilled)
+    fast, given = rounds(cuda, gpu(cuda), 20, "fused", kind=LessonFilled)
+    wanted, vector = expected.versions[plain.version], given.versions[fast.version].cpu()
+    assert (vector - wanted).norm() < 0.01 * (wanted - cpu.initial_vector()).norm()
+    ours, theirs = (
+        learner.signals(frozenset({"confirmation"}), simulation.version)["confirmation"]
+        for simulation, learner in (
+            rounds(cuda, gpu(cuda), 20, kind=LessonAdaptive),
+            rounds(cpu, CpuBackend(cpu), 20, kind=LessonAdaptive),
+        )
+    )
+    assert theirs[1] > 0
+    assert ours == pytest.approx(theirs, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [{}, {"optimizer": "yogi", "kind": LessonMemory}, {"kind": LessonAdaptive}, {"kind": LessonFilled}],
+    ids=["plain", "memory", "adaptive", "filled"],
+)
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
 def test_the_round_loop_never_waits_for_the_gpu(trainer: str, server: dict[str, Any]) -> None:
     _, cuda = tasks("mnist")

@@ -216,7 +216,8 @@ def taking(local_steps: list[int], batches: int = 1) -> Updates:
 
 
 def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one() -> None:
-    """Client 0 takes three minibatches, client 2 one: the model goes to half the mean of three models and half another.
+    """Client 0 takes three minibatches, client 2 one: the model goes to half the mean of three models and half another,
+    whoever comes first in the merge.
     The first three minibatches of client 0 are those that three steps would take."""
     made = make_learner(tiny_task(4), trainer="reference")
     task, base = made.task, made.versions[0]
@@ -229,7 +230,7 @@ def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one() -> None:
         models.append(cohort(ReferenceTrainer(task), base, work))
     assert not torch.equal(models[0], models[1])
     merge = Merge(np.arange(2), np.array([0.5, 0.5]))
-    merged = replace(updates([0, 2], [0, 0], [1.0, 1.0]), batches=np.array([3, 1]))
+    merged = replace(updates([2, 0], [0, 0], [1.0, 1.0]), batches=np.array([1, 3]))
     made.merge(merged, merge.weights, merge, version=0, round=1)
     expected = 0.5 * torch.stack(models).mean(0) + 0.5 * trained(made, 2, 0, 0.1)
     assert torch.allclose(made.versions[1], expected, atol=1e-6)

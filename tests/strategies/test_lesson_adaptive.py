@@ -66,19 +66,43 @@ def test_what_was_seen_fades_and_bounds_hold() -> None:
     records = run(strategy, Confirming((4.0, 4.0), (4.0, 4.0), (0.8, 4.0)), 151)
     assert [record.note for record in records if record.note] == [
         "deadline 10 s → 8.869 s: 1.00 confirmed, 0.25 wished",
-        "deadline 8.869 s → 8.3 s: 1.00 confirmed, 0.25 wished",
-        "deadline stays at 8.3 s: 0.35 confirmed, 0.25 wished",
+        "deadline 8.869 s → 8.3 s: 1.00 confirmed, 0.25 wished, at its bound",
+        "deadline stays at 8.3 s: 0.35 confirmed, 0.25 wished, at its bound",
     ]
     long = LessonAdaptive(deadline_s=60.0)
-    assert run(long, Confirming((0.0, 1.0)), 51, [5.0, 16.0, 30.0, 138.0])[-1].note.startswith("deadline 60 s → 23 s")
+    told = run(long, Confirming((0.0, 1.0)), 51, [5.0, 16.0, 30.0, 138.0])[-1].note
+    assert told == "deadline 60 s → 23 s: 0.00 confirmed, 0.25 wished, at its bound"
+
+
+def test_unmoved_looks_fade_to_seven_tenths() -> None:
+    """c = 0.3 and then (0.7·1.2 + 1.0) / (0.7·4 + 4) = 0.27: neither moves τ by 5 %."""
+    records = run(LessonAdaptive(deadline_s=10.0), Confirming((1.2, 4.0), (1.0, 4.0)), 101)
+    assert [record.note for record in records if record.note] == [
+        "deadline stays at 10 s: 0.30 confirmed, 0.25 wished",
+        "deadline stays at 10 s: 0.27 confirmed, 0.25 wished",
+    ]
+
+
+def test_a_wish_of_four_hundredths_is_not_granted() -> None:
+    """exp(0.3·(0.25 − 0.12)) = 1.04."""
+    records = run(LessonAdaptive(deadline_s=10.0), Confirming((0.12, 1.0)), 51)
+    assert records[50].note == "deadline stays at 10 s: 0.12 confirmed, 0.25 wished"
+
+
+def test_who_cannot_be_reached_does_not_count_for_the_bounds() -> None:
+    strategy = LessonAdaptive(deadline_s=100.0)
+    run(strategy, Confirming((0.0, 1.0)), 51, [*LATENCIES, 300.0, math.inf, math.inf])
+    assert strategy.deadline_s == 30.0
 
 
 def test_small_steps_are_not_taken_and_silence_is_said() -> None:
     """At 0.2 τ would grow by 1.5 %. Nothing seen since: 0.7 of it is still remembered."""
     records = run(LessonAdaptive(deadline_s=10.0), Confirming((0.8, 4.0), (0.0, 0.0)), 101)
     assert records[50].note == records[100].note == "deadline stays at 10 s: 0.20 confirmed, 0.25 wished"
-    alone = run(LessonAdaptive(deadline_s=10.0), Confirming((0.0, 0.0)), 51, [5.0, 6.0])
-    assert alone[50].note == "deadline stays at 10 s: nobody reported on an older model"
+    silent = run(LessonAdaptive(deadline_s=10.0), Confirming((0.0, 0.0)), 51)
+    assert silent[50].note == "deadline stays at 10 s: nobody reported on an older model"
+    waiting = run(LessonAdaptive(deadline_s=70.0), Confirming((0.0, 0.0)), 51)
+    assert waiting[50].note == "deadline 70 s → 23 s: nobody reported on an older model, at its bound"
 
 
 def test_timing_alone_is_lesson() -> None:
@@ -119,3 +143,8 @@ def test_a_draw_of_clients_follows_the_new_tiers() -> None:
 def test_agreement_is_a_share(agreement: Any) -> None:
     with pytest.raises(InputError, match="agreement must be a number > 0 and <= 1"):
         LessonAdaptive(deadline_s=10.0, agreement=agreement)
+
+
+def test_an_endless_deadline_is_refused() -> None:
+    with pytest.raises(InputError, match="deadline_s must be finite for lesson-adaptive"):
+        LessonAdaptive(deadline_s=math.inf)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_lesson import arrived, view
 
 from lesson import InputError, Simulation, simulate
 from lesson.strategies import LessonFilled
@@ -17,13 +18,15 @@ from support import make_fleet
 LATENCIES = [4.0, 8.0, 12.0, 22.0]
 
 
-def decided(strategy: LessonFilled, rounds: int, **fleet: Any) -> tuple[list[RoundPlan], list[Merge], list[Any]]:
+def decided(
+    strategy: LessonFilled, rounds: int, latencies: list[float] = LATENCIES, **fleet: Any
+) -> tuple[list[RoundPlan], list[Merge], list[Any]]:
     plans: list[RoundPlan] = []
     merges: list[Merge] = []
     open_round, merge = strategy.open_round, strategy.merge
     strategy.open_round = lambda view, rng: plans.append(open_round(view, rng)) or plans[-1]  # type: ignore[method-assign,func-returns-value]
     strategy.merge = lambda view, arrived: merges.append(merge(view, arrived)) or merges[-1]  # type: ignore[method-assign,func-returns-value]
-    simulation = Simulation(strategy, make_fleet(LATENCIES, **fleet))
+    simulation = Simulation(strategy, make_fleet(latencies, **fleet))
     return plans, merges, [simulation.step() for _ in range(rounds)]
 
 
@@ -55,10 +58,29 @@ def test_discount_by_tier() -> None:
 
 
 def test_a_tier_that_is_due_alone_counts_whatever_the_discount() -> None:
-    """Tiers 2 and 3 of 10 s: nobody in round 1, then client 0, then 1; a weight of 3^−900 is 0 in floating point."""
-    strategy = LessonFilled(deadline_s=10.0, discount=900.0)
-    records = list(simulate(strategy, make_fleet([15.0, 26.0]), rounds=3))
+    """Tiers 2 and 3 of 10 s: nobody in round 1, then client 0, then 1; each is all there is."""
+    _, merges, records = decided(LessonFilled(deadline_s=10.0, discount=100.0), 3, latencies=[15.0, 26.0])
     assert [record.merged.tolist() for record in records] == [[], [0], [1]]
+    assert [merge.weights.tolist() for merge in merges] == [[], [1.0], [1.0]]
+
+
+def test_late_ones_are_dropped_where_that_is_asked_for() -> None:
+    """Expected after 12 s, in round 2; if it comes in round 3 it is never merged."""
+    strategy = LessonFilled(deadline_s=10.0, late="drop")
+    late = arrived([12.0], started_round=[1])
+    merges = [strategy.merge(view(round), late) for round in (2, 3)]
+    assert [(merge.updates.tolist(), merge.drops.tolist()) for merge in merges] == [([100], []), ([], [100])]
+
+
+@pytest.mark.parametrize("deadline_s", [0.3, 0.7, 3.3])
+def test_a_slot_that_is_filled_to_the_last_moment_counts_as_full(deadline_s: float) -> None:
+    """Seven minibatches of a tenth of the deadline beside three tenths of sending: rounding takes none away, and the
+    update still is of tier 1."""
+    plans, _, records = decided(
+        LessonFilled(deadline_s=deadline_s), 3, latencies=[0.4 * deadline_s, 1.5 * deadline_s], compute_share=0.25
+    )
+    assert [np.asarray(plan.batches).tolist()[0] for plan in plans] == [7, 7, 7]
+    assert all(0 in record.merged for record in records)
 
 
 def test_nobody_takes_more_minibatches_than_it_has_samples() -> None:
@@ -72,12 +94,12 @@ def test_nobody_takes_more_minibatches_than_it_has_samples() -> None:
 
 
 def test_refused() -> None:
-    with pytest.raises(InputError, match="local_steps must be 1"):
+    with pytest.raises(InputError, match="take local_steps 1 and local_epochs 0"):
         list(simulate(LessonFilled(deadline_s=10.0), make_fleet(LATENCIES, local_steps=2), rounds=1))
     unknown = make_fleet(LATENCIES)
     unknown.compute_s[:] = unknown.upload_s[:] = np.nan
     with pytest.raises(InputError, match="needs compute_s and upload_s of every client"):
         list(simulate(LessonFilled(deadline_s=10.0), unknown, rounds=1))
-    for discount in (-1, 1e3, "much", True):
-        with pytest.raises(InputError, match="discount must be a number >= 0 and < 1000"):
+    for discount in (-1, 101, "much", True):
+        with pytest.raises(InputError, match="discount must be a number >= 0 and <= 100"):
             LessonFilled(deadline_s=10.0, discount=discount)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ client still works from it. Slots and the moments of the server's optimiser are 
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,16 +15,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lesson.arrays import FloatArray, IntArray, with_prefix
+from lesson.arrays import FloatArray, with_prefix
 from lesson.errors import DivergedError, InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.learn.holdings import Holdings
+from lesson.learn.jobs import cohorts_of
 from lesson.learn.models import make_model
 from lesson.learn.optimisers import OPTIMISERS, Moments
-from lesson.learn.signals import Signals
-from lesson.learn.slots import SlotVectors, slot_of_each
-from lesson.learn.task import Task, Work
+from lesson.learn.signals import Confirmation, Signals
+from lesson.learn.slots import SlotVectors
+from lesson.learn.task import Task
 from lesson.settings import ServerSettings
 from lesson.strategies.base import Merge, Updates
 
@@ -49,8 +50,7 @@ class Learner:
         self.versions: dict[int, Tensor] = {0: task.initial_vector()}
         self._slots = SlotVectors(self.versions[0])
         self._moments: Moments = {}
-        self._confirmation = torch.zeros(2, dtype=torch.float64, device=task.device)
-        self._confirming = "confirmation" in watched
+        self._confirmation = Confirmation(task.device) if "confirmation" in watched else None
         self._newest_cohort = "before the first merge"
         self._backend = backend
         self._trainers: dict[str, Trainer] = {}
@@ -74,7 +74,7 @@ class Learner:
         kept = {f"version.{version}": vector for version, vector in self.versions.items()}
         kept |= {f"slot.{json.dumps(name)}": vector for name, vector in self._slots.filled.items()}
         kept |= {f"moment.{name}": vector for name, vector in self._moments.items()}
-        kept |= {"signal.confirmation": self._confirmation} if self._confirming else {}
+        kept |= {"signal.confirmation": self._confirmation.sums} if self._confirmation is not None else {}
         vectors = {name: vector.cpu().numpy() for name, vector in kept.items()}
         _check_finite("model", all(np.isfinite(vector).all() for vector in vectors.values()), self._newest_cohort)
         return vectors
@@ -86,7 +86,8 @@ class Learner:
         self.versions = {int(version): vector for version, vector in versions.items()}
         self._slots.filled = {json.loads(name): vector for name, vector in slots.items()}
         self._moments = moments
-        self._confirmation = signals.get("confirmation", self._confirmation)
+        if self._confirmation is not None:
+            self._confirmation.sums = signals.get("confirmation", self._confirmation.sums)
 
     def parameters(self, version: int) -> dict[str, npt.NDArray[np.float32]]:
         """A version's parameters by name, as the model itself has them."""
@@ -109,8 +110,8 @@ class Learner:
     def signals(self, names: frozenset[str], version: int) -> Signals:
         """Those of these signals that it can tell of a version, worked out when they are looked at."""
         held_out, told = self.task.held_out, dict[str, Callable[[], Any]]()
-        if self._confirming:
-            told["confirmation"] = lambda: tuple(self._confirmation.tolist())
+        if self._confirmation is not None:
+            told["confirmation"] = self._confirmation.look
         if held_out is not None:
             told["client_accuracy"] = lambda: self._client_scores(version, held_out).accuracy
         return Signals({name: told[name] for name in names if name in told})
@@ -131,27 +132,24 @@ class Learner:
         """The model that a merge gives by its formula, its slots filled on the way."""
         model, of, slots = self.versions[version], self._of(merge, weights), merge.slots
         kept = 1 - float(weights.sum()) if of == "models" else 1.0
-        jobs = self._jobs(updates, weights, merge)
+        lr = np.minimum(self.learning_rate * updates.lr_scale, self.lr_cap)
+        jobs = list(cohorts_of(updates, weights, lr, merge))
         sums = {"": model * kept} if slots is None else {name: torch.zeros_like(model) for name in slots.names}
         trainer = self._trainer(updates) if jobs else None
         trained = trainer.cohorts([(self.versions[base], work) for base, _, work in jobs]) if trainer else []
         for (base, slot, work), models in zip(jobs, trained, strict=True):
+            weight = float(work.weight.sum())
             sums[slot] += models
             if of == "updates":
-                sums[slot] -= float(work.weight.sum()) * self.versions[base]
-            if self._confirming and base != version:
-                self._confirm(model, self.versions[base], models, float(work.weight.sum()))
+                sums[slot] -= weight * self.versions[base]
+            if self._confirmation is not None and base != version:
+                self._confirmation.add(model - self.versions[base], models - weight * self.versions[base], weight)
             self._newest_cohort = (
                 f"after round {round}, with {np.count_nonzero(work.first == 0)} clients that started from version "
                 f"{base} at step size {work.lr.max():g}; take a smaller learning_rate or lr_cap"
             )
             self._check_model(sums[slot])
         return sums[""] if slots is None else self._slots.merge(model, sums, slots, of)
-
-    def _confirm(self, model: Tensor, base: Tensor, models: Tensor, weight: float) -> None:
-        """Add how far a cohort goes the way that the model has gone since it started, and how far that is."""
-        way, moved = model - base, models - weight * base
-        self._confirmation += torch.stack([moved @ way, weight * (way @ way)])
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:
         """Whether models or updates are merged: as the strategy says, unless the settings do."""
@@ -168,23 +166,6 @@ class Learner:
                 f"at most 1, its sum to {weights.sum():g}"
             )
         return self.server.stale
-
-    def _jobs(self, updates: Updates, weights: FloatArray, merge: Merge) -> list[tuple[int, str, Work]]:
-        """The work of each cohort, divided by slots, with the version it started from and its slot.
-
-        A step of several minibatches is the mean of as many models, each after a step of one of them.
-        """
-        names, slot = slot_of_each(updates, merge)
-        order = np.lexsort((updates.index, updates.client, slot, updates.base_version))
-        lr = np.minimum(self.learning_rate * updates.lr_scale, self.lr_cap)
-        order, first = np.repeat(order, updates.batches[order]), _counts_up(updates.batches[order])
-        shares = weights / updates.batches
-        everything = Work(updates.client, updates.index, lr, updates.local_steps, shares, 0 * updates.batches)[order]
-        everything = replace(everything, first=first)
-        bases, slot = updates.base_version[order], slot[order]
-        begins = [0, *(np.flatnonzero(np.diff(bases) | np.diff(slot)) + 1).tolist()]
-        spans = zip(begins, [*begins[1:], len(bases)], strict=True)
-        return [(int(bases[begin]), names[slot[begin]], everything[begin:end]) for begin, end in spans if begin < end]
 
     def _vectors(self, state: dict[str, npt.NDArray[np.floating]], prefix: str) -> dict[str, Tensor]:
         """The vectors of a state whose name begins so, on the device."""
@@ -229,9 +210,3 @@ class _Checked:
 def _check_finite(what: str, finite: bool, newest_cohort: str) -> None:
     if not finite:
         raise DivergedError(f"the {what} is no longer finite {newest_cohort}")
-
-
-def _counts_up(lengths: IntArray) -> IntArray:
-    """0 … n − 1 for every length n, one after the other."""
-    total: IntArray = np.arange(lengths.sum())
-    return total - np.repeat(np.cumsum(lengths) - lengths, lengths)

@@ -9,12 +9,13 @@ from lesson.errors import InputError
 from lesson.strategies.base import ServerView
 
 
-def check_number(name: str, value: object, most: float = sys.float_info.max) -> None:
+def check_number(name: str, value: object, most: float = sys.float_info.max, or_zero: bool = False) -> None:
     """Refuse a setting that is not a finite number > 0 and at most so much; infinity is allowed as `most`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and value <= most
+    if not number or not (value > 0 or (or_zero and value == 0)):  # type: ignore[operator]
         limit = f" and <= {most:g}" if most < sys.float_info.max else ""
         finite = "finite " if most == sys.float_info.max else ""
-        raise InputError(f"{name} must be a {finite}number > 0{limit}, got {value!r}")
+        raise InputError(f"{name} must be a {finite}number {'>=' if or_zero else '>'} 0{limit}, got {value!r}")
 
 
 def check_count(name: str, value: object) -> None:

@@ -9,6 +9,7 @@ merge. That makes one version, so that the staleness of all of them counts the v
 The paper's local penalty ρ/2·‖x − x_t‖² belongs to the local objective: it is the scenario's `proximal_mu`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -39,8 +40,7 @@ class FedAsync(Stateless):
             raise InputError(f"staleness must be one of {', '.join(get_args(Staleness))}, got {self.staleness!r}")
         if self.a is not None:
             check_number("a", self.a)
-        if isinstance(self.b, bool) or not isinstance(self.b, int | float) or not self.b >= 0:
-            raise InputError(f"b must be a number >= 0, got {self.b!r}")
+        check_number("b", self.b, most=math.inf, or_zero=True)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)

@@ -6,9 +6,9 @@ server sees how much of it they confirm: for the updates that come from an older
 is the update, d the way the model has gone since the client started, and a what the update counts for. If everybody
 pulls the same way c is near 1; if the model only follows the noise of a few, near 0.
 
-Every LOOK_ROUNDS rounds τ is multiplied by exp(GAIN·(c* − c)), c* = `agreement`: fewer surprises are wished, the rounds
-get longer; everybody agrees, they get shorter. Each look fades what earlier ones saw. τ stays where between a tenth and
-a half of the connected clients are in tier 1, and steps of less than 5 % are not taken. It begins at `deadline_s`.
+Every LOOK_ROUNDS rounds τ is multiplied by exp(GAIN·(c* − c)), c* = `agreement`: little is confirmed, rounds get
+longer; much is, they get shorter. Each look fades what earlier ones saw. τ stays where between a tenth and a half of
+the connected clients are in tier 1, and steps of less than 5 % are not taken. It begins at `deadline_s`.
 
 A new τ takes effect when a round opens: whoever starts is put into its tier by it. Work in flight goes on and is due at
 the first round end by which it was expected. In a run of timing alone nobody confirms anything and τ stays.
@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lesson.errors import InputError
 from lesson.strategies.base import RoundPlan, ServerView
 from lesson.strategies.checks import check_number
 from lesson.strategies.lesson import Lesson
@@ -43,10 +44,13 @@ class LessonAdaptive(Lesson):
     """The signal's two sums at the last look."""
     _recent: tuple[float, float] = field(default=(0.0, 0.0), init=False, repr=False)
     """What they have grown by lately."""
+    _bounds: tuple[float, float] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("agreement", self.agreement, most=1)
+        if math.isinf(self.deadline_s):
+            raise InputError("deadline_s must be finite for lesson-adaptive, which begins there, got inf")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         looks = view.round > 1 and view.round % LOOK_ROUNDS == 1 and "confirmation" in view.signals
@@ -66,14 +70,24 @@ class LessonAdaptive(Lesson):
         """Set τ by what was confirmed since the last look; says why."""
         now = view.signals["confirmation"]
         agreed, gone = (old + new - seen for old, new, seen in zip(self._recent, now, self._seen, strict=True))
-        self._seen = now
-        if not gone > 0:
-            return f"deadline stays at {self.deadline_s:.4g} s: nobody reported on an older model"
-        confirmed, fade, said = agreed / gone, FADE, "stays at"
-        wished_s = self.deadline_s * math.exp(GAIN * float(np.clip(self.agreement - confirmed, -MOST, MOST)))
-        wished_s = float(np.clip(wished_s, *np.quantile(view.latency_s[np.isfinite(view.latency_s)], SHARES)))
-        if abs(wished_s / self.deadline_s - 1) >= LEAST_STEP:
-            fade, said = FADE_MOVED, f"{self.deadline_s:.4g} s →"
-            self._set_deadline(view, wished_s)
+        self._seen, before_s, factor, why = now, self.deadline_s, 1.0, "nobody reported on an older model"
+        if gone > 0:
+            factor = math.exp(GAIN * float(np.clip(self.agreement - agreed / gone, -MOST, MOST)))
+            why = f"{agreed / gone:.2f} confirmed, {self.agreement:g} wished"
+        wished_s = float(np.clip(factor * before_s, *self._limits(view)))
+        if wished_s != factor * before_s:
+            why += ", at its bound"
+        moves = abs(wished_s / before_s - 1) >= LEAST_STEP
+        fade = FADE_MOVED if moves else FADE
         self._recent = fade * agreed, fade * gone
-        return f"deadline {said} {self.deadline_s:.4g} s: {confirmed:.2f} confirmed, {self.agreement:g} wished"
+        if not moves:
+            return f"deadline stays at {before_s:.4g} s: {why}"
+        self._set_deadline(view, wished_s)
+        return f"deadline {before_s:.4g} s → {wished_s:.4g} s: {why}"
+
+    def _limits(self, view: ServerView) -> tuple[float, float]:
+        """The least and the greatest τ, found at the first look."""
+        if self._bounds is None:
+            low, high = np.quantile(view.latency_s[np.isfinite(view.latency_s)], SHARES).tolist()
+            self._bounds = low, high
+        return self._bounds
