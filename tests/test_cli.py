@@ -243,4 +243,4 @@ def test_of_many_notes_the_first_are_printed(capsys: pytest.CaptureFixture[str])
     print_notes(["a", "b", "a", "c", "d"])
     assert capsys.readouterr().out.splitlines() == ["note: a", "note: b", "note: c", "note: d"]
     print_notes("abcdefg")
-    assert capsys.readouterr().out.splitlines()[-2:] == ["note: e", "note: and 2 more, in metrics.jsonl"]
+    assert capsys.readouterr().out.splitlines()[-2:] == ["note: e", "note: more are in metrics.jsonl"]

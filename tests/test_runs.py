@@ -334,6 +334,15 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
+@pytest.mark.parametrize("time_budget_s", [30.0, 10.0])
+def test_a_run_in_which_nobody_arrives_says_so(tmp_path: Path, time_budget_s: float) -> None:
+    """Rounds of 20 s and slow radio: nobody is there at 20 s, and none ends within 10 s."""
+    slow = settings(rounds=None, time_budget_s=time_budget_s)
+    scenario = slow.scenario.model_copy(update={"power_w": 1e-9, "ensure_first_tier": False})
+    summary = execute(slow.model_copy(update={"scenario": scenario}), tmp_path / "run", **PARTS)
+    assert (summary["uploads"], summary["notes"]) == (0, ["no update has arrived: the model is the initial one"])
+
+
 def test_a_time_budget_ends_before_it_is_passed(tmp_path: Path) -> None:
     summary = execute(settings(rounds=None, time_budget_s=70.0), tmp_path / "run", **PARTS)
     assert (summary["rounds"], summary["time_s"]) == (3, 60.0)

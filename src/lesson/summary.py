@@ -8,6 +8,7 @@ from lesson.settings import Settings
 
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LAST, IN_A_ROW = 10, 3
+MAX_NOTES = 10
 ROUNDING = 1e-12
 
 
@@ -22,6 +23,8 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -
     scores = [line for line in lines if "accuracy" in line] or [{"accuracy": accuracy, "time_s": 0.0}]
     last = [line["accuracy"] for line in scores[-LAST:]]
     energy = [line["energy_j"] for line in lines]
+    uploads = sum(line["uploads"] for line in lines)
+    silent = [] if uploads else ["no update has arrived: the model is the initial one"]
     return {
         "strategy": settings.strategy.name,
         "dataset": settings.run.dataset,
@@ -32,11 +35,11 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -
         "accuracy": accuracy,
         "loss": loss,
         "accuracy_last10": sum(last) / len(last),
-        "uploads": sum(line["uploads"] for line in lines),
+        "uploads": uploads,
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "energy_j": None if None in energy else sum(energy),
-        "notes": [line["note"] for line in lines if "note" in line][:10],
+        "notes": silent + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
         "time_to_s": {f"{target:g}": time_to(target, scores) for target in TARGETS},
     }
 
