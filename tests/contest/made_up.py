@@ -64,10 +64,10 @@ def small(folder: Path, text: str = FILE) -> Contest:
 
 
 def made(settings: Settings, accuracies: list[float], stopped: str = "") -> Result:
-    """A run with evaluations every 100 s and 5 rounds, 10 uploads and 2.5 J between."""
+    """A run with evaluations every 100 s and 5 rounds, 10 uploads and 2.5 kJ between."""
     count = np.arange(1, len(accuracies) + 1)
     curve = {"round": 5 * count, "time_s": 100.0 * count, "accuracy": accuracies, "uploads": 10 * count}
-    return Result(settings, {"torch": "2"}, stopped, pd.DataFrame(curve | {"energy_j": 2.5 * count}), pd.DataFrame())
+    return Result(settings, {"torch": "2"}, stopped, pd.DataFrame(curve | {"energy_j": 2500.0 * count}), pd.DataFrame())
 
 
 def everything(contest: Contest, accuracies: Callable[[Settings], list[float]]) -> Results:

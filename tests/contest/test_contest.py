@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from made_up import FILE, everything, made, small
@@ -13,6 +14,7 @@ from lesson.contest.measures import measure, table
 from lesson.paper.items import run_name
 from lesson.paper.results import Results
 from lesson.report.contest import missing_runs, write_contest
+from lesson.report.contest_figures import _order, draw_curves
 from lesson.report.contest_tables import group_table, settings_table
 from lesson.report.palette import line_looks
 from lesson.settings import Settings
@@ -64,7 +66,7 @@ def test_what_is_measured_of_a_run(tmp_path: Path) -> None:
             "time_to_0.5": 400.0,
             "time_to_0.7": 600.0,
             "uploads_to_0.7": 60.0,
-            "energy_to_0.7": 15.0,
+            "energy_to_0.7": 15000.0,
         }
     )
     lost = measure(replace(run, stopped="no longer finite"), contest.rules)
@@ -108,6 +110,47 @@ def test_a_time_that_not_every_seed_has_is_a_count(tmp_path: Path) -> None:
     assert fedavg["s to 70%"] == "650 ± 635"
 
 
+def test_points_kilojoules_and_ratios_as_they_are_shown(tmp_path: Path) -> None:
+    """LESSON ends 5 and 15 points above FedAvg: 10 ± 12.706 · 7.07 / √2. It reaches 70 % at 400 s, after 4 · 2.5 kJ."""
+    contest = small(tmp_path)
+
+    def better(settings: Settings) -> list[float]:
+        more = {0: 0.05, 1: 0.15}.get(settings.run.seed, 0.0) if settings.strategy.name == "lesson" else 0.0
+        return [at + more * (at > 0.1) for at in rising(settings)]
+
+    figures = table(contest, everything(contest, better))
+    at_1 = figures[(figures["group"] == "strategies") & (figures["beta"] == 1.0)]
+    assert list(at_1["accuracy_gain"]) == pytest.approx([0.0, 0.1])
+    lesson = group_table(at_1, contest.rules).to_dict("records")[1]
+    assert lesson == {
+        "entry": "lesson",
+        "settings": "deadline_s = 10",
+        "% at 400 s": "90.0 ± 63.5",
+        "% at 800 s": "90.0 ± 63.5",
+        "s to 50%": "300 ± 0",
+        "s to 70%": "400 ± 0",
+        "uploads to 70%": "40 ± 0",
+        "kJ to 70%": "10.0 ± 0.0",
+        "time ratio": "0.62 ± 0.61",
+        "points more": "10.0 ± 63.5",
+    }
+
+
+def test_one_lucky_seed_makes_no_reference(tmp_path: Path) -> None:
+    contest = small(tmp_path)
+    lucky = (20.0, 0)
+    results = everything(
+        contest,
+        lambda one: (
+            [0.8 if (one.scenario.deadline_s, one.run.seed) == lucky else 0.6] * 4
+            + [0.6 if one.scenario.deadline_s == 20.0 else 0.8] * 4
+        ),
+    )
+    figures = table(contest, results).set_index(["beta", "entry"])
+    assert figures.loc[(1.0, "lesson τ=20"), "time_to_0.7_seeds"] == 1
+    assert figures.loc[(1.0, "lesson τ=20"), "reference"] == "lesson τ=10"
+
+
 def test_without_a_time_the_most_accurate_is_the_reference(tmp_path: Path) -> None:
     contest = small(tmp_path)
     results = everything(contest, lambda one: [0.4 if one.scenario.deadline_s == 20.0 else 0.3] * 8)
@@ -143,6 +186,27 @@ def test_a_run_that_diverged_at_once_is_drawn_and_told(tmp_path: Path) -> None:
     assert "| lesson τ=10 (1 of 2 diverged) | – |" in write_contest(contest, figures, results, tmp_path).read_text()
     row = figures.set_index(["beta", "entry"]).loc[(1.0, "lesson τ=10")]
     assert row["accuracy_at_800"] == pytest.approx((0.1 + 0.8) / 2)
+
+
+def test_a_run_that_diverged_is_drawn_to_the_end(tmp_path: Path) -> None:
+    contest = small(tmp_path)
+    results = everything(contest, rising)
+    settings = contest.by_name["lesson τ=10"].settings({}, 1.0, 0, contest.rules)
+    results.runs[run_name(settings)] = made(settings, [0.1, 0.8], "no longer finite")
+    rows = table(contest, results)
+    figure = draw_curves(contest, contest.groups[1], rows[rows["group"] == "deadlines"], results)
+    (line,) = [line for line in figure.axes[1].lines if line.get_label() == "lesson τ=10"]
+    assert np.asarray(line.get_xydata())[-1] == pytest.approx([0.8, (0.1 + 0.8) / 2])
+
+
+def test_rows_are_by_time_at_the_last_beta_then_by_accuracy(tmp_path: Path) -> None:
+    times = {"slow": 700.0, "worse": math.nan, "better": math.nan, "fast": 400.0}
+    rows = [
+        {"beta": beta, "entry": name, "time_to_0.7": time if beta == 1.0 else place, "accuracy_at_800": 0.1 * place}
+        for beta in (0.1, 1.0)
+        for place, (name, time) in enumerate(times.items())
+    ]
+    assert _order(pd.DataFrame(rows), small(tmp_path)) == ["fast", "slow", "better", "worse"]
 
 
 def test_nothing_made_yet_is_a_page_too(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import json
 import math
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from made_up import FILE, everything, made, small
 
 from lesson.cli import main
+from lesson.cli.many import make_missing
 from lesson.contest.cases import Runs, cases_of
 from lesson.contest.hold import claim_folder, hold
 from lesson.engines import LocalEngine
@@ -81,6 +83,25 @@ def test_a_folder_is_of_one_contest(tmp_path: Path) -> None:
         claim_folder(tmp_path / "out", contest.rules)
 
 
+@pytest.mark.parametrize("text", ["[", "[1, 2]", "3"])
+def test_damaged_rules_are_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "rules.json").write_text(text)
+    with pytest.raises(InputError, match=r"rules\.json is damaged \(.*\); put back a copy or name another folder"):
+        claim_folder(tmp_path, small(tmp_path).rules)
+
+
+def test_a_folder_is_of_a_contest_or_of_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    contest, paper = str(tmp_path / "contest"), str(tmp_path / "paper")
+    assert main(["contest", "--seconds", "0", "--out", contest]) == 0
+    assert main(["reproduce", "table1", "--out", paper]) == 0
+    assert main(["reproduce", "table1", "--out", contest]) == 2
+    assert main(["contest", "--seconds", "0", "--out", paper]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"lesson: {contest} holds a contest; name another folder with --out",
+        f"lesson: {paper} holds runs that are not of a contest; name another folder with --out",
+    ]
+
+
 def test_runs_stop_at_a_time_with_a_checkpoint(tmp_path: Path) -> None:
     settings = make_settings({"strategy": {"name": "fedcs"}, "run": {"time_budget_s": 1e9, "eval_every_s": 1e6}})
     missing, engine, begun = dict.fromkeys(("a", "b", "c"), settings), LocalEngine(2), set[str]()
@@ -93,18 +114,35 @@ def test_runs_stop_at_a_time_with_a_checkpoint(tmp_path: Path) -> None:
     assert not run_missing(missing, tmp_path, engine, command="", report=report).runs
     folders = [RunFolder(tmp_path / "runs" / name) for name in missing]
     assert [folder.checkpoint.exists() for folder in folders] == [True, True, False]
-    assert not list(LocalEngine(2, stop_at_s=time.monotonic()).run({tmp_path / "d": settings}))
-    assert not (tmp_path / "d").exists()
 
 
-def test_the_command_makes_tunes_and_draws(
+def test_when_time_is_up_after_tuning_no_more_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    contest = small(tmp_path, TINY)
-    monkeypatch.setattr("lesson.contest.entries.load_contest", lambda: contest)
+    contest, engine = small(tmp_path), LocalEngine(stop_at_s=time.monotonic() + 3600)
+    make = Maker(tmp_path)
+
+    def tune(missing: Runs, *_: object, **__: object) -> Results:
+        object.__setattr__(engine, "stop_at_s", time.monotonic())
+        return make(missing)
+
+    monkeypatch.setattr("lesson.paper.reproduce.run_missing", tune)
+    cases = cases_of(contest.entries, contest.rules)
+    results, failed = hold(cases, tmp_path, partial(make_missing, out=tmp_path, engine=engine))
+    assert (failed, len(results.runs)) == ("", 2 * (4 + 2))
+    assert len(make.asked) == 1
+    assert capsys.readouterr().err == f"12 runs to make, in {tmp_path / 'runs'}\n"
+
+
+def test_the_command_makes_tunes_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small(tmp_path, TINY)
     command = ["contest", "lesson", "lesson τ=10", "--out", str(tmp_path / "out")]
-    assert main([*command, "--seconds", "0.001"]) == 0  # too short for anything
-    assert "lesson: 3 runs missing\nlesson τ=10: 1 runs missing\n" in capsys.readouterr().out
+    command += ["--file", str(tmp_path / "entries.toml")]
+    assert main([*command, "--seconds", "0"]) == 0
+    out, error = capsys.readouterr()
+    assert "lesson: 3 runs missing\nlesson τ=10: 1 run missing\n" in out
+    assert "to make" not in error
+    assert not (tmp_path / "out" / "runs").exists()
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "strategies, β = 1, mean" in out
@@ -124,7 +162,9 @@ def test_the_command_makes_tunes_and_draws(
     ("words", "complaint"),
     [
         (["fedavgg"], "entry 'fedavgg' is unknown; did you mean 'fedavg'"),
-        (["--seconds", "0"], "--seconds must be > 0, got 0"),
+        (["--seconds", "-1"], "--seconds must be >= 0, got -1"),
+        (["--seconds", "nan"], "--seconds must be >= 0, got nan"),
+        (["--file", "nowhere.toml"], "nowhere.toml cannot be read: No such file"),
     ],
 )
 def test_wrong_input_is_one_line(

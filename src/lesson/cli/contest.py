@@ -12,7 +12,7 @@ from rich.console import Console
 from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
-from lesson.cli.many import make_missing
+from lesson.cli.many import count_runs, make_missing
 from lesson.errors import InputError, RunStoppedError
 
 if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
@@ -34,27 +34,29 @@ class ContestCommand:
         tyro.conf.Positional[tuple[str, ...]], arg(metavar="[ENTRY …]", help_behavior_hint="(default: all)")
     ] = ()
     """Whose runs to make: entries such as fedavg+adam, or groups: strategies, optimisers, deadlines."""
+    file: Annotated[Path | None, arg(metavar="ENTRIES.toml", help_behavior_hint="(default: the package's)")] = None
+    """Rules, groups and entries of one's own: a copy of the package's, changed."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs/strategies")
     """Folder for runs, figures and tables; results in it are not made again."""
     data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
     """Where data sets are kept."""
     seconds: Annotated[float, arg(metavar="N", help_behavior_hint="(default: no limit)")] = math.inf
-    """Seconds on the wall after which runs are interrupted; the next call goes on."""
+    """Seconds on the wall after which runs are interrupted, the next call goes on; 0 only draws what is there."""
 
     def run(self) -> None:
         """Do it."""
         from lesson.contest.cases import cases_of
-        from lesson.contest.entries import load_contest
+        from lesson.contest.entries import FILE, load_contest
         from lesson.contest.hold import claim_folder, hold
         from lesson.contest.measures import table
         from lesson.engines import LocalEngine
         from lesson.report.contest import missing_runs, write_contest
         from lesson.run_folder import RunFolder
 
-        if not self.seconds > 0:
-            raise InputError(f"--seconds must be > 0, got {self.seconds:g}")
+        if not self.seconds >= 0:
+            raise InputError(f"--seconds must be >= 0, got {self.seconds:g}")
         engine = LocalEngine(data_dir=self.data_dir, stop_at_s=time.monotonic() + self.seconds)
-        contest = load_contest()
+        contest = load_contest(self.file or FILE)
         cases = cases_of(contest.select(self.entries), contest.rules)
         claim_folder(self.out, contest.rules)
         with RunFolder(self.out).owned():
@@ -64,7 +66,7 @@ class ContestCommand:
                 page = write_contest(contest, figures, results, self.out)
         self._print(contest, figures)
         for name, count in missing_runs(contest, results).items():
-            print(f"{name}: {count} runs missing")
+            print(f"{name}: {count_runs(count)} missing")
         print(f"page: {page}")
         if failed:
             raise RunStoppedError(failed)

@@ -10,13 +10,20 @@ if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need n
     from lesson.settings import Settings
 
 
+def count_runs(count: int) -> str:
+    """So many runs, in words."""
+    return "1 run" if count == 1 else f"{count} runs"
+
+
 def make_missing(missing: "dict[str, Settings]", out: Path, engine: "LocalEngine") -> "Results":
-    """All results of the folder, those made now among them."""
+    """All results of the folder, those made now among them; none is when the engine has no time left."""
     from lesson.cli.sweep_progress import SweepProgress
     from lesson.paper.reproduce import run_missing
+    from lesson.paper.results import Results
 
-    if missing:
-        print(f"{len(missing)} runs to make, in {out / 'runs'}", file=sys.stderr)
+    if not missing or engine.left_s <= 0:
+        return Results.load(out)
+    print(f"{count_runs(len(missing))} to make, in {out / 'runs'}", file=sys.stderr)
     command = " ".join(["lesson", *sys.argv[1:]])
     with SweepProgress(missing) as progress:
         try:

@@ -1,14 +1,17 @@
 """Who takes part in a contest, from a TOML file: the rules, the groups that are shown together, and the entries."""
 
 import itertools
+import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from lesson.contest.rules import MAX_POINTS, Rules
+from pydantic import Field, ValidationInfo, field_validator
+
+from lesson.contest.rules import MAX_POINTS, Rules, Several, Table, Text
 from lesson.errors import InputError, unknown
 from lesson.grid import checked_settings, in_words
 from lesson.paper.items import run_name
@@ -16,54 +19,66 @@ from lesson.settings import SECTIONS, Settings
 
 FILE = Path(__file__).parent / "entries.toml"
 FIXED = tuple(name for name in SECTIONS if name != "run")
-KEYS = ("name", "group", *FIXED, "grid", "points")
 
-Point = Mapping[str, Any]
+T = TypeVar("T", bound=Table)
+Values = dict[str, Any]
+Point = Values
 """Settings by section.key."""
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Table):
     """Entries that are shown together, and compared with one of them."""
 
-    name: str
-    title: str
-    references: tuple[str, ...]
+    wanted: ClassVar[dict[str, str]] = {
+        "name": "letters, digits, - and _, as files are called by it",
+        "references": "a list of entries",
+    }
+
+    name: Annotated[str, Field(pattern=r"^[\w-]+$")]
+    title: Text
+    references: Several[Text]
     """Entries of which the one that is fastest to the last target is what the others are compared with."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Table):
     """A strategy with what is fixed, and the points it is tuned over: a single one is not tuned."""
 
-    name: str
-    group: str
-    sections: Mapping[str, Mapping[str, Any]]
-    points: tuple[Point, ...]
+    wanted: ClassVar[dict[str, str]] = {
+        "name": "text",
+        **dict.fromkeys(FIXED, "a table"),
+        "grid": 'a table of lists, such as { "scenario.deadline_s" = [10.0, 20.0] }',
+        "points": 'a list of tables, such as [{ "scenario.deadline_s" = 10.0 }]',
+    }
 
+    name: Annotated[Text, Field(min_length=1)]
+    group: Text
+    scenario: Values = Field(default_factory=dict)
+    strategy: Values = Field(default_factory=dict)
+    server: Values = Field(default_factory=dict)
+    grid: dict[str, list[Any]] = Field(default_factory=dict)
+    points: tuple[Point, ...] = Field(({},), validate_default=True)
+    """Every combination of the lists of `grid` with the points that were given."""
+
+    @field_validator("points")
     @classmethod
-    def of_table(cls, values: Mapping[str, Any]) -> "Entry":
-        """The entry of a TOML table. Its points are every combination of `grid`, lists of values, with `points`."""
-        for key in values.keys() - set(KEYS):
-            raise unknown("key of an entry", key, KEYS)
-        grid, name = values.get("grid", {}), values.get("name", "")
-        if not name or "group" not in values:
-            raise InputError(f"an entry must have a name and a group, got {dict(values)}")
-        combinations = [dict(zip(grid, combination, strict=True)) for combination in itertools.product(*grid.values())]
-        points = tuple(one | other for one in combinations for other in values.get("points", [{}]))
-        if not 1 <= len(points) <= MAX_POINTS:
-            raise InputError(f"entry '{name}' must have 1 to {MAX_POINTS} points, got {len(points)}")
-        for key in {key for point in points for key in point}:
+    def _combined(cls, given: tuple[Point, ...], info: ValidationInfo) -> tuple[Point, ...]:
+        grid: dict[str, list[Any]] = info.data.get("grid", {})
+        if not 1 <= (count := len(given) * math.prod(map(len, grid.values()))) <= MAX_POINTS:
+            raise ValueError(f"and grid must give 1 to {MAX_POINTS} settings, got {count}")
+        combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+        points = tuple(one | other for one in combinations for other in given)
+        for key in (key for point in points for key in point):
             if key.partition(".")[0] not in FIXED or not key.partition(".")[2]:
-                raise InputError(
-                    f"entry '{name}': a point's key must be one of {', '.join(FIXED)}, a dot and a key, got '{key}'"
+                raise ValueError(
+                    f"and grid must have keys of one of {', '.join(FIXED)}, a dot and a setting, in quotes, got '{key}'"
                 )
-        return cls(name, values["group"], {section: values.get(section, {}) for section in FIXED}, points)
+        return points
 
     def settings(self, point: Point, beta: float, seed: int, rules: Rules) -> Settings:
         """Those of a run."""
+        fixed = {section: getattr(self, section) for section in FIXED}
         try:
-            return checked_settings({**self.sections, "run": rules.limits(seed)}, {**point, "scenario.beta": beta})
+            return checked_settings({**fixed, "run": rules.limits(seed)}, {**point, "scenario.beta": beta})
         except InputError as error:
             raise InputError(f"entry '{self.name}': {error}") from None
 
@@ -94,11 +109,10 @@ class Contest:
 
     def _check_points(self, entry: Entry) -> None:
         rules = self.rules
-        runs = [run_name(entry.settings(point, rules.betas[0], rules.tuning_seed, rules)) for point in entry.points]
-        if len(set(runs)) < len(runs):
-            raise InputError(
-                f"entry '{entry.name}' must have points that differ, got {len(runs) - len(set(runs))} twice"
-            )
+        for beta, seed in itertools.product(rules.betas, (rules.tuning_seed, rules.seeds[0])):
+            names = [run_name(entry.settings(point, beta, seed, rules)) for point in entry.points]
+            if twice := {name for name in names if names.count(name) > 1}:
+                raise InputError(f"entry '{entry.name}': points must differ, got {min(twice)} twice")
 
     @cached_property
     def by_name(self) -> dict[str, Entry]:
@@ -114,18 +128,43 @@ class Contest:
         return tuple(entry for entry in self.entries if not chosen or chosen & {entry.name, entry.group})
 
 
+class _File(Table):
+    """What a file must hold."""
+
+    wanted: ClassVar[dict[str, str]] = {
+        "rules": "a table, [rules]",
+        "groups": "tables, [groups.NAME]",
+        "entries": "tables, [[entries]]",
+    }
+
+    rules: Values
+    groups: Annotated[dict[str, Values], Field(min_length=1)]
+    entries: Annotated[list[Values], Field(min_length=1)]
+
+
 def load_contest(path: Path = FILE) -> Contest:
     """The contest of a file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         values = tomllib.loads(text)
-        tables = values["groups"].items()
-        groups = tuple(Group(name, table["title"], tuple(table["references"])) for name, table in tables)
-        return Contest(Rules.of_table(values["rules"]), groups, tuple(map(Entry.of_table, values["entries"])), text)
-    except KeyError as error:
-        raise InputError(f"{path} must have {error}") from None
-    except (InputError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
+    try:
+        file = _File(**values)
+        rules = _made(Rules, file.rules, "rules")
+        groups = [_made(Group, {"name": name} | one, f"group '{name}'") for name, one in file.groups.items()]
+        entries = [_made(Entry, one, f"entry '{one.get('name', '')}'") for one in file.entries]
+        return Contest(rules, tuple(groups), tuple(entries), text)
+    except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def _made(kind: type[T], values: Values, said: str) -> T:
+    """A table of the file checked; what is wrong is told with where it is."""
+    try:
+        return kind(**values)
+    except InputError as error:
+        raise InputError(f"{said}: {error}") from None
 
 
 def point_words(point: Point) -> str:

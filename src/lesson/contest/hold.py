@@ -7,22 +7,22 @@ from pathlib import Path
 from lesson.contest.cases import Case, Runs
 from lesson.contest.rules import Rules
 from lesson.errors import InputError, RunStoppedError
-from lesson.paper.reproduce import not_held
+from lesson.paper.reproduce import RULES, SCALE, not_held
 from lesson.paper.results import FILE, Results
 from lesson.run_folder import RunFolder, write_whole
 from lesson.study import check_for_many
-
-RULES = "rules.json"
 
 
 def claim_folder(out: Path, rules: Rules) -> None:
     """Make the folder one of a contest by these rules; raises if it is something else."""
     check_for_many(out)
     path = out / RULES
-    if not path.exists() and (out / FILE).exists():
+    if not path.exists() and any((out / name).exists() for name in (FILE, SCALE)):
         raise InputError(f"{out} holds runs that are not of a contest; name another folder with --out")
     try:
         there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else rules.to_dict()
+        if not isinstance(there, dict):
+            raise ValueError("it holds no rules")
     except (ValueError, OSError) as error:
         raise InputError(f"{path} is damaged ({error}); put back a copy or name another folder with --out") from None
     for name, value in rules.to_dict().items():

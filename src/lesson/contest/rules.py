@@ -1,51 +1,75 @@
 """What holds for everybody in a contest."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from lesson.errors import InputError
+from pydantic import AfterValidator, Field, model_validator
+
+from lesson.checked import Checked
+from lesson.scenario import Positive
 
 MAX_POINTS = 6
 """Settings that an entry may be tuned over."""
 
+T = TypeVar("T")
 
-@dataclass(frozen=True)
-class Rules:
+
+def _differ(values: tuple[T, ...]) -> tuple[T, ...]:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"must differ, got {value!r} twice")
+    return values
+
+
+Text = Annotated[str, Field(strict=True)]
+Seed = Annotated[int, Field(ge=0, strict=True)]
+Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Several = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_differ)]
+
+
+class Table(Checked):
+    """A table of the file; what it must have and has not is None, which nothing may be."""
+
+    def __init__(self, /, **values: Any) -> None:
+        super().__init__(**{name: None for name, one in type(self).model_fields.items() if one.is_required()} | values)
+
+
+class Rules(Table):
     """Data, seeds, how long runs are and what is measured of them."""
 
-    dataset: str
-    betas: tuple[float, ...]
-    tuning_seed: int
-    seeds: tuple[int, ...]
-    tuning_s: float
+    wanted: ClassVar[dict[str, str]] = {
+        "betas": "a list of numbers > 0",
+        "seeds": "a list of whole numbers >= 0",
+        "looks_s": "a list of times > 0",
+        "targets": "a list of accuracies between 0 and 1",
+    }
+
+    dataset: Text
+    betas: Several[Positive]
+    tuning_seed: Seed
+    seeds: Several[Seed]
+    tuning_s: Positive
     """Simulated seconds of a run that an entry is tuned by."""
-    final_s: float
+    final_s: Positive
     """Simulated seconds of the runs that count."""
-    eval_every_s: float
-    looks_s: tuple[float, ...]
+    eval_every_s: Positive
+    looks_s: Several[Positive]
     """When accuracy is told."""
-    targets: tuple[float, ...]
+    targets: Several[Share]
     """Accuracies whose times are told; uploads and joules to the last one, which ratios are about, too."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
         if self.tuning_seed in self.seeds:
-            raise InputError(f"tuning_seed must not be one of seeds, got {self.tuning_seed}")
-        for name in ("betas", "seeds", "looks_s", "targets"):
-            if not getattr(self, name):
-                raise InputError(f"{name} must not be empty")
-
-    @classmethod
-    def of_table(cls, values: dict[str, Any]) -> "Rules":
-        """The rules of a TOML table."""
-        given: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in values.items()}
-        try:
-            return cls(**given)
-        except TypeError as error:
-            raise InputError(f"rules must have a value for each of {', '.join(cls.__annotations__)}: {error}") from None
+            raise ValueError(f"tuning_seed must not be one of seeds, got {self.tuning_seed}")
+        if self.eval_every_s > min(self.tuning_s, self.final_s):
+            raise ValueError(f"eval_every_s must be <= tuning_s and final_s, got {self.eval_every_s:g}")
+        if max(self.looks_s) > self.final_s:
+            raise ValueError(f"looks_s must be <= final_s, {self.final_s:g}, got {max(self.looks_s):g}")
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {name: list(one) if isinstance(one, tuple) else one for name, one in asdict(self).items()}
+        return self.model_dump(mode="json")
 
     def limits(self, seed: int) -> dict[str, Any]:
         """The [run] table of a run from a seed; the tuning seed's are shorter."""

@@ -23,6 +23,7 @@ from lesson.settings import Settings
 TELL_EVERY_S = 0.2
 MAX_ON_GPU = 8
 END_S = 60.0
+MAX_WAIT_S = 3600.0  # poll() takes no more than 2³¹ ms; whoever waits comes round
 ENDED: Line = {"ended": True}
 
 
@@ -35,6 +36,11 @@ class LocalEngine:
     max_restarts: int = MAX_RESTARTS
     stop_at_s: float = math.inf
     """When by time.monotonic() no run is begun any more and those that go on are interrupted, with a checkpoint."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then."""
+        return self.stop_at_s - time.monotonic()
 
     def check(self) -> None:
         """Processes can be started anywhere."""
@@ -64,10 +70,10 @@ class _Workers:
 
     def follow(self) -> Generator[Event, None, None]:
         """What the processes tell until no run is left, or no time."""
-        while self._waiting and len(self._busy) < self._size and self._left_s() > 0:
+        while len(self._busy) < self._size and self._any_to_begin():
             self._start(*self._waiting.popleft())
-        while self._busy and (left_s := self._left_s()) > 0:
-            for pipe in wait(list(self._busy), None if left_s == math.inf else left_s):
+        while self._busy and (left_s := self._engine.left_s) > 0:
+            for pipe in wait(list(self._busy), min(left_s, MAX_WAIT_S)):
                 worker = self._busy[pipe]  # type: ignore[index]  # what is waited for are its keys
                 path, line = worker.path, worker.receive()
                 if line is ENDED:
@@ -85,8 +91,8 @@ class _Workers:
             worker.process.kill()
             worker.process.join()
 
-    def _left_s(self) -> float:
-        return self._engine.stop_at_s - time.monotonic()
+    def _any_to_begin(self) -> bool:
+        return bool(self._waiting) and self._engine.left_s > 0
 
     def _start(self, path: Path, settings: Settings) -> None:
         num_threads = max(1, (os.cpu_count() or 1) // self._size)
@@ -96,26 +102,27 @@ class _Workers:
 
     def _next(self, worker: "_Worker", fit: bool) -> None:
         """Give a process its next run; one in which something unforeseen went wrong is not trusted with another."""
-        if self._waiting and fit:
+        if fit and self._any_to_begin():
             worker.give(*self._waiting.popleft())
             return
         del self._busy[worker.pipe]
         worker.pipe.close()
         self._dismissed.append(worker)
-        if self._waiting:
+        if self._any_to_begin():
             self._start(*self._waiting.popleft())
 
     def _replace(self, worker: "_Worker") -> Line:
-        """What to tell about the run of a process that has ended; another takes its place."""
+        """What to tell about the run of a process that has ended; another takes its place while there is time."""
         del self._busy[worker.pipe]
         worker.process.join()
         status = worker.process.exitcode or 0
         self._restarts[worker.path] += 1
         times = self._restarts[worker.path]
         if status < 0 and times <= self._engine.max_restarts:
-            self._start(worker.path, worker.settings)
+            if self._engine.left_s > 0:
+                self._start(worker.path, worker.settings)
             return {"killed": times}
-        if self._waiting:
+        if self._any_to_begin():
             self._start(*self._waiting.popleft())
         return killed(times, f"signal {-status}") if status < 0 else ended(f"status {status}")
 

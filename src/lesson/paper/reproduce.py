@@ -20,11 +20,15 @@ from lesson.study import Report, check_for_many, unfinished
 from lesson.sweep import run_by_seed
 
 PROVENANCE, SCALE = "provenance.json", "scale.json"
+RULES = "rules.json"
+"""In folders of a contest."""
 
 
 def claim_folder(out: Path, scale: Scale) -> None:
     """Make the folder one of this scale; raises if it is of another."""
     check_for_many(out)
+    if (out / RULES).exists():
+        raise InputError(f"{out} holds a contest; name another folder with --out")
     wanted, path = {"quick": scale.quick, "seeds": scale.seeds}, out / SCALE
     try:
         there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else wanted
