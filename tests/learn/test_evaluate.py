@@ -14,8 +14,9 @@ from lesson.arrays import IntArray
 from lesson.errors import DivergedError
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset
-from lesson.learn.evaluate import CHUNK_SAMPLES, ClientScores
+from lesson.learn.evaluate import CHUNK_SAMPLES, ClientScores, judge
 from lesson.learn.learner import Learner
+from lesson.learn.models import Replica
 from lesson.learn.partition import Partition
 from lesson.learn.pool import Pool
 from lesson.learn.task import Task, make_task
@@ -127,3 +128,23 @@ def test_a_loss_that_is_no_longer_finite_stops_the_run(learner: Learner) -> None
             scored(9)
         told.append(str(caught.value))
     assert told[0] == told[1]
+
+
+def test_only_what_clients_hold_is_judged(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients with three samples each, one of which they share; the scores are those of judging everything."""
+    judged: list[int] = []
+    held = Partition.of([np.array([4, 90, 7]), np.array([90, 11, 2])])
+    backend = CpuBackend(learner.task)
+
+    def counted(replica: Replica, images: Tensor, labels: Tensor) -> Tensor:
+        judged.append(len(labels))
+        return judge(replica, images, labels)
+
+    monkeypatch.setattr("lesson.learn.evaluate.judge", counted)
+    scores = backend.client_scores(learner.versions[8], held)
+    assert sum(judged) == 5
+    everything = Partition.of([np.array([sample]) for sample in range(len(learner.task.train_labels))])
+    single = backend.client_scores(learner.versions[8], everything)
+    backend.close()
+    assert scores.loss == pytest.approx([single.loss[held[client]].mean() for client in (0, 1)], rel=1e-5)
+    assert scores.accuracy == pytest.approx([single.accuracy[held[client]].mean() for client in (0, 1)])

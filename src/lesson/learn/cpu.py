@@ -1,5 +1,7 @@
 """Training and evaluation on the CPU's cores."""
 
+from functools import partial
+
 from torch import Tensor
 
 from lesson.learn.backend import Trainer, TrainerName
@@ -31,7 +33,7 @@ class CpuBackend:
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
         """How good the model with these parameters is on the training samples that each client holds."""
-        return by_client(holdings, judge_training(self._task, self._threads, vector))
+        return by_client(holdings, partial(judge_training, self._task, self._threads, vector))
 
     def close(self) -> None:
         """Let the threads go."""

@@ -72,9 +72,9 @@ def score(task: Task, threads: Threads, vector: Tensor) -> Score:
     return Score(right / total, loss / total)
 
 
-def judge_training(task: Task, threads: Threads, vector: Tensor) -> Tensor:
-    """What the model with these parameters makes of every training sample, (num_samples, 2); see `judge`."""
-    return torch.cat(_in_threads(threads, judge, vector, task.train_images, task.train_labels))
+def judge_training(task: Task, threads: Threads, vector: Tensor, samples: Tensor) -> Tensor:
+    """What the model with these parameters makes of these training samples, (num_samples, 2); see `judge`."""
+    return torch.cat(_in_threads(threads, judge, vector, task.train_images[samples], task.train_labels[samples]))
 
 
 @torch.no_grad()
@@ -85,12 +85,14 @@ def judge(replica: Replica, images: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([(logits.argmax(1) == labels).to(losses.dtype), losses], dim=1)
 
 
-def by_client(holdings: Holdings, judged: Tensor) -> ClientScores:
-    """The scores of every client, from every training sample's; a sample that clients share is judged once."""
-    samples = judged.cpu().numpy().astype(np.float64)
+def by_client(holdings: Holdings, judged_by: Callable[[Tensor], Tensor]) -> ClientScores:
+    """The scores of every client, from what a function makes of samples; one that clients share is judged once."""
+    clients = np.flatnonzero(holdings.num_samples).tolist()
+    held = np.unique(np.concatenate([holdings[client] for client in clients]))
+    judged = judged_by(torch.from_numpy(held)).cpu().numpy().astype(np.float64)
     means = np.full((len(holdings.num_samples), 2), np.nan)
-    for client in np.flatnonzero(holdings.num_samples).tolist():
-        means[client] = samples[holdings[client]].mean(axis=0)
+    for client in clients:
+        means[client] = judged[np.searchsorted(held, holdings[client])].mean(axis=0)
     accuracy, loss = means.T
     return ClientScores(accuracy, loss, float(np.nansum(loss * holdings.num_samples) / holdings.num_samples.sum()))
 

@@ -1,5 +1,7 @@
 """Training and evaluation on a GPU."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -33,7 +35,7 @@ class CudaBackend:
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
         """How good the model with these parameters is on the training samples that each client holds."""
-        return by_client(holdings, judge_training(self._task, self._precision, vector))
+        return by_client(holdings, partial(judge_training, self._task, self._precision, vector))
 
     def close(self) -> None:
         """Let the scorer go, and give memory back: other processes may share the GPU."""

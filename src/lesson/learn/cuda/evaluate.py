@@ -67,13 +67,14 @@ class _OnItsWay:
         return Score(right / self.num_images, loss / self.num_images)
 
 
-def judge_training(task: Task, precision: Precision, vector: Tensor) -> Tensor:
-    """What the model with these parameters makes of every training sample, (num_samples, 2), on the GPU; see `judge`.
+def judge_training(task: Task, precision: Precision, vector: Tensor, samples: Tensor) -> Tensor:
+    """What the model with these parameters makes of these training samples, (num_samples, 2), on the GPU; see `judge`.
 
     That of a model that is not finite is none.
     """
-    replica = task.replica()
+    replica, samples = task.replica(), samples.to(vector.device)
     replica.load(vector)
     with arithmetic(precision):
-        parts = [judge(replica, *chunk) for chunk in chunks(task.train_images, task.train_labels, CHUNK_SAMPLES)]
+        held = task.train_images[samples], task.train_labels[samples]
+        parts = [judge(replica, *chunk) for chunk in chunks(*held, CHUNK_SAMPLES)]
     return torch.where(vector.isfinite().all(), torch.cat(parts), torch.nan)
