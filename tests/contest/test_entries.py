@@ -48,6 +48,7 @@ POINTS = '[{ "scenario.deadline_s" = 20.0 }, { "scenario.deadline_s" = 10.0 }]'
         (POINTS, '{ "scenario.deadline_s" = 20.0 }', "entry 'lesson': points must be a list of tables, such as"),
         (POINTS, "[20.0, 10.0]", "entry 'lesson': points must be a list of tables, such as"),
         (POINTS, "[{ scenario.deadline_s = 20.0 }]", f"entry 'lesson': {KEYS} 'scenario'"),
+        (POINTS, '[{ "scenario.beta" = 0.5 }]', "entry 'lesson': points and scenario must leave beta to the rules"),
         ("points =", "point =", "entry 'lesson': setting 'point' is unknown; did you mean 'points'?"),
         ('name = "lesson"\n', 'name = "fedavg"\n', "names of entries must differ, got 'fedavg' twice"),
         ('name = "lesson"\n', "name = 3\n", "entry '3': name must be text, got 3"),

@@ -90,6 +90,12 @@ def test_damaged_rules_are_told(text: str, tmp_path: Path) -> None:
         claim_folder(tmp_path, small(tmp_path).rules)
 
 
+def test_damaged_provenance_is_told_when_only_drawing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "provenance.json").write_text("[{")
+    assert main(["contest", "--seconds", "0", "--out", str(tmp_path)]) == 2
+    assert "provenance.json is damaged" in capsys.readouterr().err
+
+
 def test_a_folder_is_of_a_contest_or_of_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     contest, paper = str(tmp_path / "contest"), str(tmp_path / "paper")
     assert main(["contest", "--seconds", "0", "--out", contest]) == 0

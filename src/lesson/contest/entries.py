@@ -72,6 +72,8 @@ class Entry(Table):
                 raise ValueError(
                     f"and grid must have keys of one of {', '.join(FIXED)}, a dot and a setting, in quotes, got '{key}'"
                 )
+        if any("scenario.beta" in point for point in points) or "beta" in info.data.get("scenario", {}):
+            raise ValueError("and scenario must leave beta to the rules")
         return points
 
     def settings(self, point: Point, beta: float, seed: int, rules: Rules) -> Settings:

@@ -75,7 +75,7 @@ def run_missing(
     plan = {out / "runs" / name: settings for name, settings in missing.items()}
     for path, settings in plan.items():
         RunFolder(path).check(settings, resume=True)
-    notes, commit, begin = _load_notes(out), _commit(), time.perf_counter()
+    notes, commit, begin = load_notes(out), _commit(), time.perf_counter()
     left = unfinished(plan, report)
     errors: dict[str, Line] = {}
     try:
@@ -98,7 +98,8 @@ def run_missing(
     return results
 
 
-def _load_notes(out: Path) -> list[dict[str, Any]]:
+def load_notes(out: Path) -> list[dict[str, Any]]:
+    """Which commands made the runs of a folder, with commit and number."""
     path = out / PROVENANCE
     try:
         notes: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []

@@ -1,6 +1,5 @@
 """What `lesson contest` leaves: figures, tables, the settings that won, and a page about them."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -8,7 +7,7 @@ import pandas as pd
 from lesson.contest.cases import cases_of
 from lesson.contest.entries import Contest, Group
 from lesson.contest.rules import MAX_POINTS
-from lesson.paper.reproduce import PROVENANCE
+from lesson.paper.reproduce import load_notes
 from lesson.paper.results import GUESSED, Results
 from lesson.report.contest_figures import draw_curves, draw_times
 from lesson.report.contest_tables import group_table, settings_table
@@ -112,8 +111,7 @@ was chosen, – what has not been run. A run that diverged counts as a guess, {G
 
 def _provenance(out: Path) -> str:
     """The calls that made the runs, from the notes beside them."""
-    path = out / PROVENANCE
-    notes = pd.DataFrame(json.loads(path.read_text(encoding="utf-8")) if path.exists() else [])
+    notes = pd.DataFrame(load_notes(out))
     if notes.empty:
         return ""
     notes["commit"] = notes["commit"].fillna("–").str[:10]
