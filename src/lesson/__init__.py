@@ -6,7 +6,7 @@ from lesson.fleet_csv import read_fleet
 from lesson.records import RoundRecord
 from lesson.scenario import Population, Scenario, draw_population
 from lesson.simulate import Simulation, simulate
-from lesson.strategies import FedAvg, FedCS, Lesson, LessonMemory, Strategy
+from lesson.strategies import FedAvg, FedCS, Lesson, LessonAdaptive, LessonFilled, LessonMemory, Strategy
 from lesson.tiers import assign_tiers, due
 
 __version__ = "0.1.0"
@@ -17,6 +17,8 @@ __all__ = [
     "Fleet",
     "InputError",
     "Lesson",
+    "LessonAdaptive",
+    "LessonFilled",
     "LessonMemory",
     "Population",
     "RoundRecord",

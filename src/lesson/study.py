@@ -171,6 +171,12 @@ def compare(
     return Study([Run.load(path) for path in plan])
 
 
+COMPARED = "table.json"
+"""In the folder of a comparison or a sweep, when it has ended."""
+OF_RESULTS = ("runs.jsonl", "rules.json", "scale.json")
+"""In folders of a contest, or of the paper."""
+
+
 def check_for_many(out: Path) -> None:
     """Raise if a folder is that of one run."""
     if (out / "config.toml").exists():
@@ -191,6 +197,8 @@ def _plan(
 ) -> dict[Path, Settings]:
     """The settings of every run by its folder; raises if one of them could not begin."""
     check_for_many(out)
+    if any((out / name).exists() for name in OF_RESULTS):
+        raise InputError(f"{out} holds a contest or the paper's runs; name another folder with --out")
     plan = {}
     for seed in range(settings.run.seed, settings.run.seed + num_seeds):
         for name in strategies:

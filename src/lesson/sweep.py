@@ -11,7 +11,7 @@ from lesson.errors import InputError
 from lesson.grid import Grid
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
-from lesson.study import Report, Run, Study, check_for_many, unfinished, write_table
+from lesson.study import COMPARED, Report, Run, Study, check_for_many, unfinished, write_table
 
 
 def sweep(grid: Grid, out: Path | str, *, engine: Engine | None = None, report: Report | None = None) -> Study:
@@ -61,7 +61,7 @@ def run_by_seed(left: Mapping[Path, Settings], engine: Engine, report: Report | 
 
 def _write_outcome(study: Study, out: Path) -> None:
     """The table and the failures beside the trials."""
-    write_table(study, out / "table.json")
+    write_table(study, out / COMPARED)
     study.table().to_csv(out / "table.csv")
     failures = out / "failures.json"
     if study.failures:

@@ -101,9 +101,19 @@ def test_a_folder_is_of_a_contest_or_of_the_paper(tmp_path: Path, capsys: pytest
     assert main(["contest", "--seconds", "0", "--out", contest]) == 0
     assert main(["reproduce", "table1", "--out", paper]) == 0
     assert main(["reproduce", "table1", "--out", contest]) == 2
+    for folder in (contest, paper):
+        assert main(["compare", "--out", folder]) == 2
+    (tmp_path / "compared").mkdir()
+    (tmp_path / "compared" / "table.json").touch()
+    assert main(["contest", "--seconds", "0", "--out", str(tmp_path / "compared")]) == 2
     assert main(["contest", "--seconds", "0", "--out", paper]) == 2
     assert capsys.readouterr().err.splitlines() == [
         f"lesson: {contest} holds a contest; name another folder with --out",
+        *(
+            f"lesson: {out} holds a contest or the paper's runs; name another folder with --out"
+            for out in (contest, paper)
+        ),
+        f"lesson: {tmp_path / 'compared'} holds runs that are not of a contest; name another folder with --out",
         f"lesson: {paper} holds runs that are not of a contest; name another folder with --out",
     ]
 

@@ -128,7 +128,7 @@ class CompareCommand(_Learning):
         from lesson.cli.progress import RunProgress
         from lesson.report.compare_figure import draw_comparison
         from lesson.report.compare_text import comparison_table
-        from lesson.study import compare, write_table
+        from lesson.study import COMPARED, compare, write_table
 
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
         if not names or len(set(names)) != len(names):
@@ -154,7 +154,7 @@ class CompareCommand(_Learning):
         limits = settings.run
         length = f"{limits.time_budget_s:g} s" if math.isfinite(limits.time_budget_s) else f"{limits.rounds} rounds"
         title = f"{limits.dataset}, β = {settings.scenario.beta:g}, τ = {settings.scenario.deadline_s:g} s, {length}"
-        write_table(study, out / "table.json")
+        write_table(study, out / COMPARED)
         PipedConsole().print(comparison_table(study.table(), f"{title}, {self.seeds} seeds"))
         print_notes(note for run in study.runs for note in run.summary["notes"])
         curves = study.curves()

@@ -35,7 +35,7 @@ class Group(Table):
     }
 
     name: Annotated[str, Field(pattern=r"^[\w-]+$")]
-    title: Text
+    title: Annotated[Text, Field(min_length=1)]
     references: Several[Text]
     """Entries of which the one that is fastest to the last target is what the others are compared with."""
 
@@ -44,13 +44,13 @@ class Entry(Table):
     """A strategy with what is fixed, and the points it is tuned over: a single one is not tuned."""
 
     wanted: ClassVar[dict[str, str]] = {
-        "name": "text",
+        "name": "at most 60 letters, digits and signs, a letter or digit first, none of $|*`[] or a backslash",
         **dict.fromkeys(FIXED, "a table"),
         "grid": 'a table of lists, such as { "scenario.deadline_s" = [10.0, 20.0] }',
         "points": 'a list of tables, such as [{ "scenario.deadline_s" = 10.0 }]',
     }
 
-    name: Annotated[Text, Field(min_length=1)]
+    name: Annotated[str, Field(strict=True, pattern=r"^[^\W_][^$|*`\\\[\]\n]{0,59}$")]
     group: Text
     scenario: Values = Field(default_factory=dict)
     strategy: Values = Field(default_factory=dict)
@@ -100,6 +100,8 @@ class Contest:
         if twice := {name for name in names if names.count(name) > 1}:
             raise InputError(f"names of entries must differ, got '{min(twice)}' twice")
         groups = [group.name for group in self.groups]
+        if both := set(names) & set(groups):
+            raise InputError(f"an entry must not be called like a group, got '{min(both)}'")
         for entry in self.entries:
             if entry.group not in groups:
                 raise unknown("group", entry.group, groups)

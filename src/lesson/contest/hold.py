@@ -10,14 +10,14 @@ from lesson.errors import InputError, RunStoppedError
 from lesson.paper.reproduce import RULES, SCALE, not_held
 from lesson.paper.results import FILE, Results
 from lesson.run_folder import RunFolder, write_whole
-from lesson.study import check_for_many
+from lesson.study import COMPARED, check_for_many
 
 
 def claim_folder(out: Path, rules: Rules) -> None:
     """Make the folder one of a contest by these rules; raises if it is something else."""
     check_for_many(out)
     path = out / RULES
-    if not path.exists() and any((out / name).exists() for name in (FILE, SCALE)):
+    if not path.exists() and any((out / name).exists() for name in (FILE, SCALE, COMPARED)):
         raise InputError(f"{out} holds runs that are not of a contest; name another folder with --out")
     try:
         there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else rules.to_dict()
@@ -28,7 +28,10 @@ def claim_folder(out: Path, rules: Rules) -> None:
     for name, value in rules.to_dict().items():
         if there.get(name) != value:
             kept = f"{name} = {there.get(name)}, here it is {value}"
-            raise InputError(f"{out} holds a contest by other rules ({kept}); name another folder with --out")
+            raise InputError(
+                f"{out} holds a contest by other rules ({kept}); its own are in --file {out / 'entries.toml'}, "
+                "or name another folder with --out"
+            )
     RunFolder(out).make()
     write_whole(path, (json.dumps(rules.to_dict(), indent=2) + "\n").encode())
 

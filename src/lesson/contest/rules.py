@@ -63,8 +63,12 @@ class Rules(Table):
             raise ValueError(f"tuning_seed must not be one of seeds, got {self.tuning_seed}")
         if self.eval_every_s > min(self.tuning_s, self.final_s):
             raise ValueError(f"eval_every_s must be <= tuning_s and final_s, got {self.eval_every_s:g}")
-        if max(self.looks_s) > self.final_s:
-            raise ValueError(f"looks_s must be <= final_s, {self.final_s:g}, got {max(self.looks_s):g}")
+        if list(self.looks_s) != sorted(self.looks_s) or self.looks_s[-1] != self.final_s:
+            raise ValueError(f"looks_s must rise to final_s, {self.final_s:g}, got {list(self.looks_s)}")
+        if list(self.targets) != sorted(self.targets):
+            raise ValueError(f"targets must rise, got {list(self.targets)}")
+        if any(look_s % 1 for look_s in self.looks_s) or any(round(100 * one, 9) % 1 for one in self.targets):
+            raise ValueError("looks_s must be whole seconds and targets whole percents")
         return self
 
     def to_dict(self) -> dict[str, Any]:

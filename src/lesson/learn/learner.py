@@ -52,6 +52,8 @@ class Learner:
         self._moments: Moments = {}
         self._confirmation = Confirmation(task.device) if "confirmation" in watched else None
         self._newest_cohort = "before the first merge"
+        plain = self.server.optimizer == "none"
+        self._too_large = "learning_rate or lr_cap" if plain else "server.learning_rate or scenario.learning_rate"
         self._backend = backend
         self._trainers: dict[str, Trainer] = {}
 
@@ -146,7 +148,7 @@ class Learner:
                 self._confirmation.add(model - self.versions[base], models - weight * self.versions[base], weight)
             self._newest_cohort = (
                 f"after round {round}, with {np.count_nonzero(work.first == 0)} clients that started from version "
-                f"{base} at step size {work.lr.max():g}; take a smaller learning_rate or lr_cap"
+                f"{base} at step size {work.lr.max():g}; take a smaller {self._too_large}"
             )
             self._check_model(sums[slot])
         return sums[""] if slots is None else self._slots.merge(model, sums, slots, of)

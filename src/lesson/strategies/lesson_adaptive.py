@@ -8,7 +8,8 @@ pulls the same way c is near 1; if the model only follows the noise of a few, ne
 
 Every LOOK_ROUNDS rounds τ is multiplied by exp(GAIN·(c* − c)), c* = `agreement`: little is confirmed, rounds get
 longer; much is, they get shorter. Each look fades what earlier ones saw. τ stays where between a tenth and a half of
-the connected clients are in tier 1, and steps of less than 5 % are not taken. It begins at `deadline_s`.
+the connected clients are in tier 1, and steps of less than 5 % are not taken. It begins at `deadline_s`, or the
+nearest that is allowed.
 
 A new τ takes effect when a round opens: whoever starts is put into its tier by it. Work in flight goes on and is due at
 the first round end by which it was expected. In a run of timing alone nobody confirms anything and τ stays.
@@ -53,8 +54,11 @@ class LessonAdaptive(Lesson):
             raise InputError("deadline_s must be finite for lesson-adaptive, which begins there, got inf")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        looks = view.round > 1 and view.round % LOOK_ROUNDS == 1 and "confirmation" in view.signals
-        note = self._look(view) if looks else ""
+        note = ""
+        if view.round == 1 and "confirmation" in view.signals:
+            note = self._move(view, self.deadline_s, "")
+        elif view.round % LOOK_ROUNDS == 1 and "confirmation" in view.signals:
+            note = self._look(view)
         return replace(super().open_round(view, rng), note=note)
 
     def state(self) -> dict[str, Any]:
@@ -74,20 +78,24 @@ class LessonAdaptive(Lesson):
         if gone > 0:
             factor = math.exp(GAIN * float(np.clip(self.agreement - agreed / gone, -MOST, MOST)))
             why = f"{agreed / gone:.2f} confirmed, {self.agreement:g} wished"
-        wished_s = float(np.clip(factor * before_s, *self._limits(view)))
-        if wished_s != factor * before_s:
-            why += ", at its bound"
-        moves = abs(wished_s / before_s - 1) >= LEAST_STEP
-        fade = FADE_MOVED if moves else FADE
+        said = self._move(view, factor * before_s, why) or f"deadline stays at {before_s:.4g} s: {why}"
+        fade = FADE if self.deadline_s == before_s else FADE_MOVED
         self._recent = fade * agreed, fade * gone
-        if not moves:
-            return f"deadline stays at {before_s:.4g} s: {why}"
-        self._set_deadline(view, wished_s)
-        return f"deadline {before_s:.4g} s → {wished_s:.4g} s: {why}"
+        return said
+
+    def _move(self, view: ServerView, wished_s: float, why: str) -> str:
+        """Change τ to a wish, as far as the bounds let it, and say so; or leave it, if that is a small step."""
+        before_s, bounded_s = self.deadline_s, float(np.clip(wished_s, *self._limits(view)))
+        if abs(bounded_s / before_s - 1) < LEAST_STEP:
+            return ""
+        held = "" if bounded_s == wished_s else "held where a tenth to a half of the clients are in tier 1"
+        self._set_deadline(view, bounded_s)
+        return f"deadline {before_s:.4g} s → {bounded_s:.4g} s: {'; '.join(filter(None, [why, held]))}"
 
     def _limits(self, view: ServerView) -> tuple[float, float]:
-        """The least and the greatest τ, found at the first look."""
+        """The least and the greatest τ, found once; any, where nobody can be reached."""
         if self._bounds is None:
-            low, high = np.quantile(view.latency_s[np.isfinite(view.latency_s)], SHARES).tolist()
-            self._bounds = low, high
+            reachable_s = view.latency_s[np.isfinite(view.latency_s)]
+            low_s, high_s = np.quantile(reachable_s, SHARES).tolist() if len(reachable_s) else (0.0, math.inf)
+            self._bounds = low_s, high_s
         return self._bounds
