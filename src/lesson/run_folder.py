@@ -14,7 +14,7 @@ import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import safetensors
@@ -27,6 +27,8 @@ from lesson.learn.backend import hardware, on_device
 from lesson.learn.learner import Learner
 from lesson.settings import Settings, load_settings, to_toml
 from lesson.simulate import Simulation
+
+Kept = TypeVar("Kept")
 
 
 class RunFolder:
@@ -165,6 +167,17 @@ class RunFolder:
         write_whole(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
         write_whole(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
         self.checkpoint.unlink(missing_ok=True)
+
+
+def read_kept(path: Path, usual: Kept, remedy: str) -> Kept:
+    """What a JSON file holds, which must be of the kind of `usual`; that itself, where there is no file."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else usual
+        if not isinstance(kept, type(usual)):
+            raise ValueError(f"it holds no {type(usual).__name__}")
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}); put back a copy or {remedy}") from None
+    return kept
 
 
 def write_whole(path: Path, content: bytes) -> None:

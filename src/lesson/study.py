@@ -30,6 +30,10 @@ _STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.
 _Z = 1.959964
 
 Report = Callable[[str, dict[str, Any]], None]
+COMPARED = "table.json"
+"""In the folder of a comparison or a sweep, when it has ended."""
+RUNS, RULES, SCALE = "runs.jsonl", "rules.json", "scale.json"
+"""In folders of a contest or of the paper; the second of a contest alone, the third of the paper."""
 
 
 @dataclass(frozen=True)
@@ -171,12 +175,6 @@ def compare(
     return Study([Run.load(path) for path in plan])
 
 
-COMPARED = "table.json"
-"""In the folder of a comparison or a sweep, when it has ended."""
-OF_RESULTS = ("runs.jsonl", "rules.json", "scale.json")
-"""In folders of a contest, or of the paper."""
-
-
 def check_for_many(out: Path) -> None:
     """Raise if a folder is that of one run."""
     if (out / "config.toml").exists():
@@ -197,7 +195,7 @@ def _plan(
 ) -> dict[Path, Settings]:
     """The settings of every run by its folder; raises if one of them could not begin."""
     check_for_many(out)
-    if any((out / name).exists() for name in OF_RESULTS):
+    if any((out / name).exists() for name in (RUNS, RULES, SCALE)):
         raise InputError(f"{out} holds a contest or the paper's runs; name another folder with --out")
     plan = {}
     for seed in range(settings.run.seed, settings.run.seed + num_seeds):

@@ -7,24 +7,19 @@ from pathlib import Path
 from lesson.contest.cases import Case, Runs
 from lesson.contest.rules import Rules
 from lesson.errors import InputError, RunStoppedError
-from lesson.paper.reproduce import RULES, SCALE, not_held
-from lesson.paper.results import FILE, Results
-from lesson.run_folder import RunFolder, write_whole
-from lesson.study import COMPARED, check_for_many
+from lesson.paper.reproduce import not_held
+from lesson.paper.results import Results
+from lesson.run_folder import RunFolder, read_kept, write_whole
+from lesson.study import COMPARED, RULES, RUNS, SCALE, check_for_many
 
 
 def claim_folder(out: Path, rules: Rules) -> None:
     """Make the folder one of a contest by these rules; raises if it is something else."""
     check_for_many(out)
     path = out / RULES
-    if not path.exists() and any((out / name).exists() for name in (FILE, SCALE, COMPARED)):
+    if not path.exists() and any((out / name).exists() for name in (RUNS, SCALE, COMPARED)):
         raise InputError(f"{out} holds runs that are not of a contest; name another folder with --out")
-    try:
-        there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else rules.to_dict()
-        if not isinstance(there, dict):
-            raise ValueError("it holds no rules")
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path} is damaged ({error}); put back a copy or name another folder with --out") from None
+    there = read_kept(path, rules.to_dict(), "name another folder with --out")
     for name, value in rules.to_dict().items():
         if there.get(name) != value:
             kept = f"{name} = {there.get(name)}, here it is {value}"

@@ -14,14 +14,12 @@ from lesson.learn.data import load_dataset
 from lesson.paper.items import Item, wanted_runs
 from lesson.paper.results import Result, Results
 from lesson.paper.scale import Scale
-from lesson.run_folder import RunFolder, write_whole
+from lesson.run_folder import RunFolder, read_kept, write_whole
 from lesson.settings import Settings
-from lesson.study import Report, check_for_many, unfinished
+from lesson.study import RULES, SCALE, Report, check_for_many, unfinished
 from lesson.sweep import run_by_seed
 
-PROVENANCE, SCALE = "provenance.json", "scale.json"
-RULES = "rules.json"
-"""In folders of a contest."""
+PROVENANCE = "provenance.json"
 
 
 def claim_folder(out: Path, scale: Scale) -> None:
@@ -30,10 +28,7 @@ def claim_folder(out: Path, scale: Scale) -> None:
     if (out / RULES).exists():
         raise InputError(f"{out} holds a contest; name another folder with --out")
     wanted, path = {"quick": scale.quick, "seeds": scale.seeds}, out / SCALE
-    try:
-        there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else wanted
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path} is damaged ({error}); put back a copy or name another folder with --out") from None
+    there = read_kept(path, wanted, "name another folder with --out")
     if there != wanted:
         kind = "a quick look" if there["quick"] else "the full set"
         raise InputError(f"{out} holds {kind} from {there['seeds']} seeds; name another folder with --out")
@@ -100,12 +95,7 @@ def run_missing(
 
 def load_notes(out: Path) -> list[dict[str, Any]]:
     """Which commands made the runs of a folder, with commit and number."""
-    path = out / PROVENANCE
-    try:
-        notes: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path} is damaged ({error}); put back a copy or remove it") from None
-    return notes
+    return read_kept(out / PROVENANCE, list[dict[str, Any]](), "remove it")
 
 
 def _commit() -> str | None:

@@ -20,10 +20,10 @@ from lesson.paper.items import run_name, series_name
 from lesson.run_folder import RunFolder, write_whole
 from lesson.settings import Settings, load_settings, make_settings
 from lesson.strategies import fleet_for
+from lesson.study import RUNS
 from lesson.summary import read_metrics
 from lesson.tiers import assign_tiers
 
-FILE = "runs.jsonl"
 CURVE = ("round", "time_s", "accuracy", "uploads")
 ENERGY = "energy_j"
 GUESSED = 0.1
@@ -111,7 +111,7 @@ class Results(Mapping[str, tuple[Result, ...]]):
     @classmethod
     def load(cls, folder: Path) -> "Results":
         """Those of a folder; none if it has no file of them."""
-        path, results = folder / FILE, list[Result]()
+        path, results = folder / RUNS, list[Result]()
         try:
             for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
                 results.append(Result.of_json(line))
@@ -124,7 +124,7 @@ class Results(Mapping[str, tuple[Result, ...]]):
     def save(self, folder: Path) -> None:
         """Write the file whole."""
         lines = [self.runs[name].to_json() for name in sorted(self.runs)]
-        write_whole(folder / FILE, "".join(f"{line}\n" for line in lines).encode())
+        write_whole(folder / RUNS, "".join(f"{line}\n" for line in lines).encode())
 
 
 def _curve(metrics: pd.DataFrame) -> pd.DataFrame:

@@ -55,10 +55,8 @@ class LessonAdaptive(Lesson):
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         note = ""
-        if view.round == 1 and "confirmation" in view.signals:
-            note = self._move(view, self.deadline_s, "")
-        elif view.round % LOOK_ROUNDS == 1 and "confirmation" in view.signals:
-            note = self._look(view)
+        if view.round % LOOK_ROUNDS == 1 and "confirmation" in view.signals:
+            note = self._look(view) if view.round > 1 else self._move(view, self.deadline_s, "")
         return replace(super().open_round(view, rng), note=note)
 
     def state(self) -> dict[str, Any]:
