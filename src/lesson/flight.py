@@ -63,6 +63,10 @@ class InFlight:
         """Which of these clients work, (len(clients),)."""
         return np.not_equal(self._id[clients], _IDLE)
 
+    def everybody(self) -> IntArray:
+        """The clients that work."""
+        return np.flatnonzero(self._id != _IDLE)
+
     def launch(
         self,
         clients: IntArray,
@@ -76,7 +80,7 @@ class InFlight:
         local_steps: IntArray,
         batches: IntArray | int,
     ) -> None:
-        """Put idle clients to work from a model version; each lands `takes_s` from now."""
+        """Put idle clients to work from a model version; each lands `takes_s` from now, or when `arrive` says."""
         ids = np.arange(self._next_id, self._next_id + len(clients))
         self._id[clients] = ids
         self._base_version[clients] = version
@@ -91,7 +95,14 @@ class InFlight:
         self._next_id += len(clients)
         self._count += len(clients)
         order = np.argsort(arrives_s, kind="stable")
+        order = order[np.isfinite(arrives_s[order])]
         self._push(arrives_s[order], clients[order], ids[order])
+
+    def arrive(self, client: int, arrives_s: float) -> None:
+        """Say when the work of a client lands that was launched without a time: with `takes_s` infinite."""
+        self._arrives_s[client] = arrives_s
+        at_s = np.array([arrives_s])
+        self._push(at_s, np.array([client]), self._id[[client]])
 
     def land(self, until_s: float) -> Updates:
         """Take out what arrives by a time, in the order of arrival and then of start."""
@@ -107,7 +118,15 @@ class InFlight:
 
     def take(self, clients: IntArray) -> Updates:
         """Take out these clients' work, arrived or not."""
-        updates = Updates(
+        updates = self.work_of(clients)
+        self._id[clients] = _IDLE
+        self._arrives_s[clients] = -np.inf
+        self._count -= len(clients)
+        return updates
+
+    def work_of(self, clients: IntArray) -> Updates:
+        """What these clients, all of them busy, are at."""
+        return Updates(
             id=self._id[clients],
             client=clients,
             base_version=self._base_version[clients],
@@ -120,10 +139,6 @@ class InFlight:
             local_steps=self._local_steps[clients],
             batches=self._batches[clients],
         )
-        self._id[clients] = _IDLE
-        self._arrives_s[clients] = -np.inf
-        self._count -= len(clients)
-        return updates
 
     def last_arrival_s(self, clients: IntArray) -> float:
         """When the last of these clients lands; −inf if none of them works."""
@@ -137,7 +152,7 @@ class InFlight:
             return np.inf
         if count == 1:
             self._forget_dropped_heads()
-            return self._groups[0].next_s
+            return self._groups[0].next_s if self._groups else np.inf
         return float(np.partition(self._arrives_s[self._id != _IDLE], count - 1)[count - 1])
 
     def final_arrival_s(self) -> float:
@@ -153,10 +168,11 @@ class InFlight:
         for name in _ARRAYS:
             getattr(self, name)[:] = state[name]
         self._next_id = int(state["next_id"][0])
-        busy = np.flatnonzero(self._id != _IDLE)
+        busy = self.everybody()
         busy = busy[np.lexsort((self._id[busy], self._arrives_s[busy]))]
         self._count = len(busy)
         self._groups = []
+        busy = busy[np.isfinite(self._arrives_s[busy])]
         self._push(self._arrives_s[busy], busy, self._id[busy])
 
     def _push(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray) -> None:
@@ -164,6 +180,6 @@ class InFlight:
             heapq.heappush(self._groups, _Group(float(arrives_s[0]), int(ids[0]), arrives_s, clients, ids))
 
     def _forget_dropped_heads(self) -> None:
-        while self._id[self._groups[0].clients[0]] != self._groups[0].ids[0]:
+        while self._groups and self._id[self._groups[0].clients[0]] != self._groups[0].ids[0]:
             group = heapq.heappop(self._groups)
             self._push(group.arrives_s[1:], group.clients[1:], group.ids[1:])

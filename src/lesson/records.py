@@ -27,6 +27,8 @@ class RoundRecord:
     transmit_j: float | None
     """Energy of the work that arrived or was broken off in this round."""
     note: str
+    refused: int = 0
+    """Updates that were given up or could not be used: of real clients alone."""
 
 
 def first_tier_note(fleet: Fleet) -> str:

@@ -20,6 +20,7 @@ from lesson.summary import summarise
 from lesson.tiers import TOLERANCE
 
 Progress = Callable[[dict[str, Any]], None]
+Make = Callable[..., tuple[Simulation, Learner]]
 
 
 def execute(
@@ -28,11 +29,13 @@ def execute(
     *,
     resume: bool = False,
     progress: Progress | None = None,
+    make: Make = build,
     **parts: Any,
 ) -> dict[str, Any]:
     """Run what the settings say in a folder and return the summary; a run that has ended is not run again.
 
-    `parts` go to `learn.build.build`: a data folder, the number of threads, a data set or a model of one's own.
+    `make` makes the simulation and what learns in it, of the settings and `parts`: for `learn.build.build` a data
+    folder, the number of threads, a data set or a model of one's own.
     """
     folder = RunFolder(path)
     folder.check(settings, resume)
@@ -41,7 +44,7 @@ def execute(
     settings = folder.settled(settings)
     settle_process()
     begin = time.perf_counter()
-    simulation, learner = build(settings, **parts)
+    simulation, learner = make(settings, **parts)
     try:
         folder.begin(settings)
         with folder.owned(), folder.withdrawn_if_refused():
@@ -142,9 +145,11 @@ def metrics_line(record: RoundRecord) -> dict[str, Any]:
         "uploads": record.uploads,
         "bytes_up": record.bytes_up,
         "bytes_down": record.bytes_down,
-        "energy_j": None if None in energy else sum(energy),  # type: ignore[arg-type]
+        "energy_j": None if None in energy else sum(energy),
         "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
-    } | ({"note": record.note} if record.note else {})
+        **({"refused": record.refused} if record.refused else {}),
+        **({"note": record.note} if record.note else {}),
+    }
 
 
 def client_fields(scores: ClientScores) -> dict[str, Any]:

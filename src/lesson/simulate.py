@@ -83,7 +83,7 @@ class Simulation:
         self._freed.clear()
         spent_j = self._drop(plan.drops)
         self._start(plan)
-        end_s, note = self._closing_s(plan.closes)
+        end_s, note = self._close(plan.closes, until_s)
         if end_s > until_s * (1 + TOLERANCE):
             self.over = "time is up"
             return None
@@ -133,10 +133,14 @@ class Simulation:
             return np.zeros(2)
         self._check(all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
         dropped = self._flight.take(clients)
-        self._release(dropped)
-        self._idle[clients] = True
-        self._freed.append(clients)
+        self._let_go(dropped)
         return self._spent_j(dropped, self.now_s - dropped.started_s)
+
+    def _let_go(self, updates: Updates) -> None:
+        """Forget work that was in flight; its clients are idle."""
+        self._release(updates)
+        self._idle[updates.client] = True
+        self._freed.append(updates.client)
 
     def _start(self, plan: RoundPlan) -> None:
         starts, fleet = plan.starts, self.fleet
@@ -151,22 +155,26 @@ class Simulation:
         self._check(np.all((np.equal(batches, 1)) | (steps == 1)), "gives several batches to more than one step")
         self._work[starts] = steps * batches / fleet.local_steps[starts]
         self._in_turn[starts] = in_turn = plan.uploads == "in-turn"
-        takes_s = fleet.latency_s[starts]
+        expected_s = fleet.latency_s[starts]
         if plan.local_steps is not None or plan.batches is not None or in_turn:
-            takes_s = self._parts_s(starts, in_turn)
+            expected_s = self._parts_s(starts, in_turn)
         self._flight.launch(
             starts,
             version=self.version,
             round=self.round,
             now_s=self.now_s,
-            takes_s=takes_s,
-            expected_s=takes_s,
+            takes_s=self._takes_s(expected_s),
+            expected_s=expected_s,
             lr_scale=plan.lr_scale,
             local_steps=steps,
             batches=batches,
         )
         self._idle[starts] = False
         self._users[self.version] = self._users.get(self.version, 0) + len(starts)
+
+    def _takes_s(self, expected_s: FloatArray) -> FloatArray:
+        """How long work really takes that is expected to take so long."""
+        return expected_s
 
     def _parts_s(self, starts: IntArray, in_turn: bool) -> FloatArray:
         """Seconds until each start lands, put together from its compute and upload time."""
@@ -194,6 +202,10 @@ class Simulation:
             return "nobody is training and nobody can start"
         return "the strategy lets neither time nor work pass" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
+    def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:  # noqa: ARG002
+        """When the round closes, with a note; who waits for real clients need not wait longer than `until_s`."""
+        return self._closing_s(closes)
+
     def _closing_s(self, closes: Closing) -> tuple[float, str]:
         """When the round closes, and a note if that is because nothing could close it."""
         flight = self._flight
@@ -215,11 +227,15 @@ class Simulation:
 
     def _land(self) -> Updates:
         """Updates that have arrived by now; they wait at the server."""
-        landed = self._flight.land(self.now_s)
+        landed = self._accepted(self._flight.land(self.now_s))
         self._idle[landed.client] = True
         self._waiting[landed.client] += 1
         self._freed.append(landed.client)
         self._at_server = Updates.join(self._at_server, landed)
+        return landed
+
+    def _accepted(self, landed: Updates) -> Updates:
+        """What can be used of what has landed."""
         return landed
 
     def _merge(self, merge: Merge) -> Updates:

@@ -36,6 +36,7 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -
         "loss": loss,
         "accuracy_last10": sum(last) / len(last),
         "uploads": uploads,
+        "refused": sum(line.get("refused", 0) for line in lines),
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "energy_j": None if None in energy else sum(energy),
