@@ -24,6 +24,7 @@ ORDER = [
     "lesson.flight",
     "lesson.records",
     "lesson.simulate",
+    "lesson.federation",
     "lesson.plan",
     "lesson.learn",
     "lesson.summary",
@@ -37,6 +38,7 @@ ORDER = [
     "lesson.paper",
     "lesson.contest",
     "lesson.report",
+    "lesson.flower",
     "lesson.cli",
 ]
 FILES = sorted(SOURCE.rglob("*.py"))

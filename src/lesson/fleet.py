@@ -96,6 +96,32 @@ def draw_fleet(
         return _fleet_of(scenario, people)
 
 
+def measured_fleet(
+    scenario: Scenario,
+    names: Sequence[int | str],
+    num_samples: IntArray,
+    compute_s: FloatArray,
+    upload_s: FloatArray,
+    latency_s: FloatArray,
+) -> Fleet:
+    """The fleet of clients whose times were measured; what an upload costs alone on the channel is what it costs."""
+    unknown = np.full(len(names), np.nan)
+    return Fleet(
+        names=names,
+        compute_s=compute_s,
+        upload_s=upload_s,
+        shared_upload_s=upload_s,
+        latency_s=latency_s,
+        compute_j=unknown,
+        transmit_j=unknown,
+        shared_transmit_j=unknown,
+        num_samples=num_samples,
+        client_weight=client_weight(scenario, num_samples),
+        local_steps=local_work(scenario, num_samples)[0],
+        model_bits=scenario.model_bits,
+    )
+
+
 def _fleet_of(scenario: Scenario, people: Population) -> Fleet:
     steps, processed = local_work(scenario, people.num_samples)
     charged = processed if scenario.latency_samples == "processed" else np.full(len(people), scenario.latency_samples)

@@ -3,12 +3,13 @@
 import csv
 import math
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 
 from lesson.errors import InputError
-from lesson.fleet import Fleet, client_weight, local_work
+from lesson.fleet import Fleet, measured_fleet
 from lesson.scenario import Scenario
 
 REQUIRED = ("client", "latency_s")
@@ -40,21 +41,20 @@ def read_fleet(path: Path, scenario: Scenario) -> Fleet:
     if not names:
         raise InputError(f"{path} has no clients; write one line per client under the header")
     num_samples = np.array(samples, dtype=np.int64)
-    unknown = np.full(len(names), math.nan)
-    return Fleet(
-        names=[int(name) for name in names] if all(map(_is_number, names)) else list(names),
-        compute_s=np.array(seconds["compute_s"]),
-        upload_s=np.array(seconds["upload_s"]),
-        shared_upload_s=np.array(seconds["upload_s"]),
-        latency_s=np.array(seconds["latency_s"]),
-        compute_j=unknown,
-        transmit_j=unknown,
-        shared_transmit_j=unknown,
-        num_samples=num_samples,
-        client_weight=client_weight(scenario, num_samples),
-        local_steps=local_work(scenario, num_samples)[0],
-        model_bits=scenario.model_bits,
+    numbered = [int(name) for name in names] if all(map(_is_number, names)) else list(names)
+    return measured_fleet(scenario, numbered, num_samples, **{name: np.array(part) for name, part in seconds.items()})
+
+
+def fleet_csv(fleet: Fleet) -> str:
+    """A fleet as `read_fleet` takes it."""
+    columns = [fleet.names, fleet.latency_s, fleet.compute_s, fleet.upload_s, fleet.num_samples]
+    rows = (
+        [name, *("" if math.isnan(value) else f"{value:.6g}" for value in seconds), samples]
+        for name, *seconds, samples in zip(*columns, strict=True)
     )
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([[*REQUIRED, *OPTIONAL], *rows])
+    return text.getvalue()
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:

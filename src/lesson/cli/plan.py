@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -14,7 +14,7 @@ from lesson.cli.console import PipedConsole
 from lesson.errors import InputError
 from lesson.fleet import draw_fleet
 from lesson.fleet_csv import read_fleet
-from lesson.plan import make_plan
+from lesson.plan import make_plan, propose_deadline_s
 from lesson.report.plan_text import plan_notes, print_plan
 from lesson.settings import load_settings
 
@@ -30,8 +30,10 @@ class PlanCommand:
     """Preset (released, printed) or a file with a table [scenario]."""
     latencies: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="")] = None
     """Measured latencies instead of drawn ones: client,latency_s."""
-    deadline: Annotated[float | None, arg(metavar="S", help_behavior_hint="(default: the scenario's, 20)")] = None
-    """Deadline of a round in seconds, or inf."""
+    deadline: Annotated[
+        float | Literal["auto"] | None, arg(metavar="S|auto", help_behavior_hint="(default: the scenario's, 20)")
+    ] = None
+    """Deadline of a round in seconds, or inf; auto proposes one that a quarter of the clients meet."""
     clients: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the scenario's, 50)")] = None
     """Clients to draw."""
     seed: Annotated[int, arg(metavar="N")] = 0
@@ -49,7 +51,8 @@ class PlanCommand:
         from_file = self.latencies is not None
         if from_file and self.clients is not None:
             raise InputError("--clients must be left out with --latencies: the file says who there is")
-        flags = {"deadline_s": self.deadline, "num_clients": self.clients}
+        given_s = None if self.deadline == "auto" else self.deadline
+        flags = {"deadline_s": given_s, "num_clients": self.clients}
         scenario = load_settings(self.scenario, self.set, scenario=flags).scenario
         if self.figure is not None:
             from lesson.report.files import check_figure_path  # matplotlib takes a while to load
@@ -63,9 +66,10 @@ class PlanCommand:
                 not from_file or "ensure_first_tier" in scenario.model_fields_set
             )
             status.update("Working out the plan")
-            plan = make_plan(fleet, scenario.deadline_s, ensure_first_tier=first_tier, num_rounds=self.rounds)
+            deadline_s = propose_deadline_s(fleet) if self.deadline == "auto" else scenario.deadline_s
+            plan = make_plan(fleet, deadline_s, ensure_first_tier=first_tier, num_rounds=self.rounds)
             source = f"{self.latencies}" if from_file else f"{self.scenario}, seed {self.seed}"
-            deadline = f"deadline {scenario.deadline_s:g} s" if scenario.deadline_s < math.inf else "no deadline"
+            deadline = f"deadline {deadline_s:g} s" if deadline_s < math.inf else "no deadline"
             title = f"{len(fleet)} clients ({source}), {deadline}"
             if self.figure is not None:
                 status.update("Drawing the figure")

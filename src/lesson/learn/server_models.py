@@ -149,3 +149,8 @@ def check_finite(what: str, finite: bool, newest_cohort: str) -> None:
     """Stop the run if what was just worked out is not finite."""
     if not finite:
         raise DivergedError(f"the {what} is no longer finite {newest_cohort}")
+
+
+def as_tensor(vector: npt.NDArray[np.floating]) -> Tensor:
+    """A vector as models here are, for who does without torch."""
+    return torch.from_numpy(vector)

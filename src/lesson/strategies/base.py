@@ -76,6 +76,11 @@ class Updates:
     def __len__(self) -> int:
         return len(self.id)
 
+    @property
+    def keys(self) -> list[tuple[int, int]]:
+        """Client and index of each: what tells one piece of work from all others."""
+        return list(zip(self.client.tolist(), self.index.tolist(), strict=True))
+
     def __getitem__(self, rows: BoolArray | IntArray) -> Self:
         return type(self)(*(getattr(self, name)[rows] for name in self.__slots__))
 

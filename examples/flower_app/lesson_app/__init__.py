@@ -1,0 +1,1 @@
+"""A strategy of lesson on the clients of a Flower federation."""

@@ -1,0 +1,13 @@
+"""The strategies of this package on real clients, through Flower: docs/flower.md."""
+
+try:
+    import flwr  # noqa: F401
+except ImportError:
+    raise ImportError("lesson.flower needs Flower: pip install 'lesson-fl[flower]'") from None
+
+from lesson.flower.client import make_client_app
+from lesson.flower.profile import answers_profile
+from lesson.flower.server import make_server_app, serve
+from lesson.flower.strategy import LessonStrategy
+
+__all__ = ["LessonStrategy", "answers_profile", "make_client_app", "make_server_app", "serve"]

@@ -1,0 +1,59 @@
+"""A model as Flower sends it, arrays by name, and as the server merges it, one vector."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord
+
+Vector = npt.NDArray[np.floating]
+
+
+class UnfitError(Exception):
+    """What a client sent cannot be merged: the kind of fault, and what exactly is wrong."""
+
+    def __init__(self, fault: str, detail: str) -> None:
+        super().__init__(f"{fault}: {detail}")
+        self.fault, self.detail = fault, detail
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and types of a model's arrays, in their order in a vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    types: tuple[np.dtype[np.generic], ...]
+
+    @classmethod
+    def of(cls, record: ArrayRecord) -> "Layout":
+        """The layout of a model."""
+        arrays = [array.numpy() for array in record.values()]
+        return cls(tuple(record), tuple(array.shape for array in arrays), tuple(array.dtype for array in arrays))
+
+    def vector(self, record: ArrayRecord) -> Vector:
+        """All values one after the other, as 32-bit numbers unless some have 64; UnfitError if they are not such."""
+        if set(record) != set(self.names):
+            raise UnfitError("wrong arrays", f"{len(self.names)} arrays were sent, {len(record)} came back or others")
+        parts = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            values = record[name].numpy()
+            if values.shape != shape:
+                raise UnfitError("wrong shape", f"'{name}' has {values.shape}, not {shape}")
+            if values.dtype.kind not in "fiub":
+                raise UnfitError("wrong type", f"'{name}' has {values.dtype}")
+            if not np.isfinite(values).all():
+                raise UnfitError("not finite", f"'{name}' has values that are no numbers")
+            parts.append(values.reshape(-1))
+        precise = any(kind == np.float64 for kind in self.types)
+        return np.concatenate(parts, dtype=np.float64 if precise else np.float32, casting="unsafe")
+
+    def record(self, vector: Vector) -> ArrayRecord:
+        """The arrays of a vector; whole numbers, such as counters, are rounded."""
+        sizes = [int(np.prod(shape)) for shape in self.shapes]
+        parts = np.split(vector, np.cumsum(sizes)[:-1])
+        arrays = {}
+        for name, shape, kind, part in zip(self.names, self.shapes, self.types, parts, strict=True):
+            values = part if kind.kind == "f" else np.rint(part)
+            arrays[name] = Array(np.ascontiguousarray(values.reshape(shape).astype(kind)))
+        return ArrayRecord(arrays)

@@ -1,0 +1,98 @@
+"""A client that holds its part of a data set of this package and trains the paper's network on it.
+
+Who has data and a model of one's own writes a ClientApp as for Flower's own strategies, and reads the step size `lr`
+from what the server sends.
+"""
+
+import json
+import time
+from functools import lru_cache
+from typing import Any
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from lesson.flower.arrays import Layout, Vector
+from lesson.flower.config import check_config, settings_of
+from lesson.flower.profile import answers_profile
+from lesson.learn.data import load_dataset
+from lesson.learn.process import settle_process
+from lesson.learn.remote import train_update
+from lesson.learn.task import Task, make_task
+from lesson.settings import Settings
+from lesson.strategies import make_strategy
+
+TIMED = 3
+"""How often local work is timed for a profile."""
+
+
+def make_client_app() -> ClientApp:
+    """An app that trains for any strategy of this package, and answers how long that takes."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        (model,), (config,) = message.content.array_records.values(), message.content.config_records.values()
+        vector = _train(context, model, dict(config))
+        client = int(context.node_config["partition-id"])
+        told = MetricRecord({"num-examples": int(_task_of(context).holdings.num_samples[client])})
+        return Message(RecordDict({"arrays": Layout.of(model).record(vector), "metrics": told}), reply_to=message)
+
+    answers_profile(app, _measure)
+    return app
+
+
+def _train(context: Context, model: ArrayRecord, config: dict[str, Any]) -> Vector:
+    """The vector of the model after one piece of local work, and after as long as a slow client would take."""
+    vector = train_update(
+        _task_of(context),
+        Layout.of(model).vector(model),
+        client=int(context.node_config["partition-id"]),
+        index=int(config["update"]),
+        lr=float(config["lr"]),
+        local_steps=int(config["local-steps"]),
+        batches=int(config["batches"]),
+    )
+    slow_s = float(context.node_config.get("slow-s", 0.0))
+    time.sleep(slow_s * int(config["local-steps"]) * int(config["batches"]))
+    return vector
+
+
+def _measure(context: Context, model: ArrayRecord) -> tuple[float, int]:
+    """Seconds of the usual local work, the median of a few times, and the samples of this client."""
+    task, client = _task_of(context), int(context.node_config["partition-id"])
+    settings = _settings_of(context)
+    steps = settings.scenario.local_steps
+    if settings.scenario.local_epochs:
+        steps = settings.scenario.local_epochs * -(-int(task.holdings.num_samples[client]) // task.batch_size)
+    config = {"update": 0, "lr": 0.0, "local-steps": steps, "batches": 1}
+    took_s = []
+    for _ in range(TIMED):
+        begin_s = time.perf_counter()
+        _train(context, model, config)
+        took_s.append(time.perf_counter() - begin_s)
+    return sorted(took_s)[TIMED // 2], int(task.holdings.num_samples[client])
+
+
+def _settings_of(context: Context) -> Settings:
+    return _settings(json.dumps(dict(context.run_config), sort_keys=True), int(context.node_config["num-partitions"]))
+
+
+def _task_of(context: Context) -> Task:
+    return _task(json.dumps(dict(context.run_config), sort_keys=True), int(context.node_config["num-partitions"]))
+
+
+@lru_cache(maxsize=1)
+def _settings(config: str, num_clients: int) -> Settings:
+    return settings_of(check_config(json.loads(config)), num_clients)
+
+
+@lru_cache(maxsize=1)
+def _task(config: str, num_clients: int) -> Task:
+    """What there is to learn, kept while the process lives: one that Flower simulates clients in serves many."""
+    settle_process()
+    settings = _settings(config, num_clients)
+    data = load_dataset(settings.run.dataset, None)
+    strategy = make_strategy(settings.strategy.name, settings.scenario.deadline_s, settings.strategy.options)
+    holding_out = "client_accuracy" in strategy.needs
+    return make_task(settings.scenario, data, num_clients, settings.run.seed, None, "cpu", holding_out)

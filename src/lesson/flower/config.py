@@ -1,0 +1,82 @@
+"""The settings of a run from Flower's run config, which server and clients of a run share."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from lesson.errors import InputError, unknown
+from lesson.settings import Settings, load_settings
+
+AUTO = "auto"
+CLOCKS = (AUTO, "virtual", "wall")
+DEFAULTS: dict[str, Any] = {
+    "scenario": "released",
+    "strategy": "lesson",
+    "dataset": "mnist",
+    "beta": 1.0,
+    "deadline": AUTO,
+    "rounds": 0,
+    "time-budget": 0.0,
+    "eval-every": 0.0,
+    "seed": 0,
+    "set": "",
+    "clock": AUTO,
+    "min-nodes": 2,
+    "out": "",
+    "resume": False,
+}
+"""What can be set by `flwr run -c`, with what it is otherwise; 0 and "" leave it to the scenario."""
+
+
+def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The run config with everything in it; raises if a name or a kind is wrong."""
+    for name, value in config.items():
+        if name not in DEFAULTS:
+            raise unknown("run config", name, DEFAULTS)
+        usual = DEFAULTS[name]
+        fits = isinstance(value, float | int | str) if name == "deadline" else _same_kind(value, usual)
+        if not fits:
+            raise InputError(f"{name} must be a {type(usual).__name__} such as {usual!r}, got {value!r}")
+    whole = DEFAULTS | dict(config)
+    if whole["clock"] not in CLOCKS:
+        raise unknown("clock", str(whole["clock"]), CLOCKS)
+    deadline_of(whole)
+    return whole
+
+
+def deadline_of(config: Mapping[str, Any]) -> float | None:
+    """The deadline in seconds; None if it is to be found out."""
+    if config["deadline"] == AUTO:
+        return None
+    try:
+        return float(config["deadline"])
+    except ValueError:
+        raise InputError(f"deadline must be seconds or 'auto', got {config['deadline']!r}") from None
+
+
+def settings_of(config: Mapping[str, Any], num_clients: int, deadline_s: float | None = None) -> Settings:
+    """The settings of a run with so many clients."""
+    return load_settings(
+        config["scenario"],
+        shlex.split(config["set"]),
+        scenario={
+            "num_clients": num_clients,
+            "beta": float(config["beta"]),
+            "deadline_s": deadline_of(config) if deadline_s is None else deadline_s,
+        },
+        strategy={"name": config["strategy"]},
+        run={
+            "dataset": config["dataset"],
+            "seed": config["seed"],
+            "rounds": config["rounds"] or None,
+            "time_budget_s": float(config["time-budget"]) or None,
+            "eval_every_s": float(config["eval-every"]) or None,
+            "device": "cpu",
+        },
+    )
+
+
+def _same_kind(value: Any, usual: Any) -> bool:
+    if isinstance(usual, bool) or isinstance(value, bool):
+        return type(value) is type(usual)
+    return isinstance(value, type(usual)) or (isinstance(usual, float) and isinstance(value, int))

@@ -1,0 +1,209 @@
+"""The clients of a federation behind Flower's grid: models out, updates in, faults told apart."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from lesson.arrays import FloatArray, IntArray
+from lesson.federation import LOST, NO_REPLY, Event, Joined, Left, Reply
+from lesson.flower.arrays import Layout, UnfitError, Vector
+from lesson.flower.profile import Profiler
+from lesson.learn.received import Received
+from lesson.learn.server_models import ServerModels
+from lesson.strategies.base import Updates
+
+LOOK_EVERY_S = 2.0
+"""Seconds from one look at who is connected to the next."""
+FAULTS = {
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "client error",
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "client error",
+    ErrorCode.CLIENT_APP_CRASHED: "client crashed",
+    ErrorCode.MESSAGE_UNAVAILABLE: NO_REPLY,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: NO_REPLY,
+    ErrorCode.NODE_UNAVAILABLE: LOST,
+}
+
+
+@dataclass(frozen=True)
+class Words:
+    """What records and their fields are called, as Flower's own strategies have it."""
+
+    arrays: str = "arrays"
+    config: str = "config"
+    weight: str = "num-examples"
+    lr: str = "lr"
+
+
+@dataclass(frozen=True)
+class _Sent:
+    client: int
+    index: int
+    at_s: float
+
+
+@dataclass(eq=False)
+class Post:
+    """Sends what clients shall train and takes in what they answer. `lesson.federation.Clients` on a grid."""
+
+    grid: Grid
+    num_clients: int
+    node_of: dict[int, int]
+    """The node of each client that is known."""
+    layout: Layout
+    models: ServerModels
+    received: Received
+    config: Mapping[str, object] = field(default_factory=dict)
+    """What every client is told besides its step size and work."""
+    words: Words = field(default_factory=Words)
+    weighed: bool = True
+    """Whether clients count for what they say, else for what the server says."""
+    profiler: Profiler | None = None
+    """Finds out which client a node is that nobody knows; without it such a node takes no part."""
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._sent: dict[str, _Sent] = {}
+        self._given_up: dict[str, _Sent] = {}
+        self._faults: deque[Reply] = deque()
+        self._there = set(self.node_of.values())
+        self._asked: dict[str, tuple[int, float]] = {}
+        """Nodes that were asked who they are, and when, by message."""
+        self._looked_s = self.clock()
+
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
+        """Have clients work on these updates, each from its base version."""
+        records: dict[int, ArrayRecord] = {}
+        for row, lr in enumerate(self.models.step_sizes(updates.lr_scale).tolist()):
+            client, index, base = (int(column[row]) for column in (updates.client, updates.index, updates.base_version))
+            if base not in records:
+                records[base] = self.layout.record(self.models.versions[base].cpu().numpy())
+            told = {
+                "server-round": round,
+                self.words.lr: lr,
+                "local-steps": int(updates.local_steps[row]),
+                "batches": int(updates.batches[row]),
+                "update": index,
+            }
+            config = ConfigRecord({**self.config, **told})  # type: ignore[dict-item]  # checked by Flower itself
+            content = RecordDict({self.words.arrays: records[base], self.words.config: config})
+            node, ttl = self.node_of[client], float(patience_s[row])
+            message = Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(round))
+            sent = _Sent(client, index, self.clock())
+            # One at a time: for a node it does not know, one grid answers with '' and another with nothing.
+            ids = list(self.grid.push_messages([message]))
+            if ids and ids[0]:
+                self._sent[ids[0]] = sent
+            else:
+                self._faults.append(self._fault(sent, LOST, "the node is not there"))
+
+    def poll(self) -> Sequence[Event]:
+        """What has happened since the last call."""
+        events: list[Event] = list(self._faults)
+        self._faults.clear()
+        for message in self._pulled(self._sent):
+            sent = self._sent.pop(message.metadata.reply_to_message_id)
+            events.append(self._reply(sent, message))
+        for message in self._pulled(self._given_up):
+            sent = self._given_up.pop(message.metadata.reply_to_message_id)
+            if not message.has_error():
+                events.append(self._fault(sent, "too late", "it had been given up"))
+        for message in self._pulled(self._asked):
+            events += self._introduced(message)
+        if self.clock() - self._looked_s >= LOOK_EVERY_S:
+            events += self._look()
+        return events
+
+    def give_up(self, clients: IntArray) -> None:
+        """Nobody waits for the work of these clients any more; what comes of it all the same is counted."""
+        gone = set(clients.tolist())
+        for number in [number for number, sent in self._sent.items() if sent.client in gone]:
+            self._given_up[number] = self._sent.pop(number)
+
+    def forget(self, updates: Updates) -> None:
+        """The models of these updates are not needed any more."""
+        for update in updates.keys:
+            self.received.models.pop(update, None)
+
+    def models_of(self, updates: Updates) -> Sequence[Vector]:
+        """The models of these updates, which have arrived."""
+        return [self.received.models[update] for update in updates.keys]
+
+    def put_back(self, updates: Updates, models: Sequence[Vector]) -> None:
+        """Have these models again, after a restart."""
+        self.received.models |= dict(zip(updates.keys, models, strict=True))
+
+    def _introduced(self, message: Message) -> list[Event]:
+        """What comes of a node that says who it is: a client that had left, or never was there, has a node."""
+        assert self.profiler is not None, "nobody else asks"
+        node, asked_s = self._asked.pop(message.metadata.reply_to_message_id)
+        profile = self.profiler.read(node, message, self.clock() - asked_s)
+        if profile is None or profile.client >= self.num_clients or self.node_of.get(profile.client) in self._there:
+            return []
+        self.node_of[profile.client] = node
+        return [Joined(profile.client, profile.latency_s)]
+
+    def _pulled(self, waiting: Mapping[str, object]) -> Iterable[Message]:
+        """What has come in reply to these, each once."""
+        return list(self.grid.pull_messages(list(waiting))) if waiting else []
+
+    def _reply(self, sent: _Sent, message: Message) -> Reply:
+        if message.has_error():
+            error = message.error
+            fault = FAULTS.get(error.code, "error reply")
+            return self._fault(sent, fault, f"code {error.code}: {(error.reason or 'no reason given')[:200]}")
+        try:
+            weight, metrics = self._metrics(message.content)
+            vector = self.layout.vector(self._arrays(message.content))
+        except UnfitError as unfit:
+            return self._fault(sent, unfit.fault, unfit.detail)
+        self.received.models[sent.client, sent.index] = vector
+        return Reply(sent.client, sent.index, self.clock() - sent.at_s, weight if self.weighed else None, metrics)
+
+    def _arrays(self, content: RecordDict) -> ArrayRecord:
+        records = list(content.array_records.values())
+        if len(records) != 1:
+            raise UnfitError("wrong arrays", f"a reply must have one record of arrays, it has {len(records)}")
+        return records[0]
+
+    def _metrics(self, content: RecordDict) -> tuple[float, dict[str, float]]:
+        """What an update counts for, and what else its client tells of it in single numbers."""
+        told = {name: value for record in content.metric_records.values() for name, value in record.items()}
+        metrics = {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
+        weight = metrics.pop(self.words.weight, math.nan)
+        if self.weighed and not (0 < weight < math.inf):
+            raise UnfitError("no weight", f"metrics must have '{self.words.weight}' > 0, got {told}"[:200])
+        return weight, metrics
+
+    def _fault(self, sent: _Sent, fault: str, detail: str) -> Reply:
+        return Reply(sent.client, sent.index, self.clock() - sent.at_s, fault=fault, detail=detail)
+
+    def _look(self) -> list[Event]:
+        """Who has come and who has gone."""
+        self._looked_s = self.clock()
+        there = set(self.grid.get_node_ids())
+        events: list[Event] = [Left(client) for client, node in self.node_of.items() if node in self._there - there]
+        known = {node: client for client, node in self.node_of.items()}
+        events += [Joined(known[node]) for node in there - self._there if node in known]
+        if self.profiler is not None:
+            for node in there - self._there - known.keys():
+                ids = list(self.grid.push_messages([self.profiler.question(node)]))
+                self._asked |= {number: (node, self.clock()) for number in ids if number}
+        self._there = there
+        return events
+
+
+def weighted_means(told: Sequence[tuple[float, Mapping[str, float]]]) -> MetricRecord | None:
+    """The means of what clients told, weighted; of what all of them told. None if that is nothing."""
+    names = set.intersection(*(set(metrics) for _, metrics in told)) if told else set()
+    total = sum(weight for weight, _ in told)
+    if not names or not total:
+        return None
+    return MetricRecord(
+        {name: sum(weight * metrics[name] for weight, metrics in told) / total for name in sorted(names)}
+    )

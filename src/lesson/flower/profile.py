@@ -1,0 +1,103 @@
+"""Who the nodes of a federation are and how long they take: a question each answers before training begins.
+
+The question carries the model and the answer sends it back: what the way there and back takes, Flower's own work
+included, is measured with what will travel. The client times its usual local work meanwhile and says how long it took.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+KIND = "profile"
+TYPE = f"query.{KIND}"
+POLL_S = 0.1
+Measure = Callable[[Context, ArrayRecord], tuple[float, int]]
+"""Seconds of the usual local work on this client, from a model; and how many samples it has."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a node says of itself, and what was measured on the way."""
+
+    node: int
+    client: int
+    """Its number, from 0: the partition of the data that it has."""
+    num_clients: int
+    num_samples: int
+    compute_s: float
+    upload_s: float
+    """All that is not computing: sending there and back, and starting the client."""
+
+    @property
+    def latency_s(self) -> float:
+        """From sending a model to having the update."""
+        return self.compute_s + self.upload_s
+
+
+@dataclass(frozen=True)
+class Profiler:
+    """Asks nodes who they are."""
+
+    model: ArrayRecord
+    patience_s: float = 120.0
+
+    def question(self, node: int) -> Message:
+        """What to ask a node."""
+        return Message(RecordDict({"arrays": self.model}), node, TYPE, ttl=self.patience_s)
+
+    def read(self, node: int, answer: Message, took_s: float) -> Profile | None:
+        """What a node has answered after so many seconds; None if it has no answer."""
+        if answer.has_error() or not answer.content.metric_records:
+            return None
+        (told, *_) = answer.content.metric_records.values()
+        numbers = {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
+        try:
+            client, num_clients, num_samples = (
+                int(numbers[name]) for name in ("client", "num-clients", "num-examples")
+            )
+            compute_s, busy_s = numbers["compute-s"], numbers["busy-s"]
+        except (KeyError, ValueError, OverflowError):
+            return None
+        if not (0 <= client < num_clients and num_samples > 0 and math.isfinite(compute_s) and compute_s >= 0):
+            return None
+        return Profile(node, client, num_clients, num_samples, compute_s, max(took_s - busy_s, 1e-3))
+
+    def ask(self, grid: Grid, nodes: Iterable[int]) -> dict[int, Profile | None]:
+        """What these nodes answer, all asked at once; None for one that does not know the question or is silent."""
+        profiles: dict[int, Profile | None] = {}
+        waiting: dict[str, tuple[int, float]] = {}
+        for node in nodes:
+            profiles[node] = None
+            begun_s = time.monotonic()
+            ids = list(grid.push_messages([self.question(node)]))
+            waiting |= {number: (node, begun_s) for number in ids if number}
+        until_s = time.monotonic() + self.patience_s
+        while waiting and time.monotonic() < until_s:
+            for answer in grid.pull_messages(list(waiting)):
+                node, begun_s = waiting.pop(answer.metadata.reply_to_message_id)
+                profiles[node] = self.read(node, answer, time.monotonic() - begun_s)
+            time.sleep(POLL_S if waiting else 0)
+        return profiles
+
+
+def answers_profile(app: ClientApp, measure: Measure) -> None:
+    """Make an app answer: in a deployment the server then knows latencies before the first round, not after it."""
+
+    @app.query(KIND)
+    def profile(message: Message, context: Context) -> Message:
+        begin_s = time.perf_counter()
+        (model,) = message.content.array_records.values()
+        compute_s, num_samples = measure(context, model)
+        told: dict[str, int | float | list[int] | list[float]] = {
+            "client": int(context.node_config["partition-id"]),
+            "num-clients": int(context.node_config["num-partitions"]),
+            "num-examples": num_samples,
+            "compute-s": compute_s,
+            "busy-s": time.perf_counter() - begin_s,
+        }
+        return Message(RecordDict({"arrays": model, "metrics": MetricRecord(told)}), reply_to=message)

@@ -1,0 +1,181 @@
+"""A run on real clients in a run folder: the same settings, strategies and files as of a simulated one."""
+
+import logging
+import time
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
+
+from lesson.errors import InputError
+from lesson.federation import Federation, VirtualFederation, WallFederation
+from lesson.fleet import Fleet, draw_fleet, measured_fleet
+from lesson.fleet_csv import fleet_csv
+from lesson.flower.arrays import Layout
+from lesson.flower.config import check_config, deadline_of, settings_of
+from lesson.flower.post import Post
+from lesson.flower.profile import Profile, Profiler
+from lesson.learn.cpu import CpuBackend
+from lesson.learn.data import load_dataset
+from lesson.learn.learner import Learner
+from lesson.learn.received import Received, ReceivingBackend
+from lesson.learn.remote import initial_arrays
+from lesson.learn.task import make_task
+from lesson.plan import make_plan, propose_deadline_s
+from lesson.report.plan_text import print_plan
+from lesson.run_folder import RunFolder, write_whole
+from lesson.runs import execute
+from lesson.settings import Settings, load_settings
+from lesson.strategies import fleet_for, make_strategy
+from lesson.tiers import assign_tiers
+
+Clock = Literal["virtual", "wall"]
+WAIT_S = 300.0
+"""How long to wait for nodes before the run ends."""
+tell = logging.getLogger("flwr").info  # what an app says there is in the log of its run
+
+
+def make_server_app() -> ServerApp:
+    """An app that runs what its run config says: the keys of `lesson.flower.config.DEFAULTS`."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        serve(grid, context)
+
+    return app
+
+
+def serve(grid: Grid, context: Context) -> dict[str, Any]:
+    """Run in a folder what the run config says, on the nodes of a grid, and return the summary."""
+    config = check_config(context.run_config)
+    clock = clock_of(config["clock"], grid)
+    folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
+    model = initial_arrays(config["dataset"], config["seed"])
+    profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
+    profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
+    num_clients = max(profile.num_clients for profile in profiles.values())
+    first = settings_of(config, num_clients)
+    fleet = _fleet(first, clock, profiles)
+    deadline_s = deadline_of(config) or _deadline_s(folder, fleet)
+    settings = settings_of(config, num_clients, deadline_s)
+    _tell_plan(fleet, settings)
+    federation, learner = make_federation(settings, grid, clock, profiles, profiler)
+    begin_s = time.monotonic()
+
+    def progress(line: dict[str, Any]) -> None:
+        if "accuracy" in line:
+            score = f"accuracy {line['accuracy']:.4f} at {line['time_s']:g} s"
+            tell(f"round {line['round']}: {score}, {time.monotonic() - begin_s:.0f} s on the wall")
+
+    summary = execute(
+        settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: (federation, learner)
+    )
+    write_whole(folder.path / "latencies.csv", fleet_csv(federation.fleet).encode())
+    _tell_end(folder, federation, summary)
+    return summary
+
+
+def clock_of(named: str, grid: Grid) -> Clock:
+    """The clock asked for, or the one that suits: nobody sleeps in Flower's simulation."""
+    if named != "auto":
+        return "virtual" if named == "virtual" else "wall"
+    return "virtual" if type(grid).__name__ == "InMemoryGrid" else "wall"
+
+
+def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: bool) -> dict[int, Profile]:
+    """The profiles of the clients that are there, by client, once there are so many nodes; all of them, if asked."""
+    until_s = time.monotonic() + WAIT_S
+    while len(nodes := sorted(grid.get_node_ids())) < max(1, min_nodes):
+        if time.monotonic() > until_s:
+            raise InputError(f"min-nodes must be at most the nodes there are, got {min_nodes} and {len(nodes)} nodes")
+        time.sleep(1.0)
+    tell(f"asking {len(nodes)} nodes who they are and how long they take")
+    profiles: dict[int, Profile] = {}
+    for node, profile in profiler.ask(grid, nodes).items():
+        if profile is None:
+            tell(f"node {node} does not answer and takes no part until it does")
+        elif profile.client in profiles:
+            raise InputError(f"partition-id must be each node's own, got {profile.client} twice; see --node-config")
+        else:
+            profiles[profile.client] = profile
+    missing = max((profile.num_clients for profile in profiles.values()), default=1) - len(profiles)
+    if not profiles or (everybody and missing):
+        raise InputError(f"every node must answer on the virtual clock, {missing} did not; see the clients' log")
+    return profiles
+
+
+def make_federation(
+    settings: Settings, grid: Grid, clock: Clock, profiles: Mapping[int, Profile], profiler: Profiler
+) -> tuple[Federation, Learner]:
+    """The federation of a run and what merges in it."""
+    scenario, seed = settings.scenario, settings.run.seed
+    strategy = make_strategy(settings.strategy.name, scenario.deadline_s, settings.strategy.options)
+    data = load_dataset(settings.run.dataset, None)
+    holding_out = "client_accuracy" in strategy.needs
+    task = make_task(scenario, data, scenario.num_clients, seed, None, "cpu", holding_out)
+    received = Received()
+    backend = ReceivingBackend(received, CpuBackend(task, None))
+    rates = scenario.learning_rate, scenario.lr_cap
+    learner = Learner(task, *rates, backend, "reference", settings.server, strategy.needs)
+    post = Post(
+        grid,
+        scenario.num_clients,
+        {client: profile.node for client, profile in profiles.items()},
+        Layout.of(profiler.model),
+        learner,
+        received,
+        weighed=False,
+        profiler=profiler,
+    )
+    kind = VirtualFederation if clock == "virtual" else WallFederation
+    fleet = _fleet(settings, clock, profiles)
+    if clock == "virtual":
+        fleet = fleet_for(settings.strategy.name, fleet, scenario)
+    return kind(strategy, fleet, post, learner=learner, seed=seed, tell=tell), learner
+
+
+def _fleet(settings: Settings, clock: Clock, profiles: Mapping[int, Profile]) -> Fleet:
+    """The clients as the scenario draws them, or as they were measured; those not there are infinitely far."""
+    scenario, seed = settings.scenario, settings.run.seed
+    num_samples = np.ones(scenario.num_clients, dtype=np.int64)
+    seconds = {name: np.full(scenario.num_clients, np.inf) for name in ("compute_s", "upload_s", "latency_s")}
+    for client, profile in profiles.items():
+        num_samples[client] = profile.num_samples
+        for name, values in seconds.items():
+            values[client] = getattr(profile, name)
+    if clock == "virtual":
+        return draw_fleet(scenario, seed=seed, num_samples=num_samples)
+    return measured_fleet(scenario, range(scenario.num_clients), num_samples, **seconds)
+
+
+def _deadline_s(folder: RunFolder, fleet: Fleet) -> float:
+    """The deadline this folder's run began with, or one that suits the fleet."""
+    if folder.config.exists():
+        return load_settings(str(folder.config)).scenario.deadline_s
+    return propose_deadline_s(fleet)
+
+
+def _tell_plan(fleet: Fleet, settings: Settings) -> None:
+    """What the deadline makes of the fleet, with the table of other deadlines."""
+    deadline_s, paper = settings.scenario.deadline_s, StringIO()
+    plan = make_plan(fleet, deadline_s, ensure_first_tier=False)
+    print_plan(plan, f"{len(fleet)} clients, deadline {deadline_s:g} s", [], Console(file=paper, width=100))
+    for line in paper.getvalue().rstrip().splitlines():
+        tell(line)
+
+
+def _tell_end(folder: RunFolder, federation: Federation, summary: dict[str, Any]) -> None:
+    latency_s = federation.fleet.latency_s
+    deadline_s = load_settings(str(folder.config)).scenario.deadline_s
+    for client, tier in enumerate(assign_tiers(latency_s, deadline_s).tolist()):
+        tell(f"client {client}: {latency_s[client]:.1f} s, {f'tier {tier}' if tier else 'not there'}")
+    refused = ", ".join(f"{count} × {fault}" for fault, count in federation.refused.items()) or "nothing"
+    tell(f"refused: {refused}")
+    tell(f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, {summary['time_s']:g} s")
+    tell(f"folder: {folder.path}")

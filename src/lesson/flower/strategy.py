@@ -1,0 +1,201 @@
+"""LESSON, or any strategy of this package, in a Flower app that has FedAvg so far."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+from lesson.arrays import FloatArray
+from lesson.errors import InputError
+from lesson.federation import Federation, VirtualFederation, WallFederation
+from lesson.fleet import Fleet, measured_fleet
+from lesson.flower.arrays import Layout
+from lesson.flower.post import Post, Words, weighted_means
+from lesson.flower.profile import Profiler
+from lesson.flower.server import Clock, clock_of
+from lesson.learn.received import Received
+from lesson.learn.server_models import ServerModels, as_tensor
+from lesson.scenario import Scenario
+from lesson.settings import ServerSettings
+from lesson.strategies import FedAvg, Lesson
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
+from lesson.tiers import assign_tiers, check_deadline
+
+tell = logging.getLogger("flwr").info
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass
+class MeasuredFirst:
+    """A strategy after a first round of FedAvg, in which the server sees how long everybody takes."""
+
+    strategy: Strategy
+    first: Strategy = field(default_factory=FedAvg)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Those of the strategy."""
+        return self.strategy.needs
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        return (self.first if view.round == 1 else self.strategy).open_round(view, rng)
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        return (self.first if view.round == 1 else self.strategy).merge(view, arrived)
+
+    def state(self) -> dict[str, Any]:
+        return self.strategy.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.strategy.restore(state)
+
+
+class LessonStrategy(FlowerStrategy):
+    """Used where an app has FedAvg: rounds of `deadline_s` seconds, slower clients in fewer of them.
+
+    Clients get `server-round` and their own `lr`, the train config's times their tier, and reply as to FedAvg. On the
+    wall the first round is FedAvg's, to see how long everybody takes. On the virtual clock, for Flower's simulation,
+    `latency_s` says it, by partition where clients answer `query.profile`, else by the order of node ids.
+    """
+
+    def __init__(
+        self,
+        deadline_s: float = 20.0,
+        *,
+        strategy: Strategy | None = None,
+        clock: Clock | None = None,
+        latency_s: Iterable[float] | None = None,
+        lr_cap: float = math.inf,
+        server: ServerSettings | None = None,
+        min_available_nodes: int = 2,
+        weighted_by_key: str = "num-examples",
+        arrayrecord_key: str = "arrays",
+        configrecord_key: str = "config",
+        lr_key: str = "lr",
+        seed: int = 0,
+    ) -> None:
+        self.deadline_s = check_deadline(deadline_s)
+        self.strategy = strategy or Lesson(deadline_s)
+        self.clock, self.lr_cap, self.server, self.seed = clock, lr_cap, server, seed
+        self.latency_s = None if latency_s is None else np.array(list(latency_s), dtype=np.float64)
+        if self.latency_s is not None and not np.all(self.latency_s > 0):
+            raise InputError("latency_s must be > 0 for every client")
+        if min_available_nodes < 1:
+            raise InputError(f"min_available_nodes must be >= 1, got {min_available_nodes}")
+        self.min_available_nodes = min_available_nodes
+        self.words = Words(arrayrecord_key, configrecord_key, weighted_by_key, lr_key)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run so many rounds; see Flower's own `Strategy.start`. `timeout` is for nodes to be there at the beginning.
+
+        The model is evaluated by `evaluate_fn`, on the server: clients are left to train.
+        """
+        config = dict(train_config or {})
+        lr = config.get(self.words.lr)
+        if not isinstance(lr, float | int) or not lr > 0:
+            raise InputError(
+                f"train_config must have '{self.words.lr}', the step size of a client in tier 1, got {lr!r}"
+            )
+        if evaluate_config is not None:
+            tell("evaluate_config is not used: clients are left to train, evaluate_fn looks at the model")
+        layout = Layout.of(initial_arrays)
+        federation, models = self._federation(grid, initial_arrays, layout, config, timeout)
+        self.summary()
+        result, begin_s = Result(arrays=initial_arrays), time.monotonic()
+        self._evaluate(0, initial_arrays, evaluate_fn, result)
+        while federation.round < num_rounds and not federation.over:
+            record = federation.step()
+            assert record is not None, "there is no time at which a run ends"
+            tell(
+                f"round {record.round}/{num_rounds}: {len(record.merged)} merged, {len(record.started)} started, "
+                f"{record.end_s:.1f} s{f'; {record.note}' if record.note else ''}"
+            )
+            if (told := weighted_means(federation.merged_metrics)) is not None:
+                result.train_metrics_clientapp[record.round] = told
+            result.arrays = layout.record(models.versions[federation.version].numpy())
+            self._evaluate(record.round, result.arrays, evaluate_fn, result)
+        for client, tier in enumerate(assign_tiers(federation.fleet.latency_s, self.deadline_s).tolist()):
+            tell(f"client {client}: {federation.fleet.latency_s[client]:.1f} s, tier {tier}")
+        refused = ", ".join(f"{count} × {fault}" for fault, count in federation.refused.items()) or "nothing"
+        tell(f"{federation.round} rounds in {time.monotonic() - begin_s:.1f} s; refused: {refused}")
+        return result
+
+    def summary(self) -> None:
+        """Log what will run."""
+        tell(f"{type(self).__name__}: {self.strategy}")
+
+    def _federation(
+        self, grid: Grid, arrays: ArrayRecord, layout: Layout, config: Mapping[str, Any], timeout: float
+    ) -> tuple[Federation, ServerModels]:
+        nodes = self._nodes(grid, timeout)
+        clock = self.clock or clock_of("auto", grid)
+        if clock == "virtual" and self.latency_s is None:
+            raise InputError("latency_s must be given on the virtual clock: how long each client takes")
+        if self.latency_s is not None and len(self.latency_s) != len(nodes):
+            raise InputError(f"latency_s must have one per node, got {len(self.latency_s)} for {len(nodes)} nodes")
+        if clock == "virtual":
+            profiles = Profiler(arrays, timeout).ask(grid, nodes)
+            numbers = {node: profile.client for node, profile in profiles.items() if profile is not None}
+            if sorted(numbers.values()) == list(range(len(nodes))):
+                nodes = sorted(nodes, key=numbers.__getitem__)
+        received = Received()
+        models = ServerModels(
+            as_tensor(layout.vector(arrays)),
+            float(config[self.words.lr]),
+            self.lr_cap,
+            lambda _: received,
+            self.server,
+            self.strategy.needs,
+        )
+        post = Post(grid, len(nodes), dict(enumerate(nodes)), layout, models, received, config, self.words)
+        fleet = self._fleet(len(nodes))
+        if clock == "virtual":
+            return VirtualFederation(self.strategy, fleet, post, learner=models, seed=self.seed, tell=tell), models
+        strategy = self.strategy if self.latency_s is not None else MeasuredFirst(self.strategy)
+        return WallFederation(strategy, fleet, post, learner=models, seed=self.seed, tell=tell), models
+
+    def _nodes(self, grid: Grid, timeout: float) -> list[int]:
+        """The nodes there are, once there are enough."""
+        until_s = time.monotonic() + timeout
+        while len(nodes := sorted(grid.get_node_ids())) < self.min_available_nodes:
+            if time.monotonic() > until_s:
+                raise InputError(f"min_available_nodes is {self.min_available_nodes}, only {len(nodes)} are there")
+            tell(f"waiting for nodes: {len(nodes)} of {self.min_available_nodes} are there")
+            time.sleep(1.0)
+        return nodes
+
+    def _fleet(self, num_clients: int) -> Fleet:
+        """What is known beforehand: latencies, if given; a client weighs what its replies say."""
+        known = self.latency_s is not None
+        latency_s: FloatArray = self.latency_s.copy() if known else np.full(num_clients, self.deadline_s)  # type: ignore[union-attr]
+        unknown, once = np.full(num_clients, np.nan), np.ones(num_clients, dtype=np.int64)
+        return measured_fleet(Scenario(), range(num_clients), once, unknown, unknown.copy(), latency_s)
+
+    def _evaluate(self, round: int, arrays: ArrayRecord, evaluate_fn: EvaluateFn | None, result: Result) -> None:
+        told = evaluate_fn(round, arrays) if evaluate_fn is not None else None
+        if told is not None:
+            tell(f"round {round}: {', '.join(f'{name} {value}' for name, value in told.items())}")
+            result.evaluate_metrics_serverapp[round] = told
+
+    def configure_train(self, *_: Any, **__: Any) -> NoReturn:
+        """Not there: rounds overlap, so that no message belongs to one round alone."""
+        raise NotImplementedError("LessonStrategy runs its own loop: call start")
+
+    aggregate_train = configure_evaluate = aggregate_evaluate = configure_train

@@ -1,0 +1,123 @@
+"""A grid in this process: real messages to a real ClientApp, in threads, one message at a time on each node."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from flwr.app import Context, Error, Message, Metadata, RecordDict
+from flwr.app.message import make_message
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+Handle = Callable[[Message, Context], Message | None]
+"""What a node makes of a message; None: it never answers."""
+
+
+class LocalGrid(Grid):
+    """As `InMemoryGrid` and `HttpGrid` behave: a reply is there once, then and after its time error 3 comes."""
+
+    def __init__(self, app: ClientApp, num_nodes: int, run_config: dict[str, Any] | None = None) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.nodes = {
+            1000 + 7 * number: Context(
+                run_id=1,
+                node_id=1000 + 7 * number,
+                node_config={"partition-id": number, "num-partitions": num_nodes},
+                state=RecordDict(),
+                run_config=run_config or {},
+            )
+            for number in reversed(range(num_nodes))  # as in Flower, nodes do not come in the order of partitions
+        }
+        self.offline: set[int] = set()
+        self.handle: Handle = app
+        self.num_pushed = 0
+        self._pool = ThreadPoolExecutor(4)
+        self._lock = threading.Lock()
+        self._node_locks = {node: threading.Lock() for node in self.nodes}
+        self._waiting: dict[str, float] = {}
+        self._done: dict[str, Message] = {}
+
+    def set_run(self, run: Any) -> None:
+        """There is none."""
+
+    @property
+    def run(self) -> Any:
+        return None
+
+    def create_message(self, *_: Any, **__: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        return [node for node in self.nodes if node not in self.offline]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            self.num_pushed += 1
+            if message.metadata.dst_node_id in self.offline or message.metadata.dst_node_id not in self.nodes:
+                ids.append("")
+                continue
+            number = message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+            self._waiting[number] = message.metadata.created_at + message.metadata.ttl
+            self._pool.submit(self._work, message)
+            ids.append(number)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        found = []
+        with self._lock:
+            for number in message_ids:
+                if number not in self._waiting or self._waiting[number] < time.time():
+                    self._waiting.pop(number, None)
+                    self._done.pop(number, None)
+                    found.append(_unavailable(number))
+                elif number in self._done:
+                    del self._waiting[number]
+                    found.append(self._done.pop(number))
+        return found
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        ids, replies = set(self.push_messages(messages)), []
+        until = time.time() + (timeout or 60)
+        while ids and time.time() < until:
+            for message in self.pull_messages(ids):
+                replies.append(message)
+                ids.discard(message.metadata.reply_to_message_id)
+            time.sleep(0.002)
+        return replies
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _work(self, message: Message) -> None:
+        node = message.metadata.dst_node_id
+        with self._node_locks[node]:
+            try:
+                reply = self.handle(message, self.nodes[node])
+            except Exception as error:
+                code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+                reply = Message(Error(code, f"{type(error)}:<'{error}'>"), reply_to=message)
+        if reply is not None:
+            reply.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+            with self._lock:
+                self._done[message.metadata.message_id] = reply
+
+
+def _unavailable(number: str) -> Message:
+    metadata = Metadata(
+        run_id=1,
+        message_id="",
+        src_node_id=1,
+        dst_node_id=1,
+        reply_to_message_id=number,
+        group_id="",
+        created_at=time.time(),
+        ttl=0,
+        message_type="system",
+    )
+    return make_message(metadata=metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "unavailable"))
