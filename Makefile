@@ -1,11 +1,11 @@
-# make setup | demo | test | check | bench     PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
+# make setup | demo | flower-demo | test | flower-test | check | bench     PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 SOURCES = pyproject.toml constraints.txt
 
-.PHONY: setup demo test check format bench clean
+.PHONY: setup demo flower-demo test flower-test check format bench clean
 
 setup: $(VENV)/.installed
 
@@ -14,6 +14,9 @@ demo: setup
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
+
+flower-test: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/flower -m "deployment or not deployment"
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

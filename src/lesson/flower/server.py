@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from lesson.errors import InputError
+from lesson.errors import InputError, RunStoppedError
 from lesson.federation import Federation, VirtualFederation, WallFederation
 from lesson.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.fleet_csv import fleet_csv
@@ -37,7 +37,8 @@ from lesson.tiers import assign_tiers
 Clock = Literal["virtual", "wall"]
 WAIT_S = 300.0
 """How long to wait for nodes before the run ends."""
-tell = logging.getLogger("flwr").info  # what an app says there is in the log of its run
+logger = logging.getLogger("flwr")  # what an app says there is in the log of its run
+tell = logger.info
 
 
 def make_server_app() -> ServerApp:
@@ -46,7 +47,11 @@ def make_server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve(grid, context)
+        try:
+            serve(grid, context)
+        except (InputError, RunStoppedError) as error:
+            logger.error(f"error: {error}")
+            raise
 
     return app
 
