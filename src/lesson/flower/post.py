@@ -78,29 +78,29 @@ class Post:
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
         """Have clients work on these updates, each from its base version."""
-        records: dict[int, ArrayRecord] = {}
-        for row, lr in enumerate(self.models.step_sizes(updates.lr_scale).tolist()):
-            client, index, base = (int(column[row]) for column in (updates.client, updates.index, updates.base_version))
-            if base not in records:
-                records[base] = self.layout.record(self.models.versions[base].cpu().numpy())
+        bases = {int(base): self._record(int(base)) for base in set(updates.base_version.tolist())}
+        messages, rates = [], self.models.step_sizes(updates.lr_scale).tolist()
+        for row, (client, index) in enumerate(updates.keys):
             told = {
                 "server-round": round,
-                self.words.lr: lr,
+                self.words.lr: rates[row],
                 "local-steps": int(updates.local_steps[row]),
                 "batches": int(updates.batches[row]),
                 "update": index,
             }
             config = ConfigRecord({**self.config, **told})  # type: ignore[dict-item]  # checked by Flower itself
-            content = RecordDict({self.words.arrays: records[base], self.words.config: config})
-            node, ttl = self.node_of[client], float(patience_s[row])
-            message = Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(round))
-            sent = _Sent(client, index, self.clock())
-            # One at a time: for a node it does not know, one grid answers with '' and another with nothing.
-            ids = list(self.grid.push_messages([message]))
-            if ids and ids[0]:
-                self._sent[ids[0]] = sent
+            content = RecordDict({self.words.arrays: bases[int(updates.base_version[row])], self.words.config: config})
+            ttl, node = float(patience_s[row]), self.node_of[client]
+            messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(round)))
+        now_s = self.clock()
+        # Of a node it does not know, one grid tells by '' in its place, another by leaving it out.
+        accepted = set(self.grid.push_messages(messages)) - {""}
+        for (client, index), message in zip(updates.keys, messages, strict=True):
+            sent, number = _Sent(client, index, now_s), message.metadata.message_id
+            if number in accepted:
+                self._sent[number] = sent
             else:
-                self._faults.append(self._fault(sent, LOST, "the node is not there"))
+                self._faults.append(self._fault(sent, "not sent", "the node is not there, or the model is too large"))
 
     def poll(self) -> Sequence[Event]:
         """What has happened since the last call."""
@@ -151,6 +151,9 @@ class Post:
     def _pulled(self, waiting: Mapping[str, object]) -> Iterable[Message]:
         """What has come in reply to these, each once."""
         return list(self.grid.pull_messages(list(waiting))) if waiting else []
+
+    def _record(self, version: int) -> ArrayRecord:
+        return self.layout.record(self.models.versions[version].cpu().numpy())
 
     def _reply(self, sent: _Sent, message: Message) -> Reply:
         if message.has_error():
