@@ -27,6 +27,8 @@ PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
 """An update is given up after so many times what was expected, and so many seconds at least."""
 NOBODY_S = 600.0
 """A run ends when nobody has been connected for so long."""
+LAG_S = 0.5
+"""A round that should have ended so long ago ends now."""
 NO_REPLY, LOST, RESTARTED = "no reply", "node lost", "server restarted"
 
 
@@ -113,6 +115,7 @@ class Federation(Simulation):
         """What clients told with the updates of the last merge, and what each of these clients counts for."""
         self._clients, self._tell = clients, tell
         self._metrics: dict[tuple[int, int], Mapping[str, float]] = {}
+        self._released: dict[tuple[int, int], Mapping[str, float]] = {}
         self._faults: list[Reply] = []
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
@@ -155,22 +158,20 @@ class Federation(Simulation):
     def _merge(self, merge: Merge) -> Updates:
         merged = super()._merge(merge)
         weights = self.fleet.client_weight[merged.client].tolist()
-        told = [self._metrics.pop(update, {}) for update in merged.keys]
+        told = [self._released[update] for update in merged.keys]
         self.merged_metrics = list(zip(weights, told, strict=True))
         return merged
 
     def _release(self, updates: Updates) -> None:
         super()._release(updates)
         self._clients.forget(updates)
+        self._released = {update: self._metrics.pop(update, {}) for update in updates.keys}
 
     def _take_in(self, reply: Reply) -> None:
         """Note what came with an update that can be used."""
         if reply.weight is not None:
             self.fleet.client_weight[reply.client] = reply.weight
-        if reply.metrics:
-            self._metrics = {key: told for key, told in self._metrics.items() if key[0] != reply.client} | {
-                (reply.client, reply.index): reply.metrics
-            }
+        self._metrics[reply.client, reply.index] = reply.metrics
 
     def _is_at(self, reply: Reply) -> bool:
         """Whether it is about what its client is at, not about something given up before."""
@@ -280,14 +281,18 @@ class WallFederation(Federation):
         return np.full_like(expected_s, np.inf)
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
-        """Wait until the round closes, by the rules of the virtual clock on what has arrived so far."""
+        """Wait until the round closes, by the rules of the virtual clock on what has arrived so far.
+
+        A server that comes late, after a long evaluation, say, closes the round then: the next are not hurried.
+        """
         while True:
             now_s = self.elapsed_s
             for event in self._clients.poll():
                 self._happens(event, now_s)
+            alone = self._alone(now_s)
             end_s, note = self._closing_s(closes)
-            if end_s <= now_s and not self._alone(now_s):
-                return end_s, note
+            if end_s <= now_s and not alone:
+                return (end_s if now_s - end_s < LAG_S else now_s), note
             if now_s > until_s:
                 return np.inf, ""
             self._sleep(min(POLL_S, max(end_s - now_s, POLL_S / 10)))
