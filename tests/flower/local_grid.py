@@ -11,6 +11,7 @@ from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -54,6 +55,12 @@ class LocalGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         return [node for node in self.nodes if node not in self.offline]
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [
+            NodeInfo(node_id=node, registered_at=f"{self.nodes[node].node_config['partition-id']:06}")
+            for node in self.get_node_ids()
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []

@@ -6,8 +6,7 @@ except ImportError:
     raise ImportError("lesson.flower needs Flower: pip install 'lesson-fl[flower]'") from None
 
 from lesson.flower.client import make_client_app
-from lesson.flower.profile import answers_profile
 from lesson.flower.server import make_server_app, serve
 from lesson.flower.strategy import LessonStrategy
 
-__all__ = ["LessonStrategy", "answers_profile", "make_client_app", "make_server_app", "serve"]
+__all__ = ["LessonStrategy", "make_client_app", "make_server_app", "serve"]

@@ -1,6 +1,5 @@
 """A run on real clients in a run folder: the same settings, strategies and files as of a simulated one."""
 
-import logging
 import time
 from collections.abc import Mapping
 from io import StringIO
@@ -18,6 +17,7 @@ from lesson.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.fleet_csv import fleet_csv
 from lesson.flower.arrays import Layout
 from lesson.flower.config import check_config, deadline_of, settings_of
+from lesson.flower.log import logger, tell, tell_clients
 from lesson.flower.post import Post
 from lesson.flower.profile import Profile, Profiler
 from lesson.learn.cpu import CpuBackend
@@ -32,13 +32,10 @@ from lesson.run_folder import RunFolder, write_whole
 from lesson.runs import execute
 from lesson.settings import Settings, load_settings
 from lesson.strategies import fleet_for, make_strategy
-from lesson.tiers import assign_tiers
 
 Clock = Literal["virtual", "wall"]
 WAIT_S = 300.0
 """How long to wait for nodes before the run ends."""
-logger = logging.getLogger("flwr")  # what an app says there is in the log of its run
-tell = logger.info
 
 
 def make_server_app() -> ServerApp:
@@ -82,7 +79,9 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
         settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: (federation, learner)
     )
     write_whole(folder.path / "latencies.csv", fleet_csv(federation.fleet).encode())
-    _tell_end(folder, federation, summary)
+    tell_clients(federation, deadline_s)
+    tell(f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, {summary['time_s']:g} s")
+    tell(f"folder: {folder.path}")
     return summary
 
 
@@ -173,14 +172,3 @@ def _tell_plan(fleet: Fleet, settings: Settings) -> None:
     print_plan(plan, f"{len(fleet)} clients, deadline {deadline_s:g} s", [], Console(file=paper, width=100))
     for line in paper.getvalue().rstrip().splitlines():
         tell(line)
-
-
-def _tell_end(folder: RunFolder, federation: Federation, summary: dict[str, Any]) -> None:
-    latency_s = federation.fleet.latency_s
-    deadline_s = load_settings(str(folder.config)).scenario.deadline_s
-    for client, tier in enumerate(assign_tiers(latency_s, deadline_s).tolist()):
-        tell(f"client {client}: {latency_s[client]:.1f} s, {f'tier {tier}' if tier else 'not there'}")
-    refused = ", ".join(f"{count} × {fault}" for fault, count in federation.refused.items()) or "nothing"
-    tell(f"refused: {refused}")
-    tell(f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, {summary['time_s']:g} s")
-    tell(f"folder: {folder.path}")

@@ -1,6 +1,5 @@
 """LESSON, or any strategy of this package, in a Flower app that has FedAvg so far."""
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,8 +17,8 @@ from lesson.errors import InputError
 from lesson.federation import Federation, VirtualFederation, WallFederation
 from lesson.fleet import Fleet, measured_fleet
 from lesson.flower.arrays import Layout
+from lesson.flower.log import tell, tell_clients
 from lesson.flower.post import Post, Words, weighted_means
-from lesson.flower.profile import Profiler
 from lesson.flower.server import Clock, clock_of
 from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels, as_tensor
@@ -27,9 +26,8 @@ from lesson.scenario import Scenario
 from lesson.settings import ServerSettings
 from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
-from lesson.tiers import assign_tiers, check_deadline
+from lesson.tiers import check_deadline
 
-tell = logging.getLogger("flwr").info
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -63,7 +61,7 @@ class LessonStrategy(FlowerStrategy):
 
     Clients get `server-round` and their own `lr`, the train config's times their tier, and reply as to FedAvg. On the
     wall the first round is FedAvg's, to see how long everybody takes. On the virtual clock, for Flower's simulation,
-    `latency_s` says it, by partition where clients answer `query.profile`, else by the order of node ids.
+    `latency_s` says it, by partition.
     """
 
     def __init__(
@@ -131,10 +129,8 @@ class LessonStrategy(FlowerStrategy):
                 result.train_metrics_clientapp[record.round] = told
             result.arrays = layout.record(models.versions[federation.version].numpy())
             self._evaluate(record.round, result.arrays, evaluate_fn, result)
-        for client, tier in enumerate(assign_tiers(federation.fleet.latency_s, self.deadline_s).tolist()):
-            tell(f"client {client}: {federation.fleet.latency_s[client]:.1f} s, tier {tier}")
-        refused = ", ".join(f"{count} × {fault}" for fault, count in federation.refused.items()) or "nothing"
-        tell(f"{federation.round} rounds in {time.monotonic() - begin_s:.1f} s; refused: {refused}")
+        tell_clients(federation, self.deadline_s)
+        tell(f"{federation.round} rounds in {time.monotonic() - begin_s:.1f} s")
         return result
 
     def summary(self) -> None:
@@ -150,11 +146,6 @@ class LessonStrategy(FlowerStrategy):
             raise InputError("latency_s must be given on the virtual clock: how long each client takes")
         if self.latency_s is not None and len(self.latency_s) != len(nodes):
             raise InputError(f"latency_s must have one per node, got {len(self.latency_s)} for {len(nodes)} nodes")
-        if clock == "virtual":
-            profiles = Profiler(arrays, timeout).ask(grid, nodes)
-            numbers = {node: profile.client for node, profile in profiles.items() if profile is not None}
-            if sorted(numbers.values()) == list(range(len(nodes))):
-                nodes = sorted(nodes, key=numbers.__getitem__)
         received = Received()
         models = ServerModels(
             as_tensor(layout.vector(arrays)),
@@ -172,14 +163,14 @@ class LessonStrategy(FlowerStrategy):
         return WallFederation(strategy, fleet, post, learner=models, seed=self.seed, tell=tell), models
 
     def _nodes(self, grid: Grid, timeout: float) -> list[int]:
-        """The nodes there are, once there are enough."""
+        """The nodes there are, once there are enough, in the order they were registered: in simulation by partition."""
         until_s = time.monotonic() + timeout
-        while len(nodes := sorted(grid.get_node_ids())) < self.min_available_nodes:
+        while len(nodes := list(grid.get_nodes())) < self.min_available_nodes:
             if time.monotonic() > until_s:
                 raise InputError(f"min_available_nodes is {self.min_available_nodes}, only {len(nodes)} are there")
             tell(f"waiting for nodes: {len(nodes)} of {self.min_available_nodes} are there")
             time.sleep(1.0)
-        return nodes
+        return [node.node_id for node in sorted(nodes, key=lambda node: (node.registered_at, node.node_id))]
 
     def _fleet(self, num_clients: int) -> Fleet:
         """What is known beforehand: latencies, if given; a client weighs what its replies say."""
