@@ -153,24 +153,24 @@ class Federation(Simulation):
         return super()._drop(clients)
 
     def _merge(self, merge: Merge) -> Updates:
+        metrics = self._metrics.copy()  # before those of what leaves the server are forgotten
         merged = super()._merge(merge)
         weights = self.fleet.client_weight[merged.client].tolist()
-        told = [self._metrics.pop(update, {}) for update in merged.keys]
+        told = [metrics.get(update, {}) for update in merged.keys]
         self.merged_metrics = list(zip(weights, told, strict=True))
         return merged
 
     def _release(self, updates: Updates) -> None:
         super()._release(updates)
         self._clients.forget(updates)
+        for update in updates.keys:
+            self._metrics.pop(update, None)
 
     def _take_in(self, reply: Reply) -> None:
         """Note what came with an update that can be used."""
         if reply.weight is not None:
             self.fleet.client_weight[reply.client] = reply.weight
-        if reply.metrics:
-            self._metrics = {key: told for key, told in self._metrics.items() if key[0] != reply.client} | {
-                (reply.client, reply.index): reply.metrics
-            }
+        self._metrics[reply.client, reply.index] = reply.metrics
 
     def _is_at(self, reply: Reply) -> bool:
         """Whether it is about what its client is at, not about something given up before."""
