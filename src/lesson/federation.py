@@ -27,7 +27,7 @@ PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
 """An update is given up after so many times what was expected, and so many seconds at least."""
 NOBODY_S = 600.0
 """A run ends when nobody has been connected for so long."""
-NO_REPLY, LOST, RESTARTED = "no reply", "node lost", "server restarted"
+NO_REPLY, LOST, TOO_LATE, RESTARTED = "no reply", "node lost", "too late", "server restarted"
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ class WallFederation(Federation):
             self._take_in(reply)
             self._see(client, reply.took_s)
             return
-        self._refuse(reply)
+        self._refuse(reply if reply.fault else replace(reply, fault=TOO_LATE))
         if reply.fault == NO_REPLY:
             self._see(client, reply.took_s)
         if current:
