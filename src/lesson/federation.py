@@ -250,6 +250,15 @@ class WallFederation(Federation):
         self._zero_s = clock()
         self._connected = self.fleet.reachable
         self._alone_s = 0.0
+        """When somebody was last connected."""
+        self._fault_s = -np.inf
+        """When somebody last stopped working without an update."""
+
+    def step(self, until_s: float = np.inf) -> RoundRecord | None:
+        """Run the next round; see `Federation`. The clock starts with the first."""
+        if not self.round:
+            self._zero_s = self._clock()
+        return super().step(until_s)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Where the run stands; see `Federation`. With what was seen of latencies."""
@@ -259,7 +268,7 @@ class WallFederation(Federation):
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned, with the clients that are there now; what was in flight is lost."""
         super().restore(values, arrays)
-        self._zero_s = self._clock() - self.now_s
+        self._zero_s, self._alone_s = self._clock() - self.now_s, self.now_s
         known = self._connected & np.isfinite(arrays["latency_s"])
         self.estimates.seen_s[:] = arrays["seen_s"]
         self.fleet.latency_s[known] = arrays["latency_s"][known]
@@ -279,17 +288,24 @@ class WallFederation(Federation):
         return np.full_like(expected_s, np.inf)
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
-        """Wait until the round closes, by the rules of the virtual clock on what has arrived so far."""
+        """Wait until the round closes, by the rules of the virtual clock on what has arrived so far.
+
+        A round that closes because nobody is left to wait for ends with the last fault, and one at whose end nobody is
+        connected when somebody is again: no rounds are run through to catch up.
+        """
+        held_s = -np.inf
         while True:
-            now_s = self.elapsed_s
+            now_s, alone = self.elapsed_s, not self._num_connected
             for event in self._clients.poll():
                 self._happens(event, now_s)
-            end_s, note = self._closing_s(closes)
-            if end_s <= now_s and not self._alone(now_s):
+            held_s = now_s if alone else held_s
+            closing_s, note = self._closing_s(closes)
+            end_s = max(closing_s, min(self._fault_s, closes.by_s), held_s)
+            if not self._alone(now_s) and end_s <= now_s:
                 return end_s, note
             if now_s > until_s:
                 return np.inf, ""
-            self._sleep(min(POLL_S, max(end_s - now_s, POLL_S / 10)))
+            self._sleep(POLL_S if alone else min(POLL_S, max(end_s - now_s, POLL_S / 10)))
 
     def _alone(self, now_s: float) -> bool:
         """Whether nobody is connected; raises when that has been so for long."""
@@ -325,6 +341,7 @@ class WallFederation(Federation):
             self._see(client, reply.took_s)
         if current:
             self._let_go(self._flight.take(np.array([client])))
+            self._fault_s = now_s
 
     def _gone(self, client: int, now_s: float) -> None:
         who = np.array([client])
