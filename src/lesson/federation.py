@@ -49,10 +49,11 @@ class Reply:
 
 @dataclass(frozen=True)
 class Joined:
-    """A client is there that was not; its latency is NaN where nobody has measured it."""
+    """A client is there that was not; its latency, and the part of it for computing, are NaN where not measured."""
 
     client: int
     latency_s: float = math.nan
+    compute_s: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -326,8 +327,8 @@ class WallFederation(Federation):
                 self._replied(event, now_s)
             case Left(client=client) if self._connected[client]:
                 self._gone(client, now_s)
-            case Joined(client=client, latency_s=latency_s) if not self._connected[client]:
-                self._come(client, latency_s)
+            case Joined(client=client) if not self._connected[client]:
+                self._come(client, event)
 
     def _replied(self, reply: Reply, now_s: float) -> None:
         client, current = reply.client, self._is_at(reply)
@@ -352,10 +353,13 @@ class WallFederation(Federation):
         self._num_connected -= 1
         self._tell(f"round {self.round}: client {self.fleet.names[client]} is gone")
 
-    def _come(self, client: int, latency_s: float) -> None:
-        if not math.isnan(latency_s):
+    def _come(self, client: int, measured: Joined) -> None:
+        if not math.isnan(measured.latency_s):
             self.estimates.seen_s[client] = np.nan
-            self.estimates.see(client, latency_s)
+            self.estimates.see(client, measured.latency_s)
+            self.fleet.compute_s[client] = measured.compute_s
+            for column in (self.fleet.upload_s, self.fleet.shared_upload_s):
+                column[client] = measured.latency_s - measured.compute_s
         self._connected[client] = True
         self._idle[client] = not self._flight.busy(np.array([client]))[0]
         self._num_connected += 1

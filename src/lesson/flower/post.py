@@ -146,7 +146,7 @@ class Post:
         if profile is None or profile.client >= self.num_clients or self.node_of.get(profile.client) in self._there:
             return []
         self.node_of[profile.client] = node
-        return [Joined(profile.client, profile.latency_s)]
+        return [Joined(profile.client, profile.latency_s, profile.compute_s)]
 
     def _pulled(self, waiting: Mapping[str, object]) -> Iterable[Message]:
         """What has come in reply to these, each once."""
