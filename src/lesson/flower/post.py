@@ -143,7 +143,10 @@ class Post:
         assert self.profiler is not None, "nobody else asks"
         node, asked_s = self._asked.pop(message.metadata.reply_to_message_id)
         profile = self.profiler.read(node, message, self.clock() - asked_s)
-        if profile is None or profile.client >= self.num_clients or self.node_of.get(profile.client) in self._there:
+        if profile is None or profile.client >= self.num_clients:
+            return []
+        if self.node_of.get(profile.client) in self._there:
+            self._there.discard(node)  # to be asked again: the other one may be gone, which is found out late
             return []
         self.node_of[profile.client] = node
         return [Joined(profile.client, profile.latency_s, profile.compute_s)]
