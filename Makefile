@@ -12,6 +12,9 @@ setup: $(VENV)/.installed
 demo: setup
 	$(BIN)/lesson compare --out runs/demo --resume
 
+flower-demo: $(VENV)/.installed-flower
+	$(BIN)/python examples/flower_deployment/federation.py
+
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
 
@@ -47,7 +50,12 @@ $(VENV)/.installed: $(SOURCES) | $(VENV)/.made
 	$(PIP) --editable .
 	@touch $@
 
+$(VENV)/.installed-flower: $(SOURCES) | $(VENV)/.made
+	@echo "== installing lesson and Flower into $(VENV); once, a minute or two"
+	$(PIP) --editable '.[flower]'
+	@touch $@ $(VENV)/.installed
+
 $(VENV)/.installed-dev: $(SOURCES) | $(VENV)/.made
 	@echo "== installing lesson and what its tests need into $(VENV); once, a minute or two"
 	$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-flower

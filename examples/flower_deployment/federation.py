@@ -1,6 +1,6 @@
 """A federation on this machine: a SuperLink with TLS, SuperNodes with registered keys, some of them slow on purpose.
 
-    python examples/flower_deployment/federation.py --nodes 6 --rounds 12
+    python examples/flower_deployment/federation.py --nodes 6 --rounds 9
 
 brings it up, trains MNIST, prints the tiers and the accuracy, and ends every process that it started. See README.md.
 """
@@ -25,12 +25,16 @@ from typing import Any, Self
 APP = Path(__file__).parent.parent / "flower_app"
 NAME = "local"
 """What Flower's commands call the connection to the SuperLink."""
-SLOW_S = (0.0, 0.0, 0.5, 1.0, 1.6, 2.4)
+SLOW_S = (0.0, 0.0, 0.15, 0.3, 0.5, 0.75)
 """Seconds that nodes waste at every minibatch, one node each, over and over."""
-LOCAL_STEPS = 20
-LEVEL = re.compile("^\x1b\\[92mINFO \x1b\\[0m: {1,6}")
+LOCAL_STEPS = 40
+LEVEL = re.compile("^\x1b\\[92mINFO \x1b\\[0m: {0,6}")
 """What Flower writes before a line of a log."""
-TOOLS = {"openssl": "apt install openssl", "ssh-keygen": "apt install openssh-client", "flwr": "make setup-flower"}
+TOOLS = {
+    "openssl": "on Debian: apt install openssl",
+    "ssh-keygen": "on Debian: apt install openssh-client",
+    "flower-superlink": "pip install 'lesson-fl[flower]'",
+}
 
 
 class FederationError(Exception):
@@ -67,7 +71,7 @@ class Federation:
     def _open(self) -> None:
         for tool, remedy in TOOLS.items():
             if shutil.which(tool, path=self._env["PATH"]) is None:
-                raise FederationError(f"{tool} must be there: {remedy}")
+                raise FederationError(f"{tool} must be there; {remedy}")
         if not Path("/proc/self/environ").exists():
             raise FederationError("/proc must be there, to find processes that are left: run this on Linux")
         self.tell("== a certificate and the keys of the nodes")
@@ -84,7 +88,11 @@ class Federation:
         self.tell(f"== {len(self.slow_s)} SuperNodes; seconds they waste at a minibatch: {_listed(self.slow_s)}")
         for number in range(len(self.slow_s)):
             self.start_node(number)
-        _wait("all nodes to be online", 120, lambda: self.num_online() == len(self.slow_s), self._check_superlink)
+        _wait("all nodes to be online", 120, self._all_online, self._check_superlink)
+
+    def _all_online(self) -> bool:
+        self.tell(f"{(online := self.num_online())} of {len(self.slow_s)} are online")
+        return online == len(self.slow_s)
 
     def _make_certificate(self) -> None:
         """A certificate that vouches for itself: good for one machine, see README.md for more."""
@@ -101,6 +109,7 @@ class Federation:
     def register(self, key: Path) -> None:
         """Let the node with this key take part."""
         self._flwr("supernode", "register", f"{key}.pub", NAME)
+        self.tell(f"the key of {key.name} is registered")
 
     def start_node(self, number: int, key: Path | None = None, config: Mapping[str, Any] | None = None) -> None:
         """Start a SuperNode that has a part of the data, with its own key or another, and more for its clients."""
@@ -254,7 +263,7 @@ def main() -> int:
     """The exit code of a demonstration."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--slow-s", type=float, nargs="+", default=SLOW_S, help="seconds wasted at every minibatch")
     parser.add_argument("--strategy", default="lesson", help="see 'lesson strategies'")
     parser.add_argument("--deadline", default="auto", help="seconds of a round; auto: what suits the nodes")
