@@ -1,4 +1,5 @@
-# make setup | demo | flower-demo | test | flower-test | check | bench     PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
+# make setup | demo | flower-demo | test | flower-test | check | bench
+# PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin

@@ -44,11 +44,11 @@ class FederationError(Exception):
 class Federation:
     """SuperLink and SuperNodes while a `with` block lasts; afterwards no process of theirs is left."""
 
-    def __init__(self, folder: Path, slow_s: Sequence[float], tell: Callable[[str], None] = print) -> None:
-        self.folder, self.slow_s, self.tell = folder.absolute(), slow_s, tell
+    def __init__(self, folder: Path, nodes: Sequence[Mapping[str, Any]], tell: Callable[[str], None] = print) -> None:
+        self.folder, self.nodes, self.tell = folder.absolute(), nodes, tell
         self.home = self.folder / "home"
         """Flower's own folder, and how our processes are known among all others."""
-        self.port, *self._node_ports = _free_ports(1 + len(slow_s))
+        self.port, *self._node_ports = _free_ports(1 + len(nodes))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._env = os.environ | {
             "PATH": f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}",
@@ -82,17 +82,17 @@ class Federation:
         self.tell(f"== the SuperLink, on port {self.port}")
         self._start("superlink", ["flower-superlink", *self._listens_on(self.port), "--enable-supernode-auth",
             "--disable-runtime-dependency-installation", "--database", self.folder / "state.db"])  # fmt: skip
-        _wait("the SuperLink to listen", 60, lambda: _listens(self.port), self._check_superlink)
-        for number in range(len(self.slow_s)):
+        wait("the SuperLink to listen", 60, lambda: _listens(self.port), self._check_superlink)
+        for number in range(len(self.nodes)):
             self.register(self.make_key(f"node{number}"))
-        self.tell(f"== {len(self.slow_s)} SuperNodes; seconds they waste at a minibatch: {_listed(self.slow_s)}")
-        for number in range(len(self.slow_s)):
+        self.tell(f"== {len(self.nodes)} SuperNodes")
+        for number in range(len(self.nodes)):
             self.start_node(number)
-        _wait("all nodes to be online", 120, self._all_online, self._check_superlink)
+        wait("all nodes to be online", 120, self._all_online, self._check_superlink)
 
     def _all_online(self) -> bool:
-        self.tell(f"{(online := self.num_online())} of {len(self.slow_s)} are online")
-        return online == len(self.slow_s)
+        self.tell(f"{(online := self.num_online())} of {len(self.nodes)} are online")
+        return online == len(self.nodes)
 
     def _make_certificate(self) -> None:
         """A certificate that vouches for itself: good for one machine, see README.md for more."""
@@ -111,13 +111,13 @@ class Federation:
         self._flwr("supernode", "register", f"{key}.pub", NAME)
         self.tell(f"the key of {key.name} is registered")
 
-    def start_node(self, number: int, key: Path | None = None, config: Mapping[str, Any] | None = None) -> None:
-        """Start a SuperNode that has a part of the data, with its own key or another, and more for its clients."""
-        told = {"partition-id": number, "num-partitions": len(self.slow_s), "slow-s": self.slow_s[number]}
+    def start_node(self, number: int, key: Path | None = None) -> None:
+        """Start a SuperNode that has a part of the data, with its own key or another."""
+        told = {"partition-id": number, "num-partitions": len(self.nodes), **self.nodes[number]}
         self._start(f"node{number}", ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}",
             "--root-certificates", self.folder / "tls.crt", *self._listens_on(self._node_ports[number]),
             "--auth-supernode-private-key", key or self.folder / f"node{number}",
-            "--node-config", " ".join(_assignments(told | dict(config or {})))])  # fmt: skip
+            "--node-config", " ".join(_assignments(told))])  # fmt: skip
 
     def num_online(self) -> int:
         """How many nodes the SuperLink believes to be there."""
@@ -139,12 +139,16 @@ class Federation:
                     self.tell(LEVEL.sub("", line.rstrip()))
             finally:
                 log.kill()
-        _wait("the run to end", 90, lambda: self.status(run).startswith("finished"), self._check_superlink)
+        wait("the run to end", 90, lambda: self.status(run).startswith("finished"), self._check_superlink)
         return self.status(run)
 
     def status(self, run: str) -> str:
         """Where a run stands, as Flower calls it; the log alone does not tell failure from success."""
         return str(self._flwr("ls", NAME, "--run-id", run)["runs"][0]["status"])
+
+    def log_of_run(self, run: str) -> str:
+        """What the server of a run has told so far."""
+        return self._run("flwr", "log", run, NAME, "--show")
 
     def log_of(self, name: str) -> str:
         """What a process has written, by its name: 'superlink', 'node0', …"""
@@ -174,7 +178,7 @@ class Federation:
             for process in self.alive():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-            _wait("all processes to be gone", 10, lambda: not self.alive())
+            wait("all processes to be gone", 10, lambda: not self.alive())
         finally:
             signal.signal(signal.SIGINT, before)
 
@@ -218,10 +222,6 @@ def _assignments(values: Mapping[str, Any]) -> list[str]:
     return [f"{name}={json.dumps(value)}" for name, value in values.items()]
 
 
-def _listed(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
-
-
 def _free_ports(count: int) -> list[int]:
     """Ports nobody listens on, all different."""
     with contextlib.ExitStack() as stack:
@@ -237,7 +237,7 @@ def _listens(port: int) -> bool:
     return False
 
 
-def _wait(what: str, limit_s: float, done: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
+def wait(what: str, limit_s: float, done: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
     """Come back when it is done; raise when that takes too long, or the check does."""
     until_s = time.monotonic() + limit_s
     while not done():
@@ -269,7 +269,7 @@ def main() -> int:
     parser.add_argument("--deadline", default="auto", help="seconds of a round; auto: what suits the nodes")
     parser.add_argument("--out", type=Path, default=Path(time.strftime("runs/flower-%Y%m%d-%H%M%S")))
     given = parser.parse_args()
-    slow_s = [given.slow_s[number % len(given.slow_s)] for number in range(given.nodes)]
+    nodes = [{"slow-s": given.slow_s[number % len(given.slow_s)]} for number in range(given.nodes)]
     config = {
         "strategy": given.strategy,
         "deadline": given.deadline,
@@ -288,7 +288,7 @@ def main() -> int:
         print(f"{time.monotonic() - begin_s:5.0f} s  {line}", flush=True)
 
     try:
-        with Federation(folder, slow_s, tell) as federation:
+        with Federation(folder, nodes, tell) as federation:
             tell("== training MNIST")
             status = federation.follow(federation.begin(config))
     except (FederationError, KeyboardInterrupt) as error:
