@@ -1,4 +1,5 @@
-# make setup | demo | flower-demo | test | flower-test | check | bench     PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
+# make setup | demo | flower-demo | test | flower-test | check | bench
+# PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -11,6 +12,9 @@ setup: $(VENV)/.installed
 
 demo: setup
 	$(BIN)/lesson compare --out runs/demo --resume
+
+flower-demo: $(VENV)/.installed-flower
+	$(BIN)/python examples/flower_deployment/federation.py
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
@@ -47,7 +51,12 @@ $(VENV)/.installed: $(SOURCES) | $(VENV)/.made
 	$(PIP) --editable .
 	@touch $@
 
+$(VENV)/.installed-flower: $(SOURCES) | $(VENV)/.made
+	@echo "== installing lesson and Flower into $(VENV); once, a minute or two"
+	$(PIP) --editable '.[flower]'
+	@touch $@ $(VENV)/.installed
+
 $(VENV)/.installed-dev: $(SOURCES) | $(VENV)/.made
 	@echo "== installing lesson and what its tests need into $(VENV); once, a minute or two"
 	$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-flower

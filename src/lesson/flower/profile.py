@@ -67,7 +67,9 @@ class Profiler:
             return None
         return Profile(node, client, num_clients, num_samples, compute_s, max(took_s - busy_s, 1e-3))
 
-    def ask(self, grid: Grid, nodes: Iterable[int]) -> dict[int, Profile | None]:
+    def ask(
+        self, grid: Grid, nodes: Iterable[int], answered: Callable[[Profile], None] = lambda _: None
+    ) -> dict[int, Profile | None]:
         """What these nodes answer, all asked at once; None for one that does not know the question or is silent."""
         profiles: dict[int, Profile | None] = {}
         waiting: dict[str, tuple[int, float]] = {}
@@ -80,7 +82,9 @@ class Profiler:
         while waiting and time.monotonic() < until_s:
             for answer in grid.pull_messages(list(waiting)):
                 node, begun_s = waiting.pop(answer.metadata.reply_to_message_id)
-                profiles[node] = self.read(node, answer, time.monotonic() - begun_s)
+                profiles[node] = profile = self.read(node, answer, time.monotonic() - begun_s)
+                if profile is not None:
+                    answered(profile)
             time.sleep(POLL_S if waiting else 0)
         return profiles
 

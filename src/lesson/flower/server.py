@@ -101,7 +101,7 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
         time.sleep(1.0)
     tell(f"asking {len(nodes)} nodes who they are and how long they take")
     profiles: dict[int, Profile] = {}
-    for node, profile in profiler.ask(grid, nodes).items():
+    for node, profile in profiler.ask(grid, nodes, _tell_answer).items():
         if profile is None:
             tell(f"node {node} does not answer and takes no part until it does")
         elif profile.client in profiles:
@@ -163,6 +163,10 @@ def _deadline_s(folder: RunFolder, fleet: Fleet) -> float:
     if folder.config.exists():
         return load_settings(str(folder.config)).scenario.deadline_s
     return propose_deadline_s(fleet)
+
+
+def _tell_answer(profile: Profile) -> None:
+    tell(f"client {profile.client}: {profile.compute_s:.1f} s of work, {profile.upload_s:.1f} s for the way and Flower")
 
 
 def _tell_plan(fleet: Fleet, settings: Settings) -> None:

@@ -1,0 +1,200 @@
+"""Real processes and real faults: nodes that die, lie, keep silent and come back, and a server that is killed.
+
+One federation lives through all of it once, in `story`; the tests look at what it has left.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors
+from federation import APP, Federation, wait
+
+pytestmark = pytest.mark.deployment
+ROUNDS, DEADLINE_S = 15, 10.0
+LIAR, SILENT, KILLED = 1, 2, 3
+FAULTS = {"nan": "not finite", "shape": "wrong shape", "number": "wrong arrays", "error": "client error"}
+
+
+@dataclass
+class Story:
+    """What happened."""
+
+    folder: Path
+    runs: list[str] = field(default_factory=list)
+    status: str = ""
+    log: str = ""
+    stranger_code: int | None = None
+    stranger_log: str = ""
+    at_kill: list[dict[str, Any]] = field(default_factory=list)
+    """The lines of the metrics when the server was killed."""
+    kept_round: int = 0
+    at_work: int = 0
+    """The round of the checkpoint that was there then, and how many updates were in flight."""
+    left: dict[int, str] = field(default_factory=dict)
+    """Processes that are there after the end."""
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.out / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def refused(self) -> Counter[str]:
+        """How often each client was refused for each reason: '1: not finite'."""
+        return Counter(re.findall(r"refused (\d: [a-z ]+)", "; ".join(line.get("note", "") for line in self.metrics)))
+
+    @property
+    def journal(self) -> list[str]:
+        path = self.folder / "journal"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def checkpoint(self) -> tuple[int, bool, int]:
+        """Of the checkpoint: its round, whether who was killed had sent an update by then, how many are at work."""
+        path = self.out / "checkpoint.safetensors"
+        if not path.exists():
+            return 0, False, 0
+        with safetensors.safe_open(path, "numpy") as file:
+            seen_s, work = (file.get_tensor(f"simulation.{name}") for name in ("seen_s", "flight._id"))
+            back = bool(np.isfinite(seen_s[KILLED]).any())
+            return json.loads(file.metadata()["state"])["round"], back, int(np.count_nonzero(work >= 0))
+
+    def is_kept(self) -> bool:
+        """Whether the checkpoint has an update of who came back, and somebody at work."""
+        _, back, at_work = self.checkpoint()
+        return back and at_work > 0
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    story = Story(tmp_path_factory.mktemp("deployment"))
+    app = story.folder / "app"
+    shutil.copytree(APP, app)
+    shutil.copy(Path(__file__).with_name("faulty_client.py"), app / "lesson_app" / "client_app.py")
+    nodes: list[dict[str, Any]] = [{"journal": str(story.folder / "journal")} for _ in range(4)]
+    nodes[LIAR]["faults"], nodes[SILENT]["faults"] = " ".join(FAULTS), "silent"
+    nodes[KILLED]["slow-s"] = 12.0
+    config = {
+        "rounds": ROUNDS,
+        "deadline": DEADLINE_S,
+        "eval-every": 1.0,
+        "min-nodes": 4,
+        "out": str(story.out),
+        "set": "run.checkpoint_every_s=1.0",
+    }
+    with Federation(story.folder / "federation", nodes) as federation:
+        story.runs.append(federation.begin(config, app))
+        wait("the client to work that is to be killed", 90, lambda: f"begun {KILLED} 0 good" in story.journal)
+        kill_node(federation, KILLED)
+        try_stranger(federation, story)
+        wait("its loss to be seen", 120, lambda: story.refused[f"{KILLED}: node lost"] > 0)
+        federation.start_node(KILLED)
+        wait("the silent client to be given up", 90, lambda: story.refused[f"{SILENT}: no reply"] > 0)
+        (story.folder / "speak").touch()
+        wait("an update of who came back", 120, story.is_kept)
+        story.log = federation.log_of_run(story.runs[0])
+        kill_server(federation, story)
+        story.runs.append(federation.begin(config | {"resume": True}, app))
+        story.status = federation.follow(story.runs[1])
+    story.left = federation.alive()
+    return story
+
+
+def kill_node(federation: Federation, number: int) -> None:
+    """End a node with all that it has started, without a chance to say good-bye."""
+    process = federation.processes[f"node{number}"]
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+def try_stranger(federation: Federation, story: Story) -> None:
+    """Start a node in the place of the killed one, with a key that nobody has registered."""
+    federation.start_node(KILLED, federation.make_key("stranger"))
+    story.stranger_code = federation.processes[f"node{KILLED}"].wait(60)
+    story.stranger_log = federation.log_of(f"node{KILLED}")
+
+
+def kill_server(federation: Federation, story: Story) -> None:
+    """End the process that merges, and nothing else."""
+    (server,) = [process for process, command in federation.alive().items() if "flwr-serverapp" in command]
+    os.kill(server, signal.SIGKILL)
+    wait("the server to be gone", 10, lambda: server not in federation.alive())
+    story.at_kill, (story.kept_round, _, story.at_work) = story.metrics, story.checkpoint()
+
+
+def test_an_unregistered_node_is_refused(story: Story) -> None:
+    assert story.stranger_code == 1
+    assert "Failed to activate SuperNode" in story.stranger_log
+
+
+@pytest.mark.parametrize(("fault", "reason"), FAULTS.items())
+def test_what_cannot_be_merged_is_refused_once_with_its_reason(story: Story, fault: str, reason: str) -> None:
+    assert [line for line in story.journal if line.endswith(fault)]
+    assert story.refused[f"{LIAR}: {reason}"] == 1
+    assert f"refused an update of client {LIAR}: {reason} (" in story.log
+
+
+def test_who_never_answers_is_given_up_and_may_answer_later(story: Story) -> None:
+    assert story.refused[f"{SILENT}: no reply"] >= 1
+    assert f"refused an update of client {SILENT}: no reply (" in story.log
+    assert f"sent {SILENT} 0 silent" in story.journal, "the reply that had been given up was sent all the same"
+    assert f"sent {SILENT} 1 good" in story.journal
+
+
+def test_a_killed_node_is_lost_and_takes_part_again_under_its_key(story: Story) -> None:
+    assert f"sent {KILLED} 0 good" not in story.journal
+    assert story.refused[f"{KILLED}: node lost"] >= 1
+    assert f"client {KILLED} is gone" in story.log
+    assert f"client {KILLED} is there" in story.log
+
+
+def test_the_run_goes_on_meanwhile(story: Story) -> None:
+    lost = next(line["round"] for line in story.metrics if f"{KILLED}: node lost" in line.get("note", ""))
+    assert lost > 3, "rounds have passed while a node was believed to be there"
+    assert sum(line["uploads"] for line in story.metrics[:lost]) >= 2
+
+
+def test_a_killed_server_goes_on_from_its_checkpoint(story: Story) -> None:
+    assert story.status == "finished:completed"
+    assert 1 <= story.kept_round <= len(story.at_kill) < ROUNDS
+    assert story.metrics[: story.kept_round] == story.at_kill[: story.kept_round]
+    restarted = {line["round"]: line["note"].count("server restarted") for line in story.metrics if "note" in line}
+    assert {round: count for round, count in restarted.items() if count} == {story.kept_round + 1: story.at_work}
+    assert sum(line["uploads"] for line in story.metrics[story.kept_round :]) >= 2
+
+
+def test_nothing_is_merged_twice(story: Story) -> None:
+    lines = story.metrics
+    assert [line["round"] for line in lines] == list(range(1, ROUNDS + 1))
+    assert all(before["time_s"] < after["time_s"] for before, after in pairwise(lines))
+    sent = {line.removeprefix("sent ") for line in story.journal if line.startswith("sent") and line.endswith("good")}
+    model_bytes = lines[0]["bytes_down"] // 4
+    started, uploads, refused = (
+        sum(line.get(name, 0) for line in lines) for name in ("bytes_down", "uploads", "refused")
+    )
+    assert uploads <= len(sent)
+    assert 0 <= started // model_bytes - uploads - refused <= 4, "the rest is still at work"
+
+
+def test_the_summary_counts_what_was_refused(story: Story) -> None:
+    summary = json.loads((story.out / "summary.json").read_text())
+    assert summary["rounds"] == ROUNDS
+    assert summary["refused"] == story.refused.total() >= len(FAULTS) + 3
+    assert not (story.out / "checkpoint.safetensors").exists()
+
+
+def test_no_process_is_left(story: Story) -> None:
+    assert story.left == {}
