@@ -66,7 +66,9 @@ def settings_of(config: Mapping[str, Any], num_clients: int, deadline_s: float |
     try:
         changes = shlex.split(config["set"])
     except ValueError as error:
-        raise InputError(f"set must be KEY=VALUE, several with spaces between, got {config['set']!r}: {error}") from None
+        raise InputError(
+            f"set must be KEY=VALUE, several with spaces between, got {config['set']!r}: {error}"
+        ) from None
     return load_settings(
         config["scenario"],
         changes,

@@ -54,6 +54,8 @@ def make_server_app() -> ServerApp:
 def serve(grid: Grid, context: Context) -> dict[str, Any]:
     """Run in a folder what the run config says, on the nodes of a grid, and return the summary."""
     config = check_config(context.run_config)
+    wished = settings_of(config, max(2, config["min-nodes"]))  # what is wrong with it is told before clients fail at it
+    make_strategy(wished.strategy.name, wished.scenario.deadline_s, wished.strategy.options)
     clock = clock_of(config["clock"], grid)
     folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
     model = initial_arrays(config["dataset"], config["seed"])
