@@ -79,7 +79,10 @@ def same(one: Path, other: Path) -> None:
         ("lesson-memory", ""),
         ("lesson-adaptive", ""),
         ("fedcs-greedy", "scenario.weighting=samples"),
-        ("semisync-steps", "scenario.local_epochs=1 scenario.batch_size=120"),
+        (
+            "semisync-steps",
+            "strategy.period_factor=1.0 scenario.local_epochs=1 scenario.batch_size=60 scenario.split=iid",
+        ),
         ("tifl", "strategy.num_tiers=2 strategy.interval=3"),
     ],
 )

@@ -5,15 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from test_same_numbers import KilledError, few_images, images, kill_after
 
 from conftest import MakeGrid
 from lesson import InputError
 from lesson.federation import WallFederation
 from lesson.flower import make_client_app, serve
-from lesson.flower.profile import TYPE
+from lesson.flower.config import check_config, settings_of
+from lesson.flower.profile import TYPE, Profiler
+from lesson.flower.server import find_clients, make_federation
 from lesson.learn.learner import Learner
+from lesson.learn.remote import initial_arrays
 
 __all__ = ["few_images", "images"]
 
@@ -144,3 +147,18 @@ def test_a_deadline_found_once_is_kept(make_grid: MakeGrid, tmp_path: Path) -> N
     (deadline_s,) = (float(line.split("=")[1]) for line in begun.splitlines() if line.startswith("deadline_s"))
     assert 1.1 * SLOW_S[0] < deadline_s < 1.1 * (SLOW_S[0] + 0.5)
     assert serve(slow_grid(make_grid, config), context(config))["rounds"] == 2, "one that has ended is not run again"
+
+
+def test_who_may_join_later_counts_for_its_samples(make_grid: MakeGrid) -> None:
+    """Of three clients only 1 is there; the others are infinitely far, but what they hold is known."""
+    config = CONFIG | {"set": f"{CONFIG['set']} scenario.weighting=samples scenario.split=iid"}
+    grid = slow_grid(make_grid, config)
+    grid.offline |= {node for node, there in grid.nodes.items() if there.node_config["partition-id"] != 1}
+    model = ArrayRecord({name: Array(values) for name, values in initial_arrays("mnist", 0).items()})
+    profiler = Profiler(model)
+    profiles = find_clients(grid, profiler, 1, everybody=False)
+    settings = settings_of(check_config(config), 3)
+    federation, learner = make_federation(settings, grid, "wall", profiles, profiler)
+    learner.close()
+    assert federation.fleet.reachable.tolist() == [False, True, False]
+    assert federation.fleet.client_weight.tolist() == [200.0, 200.0, 200.0]

@@ -256,7 +256,7 @@ def test_a_model_with_single_numbers_and_counters(make_grid: MakeGrid) -> None:
         counter = message.content["arrays"]["seen"].numpy()
         assert (counter.shape, counter.dtype) == ((), np.int64)
         client = int(context.node_config["partition-id"])
-        arrays = ArrayRecord({"seen": Array(counter + 3 + client), "w": Array(np.ones(2, dtype=np.float32))})
+        arrays = ArrayRecord({"seen": Array(np.array(counter + 3 + client)), "w": Array(np.ones(2, dtype=np.float32))})
         told = MetricRecord({"num-examples": [1, 9][client]})
         return Message(RecordDict({"arrays": arrays, "metrics": told}), reply_to=message)
 

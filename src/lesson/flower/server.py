@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
+from lesson.arrays import IntArray
 from lesson.errors import InputError
 from lesson.federation import Federation, VirtualFederation, WallFederation
 from lesson.fleet import Fleet, draw_fleet, measured_fleet
@@ -136,16 +137,21 @@ def make_federation(
         profiler=profiler,
     )
     kind = VirtualFederation if clock == "virtual" else WallFederation
-    fleet = _fleet(settings, clock, profiles)
+    fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
     if clock == "virtual":
         fleet = fleet_for(settings.strategy.name, fleet, scenario)
     return kind(strategy, fleet, post, learner=learner, seed=seed, tell=tell), learner
 
 
-def _fleet(settings: Settings, clock: Clock, profiles: Mapping[int, Profile]) -> Fleet:
-    """The clients as the scenario draws them, or as they were measured; those not there are infinitely far."""
+def _fleet(
+    settings: Settings, clock: Clock, profiles: Mapping[int, Profile], known_samples: IntArray | None = None
+) -> Fleet:
+    """The clients as the scenario draws them, or as they were measured; those not there are infinitely far.
+
+    What these hold, who may come later, is known where the data have been divided.
+    """
     scenario, seed = settings.scenario, settings.run.seed
-    num_samples = np.ones(scenario.num_clients, dtype=np.int64)
+    num_samples = np.ones(scenario.num_clients, dtype=np.int64) if known_samples is None else known_samples.copy()
     seconds = {name: np.full(scenario.num_clients, np.inf) for name in ("compute_s", "upload_s", "latency_s")}
     for client, profile in profiles.items():
         num_samples[client] = profile.num_samples
