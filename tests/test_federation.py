@@ -579,3 +579,46 @@ def test_weights_that_clients_tell_count_from_the_first_merge() -> None:
     options: dict[str, Any] = {"learner": learner, "clock": clock, "sleep": clock.sleep}
     WallFederation(FedAvg(), make_fleet([5.0, 5.0]), clients, **options).step()
     assert learner.weights == {0: 0.75, 1: 0.25}
+
+
+FIXED_GROUPS = {"fedat", "fedbuff", "lesson-memory", "safa", "tifl"}
+"""Take a client that is gone for one at work, or have made their groups before it came."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=[pytest.mark.xfail(strict=True, reason="does not know who is gone")] if name in FIXED_GROUPS else [],
+        )
+        for name in STRATEGIES
+    ],
+)
+def test_a_run_goes_on_while_clients_come_and_go(name: str) -> None:
+    """Up to four of six clients are gone at a time, one that nobody knew comes at 40 s; all are there from 300 s on."""
+    believed_s = [3.0, 15.0, 25.0, 8.0, math.inf, 35.0, 9.5]
+    for seed in range(6):
+        takes: list[list[Took]] = [[min(seconds, 36.0)] for seconds in believed_s]
+        federation, clients = on_the_wall(make(STRATEGIES[name]), make_fleet(believed_s), takes)
+        rng, gone, at_s = np.random.default_rng(seed), set[int](), 0.0
+        for client in rng.choice([0, 1, 2, 3, 5, 6], 25).tolist():
+            at_s += float(rng.integers(1, 12))
+            if client in gone:
+                gone.remove(client)
+                clients.clock.at(at_s, Joined(client))
+            elif len(gone) < 4:
+                gone.add(client)
+                clients.clock.at(at_s, Left(client))
+        for client in gone:
+            clients.clock.at(300.0, Joined(client))
+        clients.clock.at(40.0, Joined(4, 36.0, 18.0))
+        merged = set[int]()
+        while federation.now_s < 500 and not federation.over and federation.round < 1000:
+            record = federation.step()
+            assert record is not None
+            assert record.end_s >= record.start_s
+            if record.start_s > 310:
+                merged |= set(record.merged.tolist())
+        assert not federation.over
+        assert merged, "somebody is merged when all are back"

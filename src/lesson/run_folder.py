@@ -157,8 +157,9 @@ class RunFolder:
             size = values["metrics_bytes"]
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
                 raise InputError(f"{self.metrics} has lost lines since the checkpoint; remove the folder and run again")
+            # The learner first: work in flight that a simulation gives up frees versions.
             learner.restore({name: one for name, one in tensors.items() if not name.startswith("simulation.")})
-            simulation.restore(values, with_prefix(tensors, "simulation."))  # may let versions go, or send them
+            simulation.restore(values, with_prefix(tensors, "simulation."))
         if self.metrics.exists():
             os.truncate(self.metrics, size)
 

@@ -1,9 +1,12 @@
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from flwr.app import Array
 from flwr.clientapp import ClientApp
+from flwr.common import NDArray
 from flwr.supercore.task_identity import TaskIdentity
 from local_grid import LocalGrid
 
@@ -16,6 +19,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def arrays_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nodes are threads, two of them in numpy's use of `ast` can upset each other: cpython gh-106905."""
+    read, lock = Array.numpy, threading.Lock()
+
+    def numpy(array: Array) -> NDArray:
+        with lock:
+            return read(array)
+
+    monkeypatch.setattr(Array, "numpy", numpy)
 
 
 @pytest.fixture(autouse=True)

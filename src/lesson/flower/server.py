@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
+from lesson.arrays import IntArray
 from lesson.errors import InputError, RunStoppedError
 from lesson.federation import Federation, VirtualFederation, WallFederation
 from lesson.fleet import Fleet, draw_fleet, measured_fleet
@@ -56,6 +57,8 @@ def make_server_app() -> ServerApp:
 def serve(grid: Grid, context: Context) -> dict[str, Any]:
     """Run in a folder what the run config says, on the nodes of a grid, and return the summary."""
     config = check_config(context.run_config)
+    wished = settings_of(config, max(2, config["min-nodes"]))  # what is wrong with it is told before clients fail at it
+    make_strategy(wished.strategy.name, wished.scenario.deadline_s, wished.strategy.options)
     clock = clock_of(config["clock"], grid)
     folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
     model = initial_arrays(config["dataset"], config["seed"])
@@ -138,16 +141,21 @@ def make_federation(
         profiler=profiler,
     )
     kind = VirtualFederation if clock == "virtual" else WallFederation
-    fleet = _fleet(settings, clock, profiles)
+    fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
     if clock == "virtual":
         fleet = fleet_for(settings.strategy.name, fleet, scenario)
     return kind(strategy, fleet, post, learner=learner, seed=seed, tell=tell), learner
 
 
-def _fleet(settings: Settings, clock: Clock, profiles: Mapping[int, Profile]) -> Fleet:
-    """The clients as the scenario draws them, or as they were measured; those not there are infinitely far."""
+def _fleet(
+    settings: Settings, clock: Clock, profiles: Mapping[int, Profile], known_samples: IntArray | None = None
+) -> Fleet:
+    """The clients as the scenario draws them, or as they were measured; those not there are infinitely far.
+
+    What these hold, who may come later, is known where the data have been divided.
+    """
     scenario, seed = settings.scenario, settings.run.seed
-    num_samples = np.ones(scenario.num_clients, dtype=np.int64)
+    num_samples = np.ones(scenario.num_clients, dtype=np.int64) if known_samples is None else known_samples.copy()
     seconds = {name: np.full(scenario.num_clients, np.inf) for name in ("compute_s", "upload_s", "latency_s")}
     for client, profile in profiles.items():
         num_samples[client] = profile.num_samples

@@ -1,0 +1,147 @@
+"""On the virtual clock, a run on clients of Flower has the bits of a simulated one: also after it was killed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from flwr.app import Context, RecordDict
+from local_grid import LocalGrid
+
+from conftest import MakeGrid
+from lesson.flower import make_client_app, make_server_app, serve
+from lesson.flower.config import check_config, settings_of
+from lesson.learn.data import Dataset, load_dataset
+from lesson.runs import execute
+
+CLIENTS = 5
+CONFIG: dict[str, Any] = {
+    "deadline": 15,
+    "beta": 0.5,
+    "clock": "virtual",
+    "rounds": 9,
+    "eval-every": 1e9,
+    "set": "scenario.batch_size=4",
+}
+"""Few rounds, with several tiers."""
+
+
+@pytest.fixture(scope="module")
+def images() -> Dataset:
+    """A part of the data."""
+    mnist = load_dataset("mnist", None)
+    return Dataset(
+        "mnist", mnist.train_images[:600], mnist.train_labels[:600], mnist.test_images[:200], mnist.test_labels[:200]
+    )
+
+
+@pytest.fixture(autouse=True)
+def few_images(images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server, clients and simulator alike have few images."""
+    for user in ("flower.client.load_dataset", "flower.server.load_dataset", "learn.build._load"):
+        monkeypatch.setattr(f"lesson.{user}", lambda *_: images)
+
+
+def simulated(config: dict[str, Any], out: Path) -> Path:
+    """The folder of the same run without Flower, by the trainer that real clients use."""
+    settings = settings_of(check_config(config), CLIENTS)
+    execute(settings.model_copy(update={"run": settings.run.model_copy(update={"trainer": "reference"})}), out)
+    return out
+
+
+def served(make_grid: MakeGrid, config: dict[str, Any], out: Path) -> Path:
+    """The folder of a run on clients in this process."""
+    config = config | {"out": str(out)}
+    serve(make_grid(make_client_app(), CLIENTS, config), context(config))
+    return out
+
+
+def context(config: dict[str, Any]) -> Context:
+    return Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+
+
+def same(one: Path, other: Path) -> None:
+    """The same lines and the same model, to the bit."""
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes"),
+    [
+        ("lesson", ""),
+        ("fedavg", "scenario.local_steps=2"),
+        ("fedasync", ""),
+        ("fedbuff", "strategy.buffer_size=3 strategy.concurrency=3"),
+        ("fedat", "strategy.num_tiers=2"),
+        ("safa", "strategy.lag_tolerance=1"),
+        ("lesson-memory", ""),
+        ("lesson-adaptive", ""),
+        ("fedcs-greedy", "scenario.weighting=samples"),
+        (
+            "semisync-steps",
+            "strategy.period_factor=1.0 scenario.local_epochs=1 scenario.batch_size=60 scenario.split=iid",
+        ),
+        ("tifl", "strategy.num_tiers=2 strategy.interval=3"),
+    ],
+)
+def test_flower_gives_the_bits_of_the_simulator(
+    make_grid: MakeGrid, tmp_path: Path, strategy: str, changes: str
+) -> None:
+    config = CONFIG | {"strategy": strategy, "set": f"{CONFIG['set']} {changes}"}
+    same(served(make_grid, config, tmp_path / "flower"), simulated(config, tmp_path / "simulated"))
+    assert (tmp_path / "flower" / "latencies.csv").read_text().count("\n") == 1 + CLIENTS
+
+
+def test_what_a_client_sums_itself_is_the_same_but_for_rounding(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """A client sends the mean of its minibatches, whose terms the simulator adds up with those of others."""
+    changes = "server.optimizer=adam server.learning_rate=0.01"
+    config = CONFIG | {"strategy": "lesson-filled", "rounds": 5, "set": f"{CONFIG['set']} {changes}"}
+    flower, other = served(make_grid, config, tmp_path / "flower"), simulated(config, tmp_path / "simulated")
+    models = [safetensors.numpy.load_file(folder / "model.safetensors") for folder in (flower, other)]
+    assert models[0].keys() == models[1].keys()
+    for name in models[0]:
+        np.testing.assert_allclose(models[0][name], models[1][name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+class KilledError(Exception):
+    """Stands for a kill."""
+
+
+def kill_after(grid: LocalGrid, num_messages: int) -> None:
+    """Have a grid end the run when so many messages have been sent."""
+    push = grid.push_messages
+
+    def push_messages(messages: Any) -> list[str]:
+        if grid.num_pushed >= num_messages:
+            raise KilledError
+        return push(messages)
+
+    grid.push_messages = push_messages  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes"),
+    [
+        ("lesson", ""),
+        ("fedbuff", "strategy.buffer_size=3 strategy.concurrency=3"),
+        ("safa", "strategy.lag_tolerance=1"),
+    ],
+)
+def test_a_run_that_was_killed_goes_on_with_the_same_bits(
+    make_grid: MakeGrid, tmp_path: Path, strategy: str, changes: str
+) -> None:
+    """Checkpoints after every round; killed among the messages of a later one. The server app itself resumes it."""
+    config = CONFIG | {"strategy": strategy, "set": f"{CONFIG['set']} run.checkpoint_every_s=0.001 {changes}"}
+    out = tmp_path / "flower"
+    grid = make_grid(make_client_app(), CLIENTS, config)
+    kill_after(grid, CLIENTS + 9)  # five questions first
+    with pytest.raises(KilledError):
+        serve(grid, context(config | {"out": str(out)}))
+    assert (out / "checkpoint.safetensors").exists()
+    begun = (out / "metrics.jsonl").read_text().count("\n")
+    assert 1 <= begun < CONFIG["rounds"]
+    again = config | {"out": str(out), "resume": True}
+    make_server_app()(grid=make_grid(make_client_app(), CLIENTS, again), context=context(again))
+    same(out, simulated(config, tmp_path / "simulated"))

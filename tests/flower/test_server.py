@@ -1,0 +1,164 @@
+"""A run on real clients in a folder, on the wall: what is asked first, what is written, how it goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from test_same_numbers import KilledError, few_images, images, kill_after
+
+from conftest import MakeGrid
+from lesson import InputError
+from lesson.federation import WallFederation
+from lesson.flower import make_client_app, serve
+from lesson.flower.config import check_config, settings_of
+from lesson.flower.profile import TYPE, Profiler
+from lesson.flower.server import find_clients, make_federation
+from lesson.learn.learner import Learner
+from lesson.learn.remote import initial_arrays
+
+__all__ = ["few_images", "images"]
+
+CONFIG: dict[str, Any] = {
+    "clock": "wall",
+    "deadline": 0.3,
+    "rounds": 8,
+    "eval-every": 1e9,
+    "set": "scenario.batch_size=4",
+}
+SLOW_S = [0.05, 0.1, 0.5]
+"""What clients sleep: tiers 1, 1 and 2 at a deadline of 0.3 s."""
+
+
+def context(config: dict[str, Any]) -> Context:
+    return Context(run_id=7, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+
+
+def slow_grid(make_grid: MakeGrid, config: dict[str, Any]) -> Any:
+    grid = make_grid(make_client_app(), len(SLOW_S), config)
+    for node in grid.nodes.values():
+        node.node_config["slow-s"] = SLOW_S[int(node.node_config["partition-id"])]
+    return grid
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_on_the_wall(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """Eight rounds of 0.3 s; the slow client is merged in at most every second one, so that it is stale."""
+    config = CONFIG | {"out": str(tmp_path / "run")}
+    summary = serve(slow_grid(make_grid, config), context(config))
+    told = lines(tmp_path / "run")
+    assert summary["rounds"] == len(told) == 8
+    assert [line["time_s"] for line in told] == pytest.approx([0.3 * round for round in range(1, 9)])
+    assert any(line["staleness"] for line in told)
+    assert not any("refused" in line for line in told)
+    latencies = (tmp_path / "run" / "latencies.csv").read_text().splitlines()
+    assert latencies[0] == "client,latency_s,compute_s,upload_s,num_samples"
+    for row, slow_s in zip(latencies[1:], SLOW_S, strict=True):
+        assert slow_s < float(row.split(",")[1]) < slow_s + 0.4
+
+
+def test_a_run_on_the_wall_that_was_killed_goes_on(
+    make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in round 2, while the slow client is at work: that is given up, and time goes on from the checkpoint. The
+    learner is restored first, as work that is given up frees versions."""
+    order: list[str] = []
+    for kind in (Learner, WallFederation):
+        restore = kind.restore
+        monkeypatch.setattr(
+            kind,
+            "restore",
+            lambda self, *state, restore=restore: (order.append(type(self).__name__), restore(self, *state)),
+        )
+    config = CONFIG | {"out": str(tmp_path), "set": f"{CONFIG['set']} run.checkpoint_every_s=0.001"}
+    grid = slow_grid(make_grid, config)
+    kill_after(grid, len(SLOW_S) + 4)
+    with pytest.raises(KilledError):
+        serve(grid, context(config))
+    begun = lines(tmp_path)
+    assert len(begun) == 1
+    config |= {"resume": True}
+    summary = serve(slow_grid(make_grid, config), context(config))
+    told = lines(tmp_path)
+    assert summary["rounds"] == len(told) == 8
+    assert told[: len(begun)] == begun
+    assert (told[1]["refused"], told[1]["note"]) == (1, "refused 2: server restarted")
+    assert order == ["Learner", "WallFederation"]
+    times = [line["time_s"] for line in told]
+    assert times == sorted(times)
+    assert times[-1] < 8 * 0.3 + 0.6
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"set": "server.optimizer=adamant"}, "optimizer must be 'none', 'momentum', 'adagrad', 'adam' or 'yogi', got"),
+        ({"set": "strategy.lateness=1"}, "setting of strategy lesson 'lateness' is unknown"),
+        ({"strategy": "fedcs", "deadline": "inf"}, "deadline_s must be finite for fedcs, got inf"),
+        ({"min-nodes": 9}, "min-nodes must be at most the nodes there are, got 9 and 3 nodes"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anybody_is_asked(
+    make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setattr("lesson.flower.server.WAIT_S", -1.0)
+    config = CONFIG | {"out": str(tmp_path / "run")} | changed
+    grid = slow_grid(make_grid, config)
+    with pytest.raises(InputError) as caught:
+        serve(grid, context(config))
+    assert str(caught.value).startswith(message)
+    assert grid.num_pushed == 0
+    assert not (tmp_path / "run").exists()
+
+
+def test_partitions_must_differ(make_grid: MakeGrid, tmp_path: Path) -> None:
+    config = CONFIG | {"out": str(tmp_path / "run")}
+    grid = slow_grid(make_grid, config)
+    for node in grid.nodes.values():
+        node.node_config["partition-id"] = 1
+    with pytest.raises(InputError, match="partition-id must be each node's own, got 1 twice; see --node-config"):
+        serve(grid, context(config))
+
+
+def test_on_the_virtual_clock_everybody_must_answer(make_grid: MakeGrid, tmp_path: Path) -> None:
+    config = CONFIG | {"out": str(tmp_path / "run"), "clock": "virtual"}
+    grid = slow_grid(make_grid, config)
+    answer, silent = grid.handle, max(grid.nodes)
+
+    def handle(message: Message, context: Context) -> Message | None:
+        if message.metadata.message_type == TYPE and context.node_id == silent:
+            raise RuntimeError("no")
+        return answer(message, context)
+
+    grid.handle = handle
+    with pytest.raises(InputError, match="every node must answer on the virtual clock, 1 did not"):
+        serve(grid, context(config))
+
+
+def test_a_deadline_found_once_is_kept(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """`auto` proposes one from what clients take; a resumed run has the deadline it began with."""
+    config = CONFIG | {"out": str(tmp_path), "deadline": "auto", "rounds": 2}
+    serve(slow_grid(make_grid, config), context(config))
+    begun = (tmp_path / "config.toml").read_text()
+    (deadline_s,) = (float(line.split("=")[1]) for line in begun.splitlines() if line.startswith("deadline_s"))
+    assert 1.1 * SLOW_S[0] < deadline_s < 1.1 * (SLOW_S[0] + 0.5)
+    assert serve(slow_grid(make_grid, config), context(config))["rounds"] == 2, "one that has ended is not run again"
+
+
+def test_who_may_join_later_counts_for_its_samples(make_grid: MakeGrid) -> None:
+    """Of three clients only 1 is there; the others are infinitely far, but what they hold is known."""
+    config = CONFIG | {"set": f"{CONFIG['set']} scenario.weighting=samples scenario.split=iid"}
+    grid = slow_grid(make_grid, config)
+    grid.offline |= {node for node, there in grid.nodes.items() if there.node_config["partition-id"] != 1}
+    model = ArrayRecord({name: Array(values) for name, values in initial_arrays("mnist", 0).items()})
+    profiler = Profiler(model)
+    profiles = find_clients(grid, profiler, 1, everybody=False)
+    settings = settings_of(check_config(config), 3)
+    federation, learner = make_federation(settings, grid, "wall", profiles, profiler)
+    learner.close()
+    assert federation.fleet.reachable.tolist() == [False, True, False]
+    assert federation.fleet.client_weight.tolist() == [200.0, 200.0, 200.0]

@@ -1,0 +1,267 @@
+"""LessonStrategy in an app written as Flower's quickstart has it, around FedAvg: a line through points."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+from local_grid import LocalGrid
+
+from conftest import MakeGrid
+from lesson import InputError
+from lesson.flower import LessonStrategy
+from lesson.strategies import FedBuff
+
+NUM_EXAMPLES = [10, 30, 20]
+Seen = list[tuple[int, int, float]]
+
+
+def client_app(seen: Seen) -> ClientApp:
+    """Least squares on points of one's own; keeps who was asked in which round with which step size."""
+    app, lock = ClientApp(), threading.Lock()
+
+    def points(context: Context) -> tuple[np.ndarray, np.ndarray]:
+        client = int(context.node_config["partition-id"])
+        rng = np.random.default_rng(client)
+        inputs = rng.normal(size=(NUM_EXAMPLES[client], 2))
+        return inputs, inputs @ np.array([1.0, -2.0]) + client
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        arrays, config = message.content["arrays"], message.content["config"]
+        inputs, targets = points(context)
+        weights, bias = arrays.to_numpy_ndarrays()
+        client = int(context.node_config["partition-id"])
+        with lock:
+            seen.append((client, int(config["server-round"]), float(config["lr"])))
+        time.sleep(float(context.node_config.get("slow-s", 0.0)))
+        error = inputs @ weights + bias - targets
+        weights -= config["lr"] * inputs.T @ error / len(targets)
+        bias -= config["lr"] * error.mean(keepdims=True)
+        told = MetricRecord({"train_loss": float((error**2).mean()), "num-examples": len(targets)})
+        return Message(RecordDict({"arrays": ArrayRecord([weights, bias]), "metrics": told}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        inputs, targets = points(context)
+        weights, bias = message.content["arrays"].to_numpy_ndarrays()
+        loss = float(((inputs @ weights + bias - targets) ** 2).mean())
+        told = MetricRecord({"eval_loss": loss, "num-examples": len(targets)})
+        return Message(RecordDict({"metrics": told}), reply_to=message)
+
+    return app
+
+
+def run(
+    grid: LocalGrid, strategy: FlowerStrategy, num_rounds: int = 4, config: dict[str, Any] | None = None, **options: Any
+) -> Result:
+    """What the server app of the quickstart does; only the strategy is another."""
+    app, results = ServerApp(), list[Result]()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        arrays = ArrayRecord([np.zeros(2), np.zeros(1)])
+        train_config = ConfigRecord({"lr": 0.1} if config is None else config)
+        results.append(
+            strategy.start(
+                grid=grid, initial_arrays=arrays, train_config=train_config, num_rounds=num_rounds, **options
+            )
+        )
+
+    app(grid=grid, context=Context(1, 1, {}, RecordDict(), {}))
+    return results[0]
+
+
+def values(result: Result) -> np.ndarray:
+    return np.concatenate(result.arrays.to_numpy_ndarrays())
+
+
+def slow(grid: LocalGrid, *slow_s: float) -> LocalGrid:
+    for node in grid.nodes.values():
+        node.node_config["slow-s"] = slow_s[int(node.node_config["partition-id"])]
+    return grid
+
+
+def test_a_long_deadline_is_flowers_fedavg(make_grid: MakeGrid) -> None:
+    """All in tier 1: the same model and the same means of what clients tell."""
+    theirs = run(make_grid(client_app([]), 3), FlowerFedAvg(fraction_evaluate=0.0))
+    ours = run(make_grid(client_app([]), 3), LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0]))
+    np.testing.assert_allclose(values(ours), values(theirs), rtol=1e-12)
+    assert ours.arrays.to_numpy_ndarrays()[0].dtype == np.float64
+    assert ours.train_metrics_clientapp.keys() == theirs.train_metrics_clientapp.keys() == {1, 2, 3, 4}
+    for round, told in theirs.train_metrics_clientapp.items():
+        assert dict(ours.train_metrics_clientapp[round]) == pytest.approx(dict(told))
+
+
+def test_step_sizes_follow_tiers_on_the_virtual_clock(make_grid: MakeGrid) -> None:
+    """At 10 s, latencies of 5, 16 and 38 s are tiers 1, 2 and 4, by the order of node ids."""
+    seen: Seen = []
+    run(
+        make_grid(client_app(seen), 3),
+        LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 16.0, 38.0]),
+        num_rounds=5,
+    )
+    assert sorted(seen) == [
+        *[(0, round, 0.1) for round in (1, 2, 3, 4, 5)],
+        *[(1, round, 0.2) for round in (1, 3, 5)],
+        *[(2, round, 0.4) for round in (1, 5)],
+    ]
+
+
+def test_a_cap_holds_step_sizes(make_grid: MakeGrid) -> None:
+    seen: Seen = []
+    strategy = LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 16.0, 38.0], lr_cap=0.25)
+    run(make_grid(client_app(seen), 3), strategy, num_rounds=1)
+    assert sorted(seen) == [(0, 1, 0.1), (1, 1, 0.2), (2, 1, 0.25)]
+
+
+def test_updates_are_weighted_by_their_examples(make_grid: MakeGrid) -> None:
+    """One round from zero: (10·m0 + 30·m1 + 20·m2) / 60, and so of the losses."""
+    given: dict[int, np.ndarray] = {}
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        given[client] = np.array([1.0, 2.0, 4.0])[client] * np.ones(2)
+        told = MetricRecord({"train_loss": [3.0, 5.0, 9.0][client], "num-examples": NUM_EXAMPLES[client]})
+        arrays = ArrayRecord([given[client], np.zeros(1)])
+        return Message(RecordDict({"arrays": arrays, "metrics": told}), reply_to=message)
+
+    strategy = LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 6.0, 7.0])
+    result = run(make_grid(app, 3), strategy, num_rounds=1)
+    assert values(result) == pytest.approx([(10 + 60 + 80) / 60, (10 + 60 + 80) / 60, 0.0])
+    assert dict(result.train_metrics_clientapp[1]) == pytest.approx({"train_loss": (30 + 150 + 180) / 60})
+
+
+def test_the_server_looks_at_every_model(make_grid: MakeGrid) -> None:
+    looked: list[tuple[int, float]] = []
+
+    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        looked.append((round, float(arrays.to_numpy_ndarrays()[1][0])))
+        return MetricRecord({"bias": looked[-1][1]}) if round != 2 else None
+
+    strategy = LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0])
+    result = run(make_grid(client_app([]), 3), strategy, num_rounds=3, evaluate_fn=evaluate)
+    assert [round for round, _ in looked] == [0, 1, 2, 3]
+    assert looked[0][1] == 0.0
+    assert {round: told["bias"] for round, told in result.evaluate_metrics_serverapp.items()} == {
+        round: bias for round, bias in looked if round != 2
+    }
+
+
+def test_rounds_on_the_wall(make_grid: MakeGrid) -> None:
+    """Round 1 is FedAvg's and lasts 0.5 s, that of the slow client; from then on, at 0.4 s, it is in tier 2."""
+    seen: Seen = []
+    begin_s = time.monotonic()
+    result = run(slow(make_grid(client_app(seen), 3), 0.0, 0.05, 0.5), LessonStrategy(0.4, clock="wall"), num_rounds=5)
+    assert 0.5 + 4 * 0.4 <= time.monotonic() - begin_s < 0.5 + 4 * 0.4 + 1.5
+    assert sorted(seen) == [
+        *[(0, round, 0.1) for round in (1, 2, 3, 4, 5)],
+        *[(1, round, 0.1) for round in (1, 2, 3, 4, 5)],
+        *[(2, round, 0.1 if round == 1 else 0.2) for round in (1, 2, 4)],
+    ]
+    assert result.train_metrics_clientapp.keys() == {1, 2, 3, 4, 5}
+
+
+def test_other_strategies_of_this_package(make_grid: MakeGrid) -> None:
+    """FedBuff: one arrival a round; the model moves with every second one."""
+    strategy = LessonStrategy(
+        strategy=FedBuff(buffer_size=2, concurrency=2), clock="virtual", latency_s=[5.0, 6.0, 7.0], seed=1
+    )
+    result = run(make_grid(client_app([]), 3), strategy, num_rounds=4)
+    assert result.train_metrics_clientapp.keys() == {2, 4}
+    assert np.all(values(result) != 0)
+
+
+def test_a_client_that_fails_is_left_out(make_grid: MakeGrid) -> None:
+    """Client 1 raises; the others are averaged: the run goes on as Flower's does."""
+    grid = make_grid(client_app([]), 3)
+    answer = grid.handle
+
+    def handle(message: Message, context: Context) -> Message | None:
+        if context.node_config["partition-id"] == 1 and message.metadata.message_type == "train":
+            raise RuntimeError("no")
+        return answer(message, context)
+
+    grid.handle = handle
+    result = run(grid, LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0]), num_rounds=2)
+    assert result.train_metrics_clientapp.keys() == {1, 2}
+
+
+def test_too_few_nodes(make_grid: MakeGrid) -> None:
+    with pytest.raises(InputError, match="min_available_nodes is 4, only 3 are there"):
+        run(make_grid(client_app([]), 3), LessonStrategy(1.0, clock="wall", min_available_nodes=4), timeout=0.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LessonStrategy(0.0), "deadline_s must be > 0, got 0.0"),
+        (lambda: LessonStrategy(math.nan), "deadline_s must be > 0, got nan"),
+        (lambda: LessonStrategy(latency_s=[1.0, 0.0]), "latency_s must be > 0 for every client"),
+        (lambda: LessonStrategy(latency_s=[1.0, math.nan]), "latency_s must be > 0 for every client"),
+        (lambda: LessonStrategy(min_available_nodes=0), "min_available_nodes must be >= 1, got 0"),
+    ],
+)
+def test_bad_settings_are_one_line(make: Callable[[], LessonStrategy], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("options", "config", "message"),
+    [
+        ({"clock": "virtual", "latency_s": [1.0, 2.0]}, None, "latency_s must have one per node, got 2 for 3 nodes"),
+        ({"clock": "wall", "latency_s": [1.0] * 4}, None, "latency_s must have one per node, got 4 for 3 nodes"),
+        ({"clock": "virtual"}, None, "latency_s must be given on the virtual clock: how long each client takes"),
+        ({"clock": "wall"}, {}, "train_config must have 'lr', the step size of a client in tier 1, got None"),
+        ({"clock": "wall"}, {"lr": 0.0}, "train_config must have 'lr', the step size of a client in tier 1, got 0.0"),
+        ({"clock": "wall"}, {"lr": "x"}, "train_config must have 'lr', the step size of a client in tier 1, got 'x'"),
+        ({"clock": "wall", "lr_key": "eta"}, None, "train_config must have 'eta', the step size of a client in tier 1"),
+    ],
+)
+def test_bad_starts_are_one_line(
+    make_grid: MakeGrid, options: dict[str, Any], config: dict[str, Any] | None, message: str
+) -> None:
+    grid = make_grid(client_app([]), 3)
+    with pytest.raises(InputError) as caught:
+        run(grid, LessonStrategy(1.0, **options), config=config)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert grid.num_pushed == 0
+
+
+def test_flowers_own_loop_is_not_for_it() -> None:
+    with pytest.raises(NotImplementedError, match="LessonStrategy runs its own loop: call start"):
+        LessonStrategy(1.0).configure_train(1, ArrayRecord(), ConfigRecord(), None)
+
+
+def test_a_model_with_single_numbers_and_counters(make_grid: MakeGrid) -> None:
+    """As batch normalisation has it: a counter without a shape comes back as one, the rounded mean of 3 and 4."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        counter = message.content["arrays"]["seen"].numpy()
+        assert (counter.shape, counter.dtype) == ((), np.int64)
+        client = int(context.node_config["partition-id"])
+        arrays = ArrayRecord({"seen": Array(np.array(counter + 3 + client)), "w": Array(np.ones(2, dtype=np.float32))})
+        told = MetricRecord({"num-examples": [1, 9][client]})
+        return Message(RecordDict({"arrays": arrays, "metrics": told}), reply_to=message)
+
+    arrays = ArrayRecord({"seen": Array(np.array(0)), "w": Array(np.zeros(2, dtype=np.float32))})
+    strategy = LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 6.0])
+    result = strategy.start(make_grid(app, 2), arrays, num_rounds=1, train_config=ConfigRecord({"lr": 0.1}))
+    seen = result.arrays["seen"].numpy()
+    assert (seen.shape, seen.dtype, int(seen)) == ((), np.int64, 4)
