@@ -250,7 +250,6 @@ class WallFederation(Federation):
         self.estimates = Estimates(self.fleet.latency_s)
         self._clock, self._sleep = clock, sleep
         self._zero_s = clock()
-        self._connected = self.fleet.reachable
         self._alone_s = 0.0
         """When somebody was last connected."""
 

@@ -65,7 +65,7 @@ class Simulation:
         self._known = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
         self._flight = InFlight(len(fleet))
         self._at_server = self._flight.land(0.0)
-        self._idle = fleet.reachable
+        self._idle, self._connected = fleet.reachable, fleet.reachable
         self._num_connected = int(np.count_nonzero(self._idle))
         self._waiting: IntArray = np.zeros(len(fleet), dtype=np.int64)
         self._freed: list[IntArray] = [np.flatnonzero(self._idle)]
@@ -118,6 +118,7 @@ class Simulation:
             version=self.version,
             now_s=self.now_s,
             num_connected=self._num_connected,
+            connected=read_only(self._connected),
             idle=read_only(self._idle),
             waiting=read_only(self._waiting),
             freed=read_only(freed),

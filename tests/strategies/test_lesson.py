@@ -20,6 +20,7 @@ def view(round: int, now_s: float | None = None, waiting: list[int] | None = Non
         version=round,
         now_s=10.0 * round if now_s is None else now_s,
         num_connected=3,
+        connected=np.ones(3, dtype=np.bool_),
         compute_s=nothing,
         upload_s=nothing,
         shared_upload_s=nothing,

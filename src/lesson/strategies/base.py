@@ -22,7 +22,8 @@ class ServerView:
     version: int
     now_s: float
     num_connected: int
-    """Clients that are idle or busy; the others cannot be reached."""
+    connected: BoolArray
+    """Clients that are idle or busy; the others cannot be reached. Real ones come and go."""
     compute_s: FloatArray
     upload_s: FloatArray
     shared_upload_s: FloatArray

@@ -42,8 +42,8 @@ def check_connected(view: ServerView, **at_most: int) -> None:
 
 
 def cut_tiers(view: ServerView, num_tiers: int) -> list[IntArray]:
-    """The connected clients by latency, cut into tiers whose numbers differ by at most one, the fastest first."""
-    by_latency = np.argsort(view.latency_s, kind="stable")[: view.num_connected]
+    """All clients whose latency is known, cut by it into tiers whose numbers differ by at most one, fastest first."""
+    by_latency = np.argsort(view.latency_s, kind="stable")[: np.count_nonzero(np.isfinite(view.latency_s))]
     return [np.sort(members) for members in np.array_split(by_latency, num_tiers)]
 
 

@@ -41,7 +41,8 @@ class FedAT:
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, num_tiers=self.num_tiers)
-        drawn = [draw_share(self._members[tier], self.fraction, rng) for tier in self._resting(view, view.freed)]
+        resting = [self._members[tier] for tier in self._resting(view, view.freed)]
+        drawn = [draw_share(members[view.idle[members]], self.fraction, rng) for members in resting]
         return RoundPlan(np.sort(np.concatenate([NO_CLIENTS, *drawn])), AnyOf(self._members))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
@@ -65,12 +66,13 @@ class FedAT:
 
     def _resting(self, view: ServerView, clients: IntArray) -> list[int]:
         """The tiers of these clients in which nobody works."""
-        if not self._members:
+        if not self._members or np.any(self._tier_of[clients] < 0):  # at first, and when somebody comes who is in none
             self._members = cut_tiers(view, self.num_tiers)
             self._tier_of = np.full(len(view.latency_s), -1)
             for tier, members in enumerate(self._members):
                 self._tier_of[members] = tier
-        return [int(tier) for tier in np.unique(self._tier_of[clients]) if np.all(view.idle[self._members[tier]])]
+        working = view.connected & ~view.idle
+        return [int(tier) for tier in np.unique(self._tier_of[clients]) if not np.any(working[self._members[tier]])]
 
 
 def _name(tier: int) -> str:

@@ -41,8 +41,9 @@ class FedBuff:
         check_connected(view, concurrency=self.concurrency, buffer_size=self.buffer_size)
         if self._num_buffered >= self.buffer_size:
             return RoundPlan(NO_CLIENTS, Deadline(view.now_s))
-        training = self._training[~view.idle[self._training]]
-        starts = _draw_idle(view, self.concurrency - len(training), view.num_connected - len(training), rng)
+        training = self._training[view.connected[self._training] & ~view.idle[self._training]]
+        num_idle = view.num_connected - len(training)
+        starts = _draw_idle(view, min(self.concurrency - len(training), num_idle), num_idle, rng)
         self._training = np.concatenate([training, starts])
         return RoundPlan(starts, Arrivals(1))
 

@@ -7,7 +7,7 @@ their tier was due or not, each weighted by its tier's share of all data; before
 So slow tiers are never forgotten between their slots, and as tier j's update is applied j times, the step size is δ for
 everybody; `scaling` makes it j·δ, Eq. (12), as well.
 
-A client stays in the tier it was first estimated to be in.
+A client stays in the tier it was first estimated to be in; one that comes later gets one then.
 """
 
 from dataclasses import dataclass, field
@@ -34,13 +34,13 @@ class LessonMemory(Lesson):
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         due, drops = self._due(view, arrived)
-        tiers, places = np.unique(self._tiers(view)[due.client], return_inverse=True)
+        tiers, places = np.unique(self._tiers(view, due.client), return_inverse=True)
         self._filled |= set(tiers.tolist())
         weights = view.client_weight[due.client]
         totals = np.bincount(places, weights, minlength=len(tiers))
         slots = Slots(
             names=[str(tier) for tier in tiers[places]],
-            weights={str(tier): self._share[tier] for tier in sorted(self._filled)},
+            weights={str(tier): self._share[tier] for tier in sorted(self._filled & self._share.keys())},
         )
         return Merge(due.id, weights / totals[places], of="updates", slots=slots, drops=drops)
 
@@ -51,14 +51,16 @@ class LessonMemory(Lesson):
         super().restore(state)
         self._filled = set(state["filled"])
 
-    def _tiers(self, view: ServerView) -> IntArray:
-        """The tier of each client, (num_clients,)."""
-        if self._tier_of is None:
-            self._tier_of = assign_tiers(view.latency_s, self.deadline_s)
+    def _tiers(self, view: ServerView, clients: IntArray) -> IntArray:
+        """The tier of each of these clients, (len(clients),)."""
+        if self._tier_of is None or np.any(self._tier_of[clients] == UNREACHABLE):
+            now = assign_tiers(view.latency_s, self.deadline_s)
+            known = np.zeros_like(now) if self._tier_of is None else self._tier_of
+            self._tier_of = np.where(known == UNREACHABLE, now, known)
             tiers, places = np.unique(self._tier_of, return_inverse=True)
             sums = np.bincount(places, view.client_weight)
             reachable = tiers != UNREACHABLE
             self._share = dict(
                 zip(tiers[reachable].tolist(), (sums / sums[reachable].sum())[reachable].tolist(), strict=True)
             )
-        return self._tier_of
+        return self._tier_of[clients]

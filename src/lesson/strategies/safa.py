@@ -50,7 +50,7 @@ class Safa:
                 f"safa would hear nobody: the fastest client takes {fastest_s:.4g} s, more than lag_tolerance = "
                 f"{self.lag_tolerance} rounds of round_limit_s = {self.round_limit_s:g}; raise one of them"
             )
-        connected = np.flatnonzero(np.isfinite(view.latency_s))
+        connected = np.flatnonzero(view.connected)
         idle = view.idle[connected]
         lags = ~idle & (view.round - view.started_round[connected] >= self.lag_tolerance)
         self._deprecated = connected[lags]
@@ -73,7 +73,7 @@ class Safa:
         replaced = bypassed & np.isin(arrived.client, self._picked)
         enters = bypassed & ~replaced
         enters[picked] = True
-        connected = np.flatnonzero(np.isfinite(view.latency_s))
+        connected = np.flatnonzero(view.connected)
         shares = view.client_weight[connected] / view.client_weight[connected].sum()
         slots = Slots(
             _names(arrived.client[enters]),

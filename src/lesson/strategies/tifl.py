@@ -54,17 +54,22 @@ class TiFL:
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, num_tiers=self.num_tiers)
-        self._members = self._members or cut_tiers(view, self.num_tiers)
+        if not self._members or not np.isin(view.freed, np.concatenate(self._members)).all():
+            self._members = cut_tiers(view, self.num_tiers)  # at first, and when somebody comes who is in none
         tiers = [tier for tier, count in enumerate(self._num_drawn) if self.credits is None or count < self.credits]
         if not tiers:
             return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS), note="every tier has used up its credits")
+        tiers = [tier for tier in tiers if np.any(view.idle[self._members[tier]])]
+        if not tiers:
+            return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS), note="nobody is there of the tiers that have credits")
         note = ""
         if (view.round - 1) % self.interval == 0 and "client_accuracy" in view.signals:
             note = self._look(view.signals["client_accuracy"], tiers)
         chances = np.array([self._probabilities[tier] for tier in tiers])
         self._tier = int(rng.choice(tiers, p=chances / chances.sum()))
         self._num_drawn[self._tier] += 1
-        starts = draw_some(self._members[self._tier], self.clients_per_round, rng)
+        members = self._members[self._tier]
+        starts = draw_some(members[view.idle[members]], self.clients_per_round, rng)
         return RoundPlan(starts, AllOf(starts), note=note)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
