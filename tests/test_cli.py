@@ -25,6 +25,17 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
     return json.loads(capsys.readouterr().out)
 
 
+def test_plan_proposes_a_deadline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The fastest of four takes 10 s, and a tenth more: 11 s, in which it is alone in tier 1."""
+    path = tmp_path / "fleet.csv"
+    path.write_text("client,latency_s\na,40\nb,12.3\nc,10\nd,30\n")
+    plan = told(capsys, "--latencies", str(path), "--deadline", "auto")
+    assert plan["deadline_s"] == 11.0
+    assert {client["client"]: client["tier"] for client in plan["clients"]} == {"a": 4, "b": 2, "c": 1, "d": 3}
+    assert main(["plan", "--latencies", str(path), "--deadline", "auto"]) == 0
+    assert "deadline 11 s" in capsys.readouterr().out
+
+
 def test_plan_prints_tables() -> None:
     result = run("plan")
     assert (result.returncode, result.stderr) == (0, "")

@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lesson import InputError, Scenario, read_fleet
+from lesson import InputError, Scenario, draw_fleet, read_fleet
+from lesson.fleet_csv import fleet_csv
 
 
 def write(tmp_path: Path, text: str | bytes) -> Path:
@@ -117,3 +118,26 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         read_fleet(tmp_path / "none.csv", Scenario())
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         read_fleet(tmp_path, Scenario())
+
+
+def test_a_fleet_is_written_as_it_is_read(tmp_path: Path) -> None:
+    """Six digits; what is not known stays empty; names with commas are quoted."""
+    text = (
+        "client,latency_s,compute_s,upload_s,num_samples\n"
+        '"Ana, phone",12.5,10,2.5,300\n'
+        "pi,40,,,1000\n"
+        "gone,inf,inf,inf,7\n"
+        "far,1.23457e+06,,,1000\n"
+    )
+    fleet = read_fleet(write(tmp_path, text), Scenario())
+    assert fleet_csv(fleet) == text
+    fleet.latency_s[1] = 39.99999999
+    assert "pi,40,,,1000\n" in fleet_csv(fleet)
+
+
+def test_a_drawn_fleet_can_be_written_and_planned_from(tmp_path: Path) -> None:
+    fleet = draw_fleet(Scenario(), 20, seed=5)
+    again = read_fleet(write(tmp_path, fleet_csv(fleet)), Scenario())
+    assert list(again.names) == list(range(20))
+    for name in ("latency_s", "compute_s", "upload_s", "num_samples", "client_weight", "local_steps"):
+        np.testing.assert_allclose(getattr(again, name), getattr(fleet, name), rtol=1e-5, err_msg=name)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lesson import InputError, Lesson, Scenario, draw_fleet, simulate
-from lesson.plan import look_at_deadline, make_plan, mean_staleness
+from lesson.plan import look_at_deadline, make_plan, mean_staleness, propose_deadline_s
 from support import make_fleet
 
 
@@ -126,3 +126,34 @@ def test_bad_plans(latencies: list[float], deadline_s: float, rounds: int, messa
     with pytest.raises(InputError) as caught:
         make_plan(make_fleet(latencies), deadline_s, ensure_first_tier=True, num_rounds=rounds)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("latencies", "deadline_s"),
+    [
+        ([40.0, 12.3, 10.0, 30.0, 50.0, 60.0, 70.0, 80.0], 14.0),  # two of eight: 12.3 · 1.1 = 13.53
+        ([40.0, 12.3, 10.0, 30.0, 50.0], 14.0),  # two of five
+        ([40.0, 12.3, 10.0, 30.0], 11.0),  # one of four: exactly 11
+        ([100.0], 110.0),  # 1.1 · 100 is a little over 110 in floating point
+        ([9.05], 10.0),  # 9.955: the next of two digits has one more place
+        ([0.2], 0.22),
+        ([0.0123], 0.014),  # 0.01353
+        ([1234.0, math.inf, math.inf, math.inf, math.inf], 1400.0),  # 1357.4; who cannot be reached does not count
+    ],
+)
+def test_a_proposed_deadline_by_hand(latencies: list[float], deadline_s: float) -> None:
+    assert propose_deadline_s(make_fleet(latencies)) == deadline_s
+
+
+@given(st.lists(st.floats(1e-3, 1e5), min_size=1, max_size=40))
+def test_a_quarter_of_the_clients_meet_a_proposed_deadline(latencies: list[float]) -> None:
+    fleet = make_fleet(latencies)
+    deadline_s = propose_deadline_s(fleet)
+    needed_s = sorted(latencies)[math.ceil(len(latencies) / 4) - 1]
+    assert 1.1 * needed_s * (1 - 1e-8) <= deadline_s <= 1.1 * needed_s * 1.101
+    assert np.count_nonzero(fleet.latency_s <= deadline_s) >= len(latencies) / 4
+
+
+def test_nothing_is_proposed_where_nobody_can_be_reached() -> None:
+    with pytest.raises(InputError, match="no client can be reached: all 2 latencies are infinite"):
+        propose_deadline_s(make_fleet([math.inf, math.inf]))

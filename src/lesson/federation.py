@@ -28,8 +28,8 @@ PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
 NOBODY_S = 600.0
 """A run ends when nobody has been connected for so long."""
 LAG_S = 0.5
-"""A round that should have ended so long ago ends now."""
-NO_REPLY, LOST, RESTARTED = "no reply", "node lost", "server restarted"
+"""A round whose deadline passed longer ago than this ends now."""
+NO_REPLY, LOST, TOO_LATE, RESTARTED = "no reply", "node lost", "too late", "server restarted"
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,11 @@ class Reply:
 
 @dataclass(frozen=True)
 class Joined:
-    """A client is there that was not; its latency is NaN where nobody has measured it."""
+    """A client is there that was not; its latency, and the part of it for computing, are NaN where not measured."""
 
     client: int
     latency_s: float = math.nan
+    compute_s: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -223,10 +224,9 @@ class VirtualFederation(Federation):
         while landed - self._early.keys():
             replies = [event for event in self._clients.poll() if isinstance(event, Reply)]
             for reply in replies:
+                # A reply to anything else is to what the strategy dropped: no fault, and it comes when it likes.
                 if (reply.client, reply.index) in landed or self._is_at(reply):
                     self._early[reply.client, reply.index] = reply
-                else:
-                    self._refuse(reply)
             if not replies:
                 time.sleep(POLL_S / 5)
 
@@ -252,6 +252,13 @@ class WallFederation(Federation):
         self._zero_s = clock()
         self._connected = self.fleet.reachable
         self._alone_s = 0.0
+        """When somebody was last connected."""
+
+    def step(self, until_s: float = np.inf) -> RoundRecord | None:
+        """Run the next round; see `Federation`. The clock starts with the first."""
+        if not self.round:
+            self._zero_s = self._clock()
+        return super().step(until_s)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Where the run stands; see `Federation`. With what was seen of latencies."""
@@ -261,7 +268,7 @@ class WallFederation(Federation):
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned, with the clients that are there now; what was in flight is lost."""
         super().restore(values, arrays)
-        self._zero_s = self._clock() - self.now_s
+        self._zero_s, self._alone_s = self._clock() - self.now_s, self.now_s
         known = self._connected & np.isfinite(arrays["latency_s"])
         self.estimates.seen_s[:] = arrays["seen_s"]
         self.fleet.latency_s[known] = arrays["latency_s"][known]
@@ -283,7 +290,8 @@ class WallFederation(Federation):
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
         """Wait until the round closes, by the rules of the virtual clock on what has arrived so far.
 
-        A server that comes late, after a long evaluation, say, closes the round then: the next are not hurried.
+        It ends at its deadline, or when the server finds that nothing is left to wait for. After a long evaluation, or
+        with nobody connected, it ends late: no rounds are run through to catch up.
         """
         while True:
             now_s = self.elapsed_s
@@ -292,10 +300,11 @@ class WallFederation(Federation):
             alone = self._alone(now_s)
             end_s, note = self._closing_s(closes)
             if end_s <= now_s and not alone:
-                return (end_s if now_s - end_s < LAG_S else now_s), note
+                on_time = end_s == closes.by_s and now_s - end_s < LAG_S
+                return (end_s if on_time else now_s), note
             if now_s > until_s:
                 return np.inf, ""
-            self._sleep(min(POLL_S, max(end_s - now_s, POLL_S / 10)))
+            self._sleep(POLL_S if alone else min(POLL_S, max(end_s - now_s, POLL_S / 10)))
 
     def _alone(self, now_s: float) -> bool:
         """Whether nobody is connected; raises when that has been so for long."""
@@ -316,8 +325,8 @@ class WallFederation(Federation):
                 self._replied(event, now_s)
             case Left(client=client) if self._connected[client]:
                 self._gone(client, now_s)
-            case Joined(client=client, latency_s=latency_s) if not self._connected[client]:
-                self._come(client, latency_s)
+            case Joined(client=client) if not self._connected[client]:
+                self._come(client, event)
 
     def _replied(self, reply: Reply, now_s: float) -> None:
         client, current = reply.client, self._is_at(reply)
@@ -326,7 +335,7 @@ class WallFederation(Federation):
             self._take_in(reply)
             self._see(client, reply.took_s)
             return
-        self._refuse(reply)
+        self._refuse(reply if reply.fault else replace(reply, fault=TOO_LATE))
         if reply.fault == NO_REPLY:
             self._see(client, reply.took_s)
         if current:
@@ -341,10 +350,13 @@ class WallFederation(Federation):
         self._num_connected -= 1
         self._tell(f"round {self.round}: client {self.fleet.names[client]} is gone")
 
-    def _come(self, client: int, latency_s: float) -> None:
-        if not math.isnan(latency_s):
+    def _come(self, client: int, measured: Joined) -> None:
+        if not math.isnan(measured.latency_s):
             self.estimates.seen_s[client] = np.nan
-            self.estimates.see(client, latency_s)
+            self.estimates.see(client, measured.latency_s)
+            self.fleet.compute_s[client] = measured.compute_s
+            for column in (self.fleet.upload_s, self.fleet.shared_upload_s):
+                column[client] = measured.latency_s - measured.compute_s
         self._connected[client] = True
         self._idle[client] = not self._flight.busy(np.array([client]))[0]
         self._num_connected += 1

@@ -35,18 +35,19 @@ class Layout:
         """All values one after the other, as 32-bit numbers unless some have 64; UnfitError if they are not such."""
         if set(record) != set(self.names):
             raise UnfitError("wrong arrays", f"{len(self.names)} arrays were sent, {len(record)} came back or others")
-        parts = []
+        kind = np.float64 if any(kind == np.float64 for kind in self.types) else np.float32
+        parts: list[Vector] = []
         for name, shape in zip(self.names, self.shapes, strict=True):
             values = record[name].numpy()
             if values.shape != shape:
                 raise UnfitError("wrong shape", f"'{name}' has {values.shape}, not {shape}")
             if values.dtype.kind not in "fiub":
                 raise UnfitError("wrong type", f"'{name}' has {values.dtype}")
-            if not np.isfinite(values).all():
+            with np.errstate(over="ignore"):  # a client may answer in 64 bits what 32 do not hold
+                parts.append(values.reshape(-1).astype(kind))
+            if not np.isfinite(parts[-1]).all():
                 raise UnfitError("not finite", f"'{name}' has values that are no numbers")
-            parts.append(values.reshape(-1))
-        precise = any(kind == np.float64 for kind in self.types)
-        return np.concatenate(parts, dtype=np.float64 if precise else np.float32, casting="unsafe")
+        return np.concatenate(parts)
 
     def record(self, vector: Vector) -> ArrayRecord:
         """The arrays of a vector; whole numbers, such as counters, are rounded."""
@@ -55,5 +56,5 @@ class Layout:
         arrays = {}
         for name, shape, kind, part in zip(self.names, self.shapes, self.types, parts, strict=True):
             values = part if kind.kind == "f" else np.rint(part)
-            arrays[name] = Array(np.ascontiguousarray(values.reshape(shape).astype(kind)))
+            arrays[name] = Array(values.reshape(shape).astype(kind, order="C"))
         return ArrayRecord(arrays)

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lesson.errors import InputError, unknown
+from lesson.learn.models import FACTORIES
 from lesson.settings import Settings, load_settings
+from lesson.strategies import find_strategy
 
 AUTO = "auto"
 CLOCKS = (AUTO, "virtual", "wall")
@@ -34,31 +36,42 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
         if name not in DEFAULTS:
             raise unknown("run config", name, DEFAULTS)
         usual = DEFAULTS[name]
-        fits = isinstance(value, float | int | str) if name == "deadline" else _same_kind(value, usual)
-        if not fits:
+        if name != "deadline" and not _same_kind(value, usual):
             raise InputError(f"{name} must be a {type(usual).__name__} such as {usual!r}, got {value!r}")
     whole = DEFAULTS | dict(config)
     if whole["clock"] not in CLOCKS:
         raise unknown("clock", str(whole["clock"]), CLOCKS)
+    if whole["dataset"] not in FACTORIES:
+        raise unknown("dataset", whole["dataset"], FACTORIES)
+    find_strategy(whole["strategy"])
     deadline_of(whole)
     return whole
 
 
 def deadline_of(config: Mapping[str, Any]) -> float | None:
     """The deadline in seconds; None if it is to be found out."""
-    if config["deadline"] == AUTO:
+    given = config["deadline"]
+    if given == AUTO:
         return None
     try:
-        return float(config["deadline"])
+        if not isinstance(given, bool) and (deadline_s := float(given)) > 0:
+            return deadline_s
     except ValueError:
-        raise InputError(f"deadline must be seconds or 'auto', got {config['deadline']!r}") from None
+        pass
+    raise InputError(f"deadline must be seconds > 0 or 'auto', got {given!r}")
 
 
 def settings_of(config: Mapping[str, Any], num_clients: int, deadline_s: float | None = None) -> Settings:
     """The settings of a run with so many clients."""
+    try:
+        changes = shlex.split(config["set"])
+    except ValueError as error:
+        raise InputError(
+            f"set must be KEY=VALUE, several with spaces between, got {config['set']!r}: {error}"
+        ) from None
     return load_settings(
         config["scenario"],
-        shlex.split(config["set"]),
+        changes,
         scenario={
             "num_clients": num_clients,
             "beta": float(config["beta"]),

@@ -11,7 +11,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from lesson.arrays import FloatArray, IntArray
-from lesson.federation import LOST, NO_REPLY, Event, Joined, Left, Reply
+from lesson.federation import LOST, NO_REPLY, TOO_LATE, Event, Joined, Left, Reply
 from lesson.flower.arrays import Layout, UnfitError, Vector
 from lesson.flower.profile import Profiler
 from lesson.learn.received import Received
@@ -112,7 +112,7 @@ class Post:
         for message in self._pulled(self._given_up):
             sent = self._given_up.pop(message.metadata.reply_to_message_id)
             if not message.has_error():
-                events.append(self._fault(sent, "too late", "it had been given up"))
+                events.append(self._fault(sent, TOO_LATE, "it had been given up"))
         for message in self._pulled(self._asked):
             events += self._introduced(message)
         if self.clock() - self._looked_s >= LOOK_EVERY_S:
@@ -143,10 +143,13 @@ class Post:
         assert self.profiler is not None, "nobody else asks"
         node, asked_s = self._asked.pop(message.metadata.reply_to_message_id)
         profile = self.profiler.read(node, message, self.clock() - asked_s)
-        if profile is None or profile.client >= self.num_clients or self.node_of.get(profile.client) in self._there:
+        if profile is None or profile.client >= self.num_clients:
+            return []
+        if self.node_of.get(profile.client) in self._there:
+            self._there.discard(node)  # to be asked again: the other one may be gone, which is found out late
             return []
         self.node_of[profile.client] = node
-        return [Joined(profile.client, profile.latency_s)]
+        return [Joined(profile.client, profile.latency_s, profile.compute_s)]
 
     def _pulled(self, waiting: Mapping[str, object]) -> Iterable[Message]:
         """What has come in reply to these, each once."""

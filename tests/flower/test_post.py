@@ -1,0 +1,345 @@
+"""Messages out, updates in: what is told, what is refused and why, who comes and who goes."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from local_grid import LocalGrid
+
+from conftest import MakeGrid
+from lesson.federation import LOST, NO_REPLY, TOO_LATE, Event, Joined, Left, Reply
+from lesson.flower.arrays import Layout
+from lesson.flower.post import LOOK_EVERY_S, Post, Words, weighted_means
+from lesson.flower.profile import TYPE, Profiler
+from lesson.learn.received import Received
+from lesson.learn.server_models import ServerModels, as_tensor
+from lesson.strategies.base import Updates
+
+MODEL = {"w": np.array([1.0, 2.0], dtype=np.float32), "b": np.array([3.0], dtype=np.float32)}
+
+
+def arrays_of(**changed: np.ndarray) -> ArrayRecord:
+    return ArrayRecord({name: Array(values) for name, values in (MODEL | changed).items()})
+
+
+def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0, base: int = 0) -> Updates:
+    """Work that these clients begin."""
+    number = len(clients)
+    whole, real = np.full(number, 0), np.zeros(number)
+    return Updates(
+        id=np.arange(number),
+        client=np.array(clients),
+        base_version=whole + base,
+        started_round=whole + 1,
+        started_s=real,
+        expected_s=real + 1,
+        arrived_s=real + np.inf,
+        index=whole + index,
+        lr_scale=real + lr_scale,
+        local_steps=whole + 2,
+        batches=whole + 3,
+    )
+
+
+class Asking:
+    """A post on a grid of two nodes that answer as told, and a clock of its own."""
+
+    def __init__(self, make_grid: MakeGrid, answer: Callable[[Message], Message | None], **options: Any) -> None:
+        self.grid: LocalGrid = make_grid(ClientApp(), 2)
+        self.grid.handle = lambda message, _: answer(message)
+        self.now_s = 0.0
+        record = arrays_of()
+        layout, self.received = Layout.of(record), Received()
+        models = ServerModels(as_tensor(layout.vector(record)), 0.1, math.inf, lambda _: self.received)
+        node_of = dict(enumerate(sorted(self.grid.nodes)))
+        self.post = Post(self.grid, 2, node_of, layout, models, self.received, clock=lambda: self.now_s, **options)
+
+    def send(self, *clients: int, patience_s: float = 60.0, **options: Any) -> None:
+        self.post.send(updates_of(*clients, **options), 5, np.full(len(clients), patience_s))
+
+    def events(self, count: int = 1) -> list[Event]:
+        """What happens, once there is so much of it."""
+        events, until_s = list[Event](), time.monotonic() + 10
+        while len(events) < count and time.monotonic() < until_s:
+            events += self.post.poll()
+            time.sleep(0.002)
+        return events
+
+    def reply(self) -> Reply:
+        (event,) = self.events()
+        assert isinstance(event, Reply)
+        return event
+
+
+def good(message: Message, **changed: Any) -> Message:
+    """A reply as Flower's quickstart has it."""
+    told = {"train_loss": 0.5, "num-examples": 20} | changed
+    return Message(RecordDict({"arrays": arrays_of(), "metrics": MetricRecord(told)}), reply_to=message)
+
+
+def test_what_a_client_is_told(make_grid: MakeGrid) -> None:
+    """The step size is 0.1 · 4; the round is the server's, the index the client's own."""
+    seen: list[Message] = []
+
+    def answer(message: Message) -> Message:
+        seen.append(message)
+        return good(message)
+
+    asking = Asking(make_grid, answer, config={"lr": 9.0, "epochs": 3})
+    asking.send(1, index=6, lr_scale=4.0)
+    asking.now_s = 2.5
+    reply = asking.reply()
+    assert reply == Reply(1, 6, 2.5, weight=20.0, metrics={"train_loss": 0.5})
+    (config,) = seen[0].content.config_records.values()
+    assert dict(config) == {
+        "lr": 0.4,
+        "epochs": 3,
+        "server-round": 5,
+        "local-steps": 2,
+        "batches": 3,
+        "update": 6,
+    }
+    assert list(seen[0].content) == ["arrays", "config"]
+    assert seen[0].content["arrays"]["w"].numpy().tolist() == [1.0, 2.0]
+    assert (seen[0].metadata.message_type, seen[0].metadata.ttl) == ("train", 60.0)
+    assert asking.received.models[1, 6].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_records_and_fields_can_have_other_names(make_grid: MakeGrid) -> None:
+    def answer(message: Message) -> Message:
+        assert list(message.content) == ["model", "orders"]
+        assert message.content["orders"]["eta"] == 0.1
+        return good(message, samples=7)
+
+    asking = Asking(make_grid, answer, words=Words("model", "orders", "samples", "eta"))
+    asking.send(0)
+    assert asking.reply().weight == 7.0
+
+
+def test_several_records_of_metrics_count_as_one(make_grid: MakeGrid) -> None:
+    def answer(message: Message) -> Message:
+        parts = {"a": MetricRecord({"num-examples": 3}), "b": MetricRecord({"loss": 1.0, "all": [1.0, 2.0]})}
+        return Message(RecordDict({"arrays": arrays_of(), **parts}), reply_to=message)
+
+    asking = Asking(make_grid, answer)
+    asking.send(0)
+    assert asking.reply() == Reply(0, 0, 0.0, 3.0, {"loss": 1.0})
+
+
+def content(*records: ArrayRecord, **told: Any) -> RecordDict:
+    named: Iterable[tuple[str, Any]] = [(f"arrays {place}", record) for place, record in enumerate(records)]
+    return RecordDict(dict(named) | {"metrics": MetricRecord(told)})
+
+
+@pytest.mark.parametrize(
+    ("reply", "fault", "detail"),
+    [
+        (content(arrays_of(w=np.array([1, np.nan], dtype=np.float32)), **{"num-examples": 1}), "not finite", "'w'"),
+        (content(arrays_of(w=np.ones(3, dtype=np.float32)), **{"num-examples": 1}), "wrong shape", "(3,), not (2,)"),
+        (content(arrays_of(c=np.ones(1)), **{"num-examples": 1}), "wrong arrays", "2 arrays were sent, 3 came back"),
+        (content(ArrayRecord([np.ones(2), np.ones(1)]), **{"num-examples": 1}), "wrong arrays", "or others"),
+        (content(arrays_of(), arrays_of(), **{"num-examples": 1}), "wrong arrays", "it has 2"),
+        (content(**{"num-examples": 1}), "wrong arrays", "it has 0"),
+        (content(arrays_of(), loss=0.5), "no weight", "metrics must have 'num-examples' > 0, got {'loss': 0.5}"),
+        (content(arrays_of(), **{"num-examples": 0}), "no weight", "> 0, got {'num-examples': 0}"),
+        (content(arrays_of(), **{"num-examples": -3}), "no weight", "-3"),
+        (content(arrays_of(), **{"num-examples": math.nan}), "no weight", "nan"),
+        (content(arrays_of(), **{"num-examples": math.inf}), "no weight", "inf"),
+        (content(arrays_of(), **{"num-examples": [1, 2]}), "no weight", "[1, 2]"),
+        (RecordDict({"arrays": arrays_of()}), "no weight", "got {}"),
+        (Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "out of memory"), "client error", "code 2: out of memory"),
+        (Error(ErrorCode.LOAD_CLIENT_APP_EXCEPTION), "client error", "code 1: no reason given"),
+        (Error(ErrorCode.CLIENT_APP_CRASHED, "gone"), "client crashed", "code 8: gone"),
+        (Error(ErrorCode.MESSAGE_UNAVAILABLE, ""), NO_REPLY, "code 3"),
+        (Error(ErrorCode.NODE_UNAVAILABLE, "no heartbeat"), LOST, "code 5: no heartbeat"),
+        (Error(1000, "x" * 999), "error reply", f"code 1000: {'x' * 200}"),
+    ],
+)
+def test_what_is_refused_and_why(make_grid: MakeGrid, reply: Any, fault: str, detail: str) -> None:
+    asking = Asking(make_grid, lambda message: Message(reply, reply_to=message))
+    asking.send(0)
+    refused = asking.reply()
+    assert (refused.client, refused.index, refused.fault) == (0, 0, fault)
+    assert detail in refused.detail
+    assert len(refused.detail) <= 230
+    assert not asking.received.models
+
+
+def test_where_the_server_knows_what_clients_count_for_they_need_not_say(make_grid: MakeGrid) -> None:
+    asking = Asking(
+        make_grid,
+        lambda message: Message(content(arrays_of(), loss=0.5), reply_to=message),
+        weighed=False,
+    )
+    asking.send(0)
+    assert asking.reply() == Reply(0, 0, 0.0, None, {"loss": 0.5})
+
+
+@pytest.mark.parametrize("told", [[""], []])
+def test_a_node_that_is_not_there_is_a_fault(make_grid: MakeGrid, told: list[str]) -> None:
+    """A deployment answers with an empty id, a simulation with none. The other message goes out all the same."""
+    asking = Asking(make_grid, good)
+    push, missing = asking.grid.push_messages, asking.post.node_of[0]
+
+    def push_messages(messages: list[Message]) -> list[str]:
+        assert messages[0].metadata.dst_node_id == missing
+        messages[0].metadata.__dict__["_message_id"] = "of nobody"  # both set it all the same
+        return told + push(messages[1:])
+
+    asking.grid.push_messages = push_messages  # type: ignore[assignment,method-assign]
+    asking.send(0, 1)
+    first, second = asking.events(2)
+    assert first == Reply(0, 0, 0.0, fault="not sent", detail="the node is not there, or the model is too large")
+    assert second == Reply(1, 0, 0.0, 20.0, {"train_loss": 0.5})
+
+
+def test_no_message_is_asked_for_twice(make_grid: MakeGrid) -> None:
+    """The grid tells an error for an id that it has answered: none may come."""
+    asking = Asking(make_grid, good)
+    asking.send(0, 1)
+    assert len(asking.events(2)) == 2
+    assert not asking.events(0)
+    for _ in range(5):
+        assert list(asking.post.poll()) == []
+
+
+def test_after_its_patience_there_is_no_reply(make_grid: MakeGrid) -> None:
+    asking = Asking(make_grid, lambda _: None)
+    asking.send(0, patience_s=0.05)
+    assert list(asking.post.poll()) == []
+    assert asking.reply().fault == NO_REPLY
+
+
+def test_what_was_given_up_comes_too_late(make_grid: MakeGrid) -> None:
+    """Client 0 is given up; both then answer. The model of the late one is not kept, the other one's is."""
+    begun = time.monotonic()
+    asking = Asking(make_grid, lambda message: time.sleep(max(0.0, begun + 0.1 - time.monotonic())) or good(message))
+    asking.send(0, 1, index=4)
+    asking.post.give_up(np.array([0]))
+    events = sorted(asking.events(2), key=lambda event: event.client)
+    assert [(event.client, event.index, event.fault) for event in events if isinstance(event, Reply)] == [
+        (0, 4, TOO_LATE),
+        (1, 4, ""),
+    ]
+    assert asking.received.models.keys() == {(1, 4)}
+    assert list(asking.post.poll()) == []
+
+
+def test_an_error_of_what_was_given_up_is_nobodys_business(make_grid: MakeGrid) -> None:
+    asking = Asking(make_grid, lambda _: None)
+    asking.send(0, patience_s=0.02)
+    asking.post.give_up(np.array([0]))
+    time.sleep(0.03)
+    assert list(asking.post.poll()) == []
+    assert list(asking.post.poll()) == []
+
+
+def test_models_are_kept_until_they_are_forgotten(make_grid: MakeGrid) -> None:
+    asking = Asking(make_grid, good)
+    asking.send(0, 1)
+    asking.events(2)
+    (model,) = asking.post.models_of(updates_of(1))
+    asking.post.forget(updates_of(0, 1))
+    assert not asking.received.models
+    asking.post.put_back(updates_of(1), [model])
+    assert asking.received.models[1, 0] is model
+
+
+def test_nodes_go_and_come_back(make_grid: MakeGrid) -> None:
+    """Who is connected is looked at every two seconds."""
+    asking = Asking(make_grid, good)
+    node = asking.post.node_of[1]
+    asking.grid.offline.add(node)
+    assert list(asking.post.poll()) == []
+    asking.now_s += LOOK_EVERY_S
+    assert list(asking.post.poll()) == [Left(1)]
+    asking.now_s += LOOK_EVERY_S
+    assert list(asking.post.poll()) == []
+    asking.grid.offline.clear()
+    asking.now_s += LOOK_EVERY_S
+    (event,) = asking.post.poll()
+    assert isinstance(event, Joined)
+    assert (event.client, math.isnan(event.latency_s)) == (1, True)
+
+
+def introduces(client: int) -> Callable[[Message], Message | None]:
+    """Answers who it is, and that of its time 1 s was computing."""
+
+    def answer(message: Message) -> Message | None:
+        if message.metadata.message_type != TYPE:
+            return good(message)
+        told = {"client": client, "num-clients": 2, "num-examples": 30, "compute-s": 1.0, "busy-s": 3.0}
+        return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
+
+    return answer
+
+
+def new_node(asking: Asking) -> int:
+    """Another node, of nobody knows whom."""
+    node = max(asking.grid.nodes) + 1
+    asking.grid.nodes[node] = Context(1, node, {}, RecordDict(), {})
+    asking.grid._node_locks[node] = asking.grid._node_locks[min(asking.grid.nodes)]
+    asking.now_s += LOOK_EVERY_S
+    return node
+
+
+def test_a_new_node_is_asked_who_it_is(make_grid: MakeGrid) -> None:
+    """Client 1 is unknown to begin with. The answer is there after 5 s, of which the client was busy for 3: the way is
+    2 s, and with 1 s of computing it takes 3 s."""
+    asking = Asking(make_grid, introduces(1), profiler=Profiler(arrays_of()))
+    asking.grid.offline.add(asking.post.node_of.pop(1))
+    node = new_node(asking)
+    asking.post.poll()
+    asking.now_s += 5.0
+    assert Joined(1, 3.0, 1.0) in asking.events()
+    assert asking.post.node_of[1] == node
+    asking.send(1)
+    assert asking.reply().fault == ""
+
+
+def test_a_client_that_comes_back_on_another_node_is_known_when_the_old_one_is_gone(make_grid: MakeGrid) -> None:
+    """As where a killed client is started again: for a while its old node is still taken to be there."""
+    asking = Asking(make_grid, introduces(1), profiler=Profiler(arrays_of()))
+    old, node = asking.post.node_of[1], new_node(asking)
+    for _ in range(3):
+        asking.post.poll()
+        time.sleep(0.05)
+        assert list(asking.post.poll()) == [], "the old one is still there"
+        asking.now_s += LOOK_EVERY_S
+    asking.grid.offline.add(old)
+    events: list[Event] = []
+    for _ in range(20):
+        events += asking.post.poll()
+        asking.now_s += LOOK_EVERY_S
+        time.sleep(0.01)
+    assert [type(event) for event in events] == [Left, Joined]
+    assert asking.post.node_of[1] == node
+
+
+def test_a_node_that_says_nothing_of_use_takes_no_part(make_grid: MakeGrid) -> None:
+    for answer in (good, introduces(2), lambda message: Message(Error(2, "no such query"), reply_to=message)):
+        asking = Asking(make_grid, answer, profiler=Profiler(arrays_of()))
+        new_node(asking)
+        asking.post.poll()
+        time.sleep(0.05)
+        assert list(asking.post.poll()) == []
+
+
+def test_without_a_profiler_unknown_nodes_are_left_alone(make_grid: MakeGrid) -> None:
+    asking = Asking(make_grid, good)
+    new_node(asking)
+    assert list(asking.post.poll()) == []
+    assert asking.grid.num_pushed == 0
+
+
+def test_means_by_hand() -> None:
+    """(3·1 + 1·5) / 4; what only one of them tells is left out."""
+    assert weighted_means([(3.0, {"loss": 1.0, "own": 9.0}), (1.0, {"loss": 5.0})]) == MetricRecord({"loss": 2.0})
+    assert weighted_means([]) is None
+    assert weighted_means([(3.0, {}), (1.0, {"loss": 5.0})]) is None

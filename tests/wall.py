@@ -1,0 +1,118 @@
+"""Clients and a clock for federations that wait for nobody real: time passes when somebody sleeps."""
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.arrays import FloatArray, IntArray
+from lesson.federation import NO_REPLY, TOO_LATE, Event, Reply, WallFederation
+from lesson.fleet import Fleet
+from lesson.records import RoundRecord
+from lesson.strategies.base import Strategy, Updates
+
+Took = float | str
+"""Seconds until the update is there, or the fault that comes instead, at once; "silent": none until patience ends."""
+
+
+class FakeClock:
+    """A wall clock that somebody else winds; whoever sleeps is woken when something happens."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self._events: list[tuple[float, bool, int, Event]] = []
+        self._numbers = count()
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass, but not past the next event, so that events are seen exactly when they happen."""
+        until_s = min([self.now_s + seconds, *(at_s for at_s, *_ in self._events[:1] if at_s > self.now_s)])
+        self.now_s = round(until_s, 9)
+
+    def at(self, at_s: float, event: Event) -> None:
+        """Let something happen so many seconds after the clock's beginning."""
+        self.after(1000.0 + at_s - self.now_s, event)
+
+    def after(self, seconds: float, event: Event) -> None:
+        """Let something happen so many seconds from now; of what happens at the same time, replies are first."""
+        at_s = round(self.now_s + seconds, 9)
+        heapq.heappush(self._events, (at_s, not isinstance(event, Reply), next(self._numbers), event))
+
+    def happened(self) -> list[Event]:
+        """What has happened by now, each event once."""
+        events = []
+        while self._events and self._events[0][0] <= self.now_s:
+            events.append(heapq.heappop(self._events)[-1])
+        return events
+
+
+class FakeClients:
+    """Clients that take as long as a script says, for each piece of work; the last entry goes on."""
+
+    def __init__(self, clock: FakeClock, takes: Sequence[Sequence[Took]]) -> None:
+        self.clock, self.takes = clock, takes
+        self.lr_scales: list[dict[int, float]] = []
+        """What was sent in each round that sent something: the factor of the step size by client."""
+        self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
+        self.tells: Callable[[int, int], Mapping[str, float]] = lambda _client, _index: {}
+        self.given_up: set[tuple[int, int]] = set()
+        self._working: dict[int, int] = {}
+
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
+        self.lr_scales.append(dict(zip(updates.client.tolist(), updates.lr_scale.tolist(), strict=True)))
+        for (client, index), limit_s in zip(updates.keys, patience_s.tolist(), strict=True):
+            took = self.takes[client][min(index, len(self.takes[client]) - 1)]
+            self._working[client] = index
+            if took == "silent":
+                self.clock.after(limit_s, Reply(client, index, limit_s, fault=NO_REPLY))
+            elif isinstance(took, str):
+                self.clock.after(0.0, Reply(client, index, 0.0, fault=took))
+            else:
+                told = self.tells(client, index)
+                self.clock.after(took, Reply(client, index, took, metrics=told))
+
+    def poll(self) -> Sequence[Event]:
+        events: list[Event] = []
+        for event in self.clock.happened():
+            if not isinstance(event, Reply):
+                events.append(event)
+            elif (event.client, event.index) not in self.given_up:
+                if not event.fault:
+                    self.held[event.client, event.index] = np.array([10.0 * event.client + event.index])
+                events.append(event)
+            elif not event.fault:  # as Flower's post has it: what fails after it was given up is nobody's business
+                events.append(Reply(event.client, event.index, event.took_s, fault=TOO_LATE))
+        return events
+
+    def give_up(self, clients: IntArray) -> None:
+        self.given_up |= {(client, self._working[client]) for client in clients.tolist()}
+
+    def forget(self, updates: Updates) -> None:
+        for update in updates.keys:
+            self.held.pop(update, None)
+
+    def models_of(self, updates: Updates) -> Sequence[npt.NDArray[np.floating]]:
+        return [self.held[update] for update in updates.keys]
+
+    def put_back(self, updates: Updates, models: Sequence[npt.NDArray[np.floating]]) -> None:
+        self.held |= dict(zip(updates.keys, models, strict=True))
+
+
+def on_the_wall(
+    strategy: Strategy, fleet: Fleet, takes: Sequence[Sequence[Took]], **options: Any
+) -> tuple[WallFederation, FakeClients]:
+    """A federation of such clients, and the clients."""
+    clock = FakeClock()
+    clients = FakeClients(clock, takes)
+    return WallFederation(strategy, fleet, clients, clock=clock, sleep=clock.sleep, **options), clients
+
+
+def told(record: RoundRecord | None) -> tuple[float, list[int], list[int]]:
+    """When a round ended, who started in it and who was merged."""
+    assert record is not None
+    return record.end_s, record.started.tolist(), record.merged.tolist()
