@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors
-from federation import APP, Federation, wait
+from federation import APP, Federation
+from local_processes import wait
 
 pytestmark = pytest.mark.deployment
-ROUNDS, DEADLINE_S = 15, 10.0
+MANY, MORE = 1000, 4
+"""Rounds, more than there is time for, and those that a resumed run has left."""
 LIAR, SILENT, KILLED = 1, 2, 3
 FAULTS = {"nan": "not finite", "shape": "wrong shape", "number": "wrong arrays", "error": "client error"}
 
@@ -42,6 +44,11 @@ class Story:
     """The round of the checkpoint that was there then, and how many updates were in flight."""
     left: dict[int, str] = field(default_factory=dict)
     """Processes that are there after the end."""
+
+    @property
+    def rounds(self) -> int:
+        """Of both runs together."""
+        return self.kept_round + MORE
 
     @property
     def out(self) -> Path:
@@ -86,29 +93,30 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     shutil.copy(Path(__file__).with_name("faulty_client.py"), app / "lesson_app" / "client_app.py")
     nodes: list[dict[str, Any]] = [{"journal": str(story.folder / "journal")} for _ in range(4)]
     nodes[LIAR]["faults"], nodes[SILENT]["faults"] = " ".join(FAULTS), "silent"
-    nodes[KILLED]["slow-s"] = 12.0
+    nodes[KILLED]["slow-s"] = 6.0
     config = {
-        "rounds": ROUNDS,
-        "deadline": DEADLINE_S,
+        "rounds": MANY,
+        "deadline": 10.0,
         "eval-every": 1.0,
         "min-nodes": 4,
         "out": str(story.out),
         "set": "run.checkpoint_every_s=1.0",
     }
-    with Federation(story.folder / "federation", nodes) as federation:
+    with Federation(nodes, story.folder / "federation") as federation:
         story.runs.append(federation.begin(config, app))
         wait("the client to work that is to be killed", 90, lambda: f"begun {KILLED} 0 good" in story.journal)
         kill_node(federation, KILLED)
         try_stranger(federation, story)
         wait("its loss to be seen", 120, lambda: story.refused[f"{KILLED}: node lost"] > 0)
         federation.start_node(KILLED)
-        wait("the silent client to be given up", 90, lambda: story.refused[f"{SILENT}: no reply"] > 0)
+        wait("the silent client to be given up", 240, lambda: story.refused[f"{SILENT}: no reply"] > 0)
         (story.folder / "speak").touch()
         wait("an update of who came back", 120, story.is_kept)
-        story.log = federation.log_of_run(story.runs[0])
         kill_server(federation, story)
-        story.runs.append(federation.begin(config | {"resume": True}, app))
-        story.status = federation.follow(story.runs[1])
+        story.log = federation.log_of_run(story.runs[0])
+        end_soon(story)
+        story.runs.append(federation.begin(config | {"resume": True, "rounds": story.rounds}, app))
+        story.status = federation.follow(story.runs[1], limit_s=240)
     story.left = federation.alive()
     return story
 
@@ -124,7 +132,7 @@ def try_stranger(federation: Federation, story: Story) -> None:
     """Start a node in the place of the killed one, with a key that nobody has registered."""
     federation.start_node(KILLED, federation.make_key("stranger"))
     story.stranger_code = federation.processes[f"node{KILLED}"].wait(60)
-    story.stranger_log = federation.log_of(f"node{KILLED}")
+    story.stranger_log = (federation.folder / f"node{KILLED}.log").read_text()
 
 
 def kill_server(federation: Federation, story: Story) -> None:
@@ -133,6 +141,14 @@ def kill_server(federation: Federation, story: Story) -> None:
     os.kill(server, signal.SIGKILL)
     wait("the server to be gone", 10, lambda: server not in federation.alive())
     story.at_kill, (story.kept_round, _, story.at_work) = story.metrics, story.checkpoint()
+
+
+def end_soon(story: Story) -> None:
+    """Have the run end a few rounds after its checkpoint: how many it takes until here depends on the machine."""
+    path = story.out / "config.toml"
+    before = path.read_text()
+    path.write_text(before.replace(f"rounds = {MANY}\n", f"rounds = {story.rounds}\n"))
+    assert path.read_text() != before
 
 
 def test_an_unregistered_node_is_refused(story: Story) -> None:
@@ -150,8 +166,14 @@ def test_what_cannot_be_merged_is_refused_once_with_its_reason(story: Story, fau
 def test_who_never_answers_is_given_up_and_may_answer_later(story: Story) -> None:
     assert story.refused[f"{SILENT}: no reply"] >= 1
     assert f"refused an update of client {SILENT}: no reply (" in story.log
-    assert f"sent {SILENT} 0 silent" in story.journal, "the reply that had been given up was sent all the same"
     assert f"sent {SILENT} 1 good" in story.journal
+
+
+def test_a_reply_that_had_been_given_up_is_not_merged(story: Story) -> None:
+    assert f"sent {SILENT} 0 silent" in story.journal
+    losses = [line["loss"] for line in story.metrics if "loss" in line]
+    assert len(losses) > story.rounds / 2
+    assert max(losses) < 10, "it had values of a million, which nothing was wrong with but their time"
 
 
 def test_a_killed_node_is_lost_and_takes_part_again_under_its_key(story: Story) -> None:
@@ -164,21 +186,22 @@ def test_a_killed_node_is_lost_and_takes_part_again_under_its_key(story: Story) 
 def test_the_run_goes_on_meanwhile(story: Story) -> None:
     lost = next(line["round"] for line in story.metrics if f"{KILLED}: node lost" in line.get("note", ""))
     assert lost > 3, "rounds have passed while a node was believed to be there"
-    assert sum(line["uploads"] for line in story.metrics[:lost]) >= 2
+    assert sum(line["uploads"] for line in story.metrics[:lost]) >= 1
 
 
 def test_a_killed_server_goes_on_from_its_checkpoint(story: Story) -> None:
     assert story.status == "finished:completed"
-    assert 1 <= story.kept_round <= len(story.at_kill) < ROUNDS
+    assert 1 <= story.kept_round <= len(story.at_kill)
     assert story.metrics[: story.kept_round] == story.at_kill[: story.kept_round]
     restarted = {line["round"]: line["note"].count("server restarted") for line in story.metrics if "note" in line}
     assert {round: count for round, count in restarted.items() if count} == {story.kept_round + 1: story.at_work}
-    assert sum(line["uploads"] for line in story.metrics[story.kept_round :]) >= 2
+    assert story.at_work >= 1
+    assert sum(line["uploads"] for line in story.metrics[story.kept_round :]) >= 1
 
 
 def test_nothing_is_merged_twice(story: Story) -> None:
     lines = story.metrics
-    assert [line["round"] for line in lines] == list(range(1, ROUNDS + 1))
+    assert [line["round"] for line in lines] == list(range(1, story.rounds + 1))
     assert all(before["time_s"] < after["time_s"] for before, after in pairwise(lines))
     sent = {line.removeprefix("sent ") for line in story.journal if line.startswith("sent") and line.endswith("good")}
     model_bytes = lines[0]["bytes_down"] // 4
@@ -191,7 +214,7 @@ def test_nothing_is_merged_twice(story: Story) -> None:
 
 def test_the_summary_counts_what_was_refused(story: Story) -> None:
     summary = json.loads((story.out / "summary.json").read_text())
-    assert summary["rounds"] == ROUNDS
+    assert summary["rounds"] == story.rounds
     assert summary["refused"] == story.refused.total() >= len(FAULTS) + 3
     assert not (story.out / "checkpoint.safetensors").exists()
 
