@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from lesson.federation import (
 )
 from lesson.records import RoundRecord
 from lesson.strategies import STRATEGIES, FedAsync, FedAT, FedBuff, LessonFilled, Safa
-from lesson.strategies.base import Updates
+from lesson.strategies.base import RoundPlan, ServerView, Updates
 from support import make_fleet
 from wall import FakeClients, FakeClock, Took, on_the_wall, told
 
@@ -188,7 +189,7 @@ def test_an_error_reply_frees_the_client() -> None:
 def test_who_is_told_hears_of_every_fault() -> None:
     heard: list[str] = []
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], [9.0]], tell=heard.append)
-    clients.clock.at(2.0, Reply(1, 0, 2.0, fault="client error", detail="code 2: no"))
+    clients.clock.at(2.0, Reply(1, 0, fault="client error", detail="code 2: no"))
     federation.step()
     assert heard == ["round 1: refused an update of client 1: client error (code 2: no)"]
 
@@ -201,7 +202,7 @@ def test_no_reply_is_given_up_and_the_client_believed_slow() -> None:
     assert first is not None
     assert (told(first), first.refused, first.note) == ((60.0, [0, 1], [0]), 1, "refused 1: no reply")
     assert told(second) == (66.0, [0, 1], [0, 1])
-    assert federation.fleet.latency_s.tolist() == [5.0, 6.0], "of 6 and 60 s, the shorter"
+    assert federation.fleet.latency_s.tolist() == [5.0, 60.0], "of 6 and 60 s, the longer"
 
 
 def test_patience_grows_with_what_is_expected() -> None:
@@ -299,7 +300,7 @@ def test_a_reply_to_work_given_up_does_not_disturb_newer_work(fault: str) -> Non
     federation, clients = on_the_wall(FedAsync(), make_fleet([5.0, 7.0]), [[5.0], ["silent", 7.0]])
     clients.clock.at(1.0, Left(1))
     clients.clock.at(2.0, Joined(1))
-    clients.clock.at(6.5, Reply(1, 0, 6.5, fault=fault))
+    clients.clock.at(6.5, Reply(1, 0, fault=fault))
     clients.give_up = lambda _: None  # type: ignore[method-assign]  # whatever the post does, the loop can tell
     assert [told(federation.step()) for _ in range(3)] == [
         (5.0, [0, 1], [0]),
@@ -313,7 +314,7 @@ def test_a_reply_to_work_given_up_does_not_disturb_newer_work(fault: str) -> Non
 def test_an_answer_nobody_has_asked_for_is_counted() -> None:
     """An update that comes while its client is at nothing."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 9.0]), [[5.0], [9.0]])
-    clients.clock.at(6.0, Reply(0, 7, 1.0))
+    clients.clock.at(6.0, Reply(0, 7))
     record = federation.step()
     assert record is not None
     assert (told(record), record.refused) == ((9.0, [0, 1], [0, 1]), 1)
@@ -323,8 +324,8 @@ def test_an_answer_nobody_has_asked_for_is_counted() -> None:
 def test_a_round_in_which_everybody_fails_takes_its_time() -> None:
     """Both fail, at 2 and 3 s: the round ends then, with nothing merged, and the next begins."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [["silent", 5.0], ["silent", 5.0]])
-    clients.clock.at(2.0, Reply(0, 0, 2.0, fault="client error"))
-    clients.clock.at(3.0, Reply(1, 0, 3.0, fault="client crashed"))
+    clients.clock.at(2.0, Reply(0, 0, fault="client error"))
+    clients.clock.at(3.0, Reply(1, 0, fault="client crashed"))
     first, second = federation.step(), federation.step()
     assert first is not None
     assert (told(first), first.version) == ((3.0, [0, 1], []), 0)
@@ -335,25 +336,25 @@ def test_a_round_in_which_everybody_fails_takes_its_time() -> None:
 
 def test_a_round_whose_last_client_fails_ends_when_that_is_known() -> None:
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], [50.0]])
-    clients.clock.at(7.0, Reply(1, 0, 7.0, fault="client error"))
+    clients.clock.at(7.0, Reply(1, 0, fault="client error"))
     assert told(federation.step()) == (7.0, [0, 1], [0])
 
 
 def test_a_deadline_is_kept_though_somebody_fails_at_the_last_moment() -> None:
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 9.0]), [[5.0], [50.0]])
-    clients.clock.at(10.0, Reply(1, 0, 10.0, fault="client error"))
+    clients.clock.at(10.0, Reply(1, 0, fault="client error"))
     assert told(federation.step()) == (10.0, [0, 1], [0])
 
 
 def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
-    """Nothing is ever merged, and yet the time budget ends the run."""
+    """Nothing is ever merged, and yet the time budget ends the run; a round lasts a second, another passes between."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0]), [["client error"]])
     for _ in range(1000):
         clients.clock.now_s += 1.0
         if federation.step(20.0) is None:
             break
     assert federation.over == "time is up"
-    assert federation.refused["client error"] == 22, "one a second, and the one that comes after the end"
+    assert federation.refused["client error"] == 11, "one in two seconds, and the one that comes after the end"
 
 
 def test_nobody_connected_for_long_ends_the_run() -> None:
@@ -454,7 +455,7 @@ class Somewhere:
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
         self.num_sent += len(updates)
         assert np.all(patience_s == VirtualFederation.timeout_s)
-        self._pending += [Reply(*update, 0.1, fault=self.faults.get(update, "")) for update in updates.keys]
+        self._pending += [Reply(*update, fault=self.faults.get(update, "")) for update in updates.keys]
 
     def poll(self) -> Sequence[Event]:
         self._rng.shuffle(self._pending)  # type: ignore[arg-type]
@@ -465,7 +466,7 @@ class Somewhere:
 
     def give_up(self, clients: IntArray) -> None:
         self._pending = [
-            Reply(reply.client, reply.index, 0.1, fault=TOO_LATE) if reply.client in clients else reply
+            Reply(reply.client, reply.index, fault=TOO_LATE) if reply.client in clients else reply
             for reply in self._pending
         ]
 
@@ -555,9 +556,7 @@ def test_weights_that_clients_tell_count_from_the_first_merge() -> None:
     class Weighing(FakeClients):
         def poll(self) -> Sequence[Event]:
             return [
-                Reply(event.client, event.index, event.took_s, weight=[3.0, 1.0][event.client])
-                if isinstance(event, Reply)
-                else event
+                Reply(event.client, event.index, weight=[3.0, 1.0][event.client]) if isinstance(event, Reply) else event
                 for event in super().poll()
             ]
 
@@ -609,3 +608,41 @@ def test_a_run_goes_on_while_clients_come_and_go(name: str) -> None:
                 merged |= set(record.merged.tolist())
         assert not federation.over
         assert merged, "somebody is merged when all are back"
+
+
+def test_what_the_server_does_between_rounds_is_nobodys_time_but_is_learnt() -> None:
+    """A client of 9 s at a deadline of 10 s, and 3 s of evaluation after every round: rounds begin when they begin."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([9.0, 25.0]), [[9.0], [25.0]])
+    ends = []
+    for _ in range(4):
+        record = federation.step()
+        assert record is not None
+        ends.append((record.start_s, record.end_s, record.merged.tolist()))
+        clients.clock.now_s += 3.0
+    assert ends[:2] == [(0.0, 10.0, [0]), (13.0, 23.0, [0])]
+    assert all(0 in merged for _, _, merged in ends), "it is never late"
+    assert federation.fleet.latency_s[0] == pytest.approx(9.0)
+
+
+def test_slower_work_is_slower_in_all_its_parts() -> None:
+    """Believed to compute 6 s and upload 4 s, a client takes 20 s for its usual work: 12 s and 8 s. Three times the
+    work, 44 s expected, then takes 88 s, which is 40 s for the usual."""
+    fleet = make_fleet([10.0])
+    fleet.compute_s[:], fleet.upload_s[:], fleet.shared_upload_s[:] = 6.0, 4.0, 4.0
+    federation, clients = on_the_wall(FedAvg(), fleet, [[20.0], [88.0]])
+    federation.step()
+    assert (fleet.compute_s[0], fleet.upload_s[0]) == (12.0, 8.0)
+    clients.takes = [[88.0]]
+    federation.strategy = _Longer()
+    federation.step()
+    assert federation.estimates.seen_s[0, -1] == pytest.approx(40.0)
+    assert fleet.latency_s[0] == pytest.approx(40.0), "of two, the longer"
+    assert (fleet.compute_s[0], fleet.upload_s[0]) == (pytest.approx(24.0), pytest.approx(16.0))
+
+
+class _Longer(FedAvg):
+    """Three times the usual local work."""
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        plan = super().open_round(view, rng)
+        return replace(plan, local_steps=3 * view.local_steps[plan.starts])

@@ -67,10 +67,10 @@ def test_the_first_look_replaces_what_was_believed() -> None:
     ("seen_s", "believed_s"),
     [
         ([8.0], 8.0),
-        ([8.0, 30.0], 8.0),  # of two, place int(0.75·1) = 0 from the shortest
-        ([8.0, 30.0, 9.0], 9.0),  # int(0.75·2) = 1
-        ([8.0, 30.0, 9.0, 31.0], 30.0),  # int(0.75·3) = 2
-        ([8.0, 9.0, 7.0, 30.0, 6.0], 9.0),  # int(0.75·4) = 3: the second longest of five
+        ([8.0, 30.0], 30.0),  # of two, the longer
+        ([8.0, 30.0, 9.0], 9.0),  # of more, the second longest
+        ([8.0, 30.0, 9.0, 31.0], 30.0),
+        ([8.0, 9.0, 7.0, 30.0, 6.0], 9.0),
         ([99.0, 8.0, 9.0, 7.0, 30.0, 6.0], 9.0),  # the first is forgotten
         ([8.0, 8.0, 8.0, 8.0, 500.0, 8.0, 8.0, 8.0, 8.0], 8.0),  # slow once
         ([8.0, 8.0, 8.0, 20.0, 21.0], 20.0),  # slower twice in five: believed

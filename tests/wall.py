@@ -69,12 +69,12 @@ class FakeClients:
             took = self.takes[client][min(index, len(self.takes[client]) - 1)]
             self._working[client] = index
             if took == "silent":
-                self.clock.after(limit_s, Reply(client, index, limit_s, fault=NO_REPLY))
+                self.clock.after(limit_s, Reply(client, index, fault=NO_REPLY))
             elif isinstance(took, str):
-                self.clock.after(0.0, Reply(client, index, 0.0, fault=took))
+                self.clock.after(0.0, Reply(client, index, fault=took))
             else:
                 told = self.tells(client, index)
-                self.clock.after(took, Reply(client, index, took, metrics=told))
+                self.clock.after(took, Reply(client, index, metrics=told))
 
     def poll(self) -> Sequence[Event]:
         events: list[Event] = []
@@ -86,7 +86,7 @@ class FakeClients:
                     self.held[event.client, event.index] = np.array([10.0 * event.client + event.index])
                 events.append(event)
             elif not event.fault:  # as Flower's post has it: what fails after it was given up is nobody's business
-                events.append(Reply(event.client, event.index, event.took_s, fault=TOO_LATE))
+                events.append(Reply(event.client, event.index, fault=TOO_LATE))
         return events
 
     def give_up(self, clients: IntArray) -> None:

@@ -232,7 +232,8 @@ def main() -> None:
         "out": str(given.out.absolute()),
         "set": f"scenario.local_steps={LOCAL_STEPS}",
     }
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is shut down then, too
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that everything is shut down then, too
+        signal.signal(number, lambda *_: sys.exit(143))
     begin_s = time.monotonic()
 
     def tell(line: str) -> None:
@@ -250,7 +251,7 @@ def main() -> None:
         status = str(error)
     except KeyboardInterrupt:
         status = "stopped by Ctrl-C"
-    tell("no process is left")
+    tell("some processes are left" if federation.alive() else "no process is left")
     if status != "finished:completed":
         parser.exit(1, f"error: the run did not end well: {status}; logs are in {federation.folder}\n")
     shutil.rmtree(federation.folder)

@@ -27,8 +27,8 @@ PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
 """An update is given up after so many times what was expected, and so many seconds at least."""
 NOBODY_S = 600.0
 """A run ends when nobody has been connected for so long."""
-LAG_S = 0.5
-"""A round whose deadline passed longer ago than this ends now."""
+LAG_S, MIN_ROUND_S = 0.5, 1.0
+"""A round whose deadline passed longer ago than the one ends now; one with nobody at work lasts the other."""
 NO_REPLY, LOST, TOO_LATE, RESTARTED = "no reply", "node lost", "too late", "server restarted"
 
 
@@ -39,8 +39,6 @@ class Reply:
     client: int
     index: int
     """Which piece of its client's work."""
-    took_s: float
-    """From sending the model to having the update."""
     weight: float | None = None
     """What the client says it counts for."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -257,6 +255,8 @@ class WallFederation(Federation):
         """Run the next round; see `Federation`. The clock starts with the first."""
         if not self.round:
             self._zero_s = self._clock()
+        if self.elapsed_s - self.now_s > LAG_S:  # evaluation and checkpoints are no client's time
+            self.now_s = self.elapsed_s
         return super().step(until_s)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -273,7 +273,7 @@ class WallFederation(Federation):
         self.fleet.latency_s[known] = arrays["latency_s"][known]
         lost = self._flight.take(self._flight.everybody())
         for client, index in lost.keys:
-            self._refuse(Reply(client, index, math.nan, fault=RESTARTED))
+            self._refuse(Reply(client, index, fault=RESTARTED))
         self._let_go(lost)
         self._idle[:] = self._connected
         self._freed.append(np.flatnonzero(self._idle))
@@ -298,9 +298,10 @@ class WallFederation(Federation):
                 self._happens(event, now_s)
             alone = self._alone(now_s)
             end_s, note = self._closing_s(closes)
-            if end_s <= now_s and not alone:
-                on_time = end_s == closes.by_s and now_s - end_s < LAG_S
-                return (end_s if on_time else now_s), note
+            by_deadline = end_s == closes.by_s
+            waited = by_deadline or len(self._flight) or now_s - self.now_s >= MIN_ROUND_S
+            if end_s <= now_s and waited and not alone:
+                return (end_s if by_deadline and now_s - end_s < LAG_S else now_s), note
             if now_s > until_s:
                 return np.inf, ""
             self._sleep(POLL_S if alone else min(POLL_S, max(end_s - now_s, POLL_S / 10)))
@@ -332,11 +333,11 @@ class WallFederation(Federation):
         if not reply.fault and current:
             self._flight.arrive(client, now_s)
             self._take_in(reply)
-            self._see(client, reply.took_s)
+            self._see(client, now_s)
             return
         self._refuse(reply if reply.fault else replace(reply, fault=TOO_LATE))
-        if reply.fault == NO_REPLY:
-            self._see(client, reply.took_s)
+        if reply.fault == NO_REPLY and current:
+            self._see(client, now_s)
         if current:
             self._let_go(self._flight.take(np.array([client])))
 
@@ -344,7 +345,7 @@ class WallFederation(Federation):
         who = np.array([client])
         if self._flight.last_arrival_s(who) == np.inf:  # at work, and its update has not arrived
             self._clients.give_up(who)
-            self._replied(Reply(client, int(self._flight.work_of(who).index[0]), math.nan, fault=LOST), now_s)
+            self._replied(Reply(client, int(self._flight.work_of(who).index[0]), fault=LOST), now_s)
         self._idle[client] = self._connected[client] = False
         self._num_connected -= 1
         self._tell(f"round {self.round}: client {self.fleet.names[client]} is gone")
@@ -353,17 +354,25 @@ class WallFederation(Federation):
         if not math.isnan(measured.latency_s):
             self.estimates.seen_s[client] = np.nan
             self.estimates.see(client, measured.latency_s)
-            self.fleet.compute_s[client] = measured.compute_s
-            for column in (self.fleet.upload_s, self.fleet.shared_upload_s):
-                column[client] = measured.latency_s - measured.compute_s
+            self._divide(client, measured.compute_s / measured.latency_s)
         self._connected[client] = True
         self._idle[client] = not self._flight.busy(np.array([client]))[0]
         self._num_connected += 1
         self._freed.append(np.array([client]))
         self._tell(f"round {self.round}: client {self.fleet.names[client]} is there")
 
-    def _see(self, client: int, took_s: float) -> None:
-        """Learn from how long a client took, put down to its usual work."""
-        beyond = self._work[client] - 1
-        usual_s = took_s - beyond * self.fleet.compute_s[client] if beyond else took_s
-        self.estimates.see(client, max(usual_s, 1e-3))
+    def _see(self, client: int, now_s: float) -> None:
+        """Learn from how long a client took from its start until now; what is slower is so in all of its parts."""
+        took_s = max(now_s - self._flight.started_s[client], 1e-3)
+        share = self.fleet.compute_s[client] / (self.fleet.compute_s[client] + self.fleet.upload_s[client])
+        if self._work[client] != 1:
+            took_s /= 1 + share * (self._work[client] - 1)
+        self.estimates.see(client, took_s)
+        self._divide(client, share)
+
+    def _divide(self, client: int, share: float) -> None:
+        """Have so large a part of the latency that is believed be for computing, the rest for the upload."""
+        latency_s = self.fleet.latency_s[client]
+        self.fleet.compute_s[client] = share * latency_s
+        for column in (self.fleet.upload_s, self.fleet.shared_upload_s):
+            column[client] = (1 - share) * latency_s

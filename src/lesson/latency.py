@@ -33,12 +33,11 @@ def transmit_j(power_w: FloatArray, upload_s: FloatArray) -> FloatArray:
 class Estimates:
     """What a server believes of each client's latency, by the last few times it has seen.
 
-    The second longest of the last five (of fewer: a little above the middle), so that a client is rarely later than
-    believed, and one that was slow once is not taken for a slow one.
+    The second longest of the last five, of two the longer: a client is rarely later than believed, and one that was
+    slow once is not taken for a slow one.
     """
 
     WINDOW = 5
-    SHARE = 0.75
 
     def __init__(self, latency_s: FloatArray) -> None:
         self.latency_s = latency_s
@@ -50,4 +49,4 @@ class Estimates:
         row = self.seen_s[client]
         row[:-1], row[-1] = row[1:], seconds
         known = np.sort(row[~np.isnan(row)])
-        self.latency_s[client] = known[int(self.SHARE * (len(known) - 1))]
+        self.latency_s[client] = known[-2] if len(known) > 2 else known[-1]

@@ -182,7 +182,10 @@ class Simulation:
         compute_s = self._work[starts] * self.fleet.compute_s[starts]
         upload_s = (self.fleet.shared_upload_s if in_turn else self.fleet.upload_s)[starts]
         if np.any(np.isnan(compute_s + upload_s)):
-            raise InputError("this strategy needs compute_s and upload_s of every client; add both columns to the file")
+            raise InputError(
+                "this strategy needs compute_s and upload_s of every client, only their sum is known; add both columns "
+                "to the file of latencies, or take another strategy"
+            )
         if not in_turn:
             return compute_s + upload_s
         takes_s = np.empty(len(starts))

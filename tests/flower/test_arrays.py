@@ -89,3 +89,19 @@ def test_a_number_too_large_for_32_bits_is_not_finite() -> None:
     layout = Layout.of(record_of(w=np.array([1.0], dtype=np.float32)))
     with pytest.raises(UnfitError, match="not finite"):
         layout.vector(record_of(w=np.array([1e300])))
+
+
+@pytest.mark.parametrize(("stype", "data"), [("numpy.ndarray", b"nonsense"), ("of.another.kind", b"")])
+def test_bytes_that_are_no_array_are_told(stype: str, data: bytes) -> None:
+    layout = Layout.of(ArrayRecord({"w": Array(np.zeros(2, dtype=np.float32))}))
+    broken = ArrayRecord({"w": Array(dtype="float32", shape=(2,), stype=stype, data=data)})
+    with pytest.raises(UnfitError, match="wrong type: 'w' cannot be read"):
+        layout.vector(broken)
+
+
+@pytest.mark.parametrize("number", [2**24 - 1, 2**24 + 1, -(2**40) - 3])
+def test_whole_numbers_come_back_as_they_were(number: int) -> None:
+    record = ArrayRecord({"count": Array(np.array(number)), "w": Array(np.ones(2, dtype=np.float32))})
+    layout = Layout.of(record)
+    assert layout.precise == (abs(number) >= 2**24)
+    assert layout.record(layout.vector(record))["count"].numpy() == number

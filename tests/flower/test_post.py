@@ -95,7 +95,7 @@ def test_what_a_client_is_told(make_grid: MakeGrid) -> None:
     asking.send(1, index=6, lr_scale=4.0)
     asking.now_s = 2.5
     reply = asking.reply()
-    assert reply == Reply(1, 6, 2.5, weight=20.0, metrics={"train_loss": 0.5})
+    assert reply == Reply(1, 6, weight=20.0, metrics={"train_loss": 0.5})
     (config,) = seen[0].content.config_records.values()
     assert dict(config) == {
         "lr": 0.4,
@@ -129,7 +129,7 @@ def test_several_records_of_metrics_count_as_one(make_grid: MakeGrid) -> None:
 
     asking = Asking(make_grid, answer)
     asking.send(0)
-    assert asking.reply() == Reply(0, 0, 0.0, 3.0, {"loss": 1.0})
+    assert asking.reply() == Reply(0, 0, 3.0, {"loss": 1.0})
 
 
 def content(*records: ArrayRecord, **told: Any) -> RecordDict:
@@ -178,7 +178,7 @@ def test_where_the_server_knows_what_clients_count_for_they_need_not_say(make_gr
         weighed=False,
     )
     asking.send(0)
-    assert asking.reply() == Reply(0, 0, 0.0, None, {"loss": 0.5})
+    assert asking.reply() == Reply(0, 0, None, {"loss": 0.5})
 
 
 @pytest.mark.parametrize("told", [[""], []])
@@ -195,8 +195,8 @@ def test_a_node_that_is_not_there_is_a_fault(make_grid: MakeGrid, told: list[str
     asking.grid.push_messages = push_messages  # type: ignore[assignment,method-assign]
     asking.send(0, 1)
     first, second = asking.events(2)
-    assert first == Reply(0, 0, 0.0, fault="not sent", detail="the node is not there, or the model is too large")
-    assert second == Reply(1, 0, 0.0, 20.0, {"train_loss": 0.5})
+    assert first == Reply(0, 0, fault="not sent", detail="the node is not there, or the model is too large")
+    assert second == Reply(1, 0, 20.0, {"train_loss": 0.5})
 
 
 def test_no_message_is_asked_for_twice(make_grid: MakeGrid) -> None:
@@ -305,7 +305,7 @@ def test_a_new_node_is_asked_who_it_is(make_grid: MakeGrid) -> None:
 
 def test_a_client_that_comes_back_on_another_node_is_known_when_the_old_one_is_gone(make_grid: MakeGrid) -> None:
     """As where a killed client is started again: for a while its old node is still taken to be there."""
-    asking = Asking(make_grid, introduces(1), profiler=Profiler(arrays_of()))
+    asking = Asking(make_grid, introduces(1), profiler=Profiler(arrays_of(), patience_s=2 * LOOK_EVERY_S))
     old, node = asking.post.node_of[1], new_node(asking)
     for _ in range(3):
         asking.post.poll()
@@ -343,3 +343,19 @@ def test_means_by_hand() -> None:
     assert weighted_means([(3.0, {"loss": 1.0, "own": 9.0}), (1.0, {"loss": 5.0})]) == MetricRecord({"loss": 2.0})
     assert weighted_means([]) is None
     assert weighted_means([(3.0, {}), (1.0, {"loss": 5.0})]) is None
+
+
+def test_what_the_train_config_says_is_not_overwritten(make_grid: MakeGrid) -> None:
+    """But for the round and the step size, which are the server's."""
+    seen: list[dict[str, Any]] = []
+
+    def train(message: Message) -> Message:
+        seen.append(dict(message.content["config"]))
+        return good(message)
+
+    asking = Asking(make_grid, train, config={"local-steps": 50, "update": "x", "lr": 9.0, "epochs": 2})
+    asking.send(0)
+    asking.reply()
+    (config,) = seen
+    assert (config["local-steps"], config["update"], config["epochs"], config["batches"]) == (50, "x", 2, 3)
+    assert config["lr"] != 9.0

@@ -24,21 +24,28 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     types: tuple[np.dtype[np.generic], ...]
+    precise: bool = False
+    """Whether a vector needs 64 bits: some values have them, or are whole numbers that 32 do not hold."""
 
     @classmethod
     def of(cls, record: ArrayRecord) -> "Layout":
         """The layout of a model."""
         arrays = [array.numpy() for array in record.values()]
-        return cls(tuple(record), tuple(array.shape for array in arrays), tuple(array.dtype for array in arrays))
+        shapes, types = tuple(array.shape for array in arrays), tuple(array.dtype for array in arrays)
+        large = any(array.dtype.kind in "iu" and array.size and np.abs(array).max() >= 2**24 for array in arrays)
+        return cls(tuple(record), shapes, types, large or np.dtype(np.float64) in types)
 
     def vector(self, record: ArrayRecord) -> Vector:
         """All values one after the other, as 32-bit numbers unless some have 64; UnfitError if they are not such."""
         if set(record) != set(self.names):
             raise UnfitError("wrong arrays", f"{len(self.names)} arrays were sent, {len(record)} came back or others")
-        kind = np.float64 if any(kind == np.float64 for kind in self.types) else np.float32
+        kind = np.float64 if self.precise else np.float32
         parts: list[Vector] = []
         for name, shape in zip(self.names, self.shapes, strict=True):
-            values = record[name].numpy()
+            try:
+                values = record[name].numpy()
+            except Exception as error:  # whatever bytes a client calls an array
+                raise UnfitError("wrong type", f"'{name}' cannot be read: {error}") from None
             if values.shape != shape:
                 raise UnfitError("wrong shape", f"'{name}' has {values.shape}, not {shape}")
             if values.dtype.kind not in "fiub":

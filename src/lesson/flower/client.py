@@ -58,8 +58,8 @@ def _train(context: Context, model: ArrayRecord, config: dict[str, Any]) -> Vect
     return vector
 
 
-def _measure(context: Context, model: ArrayRecord) -> tuple[float, int]:
-    """Seconds of the usual local work, the median of a few times if it is short, and the samples of this client."""
+def _measure(context: Context, model: ArrayRecord) -> tuple[list[float], int]:
+    """Seconds of the usual local work, a few times if it is short, and the samples of this client."""
     task, client = _task_of(context), int(context.node_config["partition-id"])
     settings = _settings_of(context)
     steps = settings.scenario.local_steps
@@ -71,7 +71,7 @@ def _measure(context: Context, model: ArrayRecord) -> tuple[float, int]:
         begin_s = time.perf_counter()
         _train(context, model, config)
         took_s.append(time.perf_counter() - begin_s)
-    return sorted(took_s)[len(took_s) // 2], int(task.holdings.num_samples[client])
+    return took_s, int(task.holdings.num_samples[client])
 
 
 def _settings_of(context: Context) -> Settings:

@@ -44,7 +44,6 @@ class Words:
 class _Sent:
     client: int
     index: int
-    at_s: float
 
 
 @dataclass(eq=False)
@@ -65,6 +64,7 @@ class Post:
     """Whether clients count for what they say, else for what the server says."""
     profiler: Profiler | None = None
     """Finds out which client a node is that nobody knows; without it such a node takes no part."""
+    tell: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -74,6 +74,8 @@ class Post:
         self._there = set(self.node_of.values())
         self._asked: dict[str, tuple[int, float]] = {}
         """Nodes that were asked who they are, and when, by message."""
+        self._ask_at_s: dict[int, float] = {}
+        """When to ask a node again that is no client yet."""
         self._looked_s = self.clock()
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
@@ -81,22 +83,20 @@ class Post:
         bases = {int(base): self._record(int(base)) for base in set(updates.base_version.tolist())}
         messages, rates = [], self.models.step_sizes(updates.lr_scale).tolist()
         for row, (client, index) in enumerate(updates.keys):
-            told = {
-                "server-round": round,
-                self.words.lr: rates[row],
+            work = {
                 "local-steps": int(updates.local_steps[row]),
                 "batches": int(updates.batches[row]),
                 "update": index,
             }
-            config = ConfigRecord({**self.config, **told})  # type: ignore[dict-item]  # checked by Flower itself
+            told = {"server-round": round, self.words.lr: rates[row]}
+            config = ConfigRecord({**work, **self.config, **told})  # type: ignore[dict-item]  # checked by Flower
             content = RecordDict({self.words.arrays: bases[int(updates.base_version[row])], self.words.config: config})
             ttl, node = float(patience_s[row]), self.node_of[client]
             messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(round)))
-        now_s = self.clock()
         # Of a node it does not know, one grid tells by '' in its place, another by leaving it out.
         accepted = set(self.grid.push_messages(messages)) - {""}
         for (client, index), message in zip(updates.keys, messages, strict=True):
-            sent, number = _Sent(client, index, now_s), message.metadata.message_id
+            sent, number = _Sent(client, index), message.metadata.message_id
             if number in accepted:
                 self._sent[number] = sent
             else:
@@ -143,11 +143,12 @@ class Post:
         assert self.profiler is not None, "nobody else asks"
         node, asked_s = self._asked.pop(message.metadata.reply_to_message_id)
         profile = self.profiler.read(node, message, self.clock() - asked_s)
-        if profile is None or profile.client >= self.num_clients:
-            return []
-        if self.node_of.get(profile.client) in self._there:
-            self._there.discard(node)  # to be asked again: the other one may be gone, which is found out late
-            return []
+        if (
+            profile is None
+            or profile.num_clients != self.num_clients
+            or self.node_of.get(profile.client) in self._there
+        ):
+            return []  # it is asked again: who had its place may be gone, which is found out late
         self.node_of[profile.client] = node
         return [Joined(profile.client, profile.latency_s, profile.compute_s)]
 
@@ -169,7 +170,7 @@ class Post:
         except UnfitError as unfit:
             return self._fault(sent, unfit.fault, unfit.detail)
         self.received.models[sent.client, sent.index] = vector
-        return Reply(sent.client, sent.index, self.clock() - sent.at_s, weight if self.weighed else None, metrics)
+        return Reply(sent.client, sent.index, weight if self.weighed else None, metrics)
 
     def _arrays(self, content: RecordDict) -> ArrayRecord:
         records = list(content.array_records.values())
@@ -187,7 +188,7 @@ class Post:
         return weight, metrics
 
     def _fault(self, sent: _Sent, fault: str, detail: str) -> Reply:
-        return Reply(sent.client, sent.index, self.clock() - sent.at_s, fault=fault, detail=detail)
+        return Reply(sent.client, sent.index, fault=fault, detail=detail)
 
     def _look(self) -> list[Event]:
         """Who has come and who has gone."""
@@ -196,12 +197,21 @@ class Post:
         events: list[Event] = [Left(client) for client, node in self.node_of.items() if node in self._there - there]
         known = {node: client for client, node in self.node_of.items()}
         events += [Joined(known[node]) for node in there - self._there if node in known]
-        if self.profiler is not None:
-            for node in there - self._there - known.keys():
-                ids = list(self.grid.push_messages([self.profiler.question(node)]))
-                self._asked |= {number: (node, self.clock()) for number in ids if number}
+        for node in there - known.keys():
+            if self._looked_s >= self._ask_at_s.get(node, -math.inf):
+                self._ask(node)
         self._there = there
         return events
+
+    def _ask(self, node: int) -> None:
+        """Ask a node who it is, if there is a way to; else say once that it takes no part."""
+        if self.profiler is None:
+            self._ask_at_s[node] = math.inf
+            self.tell(f"node {node} takes no part: it was not there when the run began")
+            return
+        self._ask_at_s[node] = self._looked_s + self.profiler.patience_s
+        ids = list(self.grid.push_messages([self.profiler.question(node)]))
+        self._asked |= {number: (node, self._looked_s) for number in ids if number}
 
 
 def weighted_means(told: Sequence[tuple[float, Mapping[str, float]]]) -> MetricRecord | None:

@@ -1,13 +1,15 @@
 """Who the nodes of a federation are and how long they take: a question each answers before training begins.
 
-The question carries the model and the answer sends it back: what the way there and back takes, Flower's own work
-included, is measured with what will travel. The client times its usual local work meanwhile and says how long it took.
+The question carries the model and the answer sends it back: what the way there and back takes, Flower's own work and
+the start of the client included, is measured with what will travel. The client tries its usual local work meanwhile
+and says how long it took.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -16,8 +18,8 @@ from flwr.serverapp import Grid
 KIND = "profile"
 TYPE = f"query.{KIND}"
 POLL_S = 0.1
-Measure = Callable[[Context, ArrayRecord], tuple[float, int]]
-"""Seconds of the usual local work on this client, from a model; and how many samples it has."""
+Measure = Callable[[Context, ArrayRecord], tuple[Sequence[float], int]]
+"""Seconds of the usual local work on this client, from a model, each time it was tried; how many samples it has."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Profiler:
             compute_s, busy_s = numbers["compute-s"], numbers["busy-s"]
         except (KeyError, ValueError, OverflowError):
             return None
-        if not (0 <= client < num_clients and num_samples > 0 and math.isfinite(compute_s) and compute_s >= 0):
+        if not (0 <= client < num_clients and num_samples > 0 and 0 <= compute_s <= busy_s < math.inf):
             return None
         return Profile(node, client, num_clients, num_samples, compute_s, max(took_s - busy_s, 1e-3))
 
@@ -94,14 +96,13 @@ def answers_profile(app: ClientApp, measure: Measure) -> None:
 
     @app.query(KIND)
     def profile(message: Message, context: Context) -> Message:
-        begin_s = time.perf_counter()
         (model,) = message.content.array_records.values()
-        compute_s, num_samples = measure(context, model)
+        tried_s, num_samples = measure(context, model)
         told: dict[str, int | float | list[int] | list[float]] = {
             "client": int(context.node_config["partition-id"]),
             "num-clients": int(context.node_config["num-partitions"]),
             "num-examples": num_samples,
-            "compute-s": compute_s,
-            "busy-s": time.perf_counter() - begin_s,
+            "compute-s": median(tried_s),
+            "busy-s": sum(tried_s),
         }
         return Message(RecordDict({"arrays": model, "metrics": MetricRecord(told)}), reply_to=message)

@@ -61,6 +61,9 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     make_strategy(wished.strategy.name, wished.scenario.deadline_s, wished.strategy.options)
     clock = clock_of(config["clock"], grid)
     folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
+    if (ended := _ended(folder, config)) is not None:
+        tell(f"{folder.path} holds a run that has ended; it is not run again")
+        return ended
     model = initial_arrays(config["dataset"], config["seed"])
     profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
@@ -88,6 +91,14 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     return summary
 
 
+def _ended(folder: RunFolder, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The summary of this folder's run, if it has ended; raises if it is another's or not to be gone on with."""
+    if folder.config.exists():
+        begun = load_settings(str(folder.config)).scenario
+        folder.check(settings_of(config, begun.num_clients, deadline_of(config) or begun.deadline_s), config["resume"])
+    return folder.finished()
+
+
 def clock_of(named: str, grid: Grid) -> Clock:
     """The clock asked for, or the one that suits: nobody sleeps in Flower's simulation."""
     if named != "auto":
@@ -111,9 +122,14 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
             raise InputError(f"partition-id must be each node's own, got {profile.client} twice; see --node-config")
         else:
             profiles[profile.client] = profile
-    missing = max((profile.num_clients for profile in profiles.values()), default=1) - len(profiles)
-    if not profiles or (everybody and missing):
-        raise InputError(f"every node must answer on the virtual clock, {missing} did not; see the clients' log")
+    if not profiles:
+        raise InputError(f"some node must answer, none of {len(nodes)} did; see the log of the clients")
+    partitions = {profile.num_clients for profile in profiles.values()}
+    if len(partitions) > 1:
+        raise InputError(f"num-partitions must be the same for all nodes, got {sorted(partitions)}; see --node-config")
+    if everybody and len(profiles) < max(partitions):
+        missing = max(partitions) - len(profiles)
+        raise InputError(f"every node must answer on the virtual clock, {missing} did not; see the log of the clients")
     return profiles
 
 
@@ -140,11 +156,14 @@ def make_federation(
         weighed=False,
         profiler=profiler,
     )
-    kind = VirtualFederation if clock == "virtual" else WallFederation
     fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
     if clock == "virtual":
         fleet = fleet_for(settings.strategy.name, fleet, scenario)
-    return kind(strategy, fleet, post, learner=learner, seed=seed, tell=tell), learner
+        return VirtualFederation(strategy, fleet, post, learner=learner, seed=seed, tell=tell), learner
+    federation = WallFederation(strategy, fleet, post, learner=learner, seed=seed, tell=tell)
+    for client, profile in profiles.items():
+        federation.estimates.see(client, profile.latency_s)
+    return federation, learner
 
 
 def _fleet(

@@ -1,5 +1,6 @@
 """LESSON, or any strategy of this package, in a Flower app that has FedAvg so far."""
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,10 +14,10 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from lesson.arrays import FloatArray
-from lesson.errors import InputError
+from lesson.errors import InputError, RunStoppedError
 from lesson.federation import Federation, VirtualFederation, WallFederation
 from lesson.fleet import Fleet, measured_fleet
-from lesson.flower.arrays import Layout
+from lesson.flower.arrays import Layout, UnfitError
 from lesson.flower.log import tell, tell_clients
 from lesson.flower.post import Post, Words, weighted_means
 from lesson.flower.server import Clock, clock_of
@@ -113,13 +114,19 @@ class LessonStrategy(FlowerStrategy):
             )
         if evaluate_config is not None:
             tell("evaluate_config is not used: clients are left to train, evaluate_fn looks at the model")
+        if not len(initial_arrays):
+            raise InputError("initial_arrays must hold a model, got none")
         layout = Layout.of(initial_arrays)
         federation, models = self._federation(grid, initial_arrays, layout, config, timeout)
         self.summary()
         result, begin_s = Result(arrays=initial_arrays), time.monotonic()
         self._evaluate(0, initial_arrays, evaluate_fn, result)
         while federation.round < num_rounds and not federation.over:
-            record = federation.step()
+            try:
+                record = federation.step()
+            except RunStoppedError as error:
+                tell(f"the run ends: {error}")
+                break
             assert record is not None, "there is no time at which a run ends"
             tell(
                 f"round {record.round}/{num_rounds}: {len(record.merged)} merged, {len(record.started)} started, "
@@ -146,20 +153,24 @@ class LessonStrategy(FlowerStrategy):
             raise InputError("latency_s must be given on the virtual clock: how long each client takes")
         if self.latency_s is not None and len(self.latency_s) != len(nodes):
             raise InputError(f"latency_s must have one per node, got {len(self.latency_s)} for {len(nodes)} nodes")
-        received = Received()
+        try:
+            initial = as_tensor(layout.vector(arrays))
+        except UnfitError as error:
+            raise InputError(f"initial_arrays must be numbers: {error.detail}") from None
+        received, inner = Received(), copy.deepcopy(self.strategy)  # a second start begins anew
         models = ServerModels(
-            as_tensor(layout.vector(arrays)),
+            initial,
             float(config[self.words.lr]),
             self.lr_cap,
             lambda _: received,
             self.server,
             self.strategy.needs,
         )
-        post = Post(grid, len(nodes), dict(enumerate(nodes)), layout, models, received, config, self.words)
+        post = Post(grid, len(nodes), dict(enumerate(nodes)), layout, models, received, config, self.words, tell=tell)
         fleet = self._fleet(len(nodes))
         if clock == "virtual":
-            return VirtualFederation(self.strategy, fleet, post, learner=models, seed=self.seed, tell=tell), models
-        strategy = self.strategy if self.latency_s is not None else MeasuredFirst(self.strategy)
+            return VirtualFederation(inner, fleet, post, learner=models, seed=self.seed, tell=tell), models
+        strategy = inner if self.latency_s is not None else MeasuredFirst(inner)
         return WallFederation(strategy, fleet, post, learner=models, seed=self.seed, tell=tell), models
 
     def _nodes(self, grid: Grid, timeout: float) -> list[int]:

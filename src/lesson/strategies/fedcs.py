@@ -13,7 +13,7 @@ import numpy as np
 
 from lesson.errors import InputError
 from lesson.strategies.base import Deadline, Merge, RoundPlan, ServerView, Stateless, Updates, average
-from lesson.tiers import TOLERANCE, assign_tiers, check_deadline
+from lesson.tiers import assign_tiers, check_deadline
 
 
 @dataclass
@@ -34,9 +34,9 @@ class FedCS(Stateless):
                 f"fedcs has nobody to train: no client is within deadline_s = {self.deadline_s:g}; "
                 f"the fastest takes {view.latency_s.min():.4g} s, take a longer deadline or ensure_first_tier"
             )
-        # Rounds of real clients can be late: from then on a round lasts τ from where it began.
-        late = view.now_s > (view.round - 1) * self.deadline_s * (1 + TOLERANCE)
-        return RoundPlan(starts, Deadline(view.now_s + self.deadline_s if late else view.round * self.deadline_s))
+        # Rounds of real clients can end late: from then on a round lasts τ from where it began.
+        on_time = view.now_s == (view.round - 1) * self.deadline_s
+        return RoundPlan(starts, Deadline(view.round * self.deadline_s if on_time else view.now_s + self.deadline_s))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         in_time = arrived.started_round == view.round

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lesson.arrays import IntArray
+from lesson.arrays import FloatArray, IntArray
 from lesson.strategies.base import Merge, ServerView, Slots, Updates
 from lesson.strategies.lesson import Lesson
 from lesson.tiers import UNREACHABLE, assign_tiers
@@ -31,6 +31,8 @@ class LessonMemory(Lesson):
     _tier_of: IntArray | None = field(default=None, init=False, repr=False)
     _share: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     """The tier of each client and what each tier counts for, found in the first round that asks."""
+    _counted: FloatArray = field(default_factory=lambda: np.empty(0), init=False, repr=False)
+    """What each client counted for then."""
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         due, drops = self._due(view, arrived)
@@ -52,15 +54,16 @@ class LessonMemory(Lesson):
         self._filled = set(state["filled"])
 
     def _tiers(self, view: ServerView, clients: IntArray) -> IntArray:
-        """The tier of each of these clients, (len(clients),)."""
-        if self._tier_of is None or np.any(self._tier_of[clients] == UNREACHABLE):
+        """The tier of each of these clients, (len(clients),); shares are those of what clients count for now."""
+        fresh = self._tier_of is None or bool(np.any(self._tier_of[clients] == UNREACHABLE))
+        if self._tier_of is None or fresh:
             now = assign_tiers(view.latency_s, self.deadline_s)
-            known = np.zeros_like(now) if self._tier_of is None else self._tier_of
-            self._tier_of = np.where(known == UNREACHABLE, now, known)
+            self._tier_of = now if self._tier_of is None else np.where(self._tier_of == UNREACHABLE, now, self._tier_of)
+        if fresh or np.any(self._counted[clients] != view.client_weight[clients]):  # real clients say what they have
+            self._counted = view.client_weight.copy()
             tiers, places = np.unique(self._tier_of, return_inverse=True)
-            sums = np.bincount(places, view.client_weight)
+            sums = np.bincount(places, self._counted)
             reachable = tiers != UNREACHABLE
-            self._share = dict(
-                zip(tiers[reachable].tolist(), (sums / sums[reachable].sum())[reachable].tolist(), strict=True)
-            )
+            shares = (sums / sums[reachable].sum())[reachable].tolist()
+            self._share = dict(zip(tiers[reachable].tolist(), shares, strict=True))
         return self._tier_of[clients]
