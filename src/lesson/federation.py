@@ -25,6 +25,8 @@ from lesson.strategies.base import Closing, Merge, RoundPlan, Strategy, Updates
 POLL_S = 0.1
 PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
 """An update is given up after so many times what was expected, and so many seconds at least."""
+TELL_S = 30.0
+"""Who waits for longer says for whom."""
 NOBODY_S = 600.0
 """A run ends when nobody has been connected for so long."""
 LAG_S, MIN_ROUND_S = 0.5, 1.0
@@ -219,7 +221,12 @@ class VirtualFederation(Federation):
 
     def _wait_for(self, landed: set[tuple[int, int]]) -> None:
         """Have the replies to all these updates, and keep those to others that are in flight."""
-        while landed - self._early.keys():
+        told_s = time.monotonic()
+        while missing := landed - self._early.keys():
+            if time.monotonic() - told_s > TELL_S:
+                told_s = time.monotonic()
+                names = ", ".join(str(self.fleet.names[client]) for client, _ in sorted(missing)[:5])
+                self._tell(f"round {self.round}: still waiting for {len(missing)} clients: {names}")
             replies = [event for event in self._clients.poll() if isinstance(event, Reply)]
             for reply in replies:
                 # A reply to anything else is to what the strategy dropped: no fault, and it comes when it likes.

@@ -142,8 +142,8 @@ def content(*records: ArrayRecord, **told: Any) -> RecordDict:
     [
         (content(arrays_of(w=np.array([1, np.nan], dtype=np.float32)), **{"num-examples": 1}), "not finite", "'w'"),
         (content(arrays_of(w=np.ones(3, dtype=np.float32)), **{"num-examples": 1}), "wrong shape", "(3,), not (2,)"),
-        (content(arrays_of(c=np.ones(1)), **{"num-examples": 1}), "wrong arrays", "2 arrays were sent, 3 came back"),
-        (content(ArrayRecord([np.ones(2), np.ones(1)]), **{"num-examples": 1}), "wrong arrays", "or others"),
+        (content(arrays_of(c=np.ones(1)), **{"num-examples": 1}), "wrong arrays", "'c' is new"),
+        (content(ArrayRecord([np.ones(2), np.ones(1)]), **{"num-examples": 1}), "wrong arrays", "'0' is new"),
         (content(arrays_of(), arrays_of(), **{"num-examples": 1}), "wrong arrays", "it has 2"),
         (content(**{"num-examples": 1}), "wrong arrays", "it has 0"),
         (content(arrays_of(), loss=0.5), "no weight", "metrics must have 'num-examples' > 0, got {'loss': 0.5}"),

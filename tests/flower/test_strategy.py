@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from local_grid import LocalGrid
 
 from conftest import MakeGrid
-from lesson import InputError
+from lesson import InputError, Scenario, assign_tiers, draw_fleet
 from lesson.flower import LessonStrategy
 from lesson.strategies import FedBuff
 
@@ -206,11 +206,19 @@ def test_too_few_nodes(make_grid: MakeGrid) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: LessonStrategy(0.0), "deadline_s must be > 0, got 0.0"),
-        (lambda: LessonStrategy(math.nan), "deadline_s must be > 0, got nan"),
+        (lambda: LessonStrategy(0.0), "deadline_s must be a number > 0, got 0.0"),
+        (lambda: LessonStrategy(math.nan), "deadline_s must be a number > 0, got nan"),
         (lambda: LessonStrategy(latency_s=[1.0, 0.0]), "latency_s must be > 0 for every client"),
         (lambda: LessonStrategy(latency_s=[1.0, math.nan]), "latency_s must be > 0 for every client"),
-        (lambda: LessonStrategy(min_available_nodes=0), "min_available_nodes must be >= 1, got 0"),
+        (lambda: LessonStrategy(min_available_nodes=0), "min_available_nodes must be a whole number >= 1, got 0"),
+        (lambda: LessonStrategy("30"), "deadline_s must be a number > 0, got '30'"),
+        (lambda: LessonStrategy(lr_cap=-1.0), "lr_cap must be a number > 0, got -1.0"),
+        (lambda: LessonStrategy(clock="real"), "clock must be 'virtual' or 'wall', got 'real'"),
+        (
+            lambda: LessonStrategy(strategy="fedbuff"),
+            "strategy must be an object of lesson.strategies, such as FedAvg(), got 'fedbuff'",
+        ),
+        (lambda: LessonStrategy(server="adam"), "server must be ServerSettings(…), got 'adam'"),
     ],
 )
 def test_bad_settings_are_one_line(make: Callable[[], LessonStrategy], message: str) -> None:
@@ -224,7 +232,6 @@ def test_bad_settings_are_one_line(make: Callable[[], LessonStrategy], message: 
     [
         ({"clock": "virtual", "latency_s": [1.0, 2.0]}, None, "latency_s must have one per node, got 2 for 3 nodes"),
         ({"clock": "wall", "latency_s": [1.0] * 4}, None, "latency_s must have one per node, got 4 for 3 nodes"),
-        ({"clock": "virtual"}, None, "latency_s must be given on the virtual clock: how long each client takes"),
         ({"clock": "wall"}, {}, "train_config must have 'lr', the step size of a client in tier 1, got None"),
         ({"clock": "wall"}, {"lr": 0.0}, "train_config must have 'lr', the step size of a client in tier 1, got 0.0"),
         ({"clock": "wall"}, {"lr": "x"}, "train_config must have 'lr', the step size of a client in tier 1, got 'x'"),
@@ -265,3 +272,12 @@ def test_a_model_with_single_numbers_and_counters(make_grid: MakeGrid) -> None:
     result = strategy.start(make_grid(app, 2), arrays, num_rounds=1, train_config=ConfigRecord({"lr": 0.1}))
     seen = result.arrays["seen"].numpy()
     assert (seen.shape, seen.dtype, int(seen)) == ((), np.int64, 4)
+
+
+def test_latencies_are_drawn_where_simulation_is_given_none(make_grid: MakeGrid) -> None:
+    """As for the paper's clients of the same seed, of whom not all are in one tier."""
+    seen: Seen = []
+    tiers = assign_tiers(draw_fleet(Scenario(), 3, 0).latency_s, 20.0).tolist()
+    run(make_grid(client_app(seen), 3), LessonStrategy(20.0, clock="virtual"), num_rounds=6)
+    assert len(set(tiers)) > 1
+    assert {(client, lr) for client, _, lr in seen} == {(client, 0.1 * tier) for client, tier in enumerate(tiers)}

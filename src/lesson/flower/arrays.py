@@ -38,7 +38,8 @@ class Layout:
     def vector(self, record: ArrayRecord) -> Vector:
         """All values one after the other, as 32-bit numbers unless some have 64; UnfitError if they are not such."""
         if set(record) != set(self.names):
-            raise UnfitError("wrong arrays", f"{len(self.names)} arrays were sent, {len(record)} came back or others")
+            (other, *_) = sorted(set(record) ^ set(self.names))
+            raise UnfitError("wrong arrays", f"'{other}' is {'new' if other in record else 'missing'}")
         kind = np.float64 if self.precise else np.float32
         parts: list[Vector] = []
         for name, shape in zip(self.names, self.shapes, strict=True):

@@ -30,6 +30,9 @@ DEFAULTS: dict[str, Any] = {
 """What can be set by `flwr run -c`, with what it is otherwise; 0 and "" leave it to the scenario."""
 
 
+KINDS = {str: "text", float: "a number", int: "a whole number", bool: "true or false"}
+
+
 def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The run config with everything in it; raises if a name or a kind is wrong."""
     for name, value in config.items():
@@ -37,7 +40,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
             raise unknown("run config", name, DEFAULTS)
         usual = DEFAULTS[name]
         if name != "deadline" and not _same_kind(value, usual):
-            raise InputError(f"{name} must be a {type(usual).__name__} such as {usual!r}, got {value!r}")
+            raise InputError(f"{name} must be {KINDS[type(usual)]} such as {usual!r}, got {value!r}")
     whole = DEFAULTS | dict(config)
     if whole["clock"] not in CLOCKS:
         raise unknown("clock", str(whole["clock"]), CLOCKS)

@@ -163,7 +163,8 @@ class Post:
         if message.has_error():
             error = message.error
             fault = FAULTS.get(error.code, "error reply")
-            return self._fault(sent, fault, f"code {error.code}: {(error.reason or 'no reason given')[:200]}")
+            reason = (error.reason or "").strip().splitlines() or ["no reason given"]
+            return self._fault(sent, fault, f"code {error.code}: {reason[-1][-200:]}")
         try:
             weight, metrics = self._metrics(message.content)
             vector = self.layout.vector(self._arrays(message.content))

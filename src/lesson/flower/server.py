@@ -35,7 +35,7 @@ from lesson.settings import Settings, load_settings
 from lesson.strategies import fleet_for, make_strategy
 
 Clock = Literal["virtual", "wall"]
-WAIT_S = 300.0
+WAIT_S, WAIT_EVERY_S = 300.0, 5.0
 """How long to wait for nodes before the run ends."""
 
 
@@ -64,6 +64,9 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     if (ended := _ended(folder, config)) is not None:
         tell(f"{folder.path} holds a run that has ended; it is not run again")
         return ended
+    if config["resume"] and not folder.config.exists():
+        tell(f"{folder.path} holds no run to resume: one begins")
+    load_dataset(config["dataset"], None)  # if it is not here, the clients would be the first to say so
     model = initial_arrays(config["dataset"], config["seed"])
     profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
@@ -77,9 +80,10 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     begin_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
-        if "accuracy" in line:
-            score = f"accuracy {line['accuracy']:.4f} at {line['time_s']:g} s"
-            tell(f"round {line['round']}: {score}, {time.monotonic() - begin_s:.0f} s on the wall")
+        score = f", accuracy {line['accuracy']:.4f}" if "accuracy" in line else ""
+        if score or clock == "wall":
+            told = f"round {line['round']} at {line['time_s']:g} s: {line['uploads']} arrived{score}"
+            tell(f"{told}; {time.monotonic() - begin_s:.0f} s here")
 
     summary = execute(
         settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: (federation, learner)
@@ -110,12 +114,14 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
     """The profiles of the clients that are there, by client, once there are so many nodes; all of them, if asked."""
     until_s = time.monotonic() + WAIT_S
     while len(nodes := sorted(grid.get_node_ids())) < max(1, min_nodes):
-        if time.monotonic() > until_s:
+        tell(f"waiting for nodes: {len(nodes)} of {min_nodes} are there")
+        if everybody or time.monotonic() > until_s:  # on the virtual clock, in simulation, no others come
             raise InputError(f"min-nodes must be at most the nodes there are, got {min_nodes} and {len(nodes)} nodes")
-        time.sleep(1.0)
+        time.sleep(WAIT_EVERY_S)
     tell(f"asking {len(nodes)} nodes who they are and how long they take")
     profiles: dict[int, Profile] = {}
-    for node, profile in profiler.ask(grid, nodes, _tell_answer).items():
+    answered = [] if everybody else [_tell_answer]  # the virtual clock goes by other times
+    for node, profile in profiler.ask(grid, nodes, *answered).items():
         if profile is None:
             tell(f"node {node} does not answer and takes no part until it does")
         elif profile.client in profiles:

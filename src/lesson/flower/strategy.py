@@ -3,7 +3,7 @@
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from lesson.arrays import FloatArray
 from lesson.errors import InputError, RunStoppedError
 from lesson.federation import Federation, VirtualFederation, WallFederation
-from lesson.fleet import Fleet, measured_fleet
+from lesson.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, UnfitError
 from lesson.flower.log import tell, tell_clients
 from lesson.flower.post import Post, Words, weighted_means
@@ -27,7 +27,7 @@ from lesson.scenario import Scenario
 from lesson.settings import ServerSettings
 from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
-from lesson.tiers import check_deadline
+from lesson.strategies.checks import check_count, check_number
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -71,7 +71,7 @@ class LessonStrategy(FlowerStrategy):
         *,
         strategy: Strategy | None = None,
         clock: Clock | None = None,
-        latency_s: Iterable[float] | None = None,
+        latency_s: Sequence[float] | FloatArray | None = None,
         lr_cap: float = math.inf,
         server: ServerSettings | None = None,
         min_available_nodes: int = 2,
@@ -81,14 +81,21 @@ class LessonStrategy(FlowerStrategy):
         lr_key: str = "lr",
         seed: int = 0,
     ) -> None:
-        self.deadline_s = check_deadline(deadline_s)
-        self.strategy = strategy or Lesson(deadline_s)
+        check_number("deadline_s", deadline_s, most=math.inf)
+        check_number("lr_cap", lr_cap, most=math.inf)
+        check_count("min_available_nodes", min_available_nodes)
+        if clock not in (None, "virtual", "wall"):
+            raise InputError(f"clock must be 'virtual' or 'wall', got {clock!r}")
+        if isinstance(strategy, type) or not (strategy is None or hasattr(strategy, "open_round")):
+            raise InputError(f"strategy must be an object of lesson.strategies, such as FedAvg(), got {strategy!r}")
+        if not isinstance(server, ServerSettings | None):
+            raise InputError(f"server must be ServerSettings(…), got {server!r}")
+        self.deadline_s = float(deadline_s)
+        self.strategy = strategy or Lesson(self.deadline_s)
         self.clock, self.lr_cap, self.server, self.seed = clock, lr_cap, server, seed
-        self.latency_s = None if latency_s is None else np.array(list(latency_s), dtype=np.float64)
+        self.latency_s = None if latency_s is None else np.array(latency_s, dtype=np.float64).reshape(-1)
         if self.latency_s is not None and not np.all(self.latency_s > 0):
             raise InputError("latency_s must be > 0 for every client")
-        if min_available_nodes < 1:
-            raise InputError(f"min_available_nodes must be >= 1, got {min_available_nodes}")
         self.min_available_nodes = min_available_nodes
         self.words = Words(arrayrecord_key, configrecord_key, weighted_by_key, lr_key)
 
@@ -108,14 +115,14 @@ class LessonStrategy(FlowerStrategy):
         """
         config = dict(train_config or {})
         lr = config.get(self.words.lr)
-        if not isinstance(lr, float | int) or not lr > 0:
+        if not isinstance(lr, float | int) or isinstance(lr, bool) or not 0 < lr < math.inf:
             raise InputError(
                 f"train_config must have '{self.words.lr}', the step size of a client in tier 1, got {lr!r}"
             )
         if evaluate_config is not None:
             tell("evaluate_config is not used: clients are left to train, evaluate_fn looks at the model")
-        if not len(initial_arrays):
-            raise InputError("initial_arrays must hold a model, got none")
+        if not isinstance(initial_arrays, ArrayRecord) or not len(initial_arrays):
+            raise InputError(f"initial_arrays must be an ArrayRecord with a model in it, got {initial_arrays!r:.80}")
         layout = Layout.of(initial_arrays)
         federation, models = self._federation(grid, initial_arrays, layout, config, timeout)
         self.summary()
@@ -149,10 +156,12 @@ class LessonStrategy(FlowerStrategy):
     ) -> tuple[Federation, ServerModels]:
         nodes = self._nodes(grid, timeout)
         clock = self.clock or clock_of("auto", grid)
-        if clock == "virtual" and self.latency_s is None:
-            raise InputError("latency_s must be given on the virtual clock: how long each client takes")
-        if self.latency_s is not None and len(self.latency_s) != len(nodes):
-            raise InputError(f"latency_s must have one per node, got {len(self.latency_s)} for {len(nodes)} nodes")
+        latency_s = self.latency_s
+        if clock == "virtual" and latency_s is None:
+            latency_s = draw_fleet(Scenario(), len(nodes), self.seed).latency_s.copy()
+            tell("latencies are drawn as for the paper's wireless clients; latency_s=[…] gives others, one per node")
+        if latency_s is not None and len(latency_s) != len(nodes):
+            raise InputError(f"latency_s must have one per node, got {len(latency_s)} for {len(nodes)} nodes")
         try:
             initial = as_tensor(layout.vector(arrays))
         except UnfitError as error:
@@ -167,10 +176,10 @@ class LessonStrategy(FlowerStrategy):
             self.strategy.needs,
         )
         post = Post(grid, len(nodes), dict(enumerate(nodes)), layout, models, received, config, self.words, tell=tell)
-        fleet = self._fleet(len(nodes))
+        fleet = self._fleet(latency_s, len(nodes))
         if clock == "virtual":
             return VirtualFederation(inner, fleet, post, learner=models, seed=self.seed, tell=tell), models
-        strategy = inner if self.latency_s is not None else MeasuredFirst(inner)
+        strategy = inner if latency_s is not None else MeasuredFirst(inner)
         return WallFederation(strategy, fleet, post, learner=models, seed=self.seed, tell=tell), models
 
     def _nodes(self, grid: Grid, timeout: float) -> list[int]:
@@ -183,12 +192,11 @@ class LessonStrategy(FlowerStrategy):
             time.sleep(1.0)
         return [node.node_id for node in sorted(nodes, key=lambda node: (node.registered_at, node.node_id))]
 
-    def _fleet(self, num_clients: int) -> Fleet:
-        """What is known beforehand: latencies, if given; a client weighs what its replies say."""
-        known = self.latency_s is not None
-        latency_s: FloatArray = self.latency_s.copy() if known else np.full(num_clients, self.deadline_s)  # type: ignore[union-attr]
+    def _fleet(self, latency_s: FloatArray | None, num_clients: int) -> Fleet:
+        """What is known beforehand: latencies, or else that nobody is slow; a client weighs what its replies say."""
+        known = np.full(num_clients, self.deadline_s) if latency_s is None else latency_s.copy()
         unknown, once = np.full(num_clients, np.nan), np.ones(num_clients, dtype=np.int64)
-        return measured_fleet(Scenario(), range(num_clients), once, unknown, unknown.copy(), latency_s)
+        return measured_fleet(Scenario(), range(num_clients), once, unknown, unknown.copy(), known)
 
     def _evaluate(self, round: int, arrays: ArrayRecord, evaluate_fn: EvaluateFn | None, result: Result) -> None:
         told = evaluate_fn(round, arrays) if evaluate_fn is not None else None

@@ -31,8 +31,8 @@ class Lesson:
     participation: int | None = None
     scaling: bool = True
     needs: ClassVar[frozenset[str]] = frozenset()
-    _grid_s: float = field(default=0.0, init=False)
-    _grid_round: int = field(default=1, init=False)
+    _grid_s: float = field(default=0.0, init=False, repr=False)
+    _grid_round: int = field(default=1, init=False, repr=False)
     """Where the grid of round ends begins: its start time and first round. Moved by a round that closed early."""
     _members: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
     """The clients of each tier, found in the first round that asks."""
