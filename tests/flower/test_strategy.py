@@ -120,8 +120,8 @@ def test_step_sizes_follow_tiers_on_the_virtual_clock(make_grid: MakeGrid) -> No
 def test_a_cap_holds_step_sizes(make_grid: MakeGrid) -> None:
     seen: Seen = []
     strategy = LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 16.0, 38.0], lr_cap=0.25)
-    run(make_grid(client_app(seen), 3), strategy, num_rounds=1)
-    assert sorted(seen) == [(0, 1, 0.1), (1, 1, 0.2), (2, 1, 0.25)]
+    run(make_grid(client_app(seen), 3), strategy, num_rounds=4)  # the slowest is waited for in the fourth
+    assert sorted(one for one in seen if one[1] == 1) == [(0, 1, 0.1), (1, 1, 0.2), (2, 1, 0.25)]
 
 
 def test_updates_are_weighted_by_their_examples(make_grid: MakeGrid) -> None:
@@ -281,3 +281,23 @@ def test_latencies_are_drawn_where_simulation_is_given_none(make_grid: MakeGrid)
     run(make_grid(client_app(seen), 3), LessonStrategy(20.0, clock="virtual"), num_rounds=6)
     assert len(set(tiers)) > 1
     assert {(client, lr) for client, _, lr in seen} == {(client, 0.1 * tier) for client, tier in enumerate(tiers)}
+
+
+def test_a_node_that_comes_later_takes_part(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes are enough to begin; the third is there from the second round on."""
+    monkeypatch.setattr("lesson.flower.post.LOOK_EVERY_S", 0.05)
+    seen: Seen = []
+    grid = make_grid(client_app(seen), 3)
+    (late,) = [node for node, context in grid.nodes.items() if context.node_config["partition-id"] == 2]
+    grid.offline.add(late)
+    strategy = LessonStrategy(0.5, clock="wall")
+
+    def evaluate(round: int, arrays: ArrayRecord) -> None:
+        if round == 1:
+            grid.offline.clear()
+
+    start = strategy.start
+    strategy.start = lambda *args, **options: start(*args, **options | {"evaluate_fn": evaluate})  # type: ignore[method-assign]
+    run(grid, strategy, num_rounds=12)
+    assert {client for client, round, _ in seen if round == 1} == {0, 1}
+    assert 2 in {client for client, _, _ in seen}

@@ -91,9 +91,9 @@ class RayEngine:
         import ray
 
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns that it will be so
         if self.address is None:
             os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns that it will be so
             ray.init(address="local", include_dashboard=False, **quiet)
         else:
             try:

@@ -63,7 +63,9 @@ class Post:
     weighed: bool = True
     """Whether clients count for what they say, else for what the server says."""
     profiler: Profiler | None = None
-    """Finds out which client a node is that nobody knows; without it such a node takes no part."""
+    """Finds out which client a node is that nobody knows; without it such a node gets the next number that is free."""
+    newcomer_s: float = math.nan
+    """The latency it is then believed to have at first."""
     tell: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
 
@@ -198,21 +200,30 @@ class Post:
         events: list[Event] = [Left(client) for client, node in self.node_of.items() if node in self._there - there]
         known = {node: client for client, node in self.node_of.items()}
         events += [Joined(known[node]) for node in there - self._there if node in known]
-        for node in there - known.keys():
-            if self._looked_s >= self._ask_at_s.get(node, -math.inf):
-                self._ask(node)
+        for node in sorted(there - known.keys()):
+            if self.profiler is None:
+                events += self._taken_in(node)
+            elif self._looked_s >= self._ask_at_s.get(node, -math.inf):
+                self._ask(self.profiler, node)
         self._there = there
         return events
 
-    def _ask(self, node: int) -> None:
-        """Ask a node who it is, if there is a way to; else say once that it takes no part."""
-        if self.profiler is None:
-            self._ask_at_s[node] = math.inf
-            self.tell(f"node {node} takes no part: it was not there when the run began")
-            return
-        self._ask_at_s[node] = self._looked_s + self.profiler.patience_s
-        ids = list(self.grid.push_messages([self.profiler.question(node)]))
+    def _ask(self, profiler: Profiler, node: int) -> None:
+        """Ask a node who it is, now and, if nothing comes of it, again."""
+        self._ask_at_s[node] = self._looked_s + profiler.patience_s
+        ids = list(self.grid.push_messages([profiler.question(node)]))
         self._asked |= {number: (node, self._looked_s) for number in ids if number}
+
+    def _taken_in(self, node: int) -> list[Event]:
+        """What comes of a new node where nobody is asked: another client, while there are numbers left."""
+        free = next((client for client in range(self.num_clients) if client not in self.node_of), None)
+        if free is not None:
+            self.node_of[free] = node
+            return [Joined(free, self.newcomer_s)]
+        if node not in self._ask_at_s:
+            self._ask_at_s[node] = math.inf
+            self.tell(f"node {node} takes no part: there are {self.num_clients} others already")
+        return []
 
 
 def weighted_means(told: Sequence[tuple[float, Mapping[str, float]]]) -> MetricRecord | None:

@@ -29,6 +29,8 @@ from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.strategies.checks import check_count, check_number
 
+SPARE = 16
+"""For how many nodes that come later there is room, and as many as there are at first."""
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -175,8 +177,10 @@ class LessonStrategy(FlowerStrategy):
             self.server,
             self.strategy.needs,
         )
-        post = Post(grid, len(nodes), dict(enumerate(nodes)), layout, models, received, config, self.words, tell=tell)
-        fleet = self._fleet(latency_s, len(nodes))
+        num_clients = len(nodes) if clock == "virtual" else 2 * len(nodes) + SPARE
+        post = Post(grid, num_clients, dict(enumerate(nodes)), layout, models, received, config, self.words, tell=tell)
+        post.newcomer_s = self.deadline_s
+        fleet = self._fleet(latency_s, len(nodes), num_clients)
         if clock == "virtual":
             return VirtualFederation(inner, fleet, post, learner=models, seed=self.seed, tell=tell), models
         strategy = inner if latency_s is not None else MeasuredFirst(inner)
@@ -192,9 +196,10 @@ class LessonStrategy(FlowerStrategy):
             time.sleep(1.0)
         return [node.node_id for node in sorted(nodes, key=lambda node: (node.registered_at, node.node_id))]
 
-    def _fleet(self, latency_s: FloatArray | None, num_clients: int) -> Fleet:
+    def _fleet(self, latency_s: FloatArray | None, num_nodes: int, num_clients: int) -> Fleet:
         """What is known beforehand: latencies, or else that nobody is slow; a client weighs what its replies say."""
-        known = np.full(num_clients, self.deadline_s) if latency_s is None else latency_s.copy()
+        known = np.full(num_clients, np.inf)
+        known[:num_nodes] = self.deadline_s if latency_s is None else latency_s
         unknown, once = np.full(num_clients, np.nan), np.ones(num_clients, dtype=np.int64)
         return measured_fleet(Scenario(), range(num_clients), once, unknown, unknown.copy(), known)
 
