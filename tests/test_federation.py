@@ -14,19 +14,10 @@ from test_common import make
 from lesson import FedAvg, Lesson, Simulation
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import RunStoppedError
-from lesson.federation import (
-    LOST,
-    MIN_PATIENCE_S,
-    NOBODY_S,
-    RESTARTED,
-    TOO_LATE,
-    Event,
-    Joined,
-    Left,
-    Reply,
-    VirtualFederation,
-    WallFederation,
-)
+from lesson.federation import Event, Joined, Left, Reply, VirtualFederation, WallFederation
+from lesson.federation.base import MIN_PATIENCE_S
+from lesson.federation.clients import LOST, RESTARTED, TOO_LATE
+from lesson.federation.wall import NOBODY_S
 from lesson.records import RoundRecord
 from lesson.strategies import STRATEGIES, FedAsync, FedAT, FedBuff, LessonFilled, Safa
 from lesson.strategies.base import RoundPlan, ServerView, Updates
@@ -493,7 +484,7 @@ LATENCIES_S = [3.0, 15.0, 25.0, 8.0, math.inf, 95.0, 9.5]
 
 @pytest.fixture(autouse=True)
 def nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lesson.federation.time.sleep", lambda _: None)
+    monkeypatch.setattr("lesson.federation.virtual.time.sleep", lambda _: None)
 
 
 @everyone

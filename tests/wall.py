@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.arrays import FloatArray, IntArray
-from lesson.federation import NO_REPLY, TOO_LATE, Event, Reply, WallFederation
+from lesson.federation import Event, Reply, WallFederation
+from lesson.federation.clients import NO_REPLY, TOO_LATE
 from lesson.fleet import Fleet
 from lesson.records import RoundRecord
 from lesson.strategies.base import Strategy, Updates

@@ -13,7 +13,8 @@ from flwr.common.constant import ErrorCode
 from local_grid import LocalGrid
 
 from conftest import MakeGrid
-from lesson.federation import LOST, NO_REPLY, TOO_LATE, Event, Joined, Left, Reply
+from lesson.federation import Event, Joined, Left, Reply
+from lesson.federation.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
 from lesson.flower.post import LOOK_EVERY_S, Post, Words, weighted_means
 from lesson.flower.profile import TYPE, Profiler

@@ -11,7 +11,8 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from lesson.arrays import FloatArray, IntArray
-from lesson.federation import LOST, NO_REPLY, TOO_LATE, Event, Joined, Left, Reply
+from lesson.federation import Event, Joined, Left, Reply
+from lesson.federation.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout, UnfitError, Vector
 from lesson.flower.profile import Profiler
 from lesson.learn.received import Received
