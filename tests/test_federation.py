@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from test_common import make
 
@@ -22,7 +21,7 @@ from lesson.records import RoundRecord
 from lesson.strategies import STRATEGIES, FedAsync, FedAT, FedBuff, LessonFilled, Safa
 from lesson.strategies.base import RoundPlan, ServerView, Updates
 from support import make_fleet
-from wall import FakeClients, FakeClock, Took, on_the_wall, told
+from wall import FakeClients, FakeClock, Holding, Took, on_the_wall, told
 
 EST_S = [5.0, 16.0, 8.0, 38.0]
 TAKES: list[list[Took]] = [[5.0], [8.0, 8.0, 8.0, 8.0, 8.0, 34.0, 8.0], [24.0], [37.0]]
@@ -434,12 +433,12 @@ def test_a_restarted_server_works_with_who_is_there_now() -> None:
     assert after.fleet.latency_s.tolist() == [4.0, 6.0]
 
 
-class Somewhere:
+class Somewhere(Holding):
     """Clients on the virtual clock: replies come in any order, now and then none; what is given up comes too late."""
 
     def __init__(self, seed: int, faults: dict[tuple[int, int], str] | None = None) -> None:
+        super().__init__()
         self.faults, self.num_sent = faults or {}, 0
-        self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
         self._rng = np.random.default_rng(seed)
         self._pending: list[Reply] = []
 
@@ -460,16 +459,6 @@ class Somewhere:
             Reply(reply.client, reply.index, fault=TOO_LATE) if reply.client in clients else reply
             for reply in self._pending
         ]
-
-    def forget(self, updates: Updates) -> None:
-        for update in updates.keys:
-            self.held.pop(update, None)
-
-    def models_of(self, updates: Updates) -> Sequence[npt.NDArray[np.floating]]:
-        return [self.held[update] for update in updates.keys]
-
-    def put_back(self, updates: Updates, models: Sequence[npt.NDArray[np.floating]]) -> None:
-        self.held |= dict(zip(updates.keys, models, strict=True))
 
 
 def plain(record: RoundRecord | None) -> dict[str, Any]:

@@ -52,14 +52,31 @@ class FakeClock:
         return events
 
 
-class FakeClients:
+class Holding:
+    """Models that have come, by client and index."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
+
+    def forget(self, updates: Updates) -> None:
+        for update in updates.keys:
+            self.held.pop(update, None)
+
+    def models_of(self, updates: Updates) -> Sequence[npt.NDArray[np.floating]]:
+        return [self.held[update] for update in updates.keys]
+
+    def put_back(self, updates: Updates, models: Sequence[npt.NDArray[np.floating]]) -> None:
+        self.held |= dict(zip(updates.keys, models, strict=True))
+
+
+class FakeClients(Holding):
     """Clients that take as long as a script says, for each piece of work; the last entry goes on."""
 
     def __init__(self, clock: FakeClock, takes: Sequence[Sequence[Took]]) -> None:
+        super().__init__()
         self.clock, self.takes = clock, takes
         self.lr_scales: list[dict[int, float]] = []
         """What was sent in each round that sent something: the factor of the step size by client."""
-        self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
         self.tells: Callable[[int, int], Mapping[str, float]] = lambda _client, _index: {}
         self.given_up: set[tuple[int, int]] = set()
         self._working: dict[int, int] = {}
@@ -92,16 +109,6 @@ class FakeClients:
 
     def give_up(self, clients: IntArray) -> None:
         self.given_up |= {(client, self._working[client]) for client in clients.tolist()}
-
-    def forget(self, updates: Updates) -> None:
-        for update in updates.keys:
-            self.held.pop(update, None)
-
-    def models_of(self, updates: Updates) -> Sequence[npt.NDArray[np.floating]]:
-        return [self.held[update] for update in updates.keys]
-
-    def put_back(self, updates: Updates, models: Sequence[npt.NDArray[np.floating]]) -> None:
-        self.held |= dict(zip(updates.keys, models, strict=True))
 
 
 def on_the_wall(

@@ -1,24 +1,15 @@
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from flwr.app import Array
 from flwr.clientapp import ClientApp
 from flwr.common import NDArray
 from flwr.supercore.task_identity import TaskIdentity
-from local_grid import LocalGrid
+from local_grid import LocalGrid, MakeGrid
 
-MakeGrid = Callable[..., LocalGrid]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from threads import one_thread  # noqa: F401  # for every test here
 
 
 @pytest.fixture(autouse=True)

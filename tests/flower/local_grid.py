@@ -115,6 +115,9 @@ class LocalGrid(Grid):
                 self._done[message.metadata.message_id] = reply
 
 
+MakeGrid = Callable[..., LocalGrid]
+
+
 def _unavailable(number: str) -> Message:
     metadata = Metadata(
         run_id=1,

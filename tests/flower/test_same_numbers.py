@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flwr.app import Context, RecordDict
-from local_grid import LocalGrid
+from local_grid import LocalGrid, MakeGrid
 
-from conftest import MakeGrid
 from lesson.flower import make_client_app, make_server_app, serve
 from lesson.flower.config import check_config, settings_of
 from lesson.learn.data import Dataset, load_dataset
@@ -39,7 +38,7 @@ def images() -> Dataset:
 @pytest.fixture(autouse=True)
 def few_images(images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Server, clients and simulator alike have few images."""
-    for user in ("flower.client.load_dataset", "flower.server.load_dataset", "learn.build._load"):
+    for user in ("flower.client.dataset_of", "flower.server.dataset_of", "learn.build.dataset_of"):
         monkeypatch.setattr(f"lesson.{user}", lambda *_: images)
 
 

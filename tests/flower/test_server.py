@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from local_grid import MakeGrid
 from test_same_numbers import KilledError, few_images, images, kill_after
 
-from conftest import MakeGrid
 from lesson import InputError
 from lesson.federation import WallFederation
 from lesson.flower import make_client_app, serve

@@ -67,8 +67,12 @@ class Federation(Simulation):
 
     def _start(self, plan: RoundPlan) -> None:
         super()._start(plan)
-        if len(plan.starts):
-            updates = self._flight.work_of(plan.starts)
+        self._send(plan.starts)
+
+    def _send(self, clients: IntArray) -> None:
+        """Have these clients do the work they are at."""
+        if len(clients):
+            updates = self._flight.work_of(clients)
             self._clients.send(updates, self.round, self._patience_s(updates.expected_s))
 
     def _patience_s(self, expected_s: FloatArray) -> FloatArray:

@@ -30,9 +30,7 @@ class VirtualFederation(Federation):
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned; what was in flight is sent again."""
         super().restore(values, arrays)
-        if len(self._flight):
-            updates = self._flight.work_of(self._flight.everybody())
-            self._clients.send(updates, self.round, self._patience_s(updates.expected_s))
+        self._send(self._flight.everybody())
 
     def _patience_s(self, expected_s: FloatArray) -> FloatArray:
         return np.full_like(expected_s, self.timeout_s)

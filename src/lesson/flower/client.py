@@ -15,12 +15,11 @@ from flwr.clientapp import ClientApp
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
-from lesson.learn.data import load_dataset
+from lesson.learn.build import dataset_of, task_of
 from lesson.learn.process import settle_process
 from lesson.learn.remote import train_update
-from lesson.learn.task import Task, make_task
+from lesson.learn.task import Task
 from lesson.settings import Settings
-from lesson.strategies import make_strategy
 
 TIMED, ENOUGH_S = 3, 5.0
 """How often local work is timed for a profile, and after how many seconds no more."""
@@ -92,7 +91,4 @@ def _task(config: str, num_clients: int) -> Task:
     """What there is to learn, kept while the process lives: one that Flower simulates clients in serves many."""
     settle_process()
     settings = _settings(config, num_clients)
-    data = load_dataset(settings.run.dataset, None)
-    strategy = make_strategy(settings.strategy.name, settings.scenario.deadline_s, settings.strategy.options)
-    holding_out = "client_accuracy" in strategy.needs
-    return make_task(settings.scenario, data, num_clients, settings.run.seed, None, "cpu", holding_out)
+    return task_of(settings, dataset_of(settings.run.dataset, None))

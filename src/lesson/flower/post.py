@@ -19,6 +19,8 @@ from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels
 from lesson.strategies.base import Updates
 
+Key = tuple[int, int]
+"""Client and index of an update."""
 LOOK_EVERY_S = 2.0
 """Seconds from one look at who is connected to the next."""
 FAULTS = {
@@ -39,12 +41,6 @@ class Words:
     config: str = "config"
     weight: str = "num-examples"
     lr: str = "lr"
-
-
-@dataclass(frozen=True)
-class _Sent:
-    client: int
-    index: int
 
 
 @dataclass(eq=False)
@@ -71,8 +67,8 @@ class Post:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._sent: dict[str, _Sent] = {}
-        self._given_up: dict[str, _Sent] = {}
+        self._sent: dict[str, Key] = {}
+        self._given_up: dict[str, Key] = {}
         self._faults: deque[Reply] = deque()
         self._there = set(self.node_of.values())
         self._asked: dict[str, tuple[int, float]] = {}
@@ -98,24 +94,24 @@ class Post:
             messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(round)))
         # Of a node it does not know, one grid tells by '' in its place, another by leaving it out.
         accepted = set(self.grid.push_messages(messages)) - {""}
-        for (client, index), message in zip(updates.keys, messages, strict=True):
-            sent, number = _Sent(client, index), message.metadata.message_id
-            if number in accepted:
-                self._sent[number] = sent
+        for update, message in zip(updates.keys, messages, strict=True):
+            if message.metadata.message_id in accepted:
+                self._sent[message.metadata.message_id] = update
             else:
-                self._faults.append(self._fault(sent, "not sent", "the node is not there, or the model is too large"))
+                why = "the node is not there, or the model is too large"
+                self._faults.append(Reply(*update, fault="not sent", detail=why))
 
     def poll(self) -> Sequence[Event]:
         """What has happened since the last call."""
         events: list[Event] = list(self._faults)
         self._faults.clear()
         for message in self._pulled(self._sent):
-            sent = self._sent.pop(message.metadata.reply_to_message_id)
-            events.append(self._reply(sent, message))
+            update = self._sent.pop(message.metadata.reply_to_message_id)
+            events.append(self._reply(update, message))
         for message in self._pulled(self._given_up):
-            sent = self._given_up.pop(message.metadata.reply_to_message_id)
+            update = self._given_up.pop(message.metadata.reply_to_message_id)
             if not message.has_error():
-                events.append(self._fault(sent, TOO_LATE, "it had been given up"))
+                events.append(Reply(*update, fault=TOO_LATE, detail="it had been given up"))
         for message in self._pulled(self._asked):
             events += self._introduced(message)
         if self.clock() - self._looked_s >= LOOK_EVERY_S:
@@ -125,7 +121,7 @@ class Post:
     def give_up(self, clients: IntArray) -> None:
         """Nobody waits for the work of these clients any more; what comes of it all the same is counted."""
         gone = set(clients.tolist())
-        for number in [number for number, sent in self._sent.items() if sent.client in gone]:
+        for number in [number for number, (client, _) in self._sent.items() if client in gone]:
             self._given_up[number] = self._sent.pop(number)
 
     def forget(self, updates: Updates) -> None:
@@ -162,19 +158,19 @@ class Post:
     def _record(self, version: int) -> ArrayRecord:
         return self.layout.record(self.models.versions[version].cpu().numpy())
 
-    def _reply(self, sent: _Sent, message: Message) -> Reply:
+    def _reply(self, update: Key, message: Message) -> Reply:
         if message.has_error():
             error = message.error
             fault = FAULTS.get(error.code, "error reply")
             reason = (error.reason or "").strip().splitlines() or ["no reason given"]
-            return self._fault(sent, fault, f"code {error.code}: {reason[-1][-200:]}")
+            return Reply(*update, fault=fault, detail=f"code {error.code}: {reason[-1][-200:]}")
         try:
             weight, metrics = self._metrics(message.content)
             vector = self.layout.vector(self._arrays(message.content))
         except UnfitError as unfit:
-            return self._fault(sent, unfit.fault, unfit.detail)
-        self.received.models[sent.client, sent.index] = vector
-        return Reply(sent.client, sent.index, weight if self.weighed else None, metrics)
+            return Reply(*update, fault=unfit.fault, detail=unfit.detail)
+        self.received.models[update] = vector
+        return Reply(*update, weight if self.weighed else None, metrics)
 
     def _arrays(self, content: RecordDict) -> ArrayRecord:
         records = list(content.array_records.values())
@@ -190,9 +186,6 @@ class Post:
         if self.weighed and not (0 < weight < math.inf):
             raise UnfitError("no weight", f"metrics must have '{self.words.weight}' > 0, got {told}"[:200])
         return weight, metrics
-
-    def _fault(self, sent: _Sent, fault: str, detail: str) -> Reply:
-        return Reply(sent.client, sent.index, fault=fault, detail=detail)
 
     def _look(self) -> list[Event]:
         """Who has come and who has gone."""

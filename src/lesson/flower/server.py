@@ -21,18 +21,17 @@ from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.log import logger, tell, tell_clients
 from lesson.flower.post import Post
 from lesson.flower.profile import Profile, Profiler
+from lesson.learn.build import dataset_of, strategy_of, task_of
 from lesson.learn.cpu import CpuBackend
-from lesson.learn.data import load_dataset
 from lesson.learn.learner import Learner
 from lesson.learn.received import Received, ReceivingBackend
 from lesson.learn.remote import initial_arrays
-from lesson.learn.task import make_task
 from lesson.plan import make_plan, propose_deadline_s
 from lesson.report.plan_text import print_plan
 from lesson.run_folder import RunFolder, write_whole
 from lesson.runs import execute
 from lesson.settings import Settings, load_settings
-from lesson.strategies import fleet_for, make_strategy
+from lesson.strategies import fleet_for
 
 Clock = Literal["virtual", "wall"]
 WAIT_S, WAIT_EVERY_S = 300.0, 5.0
@@ -58,7 +57,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     """Run in a folder what the run config says, on the nodes of a grid, and return the summary."""
     config = check_config(context.run_config)
     wished = settings_of(config, max(2, config["min-nodes"]))  # what is wrong with it is told before clients fail at it
-    make_strategy(wished.strategy.name, wished.scenario.deadline_s, wished.strategy.options)
+    strategy_of(wished)
     clock = clock_of(config["clock"], grid)
     folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
     if (ended := _ended(folder, config)) is not None:
@@ -66,7 +65,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
         return ended
     if config["resume"] and not folder.config.exists():
         tell(f"{folder.path} holds no run to resume: one begins")
-    load_dataset(config["dataset"], None)  # if it is not here, the clients would be the first to say so
+    dataset_of(config["dataset"], None)  # if it is not here, the clients would be the first to say so
     model = initial_arrays(config["dataset"], config["seed"])
     profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
@@ -144,13 +143,9 @@ def make_federation(
 ) -> tuple[Federation, Learner]:
     """The federation of a run and what merges in it."""
     scenario, seed = settings.scenario, settings.run.seed
-    strategy = make_strategy(settings.strategy.name, scenario.deadline_s, settings.strategy.options)
-    data = load_dataset(settings.run.dataset, None)
-    holding_out = "client_accuracy" in strategy.needs
-    task = make_task(scenario, data, scenario.num_clients, seed, None, "cpu", holding_out)
+    strategy, task = strategy_of(settings), task_of(settings, dataset_of(settings.run.dataset, None))
     received = Received()
-    backend = ReceivingBackend(received, CpuBackend(task, None))
-    rates = scenario.learning_rate, scenario.lr_cap
+    backend, rates = ReceivingBackend(received, CpuBackend(task, None)), (scenario.learning_rate, scenario.lr_cap)
     learner = Learner(task, *rates, backend, "reference", settings.server, strategy.needs)
     post = Post(
         grid,

@@ -178,8 +178,8 @@ class LessonStrategy(FlowerStrategy):
             self.strategy.needs,
         )
         num_clients = len(nodes) if clock == "virtual" else 2 * len(nodes) + SPARE
-        post = Post(grid, num_clients, dict(enumerate(nodes)), layout, models, received, config, self.words, tell=tell)
-        post.newcomer_s = self.deadline_s
+        parts = grid, num_clients, dict(enumerate(nodes)), layout, models, received, config, self.words
+        post = Post(*parts, newcomer_s=self.deadline_s, tell=tell)
         fleet = self._fleet(latency_s, len(nodes), num_clients)
         if clock == "virtual":
             return VirtualFederation(inner, fleet, post, learner=models, seed=self.seed, tell=tell), models

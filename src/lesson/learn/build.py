@@ -13,7 +13,7 @@ from lesson.learn.models import FACTORIES, ModelFactory
 from lesson.learn.task import Task, make_task
 from lesson.settings import Settings
 from lesson.simulate import Simulation
-from lesson.strategies import fleet_for, make_strategy
+from lesson.strategies import Strategy, fleet_for, make_strategy
 
 
 def build(
@@ -26,18 +26,28 @@ def build(
 ) -> tuple[Simulation, Learner]:
     """The simulation of a run and what learns in it; a data set or model of one's own takes the place of the named."""
     settings = on_device(settings)
-    data = dataset or _load(settings.run.dataset, data_dir)
+    data = dataset or dataset_of(settings.run.dataset, data_dir)
     if model is None and data.name not in FACTORIES:
         raise InputError(f"model must be given for the data set '{data.name}'")
     scenario, seed = settings.scenario, settings.run.seed
-    strategy = make_strategy(settings.strategy.name, scenario.deadline_s, settings.strategy.options)
-    holding_out = "client_accuracy" in strategy.needs
-    task = make_task(scenario, data, scenario.num_clients, seed, model, settings.run.device, holding_out)
-    backend = _backend(task, settings, num_threads)
-    rates = scenario.learning_rate, scenario.lr_cap
+    strategy = strategy_of(settings)
+    task = task_of(settings, data, model)
+    backend, rates = _backend(task, settings, num_threads), (scenario.learning_rate, scenario.lr_cap)
     learner = Learner(task, *rates, backend, settings.run.trainer, settings.server, strategy.needs)
     fleet = draw_fleet(scenario, seed=seed, num_samples=task.holdings.num_samples)
     return Simulation(strategy, fleet_for(settings.strategy.name, fleet, scenario), learner=learner, seed=seed), learner
+
+
+def strategy_of(settings: Settings) -> Strategy:
+    """The strategy of a run."""
+    return make_strategy(settings.strategy.name, settings.scenario.deadline_s, settings.strategy.options)
+
+
+def task_of(settings: Settings, data: Dataset, model: ModelFactory | None = None) -> Task:
+    """What is to be learnt in a run, with samples held out where its strategy looks at them."""
+    scenario, limits = settings.scenario, settings.run
+    holding_out = "client_accuracy" in strategy_of(settings).needs
+    return make_task(scenario, data, scenario.num_clients, limits.seed, model, limits.device, holding_out)
 
 
 def _backend(task: Task, settings: Settings, num_threads: int | None) -> Backend:
@@ -50,4 +60,4 @@ def _backend(task: Task, settings: Settings, num_threads: int | None) -> Backend
 
 
 # Runs that follow each other in one process mostly learn from the same data.
-_load = lru_cache(maxsize=1)(load_dataset)
+dataset_of = lru_cache(maxsize=1)(load_dataset)
