@@ -106,10 +106,21 @@ def test_the_proximal_term_agrees_with_the_reference(name: str) -> None:
 
 
 def test_cohorts_of_any_size_together() -> None:
-    """Three chunks, equal sizes, and one: all at once, each as alone."""
+    """Three chunks, equal sizes, one, and many of few clients: all at once, each as alone."""
     cpu, cuda = tasks("pool", batch_size=40)
     trainer, base = gpu(cuda).trainer("fused"), cpu.initial_vector()
-    jobs = [(base + 0.01 * place, make_work(num)) for place, num in enumerate((130, 7, 7, 1))]
+    sizes = (130, 7, 1, 7, 2, 1, 4)
+    jobs = [(base + 0.01 * place, make_work(num)) for place, num in enumerate(sizes)]
+    given = trainer.cohorts([(start.cuda(), work) for start, work in jobs])
+    for (start, work), one in zip(jobs, given, strict=True):
+        assert torch.allclose(one.cpu(), cohort(ReferenceTrainer(cpu), start, work), atol=2e-5)
+
+
+def test_cohorts_of_several_steps_together() -> None:
+    """More clients than a block takes, works of unequal length, with a term that pulls each to where it started."""
+    cpu, cuda = tasks("tiny", proximal_mu=0.5)
+    trainer, base = gpu(cuda).trainer("batched"), cpu.initial_vector()
+    jobs = [(base + 0.01 * place, make_work(num, steps)) for place, (num, steps) in enumerate(((8, 2), (5, 7)) * 6)]
     given = trainer.cohorts([(start.cuda(), work) for start, work in jobs])
     for (start, work), one in zip(jobs, given, strict=True):
         assert torch.allclose(one.cpu(), cohort(ReferenceTrainer(cpu), start, work), atol=2e-5)

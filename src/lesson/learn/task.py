@@ -1,5 +1,6 @@
 """What is to be learnt: data, who holds which part of it, the model, and how it is trained locally."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +37,11 @@ class Work:
 
     def __getitem__(self, rows: slice | IntArray) -> "Work":
         return Work(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+def joined(parts: Sequence[Work]) -> Work:
+    """Work of several cohorts, one after the other."""
+    return Work(*(np.concatenate([getattr(part, name) for part in parts]) for name in Work.__dataclass_fields__))
 
 
 Job = tuple[Tensor, Work]

@@ -1,4 +1,4 @@
-"""Several local steps for a whole cohort, on a GPU: every client has parameters of its own, all take a step at once.
+"""Clients with parameters of their own, on a GPU: all take a step at once, whichever model each started from.
 
 A graph is one step of so many clients. Clients are ordered by the length of their work, so that those who are done drop
 out at the end and the steps that are left are done for fewer.
@@ -16,18 +16,18 @@ from torch.nn import functional
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
 from lesson.learn.minibatch import NO_SAMPLE
-from lesson.learn.reference import BLOCK, sum_by_blocks
-from lesson.learn.task import Job, Task, Work, sent
+from lesson.learn.reference import BLOCK
+from lesson.learn.task import Job, Task, Work, joined, sent
 
 
 class CudaBatchedTrainer:
-    """Trains cohorts, at most BLOCK clients at a time."""
+    """Trains cohorts, at most BLOCK clients of any of them at a time."""
 
     def __init__(self, task: Task, precision: Precision) -> None:
         self._task, self._precision = task, precision
         self._replica = task.replica()
         device, base = task.device, task.initial_vector()
-        self._base, self._models = base, base.repeat(BLOCK, 1)
+        self._starts, self._models = base.repeat(BLOCK, 1), base.repeat(BLOCK, 1)
         self._samples = torch.zeros(BLOCK, task.batch_size, dtype=torch.int64, device=device)
         numbers = torch.zeros(4, BLOCK, dtype=torch.int64, device=device)
         self._client, self._index, self._first, self._num_steps = numbers
@@ -39,10 +39,17 @@ class CudaBatchedTrainer:
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
         """The weighted sum of the models of each cohort."""
-        return [
-            sum_by_blocks(work[np.argsort(-work.local_steps, kind="stable")], partial(self._train, base))
-            for base, work in jobs
-        ]
+        bases, work = torch.stack([base for base, _ in jobs]), joined([work for _, work in jobs])
+        cohort = np.repeat(np.arange(len(jobs)), [len(work) for _, work in jobs])
+        order = np.argsort(-work.local_steps, kind="stable")
+        sums = torch.zeros_like(bases)
+        for begin in range(0, len(work), BLOCK):
+            rows = order[begin : begin + BLOCK]
+            weights = np.zeros((len(jobs), len(rows)))
+            weights[cohort[rows], np.arange(len(rows))] = work.weight[rows]
+            models = self._train(bases[sent(cohort[rows], self._task.device)], work[rows])
+            sums += sent(weights, self._task.device).to(models.dtype) @ models
+        return list(sums)
 
     def close(self) -> None:
         """Let the graphs go."""
@@ -50,16 +57,16 @@ class CudaBatchedTrainer:
             graph.close()
         self._graphs.clear()
 
-    def _train(self, base: Tensor, work: Work) -> Tensor:
+    def _train(self, starts: Tensor, work: Work) -> Tensor:
+        """The models of clients, each trained from a model of its own."""
         count, steps = len(work), work.local_steps
         samples = self._task.minibatches(work, int(steps[0]))
-        self._base.copy_(base)
-        self._models.copy_(base)
+        self._starts[:count] = self._models[:count] = starts
         self._client[:count], self._index[:count] = self._task.ids(work)
         self._num_steps.zero_()
-        self._num_steps[:count] = sent(steps, base.device.type)
-        self._first[:count] = sent(work.first, base.device.type)
-        self._lr[:count] = sent(work.lr, base.device.type)
+        self._num_steps[:count] = sent(steps, self._task.device)
+        self._first[:count] = sent(work.first, self._task.device)
+        self._lr[:count] = sent(work.lr, self._task.device)
         for step in range(int(steps[0])):
             graph = self._graph(padded_size(int(np.count_nonzero(steps > step))))
             self._samples[:count] = samples[step]
@@ -85,7 +92,7 @@ class CudaBatchedTrainer:
         places = (self._first[:size, None] + self._step) * task.batch_size + self._columns
         batch = gathered(task, replica, ids, padded, places)
         images, labels, *kept = (part.unflatten(0, shape) for part in batch if part is not None)
-        parameters, starts = replica.named_views(self._models[:size]), replica.named_views(self._base[None])
+        parameters, starts = replica.named_views(self._models[:size]), replica.named_views(self._starts[:size])
         for name, gradient in vmap(grad(self._loss))(parameters, images, labels, weight, *kept).items():
             column = (-1, *[1] * (gradient.dim() - 1))
             if task.proximal_mu:

@@ -1,11 +1,13 @@
 """One step for a whole cohort at once, on a GPU. The formula is that of the CPU's fused.py.
 
 A graph draws the minibatches, gathers them, and makes the weighted sum of the clients' models out of the base. Cohorts
-that are merged together run side by side, each on a stream of its own.
+that are merged together run side by side, each on a stream of its own. Many cohorts of few clients each, as strategies
+without rounds merge them, are better trained as clients with parameters of their own, see batched.py.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import cycle
 
 import numpy as np
@@ -13,12 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
 from lesson.learn.minibatch import NO_SAMPLE
 from lesson.learn.task import Job, Task, Work
 
 CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS, NUM_LETTERS = 2000, 64, 8, 64
+FEW_CLIENTS, MANY_COHORTS = 4, 3
 
 
 class CudaFusedTrainer:
@@ -32,6 +36,27 @@ class CudaFusedTrainer:
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
         """The weighted sum of the models of each cohort, good until cohorts are trained again."""
+        few = [place for place, (_, work) in enumerate(jobs) if len(work) <= FEW_CLIENTS]
+        if len(few) < MANY_COHORTS:
+            return self._side_by_side(jobs)
+        sums = dict(zip(few, self._one_by_one.cohorts([jobs[place] for place in few]), strict=True))
+        rest = [place for place in range(len(jobs)) if place not in sums]
+        sums |= zip(rest, self._side_by_side([jobs[place] for place in rest]), strict=True)
+        return [sums[place] for place in range(len(jobs))]
+
+    def close(self) -> None:
+        """Let the graphs go."""
+        for step in self._steps.values():
+            step.graph.close()
+        self._steps.clear()
+        if "_one_by_one" in vars(self):
+            self._one_by_one.close()
+
+    @cached_property
+    def _one_by_one(self) -> CudaBatchedTrainer:
+        return CudaBatchedTrainer(self.task, self._precision)
+
+    def _side_by_side(self, jobs: Sequence[Job]) -> list[Tensor]:
         main = torch.cuda.current_stream()
         begun = main.record_event()
         sums, ended, used = [], [], Counter[int]()
@@ -50,12 +75,6 @@ class CudaFusedTrainer:
         for event in ended:
             main.wait_event(event)
         return sums
-
-    def close(self) -> None:
-        """Let the graphs go."""
-        for step in self._steps.values():
-            step.graph.close()
-        self._steps.clear()
 
     def _cohort(self, step: "_FusedStep", base: Tensor, work: Work) -> Tensor:
         if len(work) <= self._chunk:
