@@ -126,6 +126,19 @@ def test_cohorts_of_several_steps_together() -> None:
         assert torch.allclose(one.cpu(), cohort(ReferenceTrainer(cpu), start, work), atol=2e-5)
 
 
+def test_models_are_not_rounded_when_they_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where the process lets products of matrices be rounded, as some installations do from the start."""
+    _, cuda = tasks("mnist")
+    trainer, base = gpu(cuda).trainer("batched"), cuda.initial_vector()
+    work = replace(make_work(8), lr=np.zeros(8))
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
+    else:
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    for given in trainer.cohorts([(base, work)] * 4):
+        assert torch.allclose(given, 0.7 * base, rtol=1e-6, atol=1e-9)
+
+
 def rounds(
     task: Task, backend: Backend, count: int, trainer: Any = "auto", kind: type[Lesson] = Lesson, **server: Any
 ) -> tuple[Simulation, Learner]:
