@@ -29,6 +29,7 @@ ORDER = [
     "lesson.learn",
     "lesson.summary",
     "lesson",
+    "lesson.run_clients",
     "lesson.run_folder",
     "lesson.runs",
     "lesson.engines",

@@ -21,6 +21,8 @@ from lesson.tiers import TOLERANCE
 
 Progress = Callable[[dict[str, Any]], None]
 Make = Callable[..., tuple[Simulation, Learner]]
+MAX_NAMED = 1000
+"""Clients of a fleet at most, for who started and who was merged to be written down."""
 
 
 def execute(
@@ -70,7 +72,8 @@ def _run(
             record = simulation.step(limits.time_budget_s)
             if record is None:
                 break
-            line, due = metrics_line(record), _crosses_grid(record, limits.eval_every_s)
+            line = metrics_line(record, named=len(simulation.fleet) <= MAX_NAMED)
+            due = _crosses_grid(record, limits.eval_every_s)
             score = learner.begin_score(simulation.version) if due else None
             if _crosses_grid(record, limits.client_scores_every_s):
                 line |= client_fields(learner.client_scores(simulation.version))
@@ -136,8 +139,8 @@ class _Interrupt:
         self.asked = True
 
 
-def metrics_line(record: RoundRecord) -> dict[str, Any]:
-    """A round as it is written down."""
+def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
+    """A round as it is written down; in small fleets with who started and who was merged, by number."""
     energy = [record.compute_j, record.transmit_j]
     return {
         "round": record.round,
@@ -147,6 +150,8 @@ def metrics_line(record: RoundRecord) -> dict[str, Any]:
         "bytes_down": record.bytes_down,
         "energy_j": None if None in energy else sum(energy),
         "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
+        **({"started": record.started.tolist(), "merged": record.merged.tolist()} if named else {}),
+        **({"merged_staleness": record.staleness.tolist()} if named else {}),
         **({"refused": record.refused} if record.refused else {}),
         **({"note": record.note} if record.note else {}),
     }
