@@ -61,10 +61,14 @@ def test_a_folder_holds_the_contract(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 31))
     fields = {"round", "time_s", "uploads", "bytes_up", "bytes_down", "energy_j", "staleness"}
-    fields |= {"started", "merged", "merged_staleness"}
+    fields |= {"merged", "merged_staleness", "merged_started_s", "merged_arrived_s"}
     assert all(fields <= set(line) for line in lines)
-    assert lines[0]["started"] == list(range(6))
-    assert all(len(line["merged"]) == len(line["merged_staleness"]) for line in lines)
+    assert 0 < sum(len(line["merged"]) for line in lines) <= summary["uploads"]
+    latency_s = json.loads((tmp_path / "run" / "clients.json").read_text())["clients"]["latency_s"]
+    for line in lines:
+        parts = zip(*(line[name] for name in ("merged", "merged_started_s", "merged_arrived_s")), strict=True)
+        for client, started_s, arrived_s in parts:
+            assert arrived_s - started_s == pytest.approx(latency_s[client], abs=2e-3)
     # Rounds of 20 s, looked at every 100 s: after every fifth round.
     assert [line["round"] for line in lines if "accuracy" in line] == [5, 10, 15, 20, 25, 30]
     fields = {"strategy", "dataset", "rounds", "time_s", "accuracy", "accuracy_last10", "uploads", "bytes_up", "wall_s"}

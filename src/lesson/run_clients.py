@@ -24,7 +24,7 @@ def clients_of(simulation: Simulation, learner: Learner) -> dict[str, Any]:
     return {
         "num_clients": len(fleet),
         "class_accuracy": known(by_class),
-        "promoted": None if fleet.promoted is None else fleet.promoted.client,
+        "promoted": None if fleet.promoted is None else vars(fleet.promoted),
         "clients": {
             "number": chosen.tolist(),
             **columns_of(fleet, chosen),

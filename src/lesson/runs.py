@@ -22,7 +22,7 @@ from lesson.tiers import TOLERANCE
 Progress = Callable[[dict[str, Any]], None]
 Make = Callable[..., tuple[Simulation, Learner]]
 MAX_NAMED = 1000
-"""Clients of a fleet at most, for who started and who was merged to be written down."""
+"""Clients of a fleet at most, for whose work was merged to be written down."""
 
 
 def execute(
@@ -140,7 +140,7 @@ class _Interrupt:
 
 
 def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
-    """A round as it is written down; in small fleets with who started and who was merged, by number."""
+    """A round as it is written down; in small fleets with whose work was merged, by number."""
     energy = [record.compute_j, record.transmit_j]
     return {
         "round": record.round,
@@ -150,10 +150,19 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
         "bytes_down": record.bytes_down,
         "energy_j": None if None in energy else sum(energy),
         "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
-        **({"started": record.started.tolist(), "merged": record.merged.tolist()} if named else {}),
-        **({"merged_staleness": record.staleness.tolist()} if named else {}),
+        **(_merged_fields(record) if named else {}),
         **({"refused": record.refused} if record.refused else {}),
         **({"note": record.note} if record.note else {}),
+    }
+
+
+def _merged_fields(record: RoundRecord) -> dict[str, Any]:
+    """Whose work was merged, how stale it was, when it began and when it arrived, to the millisecond."""
+    return {
+        "merged": record.merged.tolist(),
+        "merged_staleness": record.staleness.tolist(),
+        "merged_started_s": record.merged_started_s.round(3).tolist(),
+        "merged_arrived_s": record.merged_arrived_s.round(3).tolist(),
     }
 
 

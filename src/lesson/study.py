@@ -100,6 +100,13 @@ class Study:
         ]
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
 
+    def label(self, run: Run) -> str:
+        """What tells a run from those of other groups, in words."""
+        values = self._labels(run)
+        if self.by == ("strategy",):
+            return str(values["strategy"])
+        return ", ".join(f"{key.partition('.')[2]} = {value}" for key, value in values.items())
+
     def _labels(self, run: Run) -> dict[str, Any]:
         """The values of a run that tell it from others."""
         if self.by == ("strategy",):
