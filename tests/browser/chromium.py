@@ -125,7 +125,9 @@ class Browser:
         self._calls += 1
         number, answers = self._calls, []
         message: dict[str, Any] = {"id": number, "method": method, "params": params}
-        os.write(self._to, json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0")
+        os.write(
+            self._to, json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0"
+        )
         self._wait(lambda: bool(answers), number, answers)
         assert "error" not in answers[0], f"{method}: {answers[0]['error']['message']}"
         return answers[0].get("result", {})

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import arg
 
-from lesson.cli.console import PipedConsole, print_notes
+from lesson.cli.console import PipedConsole, print_notes, print_report
 from lesson.errors import InputError, RunStoppedError
 from lesson.settings import Settings, load_settings
 
@@ -79,6 +79,7 @@ class RunCommand(_Learning):
         from lesson.engines.trial import describe
         from lesson.run_folder import RunFolder
         from lesson.runs import execute
+        from lesson.study import Run, Study
 
         settings = self.settings(name=self.strategy)
         name = f"{settings.strategy.name.replace(':', '.')}-{settings.run.dataset}-seed{settings.run.seed}"
@@ -108,6 +109,7 @@ class RunCommand(_Learning):
             f"{summary['wall_s']:.1f} s here, on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
         )
         print_notes(summary["notes"])
+        print_report(Study([Run.load(out)]), out)
         print(f"folder: {out}{' (had ended before, not run again)' if ended else ''}")
 
 
@@ -163,4 +165,5 @@ class CompareCommand(_Learning):
         else:
             for path in draw_comparison(curves, title, out):
                 print(f"figure: {path}")
+        print_report(study, out)
         print(f"folder: {out}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import arg
 
-from lesson.cli.console import PipedConsole
+from lesson.cli.console import PipedConsole, print_report
 from lesson.errors import InputError, RunStoppedError, unknown
 
 if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
@@ -70,6 +70,8 @@ class SweepCommand:
         for name, times in progress.restarts.items():
             print(f"note: the process of {name} was killed {'once' if times == 1 else f'{times} times'} and replaced")
         self._print_outcome(study)
+        if study.runs:
+            print_report(study, out)
         print(f"folder: {out}")
         if study.failures:
             failed = f"{len(study.failures)} of {len(grid.trials)} trials failed"

@@ -43,7 +43,8 @@ const Page = (() => {
       numbers ? h("details", {}, h("summary", {}, "The numbers"), numbers) : null));
     const one = { place, traces, layout };
     charts.push(one);
-    Plotly.newPlot(place, traces, themed(layout), { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
+    Plotly.newPlot(place, traces, themed(layout), { displaylogo: false, modeBarButtons: [["toImage", "resetScale2d"]] });
+    new ResizeObserver(() => Plotly.Plots.resize(place)).observe(place);
     return {
       place,
       update(newTraces, newLayout = one.layout, newAlt = alt) {
@@ -60,7 +61,7 @@ const Page = (() => {
     const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, automargin: true };
     const full = {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: narrow ? 11 : 13, family: "system-ui, sans-serif" },
-      margin: { l: 52, r: 12, t: layout.title ? 44 : 16, b: 44 }, hoverlabel: { font: { size: 12 } }, dragmode: narrow ? false : "zoom",
+      margin: { l: 52, r: 12, t: layout.title ? 44 : 16, b: 44 }, hoverlabel: { font: { size: 12 } }, modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink }, dragmode: narrow ? false : "zoom",
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, bgcolor: "rgba(0,0,0,0)" }, colorway: [quiet], ...layout,
     };
     for (const name of Object.keys(full).concat(["xaxis", "yaxis"]).filter((key) => /^[xy]axis\d*$/.test(key))) full[name] = { ...axis, ...(full[name] || {}) };

@@ -23,7 +23,7 @@
   }
 
   function verdict() {
-    const made = section("verdict", "The verdict", several ? "Means over seeds, ± half a 95 % interval by Student's t. A time to a target is that of the first evaluation whose mean with the two before reaches it; it is given where every seed does." : null);
+    const made = section("verdict", "The verdict", several ? "Means over seeds, ± half a 95 % interval by Student's t. Accuracy is the mean of the last ten evaluations. A time to a target is that of the first evaluation whose mean with the two before reaches it; it is given where every seed does." : null);
     made.append(h("div", { class: "cards" }, data.verdict.cards.map((card) => {
       const place = groupOf(card.who);
       return h("div", { class: "card swatched", style: place >= 0 ? `--swatch:${groups[place].colour}` : null },
@@ -48,8 +48,8 @@
       if (drawn) drawn.update(traces, layout, alt);
       else drawn = chart(place, { alt, traces, layout, height: 430, numbers: accuracyNumbers() });
     };
-    const controls = h("div", { class: "controls" }, choice("Horizontal axis", [["time_s", "over simulated time"], ["round", "over rounds"]], pick));
-    made.append(controls, place);
+    made.append(place);
+    place.before(h("div", { class: "controls" }, choice("Horizontal axis", [["time_s", "over simulated time"], ["round", "over rounds"]], pick)));
   }
 
   function lines(curve, group) {
@@ -99,8 +99,10 @@
       if (drawn) drawn.update(traces, layout, alt);
       else drawn = chart(place, { alt, traces, layout, height: 520 });
     };
+    made.append(place);
+    there.sort(([, one], [, other]) => groups[other].label.startsWith("lesson") - groups[one].label.startsWith("lesson"));
     const controls = choice("Strategy", there.map(([, at]) => [at, groups[at].label]), pick);
-    made.append(there.length > 1 ? h("div", { class: "controls" }, controls) : "", place);
+    if (there.length > 1) place.before(h("div", { class: "controls" }, controls));
   }
 
   function work({ pieces, ends_s: ends, clients }, label) {
@@ -207,7 +209,8 @@
     };
     const best = targets.filter((target) => data.costs.some((rows) => rows.find((row) => row.target === target).seconds !== null)).at(-1) ?? targets[0];
     const ordered = [best, ...targets.filter((target) => target !== best).reverse()];
-    made.append(h("div", { class: "controls" }, "To ", choice("Target accuracy", ordered.map((target) => [target, `${(100 * target).toFixed(0)} %`]), pick)), pair, numbers);
+    made.append(pair, numbers);
+    pair.before(h("div", { class: "controls" }, "To ", choice("Target accuracy", ordered.map((target) => [target, `${(100 * target).toFixed(0)} %`]), pick)));
   }
 
   function settings() {
