@@ -24,15 +24,14 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def _section(section: str) -> str:
     kind: Any = Settings.model_fields[section].annotation
     properties = kind.model_json_schema()["properties"]
-    printed = section == "scenario"
-    head = ["name", "meaning", "allowed", "default", *(["`printed`"] if printed else [])]
-    rows = [head, ["---"] * len(head)]
+    printed = PRESETS["printed"] | {"preset": "printed"} if section == "scenario" else {}
+    rows = [["name", "meaning", "allowed", "default"], ["---"] * 4]
     for name, field in kind.model_fields.items():
         schema = properties[name]
         kinds = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
         default = field.get_default(call_default_factory=True)
-        preset = [_value((PRESETS["printed"] | {"preset": "printed"}).get(name, default))] if printed else []
-        rows.append([f"`{name}`", field.description or "", " or ".join(map(_allowed, kinds)), _value(default), *preset])
+        preset = f"<br>printed: {_value(printed[name])}" if name in printed else ""
+        rows.append([f"`{name}`", field.description or "", " or ".join(map(_allowed, kinds)), _value(default) + preset])
     return _table(rows)
 
 
