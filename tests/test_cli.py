@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -148,7 +149,7 @@ BAD = [
     (["strategies", "lesson", "more"], "'more' is one word too many"),
     (
         ["--json", "plan"],
-        "command '--json' is unknown; one of: --help, --version, compare, contest, data, plan, reproduce",
+        "command '--json' is unknown; one of: --help, --print-completion, --version, compare, contest, data",
     ),
     (["plan", "--bogus"], "option '--bogus' is unknown; one of: --clients"),
     (["plan", "--clients", "None"], "--clients must be a whole number, got 'None'"),
@@ -162,8 +163,10 @@ BAD = [
     (["plan", "--figure", "n" * 300 + ".png"], "figure cannot be written: 'nnnn"),
     (
         ["plam"],
-        "command 'plam' is unknown; did you mean 'plan'? one of: --help, --version, compare, contest, data, plan",
+        "command 'plam' is unknown; did you mean 'plan'? one of: --help, --print-completion, --version, compare",
     ),
+    (["--print-completion", "tcsh"], "--print-completion must be one of: bash, fish, zsh, got 'tcsh'"),
+    (["--print-completion"], "--print-completion must be one of: bash, fish, zsh, got ''"),
     (["strategies", "leson"], "strategy 'leson' is unknown; did you mean 'lesson'? one of: fedasync, fedat, fedavg"),
 ]
 
@@ -187,12 +190,41 @@ def test_bad_input_in_a_process_of_its_own() -> None:
     assert result.stderr == "lesson: deadline_s must be > 0, got -1.0\n"
 
 
+@pytest.mark.parametrize("columns", ["80", "100"])
 @pytest.mark.parametrize("command", [[], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
-def test_help_fits_a_screen_and_shows_an_example(command: list[str]) -> None:
-    result = run(*command)
+def test_help_fits_a_screen_and_shows_an_example(command: list[str], columns: str) -> None:
+    result = run(*command, environment={"COLUMNS": columns})
     assert (result.returncode, result.stderr) == (0, "")
     assert "Example: lesson" in result.stdout
     assert len(result.stdout.splitlines()) <= 30
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["pl"], ["plan"]),
+        (["run", "--time"], ["--time-budget"]),
+        (["sweep", "--cpus"], ["--cpus-per-trial"]),
+        (["strategies", "--nothing"], [""]),
+    ],
+)
+def test_bash_completes_commands_and_flags(tmp_path: Path, words: list[str], completed: list[str]) -> None:
+    script = tmp_path / "lesson.bash"
+    script.write_text(run("--print-completion", "bash").stdout)
+    typed = f"COMP_WORDS=(lesson {' '.join(words)}); COMP_CWORD={len(words)}"
+    asked = f'source {script}; complete -p lesson; {typed}; _tyro_lesson; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    result = subprocess.run(["bash", "-ec", asked], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == ["complete -F _tyro_lesson lesson", *completed]
+
+
+@pytest.mark.parametrize("shell", ["fish", "zsh"])
+def test_other_shells_have_a_script_that_they_can_read(tmp_path: Path, shell: str) -> None:
+    script = tmp_path / f"lesson.{shell}"
+    script.write_text(run("--print-completion", shell).stdout)
+    assert "--time-budget" in script.read_text()
+    if shutil.which(shell):
+        subprocess.run([shell, "-n", str(script)], check=True, timeout=60)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import lesson
 SOURCE = Path(lesson.__file__).parent
 ORDER = [
     "lesson.errors",
+    "lesson.named",
     "lesson.arrays",
     "lesson.streams",
     "lesson.checked",
@@ -30,6 +31,7 @@ ORDER = [
     "lesson.summary",
     "lesson",
     "lesson.run_clients",
+    "lesson.trackers",
     "lesson.run_folder",
     "lesson.runs",
     "lesson.engines",
@@ -73,7 +75,8 @@ def test_imports_point_one_way(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "folder"), [("torch", "learn"), ("ray", "engines"), ("flwr", "flower"), ("matplotlib", "report")]
+    ("library", "folder"),
+    [("torch", "learn"), ("ray", "engines"), ("flwr", "flower"), ("matplotlib", "report"), ("tensorboard", "trackers")],
 )
 def test_heavy_libraries_stay_where_they_belong(library: str, folder: str) -> None:
     for path in FILES:

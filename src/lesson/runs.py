@@ -4,7 +4,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,8 +16,9 @@ from lesson.records import RoundRecord
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.simulate import Simulation
-from lesson.summary import summarise
+from lesson.summary import read_metrics, summarise
 from lesson.tiers import TOLERANCE
+from lesson.trackers import Tracker, Tracking
 
 Progress = Callable[[dict[str, Any]], None]
 Make = Callable[..., tuple[Simulation, Learner]]
@@ -31,6 +32,7 @@ def execute(
     *,
     resume: bool = False,
     progress: Progress | None = None,
+    trackers: Sequence[Tracker] = (),
     make: Make = build,
     **parts: Any,
 ) -> dict[str, Any]:
@@ -51,22 +53,26 @@ def execute(
         folder.begin(settings)
         with folder.owned(), folder.withdrawn_if_refused():
             folder.load(simulation, learner)
-            _run(settings, simulation, learner, folder, progress)
-            score = learner.score(simulation.version)
-            wall_s = round(time.perf_counter() - begin, 3)
-            summary = summarise(settings, folder.metrics, score.accuracy, score.loss) | {"wall_s": wall_s}
-            folder.finish(simulation, learner, summary)
+            kept = read_metrics(folder.metrics) if trackers else []
+            with Tracking(trackers, settings, path, kept) as tracking:
+                listeners = [tracking.line] if progress is None else [tracking.line, progress]
+                _run(settings, simulation, learner, folder, listeners)
+                score = learner.score(simulation.version)
+                wall_s = round(time.perf_counter() - begin, 3)
+                summary = summarise(settings, folder.metrics, score.accuracy, score.loss) | {"wall_s": wall_s}
+                folder.finish(simulation, learner, summary)
+                tracking.finish(summary)
         return summary
     finally:
         learner.close()
 
 
 def _run(
-    settings: Settings, simulation: Simulation, learner: Learner, folder: RunFolder, progress: Progress | None
+    settings: Settings, simulation: Simulation, learner: Learner, folder: RunFolder, listeners: Sequence[Progress]
 ) -> None:
     """Round after round until the limit, with checkpoints by the clock on the wall and when interrupted."""
     limits, saved = settings.run, time.perf_counter()
-    lines = _Lines(folder, progress)
+    lines = _Lines(folder, listeners)
     with _Interrupt() as interrupt:
         while not simulation.over and (limits.rounds is None or simulation.round < limits.rounds):
             record = simulation.step(limits.time_budget_s)
@@ -90,8 +96,8 @@ def _run(
 class _Lines:
     """Lines on their way into a folder. One whose score is still worked out holds up those after it."""
 
-    def __init__(self, folder: RunFolder, progress: Progress | None) -> None:
-        self._folder, self._progress = folder, progress
+    def __init__(self, folder: RunFolder, listeners: Sequence[Progress]) -> None:
+        self._folder, self._listeners = folder, listeners
         self._held: list[dict[str, Any]] = []
         self._score: PendingScore | None = None
 
@@ -111,8 +117,8 @@ class _Lines:
             self._held[0] |= {"accuracy": score.accuracy, "loss": score.loss}
         for line in self._held:
             self._folder.append(line)
-            if self._progress is not None:
-                self._progress(line)
+            for listener in self._listeners:
+                listener(line)
         self._held.clear()
 
 

@@ -40,6 +40,8 @@ class _Learning:
     """Folder for what comes out."""
     resume: Annotated[bool, arg(help_behavior_hint="")] = False
     """Go on with what is in the folder."""
+    log: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="NAME", help_behavior_hint="")] = ()
+    """Tracker: tensorboard, or module:Class of one's own."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Any other setting, such as scenario.lr_cap=0.5."""
 
@@ -80,7 +82,9 @@ class RunCommand(_Learning):
         from lesson.run_folder import RunFolder
         from lesson.runs import execute
         from lesson.study import Run, Study
+        from lesson.trackers import make_trackers
 
+        trackers = make_trackers(self.log)
         settings = self.settings(name=self.strategy)
         name = f"{settings.strategy.name.replace(':', '.')}-{settings.run.dataset}-seed{settings.run.seed}"
         out = self.out or Path("runs") / name
@@ -92,6 +96,7 @@ class RunCommand(_Learning):
                     out,
                     resume=self.resume,
                     progress=lambda line: progress.report(name, line),
+                    trackers=trackers,
                     data_dir=self.data_dir,
                 )
             except KeyboardInterrupt:
@@ -131,7 +136,9 @@ class CompareCommand(_Learning):
         from lesson.report.compare_figure import draw_comparison
         from lesson.report.compare_text import comparison_table
         from lesson.study import COMPARED, compare, write_table
+        from lesson.trackers import make_trackers
 
+        trackers = make_trackers(self.log)
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
         if not names or len(set(names)) != len(names):
             raise InputError(f"--strategies must be different names with commas between, got '{self.strategies}'")
@@ -150,6 +157,7 @@ class CompareCommand(_Learning):
                     num_processes=os.cpu_count() or 1,
                     data_dir=self.data_dir,
                     report=progress.report,
+                    trackers=trackers,
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume goes on") from None

@@ -32,9 +32,10 @@ def write_paper_page(folder: Path, path: Path) -> None:
 
 def _what(items: list[Item], scale: Scale) -> str:
     return (
-        f"{len(items)} figures and tables of “Latency Aware Semi-synchronous Client Selection and Model Aggregation for "
-        f"Wireless Federated Learning” (Yu, Sun, Albelaihi, Yi), made again by training from {scale.seeds} seeds. Lines "
-        "are means over seeds, bands their 95 % intervals; parameters are those of the preset released unless said."
+        f"{len(items)} figures and tables of “Latency Aware Semi-synchronous Client Selection and Model Aggregation "
+        f"for Wireless Federated Learning” (Yu, Sun, Albelaihi, Yi), made again by training from {scale.seeds} seeds. "
+        "Lines are means over seeds, bands their 95 % intervals; parameters are those of the preset released unless "
+        "said."
     )
 
 
