@@ -76,7 +76,12 @@ class Browser:
 
     def settle(self) -> None:
         """Wait for what has been asked for to be drawn."""
-        self.script("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))")
+        self.script(
+            "new Promise((done) => { let frames = 0; requestAnimationFrame(function look() {"
+            " frames += 1;"
+            " if (frames > 2 && !document.querySelector('[aria-busy=true]')) setTimeout(done);"
+            " else requestAnimationFrame(look); }); })"
+        )
 
     def press(self, key: str, times: int = 1) -> None:
         """Press a key as a person does."""
@@ -125,7 +130,9 @@ class Browser:
         self._calls += 1
         number, answers = self._calls, []
         message: dict[str, Any] = {"id": number, "method": method, "params": params}
-        os.write(self._to, json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0")
+        os.write(
+            self._to, json.dumps(message | ({"sessionId": self._session} if self._session else {})).encode() + b"\0"
+        )
         self._wait(lambda: bool(answers), number, answers)
         assert "error" not in answers[0], f"{method}: {answers[0]['error']['message']}"
         return answers[0].get("result", {})

@@ -36,20 +36,23 @@ const Page = (() => {
         h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h(place ? "td" : "th", place ? {} : { scope: "row" }, cell)))))));
   }
 
-  /** A chart that keeps to the theme. `alt` says in words what is to be seen; `numbers`, a table, is folded under it. */
-  function chart(parent, { alt, height = 380, traces, layout = {}, numbers = null, caption = null }) {
+  /** A chart that keeps to the theme. `alt` says in words what is to be seen; `numbers`, a table, is folded under it.
+      Without `zoom` it has no tools and does not react to dragging. */
+  function chart(parent, { alt, height = 380, traces, layout = {}, numbers = null, caption = null, zoom = true }) {
     const place = h("div", { class: "chart", role: "img", "aria-label": alt, style: `height:${height}px` });
     parent.append(h("figure", {}, place, caption ? h("figcaption", {}, caption) : null,
       numbers ? h("details", {}, h("summary", {}, "The numbers"), numbers) : null));
-    const one = { place, traces, layout };
+    const still = zoom ? {} : { dragmode: false };
+    const one = { place, traces, layout: { ...layout, ...still } };
     charts.push(one);
-    Plotly.newPlot(place, traces, themed(layout), { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
+    const tools = zoom ? {} : { displayModeBar: false };
+    Plotly.newPlot(place, traces, themed(one.layout), { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], ...tools });
     return {
       place,
       update(newTraces, newLayout = one.layout, newAlt = alt) {
-        Object.assign(one, { traces: newTraces, layout: newLayout });
+        Object.assign(one, { traces: newTraces, layout: { ...newLayout, ...still } });
         place.setAttribute("aria-label", newAlt);
-        return Plotly.react(place, newTraces, themed(newLayout));
+        return Plotly.react(place, newTraces, themed(one.layout));
       },
     };
   }
@@ -60,7 +63,7 @@ const Page = (() => {
     const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, automargin: true };
     const full = {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: narrow ? 11 : 13, family: "system-ui, sans-serif" },
-      margin: { l: 52, r: 12, t: layout.title ? 44 : 16, b: 44 }, hoverlabel: { font: { size: 12 } }, dragmode: narrow ? false : "zoom",
+      margin: { l: 52, r: 12, t: layout.title ? 44 : 16, b: 44 }, hoverlabel: { font: { size: 12 } }, modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink }, dragmode: narrow ? false : "zoom",
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, bgcolor: "rgba(0,0,0,0)" }, colorway: [quiet], ...layout,
     };
     for (const name of Object.keys(full).concat(["xaxis", "yaxis"]).filter((key) => /^[xy]axis\d*$/.test(key))) full[name] = { ...axis, ...(full[name] || {}) };
@@ -69,8 +72,10 @@ const Page = (() => {
 
   function dark() { return theme === "dark" || (theme === "auto" && system.matches); }
 
-  function applyTheme() {
-    document.documentElement.dataset.theme = dark() ? "dark" : "light";
+  function applyTheme() { wear(dark() ? "dark" : "light"); }
+
+  function wear(colours) {
+    document.documentElement.dataset.theme = colours;
     const button = document.getElementById("theme");
     button.textContent = { auto: "Colours: as the system", light: "Colours: light", dark: "Colours: dark" }[theme];
     for (const { place, traces, layout } of charts) Plotly.react(place, traces, themed(layout));
@@ -124,7 +129,7 @@ const Page = (() => {
   document.getElementById("title").textContent = data.title;
   document.getElementById("theme").addEventListener("click", () => { theme = themes[(themes.indexOf(theme) + 1) % 3]; applyTheme(); });
   system.addEventListener("change", applyTheme);
-  addEventListener("beforeprint", () => { document.documentElement.dataset.theme = "light"; });
+  addEventListener("beforeprint", () => wear("light"));
   addEventListener("afterprint", applyTheme);
   applyTheme();
   return { data, h, section, table, chart, choice, quoted, tierColours, number, swatch };
