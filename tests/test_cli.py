@@ -119,6 +119,15 @@ def test_a_figure_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert f"figure: {path}" in capsys.readouterr().out
 
 
+def test_a_page_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.html"
+    assert main(["plan", "--html", str(path)]) == 0
+    assert path.read_text().startswith("<!doctype html>")
+    assert capsys.readouterr().out.endswith(f"page: {path}\n")
+    assert told(capsys, "--html", str(path))["deadline_s"] == 20.0
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_local_work_that_latency_does_not_follow_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--set", "scenario.local_epochs=1"]) == 0
     assert "note: local_epochs = 1 does not change the compute latency" in capsys.readouterr().out
@@ -144,6 +153,8 @@ BAD = [
     (["plan", "--set", "scenario.area_km=5e-324"], "distance_km must be > 0, got 0.0 for client"),
     (["plan", "--figure", "plan.gif"], "figure must end in .png, .pdf, .svg, got 'plan.gif'"),
     (["plan", "--figure", "nowhere/plan.png"], "figure cannot be written: the folder 'nowhere' does not exist"),
+    (["plan", "--html", "plan.txt"], "html must end in .html, .htm, got 'plan.txt'"),
+    (["plan", "--html", "nowhere/plan.html"], "html cannot be written: the folder 'nowhere' does not exist"),
     (["plan", "--dedline", "3"], "option '--dedline' is unknown; did you mean '--deadline'?"),
     (["plan", "extra"], "'extra' is one word too many; 'lesson plan --help' shows what there is"),
     (["strategies", "lesson", "more"], "'more' is one word too many"),

@@ -76,7 +76,12 @@ class Browser:
 
     def settle(self) -> None:
         """Wait for what has been asked for to be drawn."""
-        self.script("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))")
+        self.script(
+            "new Promise((done) => { let frames = 0; requestAnimationFrame(function look() {"
+            " frames += 1;"
+            " if (frames > 2 && !document.querySelector('[aria-busy=true]')) setTimeout(done);"
+            " else requestAnimationFrame(look); }); })"
+        )
 
     def press(self, key: str, times: int = 1) -> None:
         """Press a key as a person does."""

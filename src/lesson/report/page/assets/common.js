@@ -36,21 +36,24 @@ const Page = (() => {
         h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h(place ? "td" : "th", place ? {} : { scope: "row" }, cell)))))));
   }
 
-  /** A chart that keeps to the theme. `alt` says in words what is to be seen; `numbers`, a table, is folded under it. */
-  function chart(parent, { alt, height = 380, traces, layout = {}, numbers = null, caption = null }) {
+  /** A chart that keeps to the theme. `alt` says in words what is to be seen; `numbers`, a table, is folded under it.
+      Without `zoom` it has no tools and does not react to dragging. */
+  function chart(parent, { alt, height = 380, traces, layout = {}, numbers = null, caption = null, zoom = true }) {
     const place = h("div", { class: "chart", role: "img", "aria-label": alt, style: `height:${height}px` });
     parent.append(h("figure", {}, place, caption ? h("figcaption", {}, caption) : null,
       numbers ? h("details", {}, h("summary", {}, "The numbers"), numbers) : null));
-    const one = { place, traces, layout };
+    const still = zoom ? {} : { dragmode: false };
+    const one = { place, traces, layout: { ...layout, ...still } };
     charts.push(one);
-    Plotly.newPlot(place, traces, themed(layout), { displaylogo: false, modeBarButtons: [["toImage", "resetScale2d"]] });
+    const tools = zoom ? { modeBarButtons: [["toImage", "resetScale2d"]] } : { displayModeBar: false };
+    Plotly.newPlot(place, traces, themed(one.layout), { displaylogo: false, showSendToCloud: false, plotlyServerURL: "", ...tools });
     new ResizeObserver(() => Plotly.Plots.resize(place)).observe(place);
     return {
       place,
       update(newTraces, newLayout = one.layout, newAlt = alt) {
-        Object.assign(one, { traces: newTraces, layout: newLayout });
+        Object.assign(one, { traces: newTraces, layout: { ...newLayout, ...still } });
         place.setAttribute("aria-label", newAlt);
-        return Plotly.react(place, newTraces, themed(newLayout));
+        return Plotly.react(place, newTraces, themed(one.layout));
       },
     };
   }
@@ -70,8 +73,10 @@ const Page = (() => {
 
   function dark() { return theme === "dark" || (theme === "auto" && system.matches); }
 
-  function applyTheme() {
-    document.documentElement.dataset.theme = dark() ? "dark" : "light";
+  function applyTheme() { wear(dark() ? "dark" : "light"); }
+
+  function wear(colours) {
+    document.documentElement.dataset.theme = colours;
     const button = document.getElementById("theme");
     button.textContent = { auto: "Colours: as the system", light: "Colours: light", dark: "Colours: dark" }[theme];
     for (const { place, traces, layout } of charts) Plotly.react(place, traces, themed(layout));
@@ -125,7 +130,7 @@ const Page = (() => {
   document.getElementById("title").textContent = data.title;
   document.getElementById("theme").addEventListener("click", () => { theme = themes[(themes.indexOf(theme) + 1) % 3]; applyTheme(); });
   system.addEventListener("change", applyTheme);
-  addEventListener("beforeprint", () => { document.documentElement.dataset.theme = "light"; });
+  addEventListener("beforeprint", () => wear("light"));
   addEventListener("afterprint", applyTheme);
   applyTheme();
   return { data, h, section, table, chart, choice, quoted, tierColours, number, swatch };

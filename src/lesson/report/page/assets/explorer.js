@@ -2,9 +2,9 @@
 /* The deadline explorer: a slider for τ, and what it does to a fleet. `Explorer.mount(section, data)`. */
 const Explorer = (() => {
   const { h, number } = Page;
-  const MAX_ROWS = 12, MAX_LINES = 15, MAX_DRAWN = 2000, CURVE_POINTS = 90;
+  const MAX_ROWS = 12, MAX_LINES = 15, MAX_DRAWN = 1000, CURVE_POINTS = 90;
   const COLOURS = { lesson: "#0072B2", fedavg: "#D55E00", fedcs: "#009E73" };
-  const QUIET = "rgba(127,137,150,.35)", EDGE = "rgba(127,137,150,.55)";
+  const QUIET = "rgba(127,137,150,.35)", EDGE = "rgba(127,137,150,.55)", GREY = "rgb(127,137,150)";
 
   /** Put the explorer into a section. `data` is what lesson.report.page.fleet_data makes. */
   function mount(section, data) {
@@ -12,8 +12,8 @@ const Explorer = (() => {
     const picker = fleetPicker(section, (fleet, source) => begin(measured(fleet, source)), () => begin(given(data)));
     const controls = deadlineControls((deadline_s) => choose(deadline_s), (ensure) => { state.ensureFirstTier = ensure; beginAt(state.deadline_s); });
     const answer = h("p", { class: "answer" }), now = h("p", { class: "now", "aria-live": "polite" });
-    const cards = h("div", { class: "cards" }), comparison = h("div", { class: "comparison" });
-    section.append(picker.element, answer, controls.element, now, cards, comparison);
+    const cards = h("div", { class: "cards" }), comparison = h("div", {}), tiers = h("div", {});
+    section.append(picker.element, answer, ...controls.elements, now, cards, h("div", { class: "pair" }, comparison, tiers));
     const charts = drawings(section, choose);
 
     /** Take another fleet, at the deadline it comes with. */
@@ -45,6 +45,7 @@ const Explorer = (() => {
       now.replaceChildren(nowWords(state));
       cards.replaceChildren(...cardsOf(state));
       comparison.replaceChildren(comparisonTable(state));
+      tiers.replaceChildren(...tiersTable(state));
       charts.show(state);
     }
 
@@ -113,10 +114,11 @@ const Explorer = (() => {
       alert.textContent = "";
     }
 
-    const element = h("div", {},
-      h("div", { class: "deadline" }, h("label", { for: "deadline-field" }, "Deadline τ"), h("span", {}, field, " s"), slider),
-      h("div", { class: "controls" }, proposed, none, h("label", {}, box, " put the fastest client into tier 1 if nobody meets the deadline")), alert);
-    return { element, begin, show, refuse };
+    const elements = [
+      h("div", { class: "deadline" }, h("label", { for: "deadline-field" }, "Deadline τ"), h("span", {}, field, " s"), slider), alert,
+      h("div", { class: "controls" }, proposed, none, h("label", {}, box, " put the fastest client into tier 1 if nobody meets the deadline")),
+    ];
+    return { elements, begin, show, refuse };
   }
 
   function fleetPicker(section, take, back) {
@@ -130,11 +132,13 @@ const Explorer = (() => {
 
     async function read(file) {
       if (!file) return;
+      element.setAttribute("aria-busy", "true");
       try {
         const fleet = FleetCsv.read(await file.arrayBuffer(), file.name);
         alert.textContent = "";
         take(fleet, file.name);
       } catch (error) { alert.textContent = error.message; }
+      element.setAttribute("aria-busy", "false");
     }
 
     function over(event) {
@@ -205,7 +209,7 @@ const Explorer = (() => {
 
   function comparisonTable({ look, fedavg, fedcs }) {
     const rows = [
-      ["length of a round", "round_s", seconds], ["updates merged per 1000 s", "updates_per_1000s", fine], ["mean staleness (versions)", "staleness", fine],
+      ["a round lasts", "round_s", seconds], ["updates per 1000 s", "updates_per_1000s", fine], ["staleness (versions)", "staleness", fine],
       ["clients heard", "served", share], ["joules per update", "joules_per_update", fine], ["joules per 1000 s", "joules_per_1000s", fine],
     ];
     const known = rows.filter(([, key]) => fedavg[key] !== null);
@@ -221,72 +225,87 @@ const Explorer = (() => {
       return [h("span", {}, Page.swatch(colours[place]), number(tier)), number(clients.length), share(clients.length / fleet.name.length),
         low === high ? low : `${low} – ${high}`, tier === 1 ? "round" : `${number(tier)} rounds`];
     });
-    return [Page.table("Tiers", ["tier", "clients", "share", "latency (s)", "uploads every"], rows),
+    return [Page.table("Tiers: who uploads every how many rounds", ["tier", "clients", "share", "latency (s)", "every"], rows),
       hidden > 0 ? h("p", { class: "quiet" }, `… and ${number(hidden)} slower ${hidden === 1 ? "tier" : "tiers"}, up to tier ${number(look.tiers.at(-1).tier)}`) : null].filter(Boolean);
   }
 
   // ---- charts
 
+  /** The charts. Their first drawing is at once; later ones, one a frame, so that the slider stays smooth. */
   function drawings(section, choose) {
-    const tiers = h("div", { class: "tiers" }), clients = h("div", { class: "pair" }), map = h("div", {}), strip = h("div", {});
-    clients.append(map, strip);
-    const schedule = h("div", {}), curves = h("div", {});
-    let numRounds = 12, state = null, drawn = {};
-    const rounds = Page.choice("Rounds shown", [12, 24, 48].map((count) => [count, `${count} rounds`]), (count) => { numRounds = count; if (state) draw("schedule", schedule, scheduleChart(state, numRounds)); });
-    section.append(h("h3", {}, "Who is in which tier"), clients, tiers, h("h3", {}, "The first rounds"), rounds, schedule, h("h3", {}, "Other deadlines"), curves);
+    const map = h("div", {}), strip = h("div", {}), schedule = h("div", {}), curves = h("div", {}), made = {}, waiting = new Set();
+    let numRounds = 12, state = null;
+    const parts = {
+      map: () => { map.hidden = !state.fleet.x_km; if (!map.hidden) draw("map", map, mapChart(state)); },
+      strip: () => draw("strip", strip, stripChart(state)),
+      schedule: () => draw("schedule", schedule, scheduleChart(state, numRounds)),
+      curves: () => draw("curves", curves, curvesChart(state)),
+    };
+    const rounds = Page.choice("Rounds shown", [12, 24, 48].map((count) => [count, `${count} rounds`]), (count) => { numRounds = count; if (state) parts.schedule(); });
+    section.append(h("h3", {}, "Who is in which tier"), h("div", { class: "pair" }, map, strip), h("h3", {}, "The first rounds"), rounds, schedule,
+      h("h3", {}, "Other deadlines"), curves);
 
-    /** Make a chart the first time, change it from then on. */
-    function draw(name, parent, { alt, height, traces, layout, caption = null }) {
-      if (drawn[name]) return drawn[name].update(traces, layout, alt);
-      drawn[name] = Page.chart(parent, { alt, height, traces, layout, caption });
-      return null;
+    function draw(name, parent, { alt, height, traces, layout, caption, zoom = false }) {
+      const sized = { ...layout, height };
+      if (!made[name]) {
+        made[name] = Page.chart(parent, { alt, height, traces, layout: sized, caption, zoom });
+        if (name === "curves") made[name].place.on("plotly_click", ({ points }) => choose(points[0].x));
+        return;
+      }
+      made[name].place.style.height = `${height}px`;
+      made[name].update(traces, sized, alt);
+      parent.querySelector("figcaption").textContent = caption;
+    }
+
+    function next() {
+      const [name] = waiting;
+      parts[name]();
+      waiting.delete(name);
+      if (waiting.size) requestAnimationFrame(next);
+      section.setAttribute("aria-busy", String(waiting.size > 0));
     }
 
     function show(newState) {
+      const first = state === null, idle = !waiting.size;
       state = newState;
-      map.hidden = !state.fleet.x_km;
-      if (state.fleet.x_km) draw("map", map, mapChart(state));
-      draw("strip", strip, stripChart(state));
-      tiers.replaceChildren(...tiersTable(state));
-      draw("schedule", schedule, scheduleChart(state, numRounds));
-      const first = !drawn.curves;
-      draw("curves", curves, curvesChart(state));
-      if (first) drawn.curves.place.on("plotly_click", ({ points }) => choose(points[0].x));
+      if (first) { Object.values(parts).forEach((part) => part()); return; }
+      Object.keys(parts).forEach((name) => waiting.add(name));
+      section.setAttribute("aria-busy", "true");
+      if (idle) requestAnimationFrame(next);
     }
     return { show };
   }
 
-  /** Each drawn client's number, tier and colour; of many clients every so many-th is drawn. */
-  function marks({ fleet, look, colours }) {
-    const step = Math.ceil(fleet.name.length / MAX_DRAWN), rank = new Map(look.tiers.map(({ tier }, place) => [tier, place]));
-    const clients = fleet.name.map((_, client) => client).filter((client) => client % step === 0);
-    const tiers = clients.map((client) => look.assigned[client]);
-    return { clients, tiers, step, colours: tiers.map((tier) => (tier ? colours[rank.get(tier)] : "rgb(127,137,150)")) };
+  /** The clients that are drawn, of many every so many-th: those in tiers, and those nobody can reach. */
+  function drawnClients({ fleet, look }) {
+    const step = Math.ceil(fleet.name.length / MAX_DRAWN), some = [...fleet.name.keys()].filter((client) => client % step === 0);
+    return { reached: some.filter((client) => look.assigned[client]), lost: some.filter((client) => !look.assigned[client]), note: step > 1 ? `; one client in ${step} is drawn` : "" };
   }
 
-  function markTrace(state, { clients, tiers, colours }, x, y) {
+  function markTrace({ fleet, look, colours }, clients, x, y) {
+    const rank = new Map(look.tiers.map(({ tier }, place) => [tier, place])), many = clients.length > 500;
     return {
-      type: "scatter", mode: "markers", x, y, customdata: clients.map((client, place) => [tiers[place] || null, seconds(state.fleet.latency_s[client])]),
-      text: clients.map((client) => String(state.fleet.name[client])), showlegend: false, hovertemplate: "%{text}: %{customdata[1]}, tier %{customdata[0]}<extra></extra>",
-      marker: { color: colours, symbol: tiers.map((tier) => (tier ? "circle" : "x-thin-open")), size: clients.length > 500 ? 6 : 9, line: { width: clients.length > 500 ? 0 : 0.8, color: EDGE } },
+      type: "scatter", mode: "markers", x, y, customdata: clients.map((client) => [look.assigned[client], seconds(fleet.latency_s[client])]),
+      text: clients.map((client) => String(fleet.name[client])), showlegend: false, hovertemplate: "%{text}: %{customdata[1]}, tier %{customdata[0]}<extra></extra>",
+      marker: { color: clients.map((client) => colours[rank.get(look.assigned[client])]), size: many ? 6 : 9, line: { width: many ? 0 : 0.8, color: EDGE } },
     };
   }
 
   function mapChart(state) {
-    const { fleet } = state, drawn = marks(state), reach = 1.08 * Math.max(...drawn.clients.flatMap((client) => [Math.abs(fleet.x_km[client]), Math.abs(fleet.y_km[client])]));
-    const station = { type: "scatter", mode: "markers", x: [0], y: [0], showlegend: false, hovertemplate: "base station<extra></extra>", marker: { symbol: "triangle-up", size: 15, color: "rgb(127,137,150)", line: { width: 1.5, color: "#fff" } } };
+    const { fleet } = state, { reached, lost, note } = drawnClients(state), at = (clients) => [clients.map((client) => fleet.x_km[client]), clients.map((client) => fleet.y_km[client])];
+    const reach = 1.08 * Math.max(...at([...reached, ...lost]).flat().map(Math.abs)), [x, y] = at(lost);
+    const gone = { type: "scatter", mode: "markers", x, y, text: lost.map((client) => String(fleet.name[client])), showlegend: false, hovertemplate: "%{text}: cannot be reached<extra></extra>", marker: { symbol: "x", size: 7, color: GREY } };
+    const station = { type: "scatter", mode: "markers", x: [0], y: [0], showlegend: false, hovertemplate: "base station<extra></extra>", marker: { symbol: "triangle-up", size: 16, color: "#111", line: { width: 1.5, color: "#fff" } } };
     return {
-      alt: `Map of the clients around the base station, coloured by tier: ${tierCounts(state)}.`, height: 340, caption: `Clients around the base station, ▲, coloured by tier${everySoMany(drawn)}`,
-      traces: [markTrace(state, drawn, drawn.clients.map((client) => fleet.x_km[client]), drawn.clients.map((client) => fleet.y_km[client])), station],
+      alt: `Map of the clients around the base station, coloured by tier: ${tierCounts(state)}.`, height: 340, caption: `Clients around the base station, ▲, coloured by tier${note}`,
+      traces: [markTrace(state, reached, ...at(reached)), gone, station],
       layout: { xaxis: { range: [-reach, reach], title: { text: "km" }, zeroline: false, constrain: "domain" }, yaxis: { range: [-reach, reach], zeroline: false, scaleanchor: "x", constrain: "domain" }, margin: { l: 36, r: 8, t: 8, b: 40 } },
     };
   }
 
   /** A dot per client over its latency, stacked, with the multiples of the deadline as lines. */
   function stripChart(state) {
-    const { fleet, look, deadline_s } = state, drawn = marks(state), kept = drawn.clients.map((_, place) => place).filter((place) => drawn.tiers[place]);
-    const reached = Object.fromEntries(Object.entries(drawn).map(([name, list]) => [name, Array.isArray(list) ? kept.map((place) => list[place]) : list]));
-    const x = reached.clients.map((client) => fleet.latency_s[client]);
+    const { fleet, deadline_s } = state, { reached, note } = drawnClients(state), x = reached.map((client) => fleet.latency_s[client]);
     const [low, high] = [Tiers.smallest(x), Tiers.slowest(x)], log = high / low > 50;
     const place = (value) => Math.floor(59.999 * (log ? Math.log(value / low) / Math.log(high / low) : value / high));
     const stacks = new Map(), y = x.map((value) => { const bin = place(value), height = (stacks.get(bin) ?? 0) + 1; stacks.set(bin, height); return height; });
@@ -294,7 +313,7 @@ const Explorer = (() => {
     const edge = (value) => ({ type: "line", x0: value, x1: value, y0: 0, y1: 1, yref: "paper", line: { color: EDGE, width: 1, dash: "dot" } });
     return {
       alt: `Latency of each client as a dot, coloured by tier, with lines at multiples of the deadline: ${tierCounts(state)}.`, height: fleet.x_km ? 340 : 260,
-      caption: `A dot is a client; dotted lines are multiples of the deadline, where a tier ends${everySoMany(drawn)}`,
+      caption: `A dot is a client; dotted lines are multiples of the deadline, where a tier ends${note}`,
       traces: [markTrace(state, reached, x, y)],
       layout: {
         xaxis: { title: { text: "latency of a client (s)" }, type: log ? "log" : "linear", ...(log ? {} : { range: [0, 1.04 * high] }) },
@@ -307,8 +326,6 @@ const Explorer = (() => {
     const shown = look.tiers.slice(0, MAX_ROWS).map(({ tier, clients }) => `${clients.length} in tier ${tier}`);
     return shown.join(", ") + (look.num_tiers > shown.length ? " and others slower" : "");
   }
-
-  function everySoMany({ step }) { return step > 1 ? `; every ${step}. client is drawn` : ""; }
 
   /** What each row of the schedule is about: a client where they are few, else a tier, which is as slow as its slowest. */
   function scheduleRows({ fleet, look, colours }) {
@@ -344,17 +361,18 @@ const Explorer = (() => {
       const { base, x, y, colour } = bars.get(kind);
       return { type: "bar", orientation: "h", name: kind, base, x, y, width: 0.6, marker: { color: colour, opacity: looks[kind], line: { width: 0 } }, hovertemplate: `${kind} %{base:.4~g} s to %{x:.4~g} s<extra>%{y}</extra>` };
     });
-    traces.push({ type: "scatter", mode: "markers", name: "merged", ...merges, marker: { symbol: "diamond", size: numRounds > 24 ? 6 : 9, color: "rgb(127,137,150)", line: { width: 1, color: "#fff" } }, hovertemplate: "merged at %{x:.4~g} s<extra>%{y}</extra>" });
+    traces.push({ type: "scatter", mode: "markers", name: "merged", ...merges, marker: { symbol: "diamond", size: numRounds > 24 ? 6 : 9, color: "#111", line: { width: 1, color: "#fff" } }, hovertemplate: "merged at %{x:.4~g} s<extra>%{y}</extra>" });
+    const top = innerWidth < 640 ? 92 : 40; // room for the legend and the tools
     const hidden = state.fleet.name.length > MAX_ROWS ? look.num_tiers - rows.length : 0;
     const edge = ({ end_s }) => ({ type: "line", x0: end_s, x1: end_s, y0: 0, y1: 1, yref: "paper", layer: "below", line: { color: EDGE, width: 0.6 } });
     return {
-      alt: `Schedule of the first ${numRounds} rounds of ${fine(look.round_s)} s. Tier j is merged at the end of every j-th round: ${tierCounts(state)}.`, height: Math.max(220, 110 + 30 * Math.min(rows.length, MAX_ROWS)),
-      caption: "A bar begins when clients get the newest model; ◆ is where their updates are merged. A tier's bar is as long as its slowest client takes. Drag to zoom in, double-click to zoom out.",
+      alt: `Schedule of the first ${numRounds} rounds of ${fine(look.round_s)} s. Tier j is merged at the end of every j-th round: ${tierCounts(state)}.`, height: top + 76 + 30 * Math.max(rows.length, 3), zoom: true,
+      caption: "A bar begins when clients get the newest model; ◆ is where their updates are merged. A tier's bar is as long as its slowest client takes. Drag or use the tools to zoom in, double-click to zoom out.",
       traces,
       layout: {
         barmode: "overlay", shapes: rounds.map(edge), xaxis: { title: { text: "time (s)" }, range: [0, horizon_s * 1.01] },
         yaxis: { type: "category", autorange: "reversed", categoryorder: "array", categoryarray: rows.map(({ label }) => label), showgrid: false, ticklabelstandoff: 4 },
-        margin: { l: 60, r: 8, t: 34, b: 44 }, annotations: hidden > 0 ? [{ text: `${number(hidden)} slower tiers are not drawn`, xref: "paper", x: 1, y: 0, yref: "paper", yshift: -36, showarrow: false, xanchor: "right" }] : [],
+        margin: { l: 60, r: 8, t: top, b: 44 }, annotations: hidden > 0 ? [{ text: `${number(hidden)} slower tiers are not drawn`, xref: "paper", x: 1, y: 0, yref: "paper", yshift: -36, showarrow: false, xanchor: "right" }] : [],
       },
     };
   }
@@ -376,11 +394,17 @@ const Explorer = (() => {
         dot(look.updates_per_1000s, "y"), dot(look.staleness, "y2"),
       ],
       layout: {
-        xaxis: { type: "log", title: { text: "deadline τ (s)" }, range: [Math.log10(first), Math.log10(last * 1.02)], anchor: "y2", dtick: "D2" },
+        xaxis: { type: "log", title: { text: "deadline τ (s)" }, range: [Math.log10(first), Math.log10(last * 1.02)], anchor: "y2", tickvals: roundNumbers(first, last) },
         yaxis: { domain: [0.47, 1], rangemode: "tozero", title: { text: "updates / 1000 s" } }, yaxis2: { domain: [0, 0.4], rangemode: "tozero", title: { text: "versions old" } },
         shapes: [upright(proposed_s, true), upright(here_s, false)], margin: { l: 56, r: 8, t: 34, b: 44 },
       },
     };
+  }
+
+  /** 1, 2 and 5 times powers of ten between two numbers. */
+  function roundNumbers(first, last) {
+    const powers = Array.from({ length: Math.ceil(Math.log10(last / first)) + 2 }, (_, place) => Math.floor(Math.log10(first)) + place);
+    return powers.flatMap((power) => (last / first > 1e4 ? [1] : [1, 2, 5]).map((digit) => Number(`${digit}e${power}`))).filter((value) => value >= first && value <= last);
   }
 
   return { mount };
