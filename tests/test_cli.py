@@ -160,7 +160,7 @@ BAD = [
     (["strategies", "lesson", "more"], "'more' is one word too many"),
     (
         ["--json", "plan"],
-        "command '--json' is unknown; one of: --help, --print-completion, --version, compare, contest, data",
+        "command '--json' is unknown; one of: --help, --print-completion, --version, compare, contest, data, plan",
     ),
     (["plan", "--bogus"], "option '--bogus' is unknown; one of: --clients"),
     (["plan", "--clients", "None"], "--clients must be a whole number, got 'None'"),
@@ -178,6 +178,15 @@ BAD = [
     ),
     (["--print-completion", "tcsh"], "--print-completion must be one of: bash, fish, zsh, got 'tcsh'"),
     (["--print-completion"], "--print-completion must be one of: bash, fish, zsh, got ''"),
+    (["report", "--figures", "x"], "DIR must be given: the folder of a run, a comparison or a sweep"),
+    (["report", "none"], "--figures must be given: the folder for the figures"),
+    (["report", "none", "--figures", "x"], "none does not exist; it must be the folder of a run, a comparison or"),
+    (["report", ".", "--figures", "x"], ". holds no finished run; it must be the folder of a run, a comparison or"),
+    (["report", ".", "--figures", "x", "--format", "pdf,gif"], "format 'gif' is unknown; one of: pdf, png, svg"),
+    (["report", ".", "--figures", "x", "--format", ""], "format '' is unknown; one of: pdf, png, svg"),
+    (["report", ".", "--figures", "x", "--width", "3.5"], "--width must be a number and in, cm, mm or pt, such as"),
+    (["report", ".", "--figures", "x", "--width", "1mm"], "--width must be 2in to 20in, got '1mm'"),
+    (["report", ".", "--figures", "x", "--width", "nanin"], "--width must be a number and in, cm, mm or pt, such as"),
     (["strategies", "leson"], "strategy 'leson' is unknown; did you mean 'lesson'? one of: fedasync, fedat, fedavg"),
 ]
 

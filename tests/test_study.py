@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lesson import InputError
+from lesson import load
 from lesson.cli import main
-from lesson.study import Study, half_interval, load_study
+from lesson.study import Study, half_interval
 from lesson.summary import time_to
 
 
@@ -45,7 +45,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
     out = tmp_path_factory.mktemp("study") / "out"
     flags = ["--seeds", "2", "--time-budget", "200", "--set", "scenario.num_clients=8", "--set", "run.eval_every_s=50"]
     assert main(["compare", "--out", str(out), *flags]) == 0
-    return out, load_study(out)
+    loaded = load(out)
+    assert isinstance(loaded, Study)
+    return out, loaded
 
 
 def test_a_comparison_leaves_its_runs_table_and_figures(study: tuple[Path, Study]) -> None:
@@ -65,9 +67,12 @@ def test_frames(study: tuple[Path, Study]) -> None:
     assert len(frame) == 6
     assert set(frame["strategy"]) == {"fedavg", "fedcs", "lesson"}
     curves = loaded.curves()
-    assert list(curves.columns) == ["strategy", "seed", "round", "time_s", "accuracy", "loss"]
+    assert list(curves.columns) == ["strategy", "seed", "round", "time_s", "accuracy", "loss", "uploads", "energy_j"]
     lesson = curves[(curves["strategy"] == "lesson") & (curves["seed"] == 0)]
     assert len(lesson) >= 3
+    rounds = next(run for run in loaded.runs if run.path.name == "lesson-seed0").to_frame()
+    assert lesson["uploads"].tolist() == [rounds["uploads"][: int(round)].sum() for round in lesson["round"]]
+    assert lesson["energy_j"].iloc[-1] == pytest.approx(rounds["energy_j"][: int(lesson["round"].iloc[-1])].sum())
     means = frame.groupby("strategy")["accuracy_last10"].mean()
     assert loaded.table()["accuracy_last10"].to_dict() == pytest.approx(means.to_dict())
     assert isinstance(loaded.runs[0].to_frame(), pd.DataFrame)
@@ -187,11 +192,6 @@ def test_a_strategy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert main(["run", "--strategy", "my_strategy:Mine", "--rounds", "2", "--out", str(tmp_path / "run")]) == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["strategy"], summary["rounds"]) == ("my_strategy:Mine", 2)
-
-
-def test_folders_without_runs(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no finished run"):
-        load_study(tmp_path)
 
 
 def test_a_strategy_of_ones_own_that_fails_is_told_in_one_line(

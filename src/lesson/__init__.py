@@ -1,5 +1,8 @@
 """Semi-synchronous federated learning on unequal, wireless clients."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from lesson.errors import InputError
 from lesson.fleet import Fleet, draw_fleet
 from lesson.fleet_csv import read_fleet
@@ -8,6 +11,9 @@ from lesson.scenario import Population, Scenario, draw_population
 from lesson.simulate import Simulation, simulate
 from lesson.strategies import FedAvg, FedCS, Lesson, LessonAdaptive, LessonFilled, LessonMemory, Strategy
 from lesson.tiers import assign_tiers, due
+
+if TYPE_CHECKING:
+    from lesson.study import Run, Study
 
 __version__ = "0.1.0"
 
@@ -29,6 +35,14 @@ __all__ = [
     "draw_fleet",
     "draw_population",
     "due",
+    "load",
     "read_fleet",
     "simulate",
 ]
+
+
+def load(folder: Path | str) -> "Run | Study":
+    """The finished run of a folder, or the finished runs of a comparison or a sweep."""
+    from lesson.folders import load  # torch and pandas come with it, and take seconds
+
+    return load(folder)

@@ -60,6 +60,12 @@ def load_grid(source: str, changes: Sequence[str] = ()) -> Grid:
         raise InputError(f"{path}: {error}") from None
 
 
+def read_axes(path: Path) -> dict[str, list[Any]]:
+    """What varies in a sweep, lists of values by section.key, from its file; the rest of it is not looked at."""
+    sections = read_sections(path, "a sweep is a settings file with a table [sweep]", (*SECTIONS, "sweep"))
+    return {key: values for key, values in _flat(sections.get("sweep", {})).items() if key != "seeds"}
+
+
 def make_grid(sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: int = 1) -> Grid:
     """The grid over `axes`, lists of values by section.key, of what else `sections` say; seeds from run.seed on.
 
@@ -80,7 +86,7 @@ def make_grid(sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: 
             run = settings.run.model_copy(update={"seed": seed})
             trial = Trial(_cut(f"{name}-seed{seed}"), settings.model_copy(update={"run": run}))
             trials[trial.name] = trial
-    table = {key: list(values) for key, values in axes.items()} | {"seeds": num_seeds}
+    table = {f'"{key}"': list(values) for key, values in axes.items()} | {"seeds": num_seeds}  # quotes keep the order
     toml = to_toml({section: dict(values) for section, values in sections.items()} | {"sweep": table})
     return Grid(tuple(axes), tuple(trials.values()), toml)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,9 @@ from lesson.settings import Settings, load_settings
 from lesson.strategies import make_strategy
 from lesson.summary import TARGETS, read_metrics
 from lesson.trackers import Tracker
+
+if TYPE_CHECKING:
+    from lesson.report.files import ShownFigure
 
 FIGURES = ("accuracy_last10", "uploads", "bytes_up", "energy_j")
 TIMES = tuple(f"time_to_{target:g}" for target in TARGETS)
@@ -57,6 +60,22 @@ class Run:
         """A row per round."""
         return pd.DataFrame(read_metrics(RunFolder(self.path).metrics))
 
+    def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
+        """Accuracy over simulated time or over rounds."""
+        return Study([self]).plot(by)
+
+    def __repr__(self) -> str:
+        told = self.summary
+        return (
+            f"Run({told['strategy']} on {told['dataset']}, seed {told['seed']}: accuracy {told['accuracy']:.4f} after "
+            f"{told['rounds']} rounds, {told['time_s']:g} s; {self.path})"
+        )
+
+    def _repr_html_(self) -> str:
+        from lesson.report.cards import run_card
+
+        return run_card(self)
+
 
 @dataclass(frozen=True)
 class Study:
@@ -77,11 +96,13 @@ class Study:
         return pd.DataFrame(rows)
 
     def curves(self) -> pd.DataFrame:
-        """A row per evaluation of every run: what varies, seed, round, time_s, accuracy, loss."""
-        columns = [*self.by, "seed", "round", "time_s", "accuracy", "loss"]
+        """A row per evaluation of every run: what varies, seed, round, time, accuracy, loss; uploads, joules so far."""
+        so_far = ["uploads", "energy_j"]
+        columns = [*self.by, "seed", "round", "time_s", "accuracy", "loss", *so_far]
         frames = []
         for run in self.runs:
             if "accuracy" in (frame := run.to_frame()):
+                frame[so_far] = frame[so_far].astype(float).cumsum()
                 scores = frame.dropna(subset="accuracy")
                 labels = self._labels(run) | {"seed": run.summary["seed"]}
                 frames.append(scores.assign(**{name: [value] * len(scores) for name, value in labels.items()}))
@@ -91,30 +112,47 @@ class Study:
         """A row per strategy, or whatever varies: the mean over seeds of each figure and, as NAME_ci95, half its 95 %
         interval; as time_to_TARGET_seeds, how many seeds reached it.
         """
-        groups: dict[tuple[Any, ...], list[int]] = {}
-        for row, run in enumerate(self.runs):
-            groups.setdefault(tuple(self._labels(run).values()), []).append(row)
-        frame = self.to_frame()
         rows = [
-            dict(zip(self.by, group, strict=True)) | means(frame.iloc[rows], FIGURES, TIMES)
-            for group, rows in groups.items()
+            dict(zip(self.by, labels, strict=True)) | means(Study(runs, self.by).to_frame(), FIGURES, TIMES)
+            for labels, runs in self.groups().items()
         ]
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
 
-    def label(self, run: Run) -> str:
-        """What tells a run from those of other groups, in words."""
-        values = self._labels(run)
-        if self.by == ("strategy",):
-            return str(values["strategy"])
-        return ", ".join(f"{key.partition('.')[2]} = {value}" for key, value in values.items())
+    def groups(self) -> dict[tuple[Any, ...], list[Run]]:
+        """The runs that differ in their seed only, by what varies."""
+        groups: dict[tuple[Any, ...], list[Run]] = {}
+        for run in self.runs:
+            groups.setdefault(tuple(self._labels(run).values()), []).append(run)
+        return groups
+
+    def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
+        """Accuracy over simulated time or over rounds: the mean over seeds, with 95 % bands, of whatever varies."""
+        from lesson.report.compare_figure import draw_accuracy
+
+        return draw_accuracy(self, by)
+
+    def __repr__(self) -> str:
+        seeds = {run.summary["seed"] for run in self.runs}
+        return f"Study({len(self.runs)} runs, {len(seeds)} seeds, by {', '.join(self.by)})"
+
+    def _repr_html_(self) -> str:
+        from lesson.report.cards import study_card
+
+        return study_card(self)
 
     def _labels(self, run: Run) -> dict[str, Any]:
         """The values of a run that tell it from others."""
         if self.by == ("strategy",):
             return {"strategy": run.summary["strategy"]}
         sections = run.settings.to_sections()
-        values = {key: sections[key.partition(".")[0]].get(key.partition(".")[2]) for key in self.by}
-        return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+        return {key: value_at(sections, key) for key in self.by}
+
+
+def value_at(sections: Mapping[str, Mapping[str, Any]], key: str) -> Any:
+    """The value of section.key, lists as tuples; None where there is none."""
+    section, _, name = key.partition(".")
+    value = sections[section].get(name)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dict[str, float]:
@@ -236,14 +274,6 @@ def _run_all(plan: dict[Path, Settings], engine: Engine, report: Report | None, 
                 raise kind(f"{path.name}: {line['error']}")
             if report is not None:
                 report(path.name, line)
-
-
-def load_study(folder: Path) -> Study:
-    """The finished runs in the folders of a folder."""
-    paths = sorted(path.parent for path in folder.glob("*/summary.json"))
-    if not paths:
-        raise InputError(f"{folder} holds no finished run")
-    return Study([Run.load(path) for path in paths])
 
 
 def write_table(study: Study, path: Path) -> None:

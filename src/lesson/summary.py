@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lesson.errors import InputError
 from lesson.settings import Settings
 
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -14,7 +15,11 @@ ROUNDING = 1e-12
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}); remove the folder and run again") from None
 
 
 def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -> dict[str, Any]:

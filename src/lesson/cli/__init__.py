@@ -19,6 +19,7 @@ from lesson.cli.contest import ContestCommand
 from lesson.cli.data import DataCommand
 from lesson.cli.learn import CompareCommand, RunCommand
 from lesson.cli.plan import PlanCommand
+from lesson.cli.report import ReportCommand
 from lesson.cli.reproduce import ReproduceCommand
 from lesson.cli.strategies import StrategiesCommand
 from lesson.cli.sweep import SweepCommand
@@ -44,6 +45,7 @@ COMMANDS: dict[str, type[Command]] = {
     "contest": ContestCommand,
     "data": DataCommand,
     "plan": PlanCommand,
+    "report": ReportCommand,
     "reproduce": ReproduceCommand,
     "run": RunCommand,
     "strategies": StrategiesCommand,

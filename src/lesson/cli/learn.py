@@ -1,6 +1,5 @@
 """lesson run and lesson compare"""
 
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,6 +134,7 @@ class CompareCommand(_Learning):
         from lesson.cli.progress import RunProgress
         from lesson.report.compare_figure import draw_comparison
         from lesson.report.compare_text import comparison_table
+        from lesson.report.groups import title_of
         from lesson.study import COMPARED, compare, write_table
         from lesson.trackers import make_trackers
 
@@ -161,17 +161,14 @@ class CompareCommand(_Learning):
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume goes on") from None
-        limits = settings.run
-        length = f"{limits.time_budget_s:g} s" if math.isfinite(limits.time_budget_s) else f"{limits.rounds} rounds"
-        title = f"{limits.dataset}, β = {settings.scenario.beta:g}, τ = {settings.scenario.deadline_s:g} s, {length}"
+        title = title_of(settings)
         write_table(study, out / COMPARED)
         PipedConsole().print(comparison_table(study.table(), f"{title}, {self.seeds} seeds"))
         print_notes(note for run in study.runs for note in run.summary["notes"])
-        curves = study.curves()
-        if curves.empty:
+        if study.curves().empty:
             print("no figures: no round reached an evaluation; take a smaller run.eval_every_s")
         else:
-            for path in draw_comparison(curves, title, out):
+            for path in draw_comparison(study, title, out):
                 print(f"figure: {path}")
         print_report(study, out)
         print(f"folder: {out}")

@@ -1,7 +1,10 @@
 """How figures look and get onto the disk."""
 
+import contextlib
+import io
 import tempfile
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -61,12 +64,30 @@ _UNDATED = {
 _Arguments = ParamSpec("_Arguments")
 
 
+class ShownFigure(Figure):
+    """A figure that notebooks show without pyplot, which would keep it alive."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        with any_letters():
+            self.savefig(content, format="png", dpi="figure")
+        return content.getvalue()
+
+
+@contextlib.contextmanager
+def any_letters() -> Iterator[None]:
+    """No warning meanwhile about names in letters that the font lacks."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")
+        yield
+
+
 def in_paper_style(draw: Callable[_Arguments, Figure]) -> Callable[_Arguments, Figure]:
     """The same function, its figure ready for a paper and safe to save under any other style."""
 
     @wraps(draw)
     def styled(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Figure:
-        with matplotlib.rc_context(PAPER_STYLE):
+        with matplotlib.rc_context(PAPER_STYLE), any_letters():
             figure = draw(*args, **kwargs)
             figure.draw_without_rendering()  # ticks take their style when they are first drawn
         return figure
@@ -81,10 +102,28 @@ def check_figure_path(path: Path) -> None:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure; the file appears whole or not at all."""
+    _save({path.name: figure}, path.parent, str(path))
+
+
+def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write figures by their names into a folder, which is made, in formats such as .pdf; all of them or none."""
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder, matplotlib.rc_context(_IN_FILES):
-            whole = Path(folder) / path.name
-            figure.savefig(whole, dpi="figure", metadata=_UNDATED.get(path.suffix.lower()))
-            whole.replace(path)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"figure cannot be written: '{path}': {error.strerror}") from None
+        raise InputError(f"figures cannot be written: '{folder}' cannot be made: {error.strerror}") from None
+    files = {f"{name}{suffix}": figure for name, figure in figures.items() for suffix in formats}
+    _save(files, folder, str(folder))
+    return [folder / name for name in files]
+
+
+def _save(files: Mapping[str, Figure], folder: Path, where: str) -> None:
+    """Write figures aside and, once they are whole, put them into place."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder) as aside, matplotlib.rc_context(_IN_FILES), any_letters():
+            for name, figure in files.items():
+                metadata = _UNDATED.get(Path(name).suffix.lower())
+                figure.savefig(Path(aside) / name, dpi="figure", metadata=metadata)
+            for name in files:
+                (Path(aside) / name).replace(folder / name)
+    except OSError as error:
+        raise InputError(f"figure cannot be written: '{where}': {error.strerror}") from None

@@ -12,7 +12,15 @@ _STRATEGIES = {"lesson": "#0072B2", "fedavg": "#D55E00", "fedcs": "#009E73"}
 _OTHERS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 _PALE = "#F0E442"
 """Too pale for a thin line among many."""
-_STYLES = ("-", "--", ":", "-.")
+STYLES = ("-", "--", ":", "-.")
+Look = tuple[str, str]
+"""A colour and the style of a line."""
+_LOOKS: tuple[Look, ...] = tuple((colour, style) for style in STYLES for colour in _OTHERS if colour != _PALE)
+_BASELINES = ("fedbuff", "fedasync", "fedat", "tifl", "lesson-memory", "lesson-filled", "lesson-adaptive")
+_FIXED = {name: (colour, "-") for name, colour in _STRATEGIES.items()} | dict(
+    zip((*_BASELINES, "fedcs-greedy", "safa", "semisync-steps"), _LOOKS, strict=False)
+)
+"""How each strategy looks, whoever else is there."""
 
 # Paul Tol's muted scheme.
 LABEL_COLOURS = (
@@ -43,8 +51,14 @@ def series_colours(labels: Sequence[str]) -> list[str]:
     return [_STRATEGIES.get(label.lower()) or next(others) for label in labels]
 
 
-def line_looks(labels: Sequence[str]) -> list[tuple[str, str]]:
+def line_looks(labels: Sequence[str]) -> list[Look]:
     """A colour and a style for each of many lines: the colours once through solid, then dashed, then dotted."""
-    free = [colour for colour in _OTHERS if colour != _PALE]
-    others = itertools.cycle((colour, style) for style in _STYLES for colour in free)
+    others = itertools.cycle(_LOOKS)
     return [(_STRATEGIES[label], "-") if label in _STRATEGIES else next(others) for label in labels]
+
+
+def strategy_looks(names: Sequence[str]) -> list[Look]:
+    """The look of each strategy, the same in every figure; those of one's own take what the others leave."""
+    taken = {_FIXED[name] for name in names if name in _FIXED}
+    free = itertools.cycle([look for look in _LOOKS if look not in taken])
+    return [_FIXED.get(name) or next(free) for name in names]

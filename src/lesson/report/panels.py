@@ -1,4 +1,4 @@
-"""Parts that several figures have: the schedule of a plan and a smoothed density."""
+"""Parts that several figures have: the map and the schedule of a plan, and a smoothed density."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -6,10 +6,13 @@ from matplotlib.axes import Axes
 from lesson.arrays import FloatArray
 from lesson.plan import Plan
 from lesson.report.palette import tier_colours
+from lesson.tiers import UNREACHABLE
 
 MIN_VALUES_SMOOTHED = 5
 MAX_TIERS_DRAWN = 16
 MAX_ROUNDS_DRAWN = 60
+MAX_CLIENTS_DRAWN = 5000
+MAX_TIERS_NAMED = 8
 
 
 def density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
@@ -22,6 +25,23 @@ def density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     middles = (edges[1:] + edges[:-1]) / 2
     kernels = np.exp(-0.5 * ((middles[:, None] - middles) / bandwidth) ** 2) / (bandwidth * np.sqrt(2 * np.pi))
     return middles, kernels @ counts / len(values)
+
+
+def draw_map(plan: Plan, axes: Axes) -> bool:
+    """Draw the clients of a population around the base station, coloured by tier; whether all found a place."""
+    people = plan.fleet.population
+    assert people is not None
+    drawn = np.arange(len(people)) < MAX_CLIENTS_DRAWN
+    served, lost = np.flatnonzero(drawn & (plan.tiers > 0)), np.flatnonzero(drawn & (plan.tiers == UNREACHABLE))
+    ranks = np.searchsorted([row.tier for row in plan.tier_rows], plan.tiers[served])
+    colours = np.array(tier_colours(len(plan.tier_rows)))[ranks]
+    axes.scatter(people.x_km[served], people.y_km[served], s=34, c=colours, edgecolor="white", linewidth=0.6)
+    axes.scatter(people.x_km[lost], people.y_km[lost], s=30, color="0.6", marker="x")
+    axes.scatter([0], [0], marker="^", s=110, color="black", zorder=3)
+    axes.annotate("base station", (0, 0), (0, -14), textcoords="offset points", ha="center", fontsize=8)
+    reach_km = 1.08 * max(np.abs(people.x_km).max(), np.abs(people.y_km).max())
+    axes.set(xlabel="km", ylabel="km", xlim=(-reach_km, reach_km), ylim=(-reach_km, reach_km), aspect="equal")
+    return bool(drawn.all())
 
 
 def draw_tier_blocks(plan: Plan, axes: Axes, strength: float = 1.0) -> int:

@@ -1,6 +1,5 @@
 """A plan as a picture: clients around the base station, latency density (paper's Fig. 3), schedule (Fig. 2)."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -15,19 +14,15 @@ from lesson.plan import Plan
 from lesson.records import first_tier_note
 from lesson.report.files import STYLE, check_figure_path, save_figure
 from lesson.report.palette import tier_colours
-from lesson.report.panels import density, draw_tier_blocks
-from lesson.tiers import UNREACHABLE
+from lesson.report.panels import MAX_CLIENTS_DRAWN, MAX_TIERS_NAMED, density, draw_map, draw_tier_blocks
 
-MAX_TIERS_NAMED = 8
 MAX_DEADLINES_MARKED = 12
-MAX_CLIENTS_DRAWN = 5000
 
 
 def draw_plan(plan: Plan, title: str, path: Path) -> None:
     """Write the figure of a plan; the file appears whole or not at all."""
     check_figure_path(path)
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a name in letters the font lacks
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 7), layout="constrained")
         figure.suptitle(title, fontweight="bold")
         top, bottom = cast(Sequence[SubFigure], figure.subfigures(2, 1, height_ratios=[1.35, 1]))
@@ -35,7 +30,8 @@ def draw_plan(plan: Plan, title: str, path: Path) -> None:
             _draw_density(plan, top.subplots())
         else:
             left, right = top.subplots(1, 2, width_ratios=[1, 1.25])
-            _draw_map(plan, left)
+            some = "" if draw_map(plan, left) else f" ({MAX_CLIENTS_DRAWN} drawn)"
+            left.set_title(f"Clients by tier{some}")
             _draw_density(plan, right)
         axes = bottom.subplots()
         hidden = draw_tier_blocks(plan, axes)
@@ -43,23 +39,6 @@ def draw_plan(plan: Plan, title: str, path: Path) -> None:
         axes.set_title(f"Schedule: a block is a local training, a diamond its merge{more}")
         figure.supxlabel(first_tier_note(plan.fleet), fontsize=9, color="0.35")
         save_figure(figure, path)
-
-
-def _draw_map(plan: Plan, axes: Axes) -> None:
-    people = plan.fleet.population
-    assert people is not None
-    drawn = np.arange(len(people)) < MAX_CLIENTS_DRAWN
-    served, lost = np.flatnonzero(drawn & (plan.tiers > 0)), np.flatnonzero(drawn & (plan.tiers == UNREACHABLE))
-    ranks = np.searchsorted([row.tier for row in plan.tier_rows], plan.tiers[served])
-    colours = np.array(tier_colours(len(plan.tier_rows)))[ranks]
-    axes.scatter(people.x_km[served], people.y_km[served], s=34, c=colours, edgecolor="white", linewidth=0.6)
-    axes.scatter(people.x_km[lost], people.y_km[lost], s=30, color="0.6", marker="x")
-    axes.scatter([0], [0], marker="^", s=110, color="black", zorder=3)
-    axes.annotate("base station", (0, 0), (0, -14), textcoords="offset points", ha="center", fontsize=8)
-    some = "" if drawn.all() else f" ({MAX_CLIENTS_DRAWN} drawn)"
-    axes.set(xlabel="km", ylabel="km", title=f"Clients by tier{some}")
-    reach_km = 1.08 * max(np.abs(people.x_km).max(), np.abs(people.y_km).max())
-    axes.set(xlim=(-reach_km, reach_km), ylim=(-reach_km, reach_km), aspect="equal")
 
 
 def _draw_density(plan: Plan, axes: Axes) -> None:

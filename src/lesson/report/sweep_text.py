@@ -5,26 +5,33 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from lesson.grid import in_words, short_names
+from lesson.grid import short_names
 from lesson.report.compare_text import cell
+from lesson.report.groups import labels_in_words
 from lesson.study import Study
 from lesson.summary import TARGETS
 
 MAX_TARGETS = 2
+Column = tuple[str, float, int]
+"""The name of a figure, what to multiply it with, and digits."""
 
 
 def sweep_table(study: Study, title: str) -> Table:
     """A row per combination of what varies, a column per figure: mean ± half the 95 % interval over seeds."""
     table = study.table()
-    columns = {"accuracy,\nlast 10 (%)": ("accuracy_last10", 100.0, 1)}
-    columns |= {f"time to\n{target:.0%} (s)": (f"time_to_{target:g}", 1.0, 0) for target in _telling(table)}
-    columns |= {"uploads": ("uploads", 1.0, 0), "energy\n(kJ)": ("energy_j", 1e-3, 1)}
+    columns = columns_of(table)
     shown = _table(title, [*short_names(study.by).values(), "seeds", *columns])
     for labels, figures in table.iterrows():
-        varied = labels if isinstance(labels, tuple) and len(study.by) > 1 else (labels,)
-        said = ["–" if _unknown(value) else in_words(value) for value in varied]
+        said = labels_in_words(labels if isinstance(labels, tuple) and len(study.by) > 1 else (labels,))
         shown.add_row(*said, f"{int(figures['seeds'])}", *(cell(figures, *figure) for figure in columns.values()))
     return shown
+
+
+def columns_of(table: pd.DataFrame) -> dict[str, Column]:
+    """The figures worth a column, by their headings."""
+    columns: dict[str, Column] = {"accuracy,\nlast 10 (%)": ("accuracy_last10", 100.0, 1)}
+    columns |= {f"time to\n{target:.0%} (s)": (f"time_to_{target:g}", 1.0, 0) for target in _telling(table)}
+    return columns | {"uploads": ("uploads", 1.0, 0), "energy\n(kJ)": ("energy_j", 1e-3, 1)}
 
 
 def failure_table(study: Study) -> Table:
@@ -38,11 +45,6 @@ def failure_table(study: Study) -> Table:
 def _telling(table: pd.DataFrame) -> list[float]:
     """The highest targets that some seed of some combination reached."""
     return [target for target in TARGETS if table.get(f"time_to_{target:g}_seeds", pd.Series([0])).any()][-MAX_TARGETS:]
-
-
-def _unknown(value: object) -> bool:
-    """Whether a strategy has no such option."""
-    return value is None or value != value  # pandas makes NaN of None among numbers
 
 
 def _table(title: str, headings: list[str]) -> Table:

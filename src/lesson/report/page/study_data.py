@@ -9,8 +9,8 @@ import pandas as pd
 
 from lesson.report.bands import mean_band
 from lesson.report.compare_text import cell
+from lesson.report.groups import Group, groups_of
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
-from lesson.report.palette import line_looks
 from lesson.run_folder import RunFolder, read_kept
 from lesson.settings import to_toml
 from lesson.study import Run, Study, half_interval
@@ -22,11 +22,12 @@ MAX_GROUPS = 24
 """Lines in a chart; of a larger study the best are drawn, the table has them all."""
 
 
-class Group:
+class Contender:
     """The runs that differ in their seed only, with what was written down of each."""
 
-    def __init__(self, label: str, runs: Sequence[Run]) -> None:
-        self.label, self.runs = label, sorted(runs, key=lambda run: int(run.summary["seed"]))
+    def __init__(self, group: Group) -> None:
+        self.label, self.look = group.name, group.look
+        self.runs = sorted(group.runs, key=lambda run: int(run.summary["seed"]))
         self.lines = [read_metrics(RunFolder(run.path).metrics) for run in self.runs]
         self.clients: list[dict[str, Any]] = [
             read_kept(RunFolder(run.path).clients, {}, "run it again") for run in self.runs
@@ -49,8 +50,7 @@ class Group:
 
 def study_data(study: Study, command: str) -> dict[str, Any]:
     """Everything on the page of a study; `command` repeats it."""
-    groups = groups_of(study)
-    table = study.table()
+    groups, table = [Contender(group) for group in groups_of(study)], study.table()
     drawn = _best(groups, table) if len(groups) > MAX_GROUPS else groups
     fleet_of = drawn[0]
     deadline_s = fleet_of.first.settings.scenario.deadline_s
@@ -58,8 +58,8 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
         "what": what_was_run(groups),
         "varies": list(study.by),
         "groups": [
-            {"label": group.label, "colour": colour, "dash": _DASHES[style], "seeds": len(group.runs)}
-            for group, (colour, style) in zip(drawn, line_looks([group.label for group in drawn]), strict=True)
+            {"label": group.label, "colour": group.look[0], "dash": _DASHES[group.look[1]], "seeds": len(group.runs)}
+            for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
         "verdict": verdict(groups, table),
@@ -77,15 +77,7 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
     }
 
 
-def groups_of(study: Study) -> list[Group]:
-    """The groups of a study in the order of its table."""
-    groups: dict[str, list[Run]] = {}
-    for run in study.runs:
-        groups.setdefault(study.label(run), []).append(run)
-    return [Group(label, runs) for label, runs in groups.items()]
-
-
-def what_was_run(groups: Sequence[Group]) -> str:
+def what_was_run(groups: Sequence[Contender]) -> str:
     """The study in two sentences."""
     settings, runs = groups[0].first.settings, [run for group in groups for run in group.runs]
     seeds = {run.summary["seed"] for run in runs}
@@ -114,7 +106,7 @@ def what_was_run(groups: Sequence[Group]) -> str:
     )
 
 
-def verdict(groups: Sequence[Group], table: pd.DataFrame) -> dict[str, Any]:
+def verdict(groups: Sequence[Contender], table: pd.DataFrame) -> dict[str, Any]:
     """Who reached what when: cards for the best, and a table of all."""
     reached = [target for target in TARGETS if (table[f"time_to_{target:g}_seeds"] > 0).any()]
     columns: list[tuple[str, str, float, int]] = [("accuracy (%)", "accuracy_last10", 100, 1)]
@@ -180,7 +172,7 @@ def _cards(labels: Sequence[str], table: pd.DataFrame, reached: Sequence[float])
     return cards
 
 
-def _curves(group: Group) -> dict[str, Any]:
+def _curves(group: Contender) -> dict[str, Any]:
     """Accuracy over time and over rounds: the mean of all seeds with its interval."""
     runs = [pd.DataFrame(group.scores(run), columns=["time_s", "round", "accuracy"]) for run in range(len(group.runs))]
     return {
@@ -189,7 +181,7 @@ def _curves(group: Group) -> dict[str, Any]:
     }
 
 
-def _costs(group: Group) -> list[dict[str, Any]]:
+def _costs(group: Contender) -> list[dict[str, Any]]:
     """Bytes, joules, uploads and seconds to each target: means over seeds, where every seed reaches it."""
     found = []
     for target in TARGETS:
@@ -209,7 +201,7 @@ def _costs(group: Group) -> list[dict[str, Any]]:
     return found
 
 
-def _fleet(group: Group) -> dict[str, Any] | None:
+def _fleet(group: Contender) -> dict[str, Any] | None:
     """The clients as the deadline explorer takes them: with the latencies they really have."""
     kept, scenario = group.clients[0], group.first.settings.scenario
     if not kept:
@@ -232,7 +224,7 @@ def _fleet(group: Group) -> dict[str, Any] | None:
     }
 
 
-def _best(groups: Sequence[Group], table: pd.DataFrame) -> list[Group]:
+def _best(groups: Sequence[Contender], table: pd.DataFrame) -> list[Contender]:
     order = np.argsort(-table["accuracy_last10"].to_numpy(float), kind="stable")[:MAX_GROUPS]
     return [groups[place] for place in sorted(order.tolist())]
 

@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 
+from lesson.report.groups import groups_of
 from lesson.report.page.document import write_document
 from lesson.report.page.fleet_data import EXPLORER
 from lesson.report.page.study_data import study_data
@@ -16,7 +17,7 @@ REPORT = "report.html"
 def write_study_page(study: Study, path: Path) -> None:
     """Write the page of a study; whole or not at all."""
     first = study.runs[0]
-    names = list(dict.fromkeys(study.label(run) for run in study.runs))
+    names = [group.name for group in groups_of(study)]
     title = " and ".join([", ".join(names[:-1]), names[-1]] if 1 < len(names) <= 4 else names[:1])
     title = title if len(names) <= 4 else f"{len(names)} contenders"
     data = study_data(study, repeating(study))

@@ -1,0 +1,76 @@
+"""lesson report"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+from tyro.conf import arg
+
+from lesson.errors import InputError, unknown
+
+if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
+    from lesson.study import Study
+
+INCH = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
+MIN_WIDTH_IN, MAX_WIDTH_IN = 2.0, 20.0
+
+
+@dataclass(frozen=True)
+class ReportCommand:
+    """Draw the figures of finished runs for a paper; folders of runs, comparisons or sweeps are taken together.
+
+    Example: lesson report runs/demo --figures figures --format pdf,png --width 3.5in
+    """
+
+    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], arg(metavar="DIR …", help_behavior_hint="")] = ()
+    """What 'lesson run', 'compare' or 'sweep' left."""
+    figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
+    """Folder for the figures; it is made where there is none."""
+    format: Annotated[str, arg(metavar="A,B,…")] = "pdf"
+    """pdf, svg, png, or several with commas between."""
+    width: Annotated[str, arg(metavar="LENGTH")] = "3.5in"
+    """Width of a figure in in, cm, mm or pt; letters stay 8 pt high."""
+
+    def run(self) -> None:
+        """Do it."""
+        if not self.folders:
+            raise InputError("DIR must be given: the folder of a run, a comparison or a sweep")
+        if self.figures is None:
+            raise InputError("--figures must be given: the folder for the figures")
+        suffixes, width_in = suffixes_of(self.format), inches(self.width)
+        from lesson.folders import load_together
+
+        self._draw(load_together(self.folders), self.figures, suffixes, width_in)
+
+    def _draw(self, study: "Study", folder: Path, suffixes: list[str], width_in: float) -> None:
+        """All figures there can be, into a folder."""
+        from lesson.report.files import save_figures
+        from lesson.report.study_figures import draw_figures
+
+        figures, notes = draw_figures(study, width_in)
+        for path in save_figures(figures, folder, suffixes):
+            print(f"figure: {path}")
+        for note in notes:
+            print(f"note: {note}")
+
+
+def suffixes_of(formats: str) -> list[str]:
+    """The endings of files in the formats named, with commas between."""
+    names = [name.strip() for name in formats.split(",")]
+    for name in names:
+        if name not in ("pdf", "png", "svg"):
+            raise unknown("format", name, ["pdf", "png", "svg"])
+    return [f".{name}" for name in dict.fromkeys(names)]
+
+
+def inches(length: str) -> float:
+    """A length such as 89mm in inches."""
+    found = re.fullmatch(rf"(\d+\.?\d*|\.\d+) *({'|'.join(INCH)})", length.strip())
+    if not found:
+        raise InputError(f"--width must be a number and in, cm, mm or pt, such as 3.5in, got '{length}'")
+    width_in = float(found[1]) * INCH[found[2]]
+    if not MIN_WIDTH_IN <= width_in <= MAX_WIDTH_IN:
+        raise InputError(f"--width must be {MIN_WIDTH_IN:g}in to {MAX_WIDTH_IN:g}in, got '{length}'")
+    return width_in

@@ -1,0 +1,105 @@
+"""The figures of a study for a paper: accuracy over what it costs, times to targets, the clients and their latency."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lesson.report.compare_figure import draw_lines
+from lesson.report.files import in_paper_style
+from lesson.report.fleet_figures import draw_clients, draw_latency, fleet_plan
+from lesson.report.groups import Group, groups_of
+from lesson.study import Study
+from lesson.summary import TARGETS
+
+HEIGHT = 0.68
+"""Of a figure's width."""
+MAX_ROWS = 24
+MAX_NAMES_INSIDE = 4
+LETTER_IN, HANDLE_IN, LINE_IN = 0.055, 0.5, 0.16
+"""What a letter of a legend, what stands before a name, and a line take, with some room."""
+_MARKERS = {"-": "o", "--": "s", ":": "^", "-.": "D"}
+
+
+def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list[str]]:
+    """The figures there can be, by name, and a line for each thing a reader should know of them."""
+    curves, table = study.curves(), study.table()
+    draws: dict[str, Callable[[], Figure]] = {}
+    notes = []
+    if curves.empty:
+        notes.append("no figure of accuracy: no round reached an evaluation; take a smaller run.eval_every_s")
+    else:
+        overs = ["time", "round", "uploads", *([] if curves["energy_j"].isna().any() else ["energy"])]
+        draws |= {f"accuracy_{over}": partial(_draw_curves, study, over, width_in) for over in overs}
+    if targets := [target for target in TARGETS if table[f"time_to_{target:g}_seeds"].any()]:
+        draws["time_to_accuracy"] = partial(_draw_times, study, table, targets, width_in)
+    else:
+        notes.append(f"no figure of times: no run reached {TARGETS[0]:.0%} in three evaluations in a row")
+    plan, said = fleet_plan(study)
+    if plan is not None:
+        draws |= {"clients": partial(draw_clients, plan, width_in), "latency": partial(draw_latency, plan, width_in)}
+    return {name: draw() for name, draw in draws.items()}, notes + said
+
+
+@in_paper_style
+def _draw_curves(study: Study, over: str, width_in: float) -> Figure:
+    """A line and a 95 % band per group."""
+    figure = Figure(figsize=(width_in, HEIGHT * width_in), layout="constrained")
+    axes = figure.subplots()
+    draw_lines(axes, study, over)
+    axes.set_xlim(0, None)
+    axes.grid(alpha=0.25, linewidth=0.4)
+    if len(axes.lines) <= MAX_NAMES_INSIDE:
+        axes.legend(loc="best", frameon=True, framealpha=0.8, edgecolor="none")
+    else:
+        _name_below(figure, axes)
+    return figure
+
+
+@in_paper_style
+def _draw_times(study: Study, table: pd.DataFrame, targets: list[float], width_in: float) -> Figure:
+    """For each target a dot per group with its 95 % interval; where not every seed arrives, how many do."""
+    groups = groups_of(study)
+    shown = targets[-max(1, MAX_ROWS // len(groups)) :]
+    figure = Figure(figsize=(width_in, max(1.3, 0.6 + 0.12 * (len(groups) + 0.6) * len(shown))), layout="constrained")
+    axes = figure.subplots()
+    places = (np.arange(len(groups)) - (len(groups) - 1) / 2) / (len(groups) + 0.6)
+    for group, place, (_, figures) in zip(groups, places, table.iterrows(), strict=True):
+        _draw_dots(axes, group, figures, shown, place)
+    axes.set_yticks(range(len(shown)), [f"{target:.0%}" for target in shown])
+    axes.tick_params(left=False)
+    axes.set(xlabel="simulated time (s)", ylabel="accuracy reached", ylim=(len(shown) - 0.5, -0.5))
+    axes.set_xlim(0, None)
+    axes.hlines(np.arange(len(shown) - 1) + 0.5, 0, 1, transform=axes.get_yaxis_transform(), color="0.85", lw=0.5)
+    axes.grid(axis="x", alpha=0.25, linewidth=0.4)
+    _name_below(figure, axes)
+    return figure
+
+
+def _draw_dots(axes: Axes, group: Group, figures: pd.Series, targets: list[float], place: float) -> None:
+    colour, style = group.look
+    names = [f"time_to_{target:g}" for target in targets]
+    means, halves = (figures[[f"{name}{end}" for name in names]].to_numpy(float) for end in ("", "_ci95"))
+    at = np.arange(len(targets)) + place
+    axes.errorbar(
+        means, at, xerr=np.nan_to_num(halves), fmt=_MARKERS[style], color=colour, label=group.name, capsize=1.5, lw=0.8
+    )
+    for name, mean, y in zip(names, means, at, strict=True):
+        if np.isnan(mean):
+            said = f"{figures[f'{name}_seeds']:.0f} of {figures['seeds']:.0f} seeds"
+            edge = axes.get_yaxis_transform()
+            axes.plot([1], [y], _MARKERS[style], color=colour, markerfacecolor="white", transform=edge, clip_on=False)
+            axes.annotate(said, (1.02, y), xycoords=edge, va="center", fontsize=7)
+
+
+def _name_below(figure: Figure, axes: Axes) -> None:
+    """A legend below, in as many columns as fit, and room for it."""
+    handles, names = axes.get_legend_handles_labels()
+    longest_in = HANDLE_IN + LETTER_IN * max(map(len, names))
+    columns = max(1, min(len(names), int(figure.get_figwidth() / longest_in)))
+    figure.set_figheight(figure.get_figheight() + LINE_IN * (math.ceil(len(names) / columns) + 1))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns)

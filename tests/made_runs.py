@@ -1,0 +1,46 @@
+"""Run folders as if runs had ended in them: six rounds of 100 s, the accuracy rising by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lesson.settings import load_settings, to_toml
+from lesson.summary import summarise
+
+ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **sections: dict[str, Any]) -> None:
+    """A finished run of the settings that sections say, each round with 4 uploads and so many joules."""
+    run = {"time_budget_s": 600.0} | sections.pop("run", {})
+    settings = load_settings("released", run=run, **sections)
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(to_toml(settings.to_sections()))
+    lines = [
+        {"round": index + 1, "time_s": 100.0 * (index + 1), "uploads": 4, "bytes_up": 10, "bytes_down": 10}
+        | {"energy_j": joules, "staleness": 0.0, "accuracy": accuracy + better, "loss": 1 - accuracy}
+        for index, accuracy in enumerate(ACCURACY)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    summary = summarise(settings, path / "metrics.jsonl", ACCURACY[-1] + better, 0.1) | {"wall_s": 1.0}
+    (path / "summary.json").write_text(json.dumps(summary))
+
+
+def make_comparison(out: Path, strategies: tuple[str, ...] = ("lesson", "fedavg"), num_seeds: int = 3) -> None:
+    """Strategies × seeds; the accuracy of seed s is s hundredths higher."""
+    for name in strategies:
+        for seed in range(num_seeds):
+            folder = out / f"{name.replace(':', '.')}-seed{seed}"
+            make_run(folder, better=0.01 * seed, strategy={"name": name}, run={"seed": seed})
+
+
+def make_sweep(out: Path) -> None:
+    """Two strategies, one of nobody knows whose, at two β; the first with an option; two seeds."""
+    for beta in (0.1, 1.0):
+        for seed in range(2):
+            common: dict[str, Any] = {"scenario": {"beta": beta}, "run": {"seed": seed}}
+            make_run(out / f"lesson-beta={beta}-seed{seed}", strategy={"name": "lesson", "late": "drop"}, **common)
+            make_run(out / f"mine-beta={beta}-seed{seed}", strategy={"name": "nowhere:Mine"}, **common)
+    axes = {'"strategy.name"': ["lesson", "nowhere:Mine"], '"scenario.beta"': [1, 0.1], '"strategy.late"': ["drop"]}
+    (out / "sweep.toml").write_text(to_toml({"sweep": axes | {"seeds": 2}}))
+    (out / "failures.json").write_text('{"x": "no <reason>"}')
