@@ -49,7 +49,7 @@ def mean_band(runs: Sequence[Points]) -> Band:
     at = np.unique(np.concatenate([np.zeros(0), *(x for x, _ in known)]))
     at = at[(at >= low) & (at <= high)]
     at = at[np.linspace(0, len(at) - 1, min(len(at), MAX_POINTS)).astype(int)]
-    values = np.array([np.interp(at, x, y) for x, y in known]).reshape(-1, len(at))
+    values = np.array([np.interp(at, x, y) for x, y in known]).reshape(len(known), len(at))
     mean = values.mean(axis=0) if len(values) else at
     if len(known) < MIN_RUNS:
         return Band(at, mean, None, None)

@@ -3,15 +3,25 @@
 import base64
 import csv
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lesson.errors import InputError
 from lesson.paper.items import Item
 from lesson.paper.scale import FULL, QUICK, Scale
 from lesson.report.page.document import write_document
 from lesson.report.paper import command_of, items_in
 from lesson.run_folder import read_kept
 from lesson.study import SCALE
+
+
+def holds_paper(folders: Sequence[Path]) -> bool:
+    """Whether what is to be shown is a reproduction of the paper, which is shown by itself."""
+    there = [folder for folder in folders if (folder / SCALE).exists()]
+    if there and len(folders) > 1:
+        raise InputError(f"{there[0]} holds the paper's figures and must be named alone")
+    return bool(there)
 
 
 def write_paper_page(folder: Path, path: Path) -> None:
