@@ -23,6 +23,7 @@ from test_runs import PARTS, StoppedError, content, settings
 
 ROOT = Path(__file__).parent.parent
 needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="it is not installed")
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 
 
 class Told:
@@ -203,6 +204,11 @@ def test_nothing_shows_twice_after_a_kill(tmp_path: Path) -> None:
 
 
 FLAGS = ["--rounds", "2", "--set", "scenario.num_clients=5", "--set", "run.eval_every_s=20", "--device", "cpu"]
+GRID = """
+scenario.num_clients = 5
+run = { rounds = 2, eval_every_s = 20.0 }
+sweep = { seeds = 1, "strategy.name" = ["lesson", "fedavg"] }
+"""
 
 
 @needs_tensorboard
@@ -225,13 +231,23 @@ def test_log_tensorboard(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    grid = "[scenario]\nnum_clients = 5\n[run]\nrounds = 2\neval_every_s = 20.0\n"
-    (tmp_path / "grid.toml").write_text(f'{grid}[sweep]\nseeds = 1\n"strategy.name" = ["lesson", "fedavg"]\n')
+    (tmp_path / "grid.toml").write_text(GRID)
     monkeypatch.chdir(tmp_path)
     assert main([*argv, "--out", "out", "--log", "tensorboard"]) == 0, capsys.readouterr().err
     for run in runs:
         assert len(scalars(tmp_path / run)["accuracy/by round"]) == 2
         assert scalars(tmp_path / run) == expected(tmp_path / run)
+
+
+@needs_tensorboard
+@needs_ray
+def test_log_tensorboard_on_ray(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID)
+    flags = ["--engine", "ray", "--out", "out", "--log", "tensorboard"]
+    command = [sys.executable, "-m", "lesson.cli", "sweep", "grid.toml", *flags]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=240)
+    assert scalars(tmp_path / "out" / "lesson-seed0") == expected(tmp_path / "out" / "lesson-seed0")
+    assert len(scalars(tmp_path / "out" / "fedavg-seed0")["accuracy/by round"]) == 2
 
 
 @pytest.mark.parametrize("command", [["run"], ["compare"], ["sweep", str(ROOT / "examples" / "sweep.toml")]])
