@@ -179,7 +179,7 @@ BAD = [
     (["--print-completion", "tcsh"], "--print-completion must be one of: bash, fish, zsh, got 'tcsh'"),
     (["--print-completion"], "--print-completion must be one of: bash, fish, zsh, got ''"),
     (["report", "--figures", "x"], "DIR must be given: the folder of a run, a comparison or a sweep"),
-    (["report", "none"], "--figures must be given: the folder for the figures"),
+    (["report", "none", "other"], "--output or --figures must be given for several folders"),
     (["report", "none", "--figures", "x"], "none does not exist; it must be the folder of a run, a comparison or"),
     (["report", ".", "--figures", "x"], ". holds no finished run; it must be the folder of a run, a comparison or"),
     (["report", ".", "--figures", "x", "--format", "pdf,gif"], "format 'gif' is unknown; one of: pdf, png, svg"),
