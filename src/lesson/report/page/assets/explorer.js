@@ -164,7 +164,8 @@ const Explorer = (() => {
   function fine(value) {
     if (value === null || !Number.isFinite(value)) return "–";
     const size = Math.abs(value);
-    return size !== 0 && (size < 0.01 || size >= 1e7) ? String(Number(value.toPrecision(3))) : number(value, size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : 2);
+    if (size !== 0 && (size < 0.01 || size >= 1e7)) return String(Number(value.toPrecision(3)));
+    return size >= 100 ? number(value) : number(value, size >= 10 ? 1 : 2).replace(/\.?0+$/, "");
   }
 
   function seconds(value) { return value === Infinity ? "no deadline" : `${fine(value)} s`; }
@@ -346,7 +347,7 @@ const Explorer = (() => {
     const bar = (kind, row, from_s, to_s) => {
       if (!bars.has(kind)) bars.set(kind, { base: [], x: [], y: [], colour: [] });
       const { base, x, y, colour } = bars.get(kind), length_s = Math.min(to_s, horizon_s) - from_s;
-      if (length_s > 0) { base.push(from_s); x.push(length_s); y.push(row.label); colour.push(kind === "waits" ? QUIET : row.colour); }
+      if (length_s > 0) { base.push(from_s); x.push(length_s); y.push(row.label); colour.push({ waits: QUIET, uploads: row.colour.replace("rgb(", "rgba(").replace(")", ",.5)") }[kind] ?? row.colour); }
     };
     for (const row of rows) {
       for (let slot = 0; slot * row.tier < numRounds; slot += 1) {
@@ -356,18 +357,17 @@ const Explorer = (() => {
         if ((slot + 1) * row.tier <= numRounds) { merges.x.push((slot + 1) * row.tier * look.round_s); merges.y.push(row.label); }
       }
     }
-    const looks = { trains: 1, uploads: 0.55, "trains and uploads": 1, waits: 1 };
-    const traces = Object.keys(looks).filter((kind) => bars.has(kind)).map((kind) => {
+    const traces = ["trains", "uploads", "trains and uploads", "waits"].filter((kind) => bars.has(kind)).map((kind) => {
       const { base, x, y, colour } = bars.get(kind);
-      return { type: "bar", orientation: "h", name: kind, base, x, y, width: 0.6, marker: { color: colour, opacity: looks[kind], line: { width: 0 } }, hovertemplate: `${kind} %{base:.4~g} s to %{x:.4~g} s<extra>%{y}</extra>` };
+      return { type: "bar", orientation: "h", name: kind, base, x, y, width: 0.6, marker: { color: colour, line: { width: 0 } }, hovertemplate: `${kind} %{base:.4~g} s to %{x:.4~g} s<extra>%{y}</extra>` };
     });
     traces.push({ type: "scatter", mode: "markers", name: "merged", ...merges, marker: { symbol: "diamond", size: numRounds > 24 ? 6 : 9, color: "#111", line: { width: 1, color: "#fff" } }, hovertemplate: "merged at %{x:.4~g} s<extra>%{y}</extra>" });
     const top = innerWidth < 640 ? 92 : 40; // room for the legend and the tools
-    const hidden = state.fleet.name.length > MAX_ROWS ? look.num_tiers - rows.length : 0;
+    const byTier = state.fleet.name.length > MAX_ROWS, hidden = byTier ? look.num_tiers - rows.length : 0;
     const edge = ({ end_s }) => ({ type: "line", x0: end_s, x1: end_s, y0: 0, y1: 1, yref: "paper", layer: "below", line: { color: EDGE, width: 0.6 } });
     return {
       alt: `Schedule of the first ${numRounds} rounds of ${fine(look.round_s)} s. Tier j is merged at the end of every j-th round: ${tierCounts(state)}.`, height: top + 76 + 30 * Math.max(rows.length, 3), zoom: true,
-      caption: "A bar begins when clients get the newest model; ◆ is where their updates are merged. A tier's bar is as long as its slowest client takes. Drag or use the tools to zoom in, double-click to zoom out.",
+      caption: "A bar begins when clients get the newest model; ◆ is where their updates are merged." + (byTier ? " A tier's bar is as long as its slowest client takes." : "") + " Drag or use the tools to zoom in, double-click to zoom out.",
       traces,
       layout: {
         barmode: "overlay", shapes: rounds.map(edge), xaxis: { title: { text: "time (s)" }, range: [0, horizon_s * 1.01] },
