@@ -4,7 +4,9 @@ import re
 import runpy
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from lesson.cli import main
 from lesson.grid import load_grid
@@ -14,10 +16,24 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
+LAST_LINES = {"choose_deadline.py": r"take \d+ s", "new_strategy.py": r"new_strategy:Quorum( +0\.\d+){2} +\d+\.\d"}
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
-def test_example_scripts_run(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_scripts_run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(path.parent)  # as Python does for a script
     runpy.run_path(str(path), run_name="__main__")
-    assert capsys.readouterr().out.splitlines()[-1].startswith("take ")
+    assert re.fullmatch(LAST_LINES[path.name], capsys.readouterr().out.splitlines()[-1])
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", as_version=4)
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells), "strip its outputs"
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert [data for data in shown if "image/png" in data], "the plot"
+    assert [data for data in shown if "4 runs" in data.get("text/html", "")], "the comparison"
+    assert (tmp_path / "runs" / "quickstart" / "lesson-seed1" / "summary.json").exists()
 
 
 SWEEPS = [ROOT / "examples" / "sweep.toml"]
