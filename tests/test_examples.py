@@ -11,6 +11,7 @@ from nbclient import NotebookClient
 from lesson.cli import main
 from lesson.grid import load_grid
 from lesson.settings import load_settings
+from made_runs import make_comparison
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -96,6 +97,17 @@ def test_the_comparison_in_the_readme_runs(
     exec(compile(code.replace("2000.0", "60.0"), "README.md", "exec"), {})
     assert "accuracy_last10" in capsys.readouterr().out
     assert (tmp_path / "runs" / "quick" / "lesson-seed1" / "summary.json").exists()
+
+
+def test_python_in_the_docs_reads_a_comparison_back(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)[1]  # type: ignore[index]
+    make_comparison(tmp_path / "runs" / "demo")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "python.md", "exec"), {})
+    assert "accuracy_last10" in capsys.readouterr().out
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_figures_about_the_scenarios_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:

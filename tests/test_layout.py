@@ -23,6 +23,7 @@ ORDER = [
     "lesson.tiers",
     "lesson.fleet",
     "lesson.fleet_csv",
+    "lesson.fleet_columns",
     "lesson.strategies",
     "lesson.flight",
     "lesson.records",

@@ -212,7 +212,7 @@ def _fleet(group: Contender) -> dict[str, Any] | None:
         place, real_s = columns["number"].index(promoted["client"]), promoted["latency_s"]
         factor = real_s / columns["latency_s"][place]
         for name in ("compute_s", "upload_s", "latency_s"):
-            if columns[name]:
+            if columns[name][place] is not None:
                 columns[name][place] *= factor
     seed = group.first.summary["seed"]
     return {

@@ -19,7 +19,7 @@ def schedule(lines: Lines, kept: dict[str, Any]) -> dict[str, Any] | None:
     if not kept or not lines or "merged" not in lines[0]:
         return None
     columns, shown = kept["clients"], _shown(kept)
-    upload_s = dict(zip(columns["number"], columns["upload_s"] or [0.0] * len(columns["number"]), strict=True))
+    upload_s = dict(zip(columns["number"], columns["upload_s"], strict=True))
     pieces: list[list[float]] = []
     ends_s = []
     for line in lines:
@@ -92,7 +92,7 @@ def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
         return None
     curves = {}
     for name in ("compute_s", "upload_s", "latency_s"):
-        values = np.array([value for value in kept["clients"][name] or [] if value is not None])
+        values = np.array([value for value in kept["clients"][name] if value is not None])
         if len(values) and (curve := density(values)) is not None:
             places = np.linspace(0, len(curve[0]) - 1, 160).astype(int)
             curves[name] = {"x": curve[0][places].round(3).tolist(), "y": curve[1][places].tolist()}
