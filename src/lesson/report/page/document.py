@@ -3,6 +3,7 @@
 import html
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,7 @@ def document(title: str, scripts: Sequence[str], data: dict[str, Any]) -> str:
             f"<script>\n{_asset(name)}\n</script>" for name in ("plotly-basic.min.js", "common.js", *scripts)
         ),
     }
-    page = _asset("page.html")
-    for name, text in inside.items():
-        before, after = page.split(f"{{{{{name}}}}}")  # once each: what is put in is not looked at again
-        page = before + text + after
-    return page
+    return re.sub(r"{{(\w+)}}", lambda found: inside[found[1]], _asset("page.html"))
 
 
 def as_json(data: Any) -> str:

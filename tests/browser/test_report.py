@@ -1,0 +1,128 @@
+"""The report in a real browser: it loads, draws all of its sections and can be used."""
+
+from pathlib import Path
+
+import pytest
+from chromium import Browser
+from small import TinyNet, tiny_data
+
+from lesson.report.page.paper_page import write_paper_page
+from lesson.report.page.study_page import write_study_page
+from lesson.settings import make_settings
+from lesson.study import Study, compare
+
+RESULTS = Path(__file__).parent.parent.parent / "results" / "paper"
+SECTIONS = ["what", "verdict", "accuracy", "deadline", "schedule", "latency", "participation", "fairness", "costs", "settings"]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = make_settings(
+        {
+            "scenario": {"num_clients": 20, "batch_size": 2, "split": "iid", "learning_rate": 0.5},
+            "run": {"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
+        }
+    )
+    folder = tmp_path_factory.mktemp("report")
+    study = compare(settings, ["lesson", "fedavg"], 3, folder / "runs", dataset=tiny_data(), model=TinyNet)
+    write_study_page(study, folder / "report.html")
+    write_study_page(Study(study.runs[:1]), folder / "single.html")
+    return folder / "report.html"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_every_section_is_there_and_drawn(quiet_browser: Browser, page: Path, width: int, dark: bool) -> None:
+    quiet_browser.open(page, width=width, height=844, dark=dark)
+    quiet_browser.screenshot(f"report-{width}-{'dark' if dark else 'light'}")
+    assert quiet_browser.script("[...document.querySelectorAll('main > section')].map((one) => one.id)") == SECTIONS
+    empty = (
+        "[...document.querySelectorAll('.chart')].filter((one) => "
+        "!one.querySelector('.scatterlayer path, .barlayer path')).length"
+    )
+    assert quiet_browser.script(empty) == 0
+    assert quiet_browser.script("document.querySelectorAll('.chart').length") >= 10
+    assert quiet_browser.script("document.documentElement.scrollWidth") == width
+    wide = "[...document.querySelectorAll('.chart .main-svg')].filter((one) => one.getBoundingClientRect().right > %d)"
+    assert quiet_browser.script(f"{wide % width}.length") == 0
+
+
+def test_the_axis_of_accuracy_is_switched(quiet_browser: Browser, page: Path) -> None:
+    quiet_browser.open(page)
+    read = "document.querySelector('#accuracy .xtitle').textContent"
+    assert quiet_browser.script(read) == "simulated time (s)"
+    quiet_browser.script("document.querySelectorAll('#accuracy .choice button')[1].click()")
+    quiet_browser.settle()
+    assert quiet_browser.script(read) == "global rounds"
+    pressed = "[...document.querySelectorAll('#accuracy .choice button')].map((one) => one.ariaPressed)"
+    assert quiet_browser.script(pressed) == ["false", "true"]
+
+
+def test_all_lines_are_read_at_one_moment(quiet_browser: Browser, page: Path) -> None:
+    quiet_browser.open(page)
+    quiet_browser.script("Plotly.Fx.hover(document.querySelector('#accuracy .chart'), { xval: 420 })")
+    quiet_browser.settle()
+    told = str(quiet_browser.script("document.querySelector('#accuracy .hoverlayer').textContent"))
+    assert "lesson" in told
+    assert "fedavg" in told
+
+
+def test_the_schedule_of_another_strategy(quiet_browser: Browser, page: Path) -> None:
+    quiet_browser.open(page)
+    count = "document.querySelectorAll('#schedule .barlayer path').length"
+    alt = "document.querySelector('#schedule .chart').ariaLabel"
+    assert str(quiet_browser.script(alt)).startswith("Schedule of lesson")
+    bars = quiet_browser.script(count)
+    quiet_browser.script("document.querySelectorAll('#schedule .choice button')[1].click()")
+    quiet_browser.settle()
+    assert str(quiet_browser.script(alt)).startswith("Schedule of fedavg")
+    assert quiet_browser.script(count) != bars
+
+
+def test_the_theme_is_changed_by_hand(quiet_browser: Browser, page: Path) -> None:
+    quiet_browser.open(page)
+    ink = "getComputedStyle(document.querySelector('#accuracy .xtitle')).fill"
+    before = quiet_browser.script(ink)
+    for _ in range(2):  # as the system, light, dark
+        quiet_browser.script("document.getElementById('theme').click()")
+    quiet_browser.settle()
+    assert quiet_browser.script("document.documentElement.dataset.theme") == "dark"
+    assert quiet_browser.script(ink) != before
+
+
+def test_names_and_words_for_who_cannot_see_charts(quiet_browser: Browser, page: Path) -> None:
+    quiet_browser.open(page)
+    assert quiet_browser.script("[...document.querySelectorAll('.chart')].every((one) => one.ariaLabel.length > 30)")
+    unnamed = (
+        "[...document.querySelectorAll('button, input, select')]"
+        ".filter((one) => !(one.ariaLabel || one.textContent.trim() || one.labels?.length))"
+    )
+    assert quiet_browser.script(f"{unnamed}.length") == 0
+    assert quiet_browser.script("document.querySelectorAll('h1').length") == 1
+
+
+def test_the_settings_are_copied(quiet_browser: Browser, page: Path) -> None:
+    quiet_browser.open(page)
+    quiet_browser.script("document.querySelector('#settings .quoted button').click()")
+    quiet_browser.script("new Promise((done) => setTimeout(done, 100))")
+    assert quiet_browser.script("document.querySelector('#settings .quoted button').textContent") == "Copied"
+
+
+def test_a_single_run(quiet_browser: Browser, page: Path) -> None:
+    quiet_browser.open(page.with_name("single.html"))
+    assert quiet_browser.script("document.querySelectorAll('#schedule .choice').length") == 0
+    assert quiet_browser.script("[...document.querySelectorAll('main > section')].map((one) => one.id)") == SECTIONS
+
+
+def test_a_reproduction(quiet_browser: Browser, tmp_path: Path) -> None:
+    write_paper_page(RESULTS, tmp_path / "paper.html")
+    assert (tmp_path / "paper.html").stat().st_size < 6e6
+    quiet_browser.open(tmp_path / "paper.html")
+    claims = "document.querySelectorAll('#claims tbody tr').length"
+    everything = quiet_browser.script(claims)
+    quiet_browser.script("document.querySelectorAll('#claims .choice button')[1].click()")
+    assert 0 < quiet_browser.script(claims) < everything
+    quiet_browser.script("document.querySelectorAll('img').forEach((one) => one.loading = 'eager')")
+    quiet_browser.script("Promise.all([...document.images].map((one) => one.decode()))")
+    assert quiet_browser.script("[...document.images].every((one) => one.naturalWidth > 100)")
+    quiet_browser.screenshot("reproduction-1280")

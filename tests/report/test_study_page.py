@@ -1,0 +1,192 @@
+"""What the page of a study shows, worked out by hand, and the file it is in."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import TinyNet, tiny_data
+
+from lesson.cli import main
+from lesson.folders import load_together
+from lesson.report.page.document import as_json, document
+from lesson.report.page.study_data import study_data
+from lesson.report.page.study_page import repeating, write_study_page
+from lesson.report.page.work_data import fairness, latencies, participation, schedule
+from lesson.settings import load_settings, make_settings
+from lesson.study import Study, compare
+
+CLIENTS = {
+    "num_clients": 3,
+    "class_accuracy": [1.0, 0.5],
+    "promoted": None,
+    "clients": {
+        "number": [0, 1, 2],
+        "name": ["a", "b", "c"],
+        "latency_s": [10.0, 25.0, None],
+        "upload_s": [4.0, None, None],
+        "compute_s": [6.0, None, None],
+        "accuracy": [0.9, 0.6, None],
+    },
+}
+LINES = [
+    {"time_s": 20.0, "merged": [0], "merged_staleness": [0], "merged_started_s": [0.0], "merged_arrived_s": [10.0]},
+    {
+        "time_s": 40.0,
+        "merged": [0, 1],
+        "merged_staleness": [0, 1],
+        "merged_started_s": [20.0, 0.0],
+        "merged_arrived_s": [30.0, 25.0],
+    },
+]
+
+
+def test_a_schedule_by_hand() -> None:
+    """Client 0 sends for 4 s and waits for the end of the round; what is not known of client 1 is not drawn."""
+    told = schedule(LINES, CLIENTS)
+    assert told == {
+        "pieces": [[0, 0.0, 6.0, 10.0, 20.0], [0, 20.0, 26.0, 30.0, 40.0], [1, 0.0, 25.0, 25.0, 40.0]],
+        "ends_s": [20.0, 40.0],
+        "clients": [0, 1],
+    }
+    assert schedule([{"time_s": 20.0}], CLIENTS) is None, "a fleet too large for names"
+
+
+def test_participation_by_hand() -> None:
+    """At a deadline of 20 s, client 0 is merged twice in 40 s, client 1 once and a version late, client 2 never."""
+    never, first, second = participation([LINES], [CLIENTS], 20.0)
+    assert never == {"tier": 0, "clients": 1.0, "merged_per_1000s": 0.0, "share": 0.0, "staleness": None}
+    assert first == {"tier": 1, "clients": 1.0, "merged_per_1000s": 50.0, "share": pytest.approx(2 / 3), "staleness": 0}
+    assert second["merged_per_1000s"] == pytest.approx(25.0)
+    assert second["staleness"] == 1.0
+    assert participation([[{"time_s": 20.0}]], [CLIENTS], 20.0) == []
+
+
+def test_fairness_by_hand() -> None:
+    other = CLIENTS | {"class_accuracy": [0.8, 0.7]}
+    told = fairness([CLIENTS, other], 20.0)
+    assert told["classes"] == pytest.approx([0.9, 0.6])
+    assert told["tiers"] == [{"tier": 1, "accuracy": 0.9}, {"tier": 2, "accuracy": 0.6}]
+    assert told["clients"] == pytest.approx([0.6, 0.6, 0.75, 0.9, 0.9])
+
+
+def test_a_density_is_drawn_of_what_is_known() -> None:
+    seconds = [float(value) for value in range(10, 30)]
+    columns = {"compute_s": [None] * 20, "upload_s": [None] * 20, "latency_s": seconds}
+    told = latencies({"clients": columns})
+    assert told is not None
+    assert list(told) == ["latency_s"]
+    curve = told["latency_s"]
+    width = curve["x"][1] - curve["x"][0]
+    assert sum(curve["y"]) * width == pytest.approx(1.0, abs=0.05)
+    assert latencies({}) is None
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    settings = make_settings(
+        {
+            "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid", "learning_rate": 0.5},
+            "run": {"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
+        }
+    )
+    out = tmp_path_factory.mktemp("study") / "compared"
+    return compare(settings, ["lesson", "fedavg"], 3, out, dataset=tiny_data(), model=TinyNet)
+
+
+def test_what_a_study_shows(study: Study) -> None:
+    data, table = study_data(study, "lesson again"), study.table()
+    assert [group["label"] for group in data["groups"]] == ["lesson", "fedavg"]
+    assert data["groups"][0]["colour"] != data["groups"][1]["colour"]
+    (accuracy, *_), rows = data["verdict"]["columns"], data["verdict"]["rows"]
+    assert accuracy == "accuracy (%)"
+    assert rows[0][1].startswith(f"{100 * table['accuracy_last10']['lesson']:.1f} ±")
+    curve = data["curves"][0]["time_s"]
+    assert len(curve["at"]) == len(curve["mean"]) == len(curve["low"])
+    assert curve["low"] < curve["mean"] < curve["high"]
+    shares = [row["share"] for row in data["participation"][1]]
+    assert sum(shares) == pytest.approx(1.0)
+    times = {row["target"]: row["seconds"] for row in data["costs"][0]}
+    assert times[0.5] == pytest.approx(table["time_to_0.5"]["lesson"])
+    spent = {row["target"]: row["joules"] for row in data["costs"][0]}
+    assert 0 < spent[0.5] < table["energy_j"]["lesson"]
+    assert "2 contenders (lesson, fedavg) trained a model on" in data["what"]
+    assert data["settings"].startswith("[scenario]")
+
+
+def test_the_real_latency_of_a_promoted_client_is_shown(study: Study, tmp_path: Path) -> None:
+    """At a deadline nobody meets, the fastest client is taken as meeting it; the explorer begins with the truth."""
+    settings = make_settings(
+        {
+            "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid", "deadline_s": 2.0},
+            "run": {"eval_every_s": 10.0, "rounds": 20, "device": "cpu"},
+        }
+    )
+    short = compare(settings, ["lesson"], 1, tmp_path / "short", dataset=tiny_data(), model=TinyNet)
+    kept = json.loads((short.runs[0].path / "clients.json").read_text())
+    assert min(kept["clients"]["latency_s"]) == 2.0
+    shown = study_data(short, "")["fleet"]["clients"]["latency_s"]
+    truth = study_data(study, "")["fleet"]["clients"]["latency_s"]
+    assert shown == pytest.approx(truth)
+
+
+def test_the_command_makes_the_same_runs_again(study: Study) -> None:
+    command = repeating(study)
+    found = re.fullmatch(
+        r"lesson compare --scenario (\S+) --strategies lesson,fedavg --seed 0 --seeds 3 --out runs/again", command
+    )
+    assert found
+    assert load_settings(found[1]).differences(study.runs[0].settings) == []
+    assert repeating(Study([study.runs[0]])).startswith("lesson run --scenario ")
+
+
+def test_a_page_is_one_small_file_with_the_same_bytes(study: Study, tmp_path: Path) -> None:
+    write_study_page(study, tmp_path / "one.html")
+    write_study_page(study, tmp_path / "two.html")
+    page = (tmp_path / "one.html").read_bytes()
+    assert page == (tmp_path / "two.html").read_bytes()
+    assert len(page) < 6e6
+    assert set(re.findall(rb'(?:src|href)="(.*?)"', page.partition(b"<script")[0])) == {b"data:,", b"#main"}
+
+
+def test_nothing_in_the_numbers_can_end_the_script() -> None:
+    text = as_json({"name": "</script><b>&\u2028", "never": float("inf"), "places": [1.5, float("nan")]})
+    assert "<" not in text
+    assert json.loads(text) == {"name": "</script><b>&\u2028", "never": None, "places": [1.5, None]}
+    page = document("<b>{{data}}", [], {})
+    assert "<title>&lt;b&gt;{{data}}</title>" in page
+    assert "<b>{{data}}" not in page
+
+
+def test_report_command(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = study.runs[0].path.parent
+    assert main(["report", str(folder)]) == 0
+    assert capsys.readouterr().out == f"report: {folder / 'report.html'}\n"
+    alone = str(study.runs[0].path)
+    assert main(["report", alone, str(study.runs[1].path), "-o", str(tmp_path / "both.html")]) == 0
+    assert _data(tmp_path / "both.html")["what"].startswith("2 contenders")
+    capsys.readouterr()
+    for argv, told in (
+        ([alone, "-o", str(tmp_path / "page.txt")], "must end in .html"),
+        ([alone, "-o", str(tmp_path / "none" / "page.html")], "does not exist"),
+    ):
+        assert main(["report", *argv]) == 2
+        assert told in capsys.readouterr().err
+
+
+def test_a_run_whose_clients_are_not_known_is_shown_without_them(study: Study, tmp_path: Path) -> None:
+    """A folder of an older version has no clients.json."""
+    shutil.copytree(study.runs[0].path, tmp_path / "old")
+    (tmp_path / "old" / "clients.json").unlink()
+    data = study_data(load_together([tmp_path / "old"]), "")
+    assert data["fleet"] is data["latencies"] is data["schedule"][0] is None
+    assert data["participation"] == [[]]
+
+
+def _data(page: Path) -> dict[str, Any]:
+    """The numbers inside a page."""
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found
+    return dict(json.loads(found[1]))
