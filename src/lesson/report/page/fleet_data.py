@@ -5,7 +5,7 @@ from typing import Any
 from lesson.fleet import Fleet
 from lesson.fleet_columns import columns_of, spread
 
-EXPLORER = ("tiers.js", "fleet_csv.js", "explorer.js")
+EXPLORER = ("tiers.js", "fleet_csv.js", "explorer_words.js", "explorer_charts.js", "explorer.js")
 """The scripts of the explorer, in their order."""
 MAX_CLIENTS = 5000
 """Clients a page holds; of a larger fleet so many, evenly spread over its latencies."""
