@@ -12,7 +12,18 @@ from lesson.settings import make_settings
 from lesson.study import Study, compare
 
 RESULTS = Path(__file__).parent.parent.parent / "results" / "paper"
-SECTIONS = ["what", "verdict", "accuracy", "deadline", "schedule", "latency", "participation", "fairness", "costs", "settings"]
+SECTIONS = [
+    "what",
+    "verdict",
+    "accuracy",
+    "deadline",
+    "schedule",
+    "latency",
+    "participation",
+    "fairness",
+    "costs",
+    "settings",
+]
 
 
 @pytest.fixture(scope="module")
