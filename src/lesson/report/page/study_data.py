@@ -34,6 +34,11 @@ class Contender:
         ]
 
     @property
+    def colour(self) -> str:
+        """That of its figures; grey for black, which a dark page would swallow."""
+        return "#7f7f7f" if self.look[0] == "#000000" else self.look[0]
+
+    @property
     def first(self) -> Run:
         """The run of the lowest seed, which stands for the others where one has to be shown."""
         return self.runs[0]
@@ -58,7 +63,7 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
         "what": what_was_run(groups),
         "varies": list(study.by),
         "groups": [
-            {"label": group.label, "colour": group.look[0], "dash": _DASHES[group.look[1]], "seeds": len(group.runs)}
+            {"label": group.label, "colour": group.colour, "dash": _DASHES[group.look[1]], "seeds": len(group.runs)}
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
