@@ -1,4 +1,4 @@
-# make setup | demo | flower-demo | test | flower-test | check | bench
+# make setup | demo | flower-demo | test | flower-test | check | docs | bench
 # PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 SOURCES = pyproject.toml constraints.txt
 
-.PHONY: setup demo flower-demo test flower-test check format bench clean
+.PHONY: setup demo flower-demo test flower-test check docs format bench clean
 
 setup: $(VENV)/.installed
 
@@ -27,6 +27,9 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -36,7 +39,7 @@ bench: setup
 	$(BIN)/python benchmarks/learning.py
 
 clean:
-	rm -rf $(VENV) runs/demo
+	rm -rf $(VENV) runs/demo site
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

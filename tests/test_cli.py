@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +119,15 @@ def test_a_figure_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert f"figure: {path}" in capsys.readouterr().out
 
 
+def test_a_page_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.html"
+    assert main(["plan", "--html", str(path)]) == 0
+    assert path.read_text().startswith("<!doctype html>")
+    assert capsys.readouterr().out.endswith(f"page: {path}\n")
+    assert told(capsys, "--html", str(path))["deadline_s"] == 20.0
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_local_work_that_latency_does_not_follow_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--set", "scenario.local_epochs=1"]) == 0
     assert "note: local_epochs = 1 does not change the compute latency" in capsys.readouterr().out
@@ -143,12 +153,14 @@ BAD = [
     (["plan", "--set", "scenario.area_km=5e-324"], "distance_km must be > 0, got 0.0 for client"),
     (["plan", "--figure", "plan.gif"], "figure must end in .png, .pdf, .svg, got 'plan.gif'"),
     (["plan", "--figure", "nowhere/plan.png"], "figure cannot be written: the folder 'nowhere' does not exist"),
+    (["plan", "--html", "plan.txt"], "html must end in .html, .htm, got 'plan.txt'"),
+    (["plan", "--html", "nowhere/plan.html"], "html cannot be written: the folder 'nowhere' does not exist"),
     (["plan", "--dedline", "3"], "option '--dedline' is unknown; did you mean '--deadline'?"),
     (["plan", "extra"], "'extra' is one word too many; 'lesson plan --help' shows what there is"),
     (["strategies", "lesson", "more"], "'more' is one word too many"),
     (
         ["--json", "plan"],
-        "command '--json' is unknown; one of: --help, --version, compare, contest, data, plan, report, reproduce",
+        "command '--json' is unknown; one of: --help, --print-completion, --version, compare, contest, data, plan",
     ),
     (["plan", "--bogus"], "option '--bogus' is unknown; one of: --clients"),
     (["plan", "--clients", "None"], "--clients must be a whole number, got 'None'"),
@@ -162,10 +174,12 @@ BAD = [
     (["plan", "--figure", "n" * 300 + ".png"], "figure cannot be written: 'nnnn"),
     (
         ["plam"],
-        "command 'plam' is unknown; did you mean 'plan'? one of: --help, --version, compare, contest, data, plan",
+        "command 'plam' is unknown; did you mean 'plan'? one of: --help, --print-completion, --version, compare",
     ),
+    (["--print-completion", "tcsh"], "--print-completion must be one of: bash, fish, zsh, got 'tcsh'"),
+    (["--print-completion"], "--print-completion must be one of: bash, fish, zsh, got ''"),
     (["report", "--figures", "x"], "DIR must be given: the folder of a run, a comparison or a sweep"),
-    (["report", "none"], "--figures must be given: the folder for the figures"),
+    (["report", "none", "other"], "--output or --figures must be given for several folders"),
     (["report", "none", "--figures", "x"], "none does not exist; it must be the folder of a run, a comparison or"),
     (["report", ".", "--figures", "x"], ". holds no finished run; it must be the folder of a run, a comparison or"),
     (["report", ".", "--figures", "x", "--format", "pdf,gif"], "format 'gif' is unknown; one of: pdf, png, svg"),
@@ -196,12 +210,41 @@ def test_bad_input_in_a_process_of_its_own() -> None:
     assert result.stderr == "lesson: deadline_s must be > 0, got -1.0\n"
 
 
+@pytest.mark.parametrize("columns", ["80", "100"])
 @pytest.mark.parametrize("command", [[], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
-def test_help_fits_a_screen_and_shows_an_example(command: list[str]) -> None:
-    result = run(*command)
+def test_help_fits_a_screen_and_shows_an_example(command: list[str], columns: str) -> None:
+    result = run(*command, environment={"COLUMNS": columns})
     assert (result.returncode, result.stderr) == (0, "")
     assert "Example: lesson" in result.stdout
     assert len(result.stdout.splitlines()) <= 30
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["pl"], ["plan"]),
+        (["run", "--time"], ["--time-budget"]),
+        (["sweep", "--cpus"], ["--cpus-per-trial"]),
+        (["strategies", "--nothing"], [""]),
+    ],
+)
+def test_bash_completes_commands_and_flags(tmp_path: Path, words: list[str], completed: list[str]) -> None:
+    script = tmp_path / "lesson.bash"
+    script.write_text(run("--print-completion", "bash").stdout)
+    typed = f"COMP_WORDS=(lesson {' '.join(words)}); COMP_CWORD={len(words)}"
+    asked = f'source {script}; complete -p lesson; {typed}; _tyro_lesson; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    result = subprocess.run(["bash", "-ec", asked], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == ["complete -F _tyro_lesson lesson", *completed]
+
+
+@pytest.mark.parametrize("shell", ["fish", "zsh"])
+def test_other_shells_have_a_script_that_they_can_read(tmp_path: Path, shell: str) -> None:
+    script = tmp_path / f"lesson.{shell}"
+    script.write_text(run("--print-completion", shell).stdout)
+    assert "--time-budget" in script.read_text()
+    if shutil.which(shell):
+        subprocess.run([shell, "-n", str(script)], check=True, timeout=60)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

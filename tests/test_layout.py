@@ -12,6 +12,7 @@ import lesson
 SOURCE = Path(lesson.__file__).parent
 ORDER = [
     "lesson.errors",
+    "lesson.named",
     "lesson.arrays",
     "lesson.streams",
     "lesson.checked",
@@ -31,6 +32,8 @@ ORDER = [
     "lesson.learn",
     "lesson.summary",
     "lesson",
+    "lesson.run_clients",
+    "lesson.trackers",
     "lesson.run_folder",
     "lesson.runs",
     "lesson.engines",
@@ -86,7 +89,8 @@ def test_importing_the_package_is_quick() -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "folder"), [("torch", "learn"), ("ray", "engines"), ("flwr", "flower"), ("matplotlib", "report")]
+    ("library", "folder"),
+    [("torch", "learn"), ("ray", "engines"), ("flwr", "flower"), ("matplotlib", "report"), ("tensorboard", "trackers")],
 )
 def test_heavy_libraries_stay_where_they_belong(library: str, folder: str) -> None:
     for path in FILES:

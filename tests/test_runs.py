@@ -47,21 +47,28 @@ def content(path: Path) -> dict[str, bytes]:
     """What must be the same for the same seed: all but the wall-clock fields."""
     summary = json.loads((path / "summary.json").read_text())
     kept = {name: value for name, value in summary.items() if not name.startswith("wall_")}
-    names = ("metrics.jsonl", "model.safetensors")
+    names = ("metrics.jsonl", "model.safetensors", "clients.json")
     return {name: (path / name).read_bytes() for name in names} | {"summary": json.dumps(kept).encode()}
 
 
 def test_a_folder_holds_the_contract(tmp_path: Path) -> None:
     summary = execute(settings(), tmp_path / "run", **PARTS)
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert names == ["config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
+    assert names == ["clients.json", "config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
     config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
     assert config["scenario"]["num_clients"] == 6
     assert config["versions"]["numpy"] == np.__version__
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 31))
     fields = {"round", "time_s", "uploads", "bytes_up", "bytes_down", "energy_j", "staleness"}
+    fields |= {"merged", "merged_staleness", "merged_started_s", "merged_arrived_s"}
     assert all(fields <= set(line) for line in lines)
+    assert 0 < sum(len(line["merged"]) for line in lines) <= summary["uploads"]
+    latency_s = json.loads((tmp_path / "run" / "clients.json").read_text())["clients"]["latency_s"]
+    for line in lines:
+        parts = zip(*(line[name] for name in ("merged", "merged_started_s", "merged_arrived_s")), strict=True)
+        for client, started_s, arrived_s in parts:
+            assert arrived_s - started_s == pytest.approx(latency_s[client], abs=2e-3)
     # Rounds of 20 s, looked at every 100 s: after every fifth round.
     assert [line["round"] for line in lines if "accuracy" in line] == [5, 10, 15, 20, 25, 30]
     fields = {"strategy", "dataset", "rounds", "time_s", "accuracy", "accuracy_last10", "uploads", "bytes_up", "wall_s"}
@@ -75,6 +82,37 @@ def test_a_folder_holds_the_contract(tmp_path: Path) -> None:
         "out.weight": (3, 32),
         "out.bias": (3,),
     }
+
+
+def test_who_took_part_is_written_down(tmp_path: Path) -> None:
+    chosen = settings()
+    execute(chosen, tmp_path / "run", **PARTS)
+    kept = json.loads((tmp_path / "run" / "clients.json").read_text())
+    simulation, learner = build(chosen, **PARTS)
+    fleet, columns = simulation.fleet, kept["clients"]
+    assert kept["num_clients"] == len(fleet) == 6
+    assert columns["latency_s"] == fleet.latency_s.tolist()
+    assert columns["x_km"] == fleet.population.x_km.tolist()
+    assert columns["num_samples"] == learner.task.holdings.num_samples.tolist()
+    # What a client may expect: the accuracy on each class, by how much of its data is of that class.
+    labels = tiny_data().train_labels[learner.task.holdings[3]]
+    expected = np.mean([kept["class_accuracy"][label] for label in labels])
+    assert columns["accuracy"][3] == pytest.approx(expected)
+    by_class = np.bincount(tiny_data().test_labels) / len(tiny_data().test_labels)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert by_class @ kept["class_accuracy"] == pytest.approx(summary["accuracy"])
+    learner.close()
+
+
+def test_of_many_clients_some_are_written_down_and_rounds_without_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lesson.runs.MAX_NAMED", 5)
+    monkeypatch.setattr("lesson.run_clients.MAX_CLIENTS", 3)
+    execute(settings(), tmp_path / "run", **PARTS)
+    kept = json.loads((tmp_path / "run" / "clients.json").read_text())
+    assert (kept["num_clients"], kept["clients"]["number"]) == (6, [0, 2, 5])
+    assert "merged" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
 
 
 @pytest.mark.parametrize("strategy", ["lesson", "fedavg", "fedcs"])
@@ -246,7 +284,7 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
     (tmp_path / "run" / ".config.toml.aside").write_text("[scen")
     execute(settings(), tmp_path / "run", **PARTS)
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert names == ["config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
+    assert names == ["clients.json", "config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
 
 
 def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lesson.arrays import IntArray
+from lesson.arrays import FloatArray, IntArray
 from lesson.fleet import Fleet
 
 
@@ -19,6 +19,9 @@ class RoundRecord:
     merged: IntArray
     staleness: IntArray
     """Versions that were made since each merged update's base, in the order of `merged`."""
+    merged_started_s: FloatArray
+    merged_arrived_s: FloatArray
+    """When their work began and when they arrived."""
     uploads: int
     """Updates that arrived in this round."""
     bytes_up: int

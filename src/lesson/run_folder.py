@@ -1,8 +1,8 @@
 """The folder of a run: settings, a line per round, and what it takes to go on after a kill with the same bits.
 
 A folder holds config.toml, metrics.jsonl, checkpoint.safetensors while the run goes on, and summary.json with
-model.safetensors when it is done. Every file but metrics.jsonl is written aside and renamed; metrics.jsonl grows by
-whole lines and is cut back to the last checkpoint when a run is resumed.
+model.safetensors and clients.json when it is done. Every file but metrics.jsonl is written aside and renamed;
+metrics.jsonl grows by whole lines and is cut back to the last checkpoint when a run is resumed.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ from lesson.arrays import with_prefix
 from lesson.errors import InputError, RunStoppedError
 from lesson.learn.backend import hardware, on_device
 from lesson.learn.learner import Learner
+from lesson.run_clients import clients_of
 from lesson.settings import Settings, load_settings, to_toml
 from lesson.simulate import Simulation
 
@@ -38,6 +39,7 @@ class RunFolder:
         self.path = path
         self.config, self.metrics = path / "config.toml", path / "metrics.jsonl"
         self.summary, self.model = path / "summary.json", path / "model.safetensors"
+        self.clients = path / "clients.json"
         self.checkpoint = path / "checkpoint.safetensors"
 
     def check(self, settings: Settings, resume: bool) -> None:
@@ -164,8 +166,9 @@ class RunFolder:
             os.truncate(self.metrics, size)
 
     def finish(self, simulation: Simulation, learner: Learner, summary: dict[str, Any]) -> None:
-        """Keep the model and the summary; the checkpoint is not needed any more."""
+        """Keep the model, the clients and the summary; the checkpoint is not needed any more."""
         write_whole(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
+        write_whole(self.clients, json.dumps(clients_of(simulation, learner), allow_nan=False).encode() + b"\n")
         write_whole(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
         self.checkpoint.unlink(missing_ok=True)
 

@@ -4,7 +4,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,11 +16,14 @@ from lesson.records import RoundRecord
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.simulate import Simulation
-from lesson.summary import summarise
+from lesson.summary import read_metrics, summarise
 from lesson.tiers import TOLERANCE
+from lesson.trackers import Tracker, Tracking
 
 Progress = Callable[[dict[str, Any]], None]
 Make = Callable[..., tuple[Simulation, Learner]]
+MAX_NAMED = 1000
+"""Clients of a fleet at most, for whose work was merged to be written down."""
 
 
 def execute(
@@ -29,6 +32,7 @@ def execute(
     *,
     resume: bool = False,
     progress: Progress | None = None,
+    trackers: Sequence[Tracker] = (),
     make: Make = build,
     **parts: Any,
 ) -> dict[str, Any]:
@@ -49,28 +53,33 @@ def execute(
         folder.begin(settings)
         with folder.owned(), folder.withdrawn_if_refused():
             folder.load(simulation, learner)
-            _run(settings, simulation, learner, folder, progress)
-            score = learner.score(simulation.version)
-            wall_s = round(time.perf_counter() - begin, 3)
-            summary = summarise(settings, folder.metrics, score.accuracy, score.loss) | {"wall_s": wall_s}
-            folder.finish(simulation, learner, summary)
+            kept = read_metrics(folder.metrics) if trackers else []
+            with Tracking(trackers, settings, path, kept) as tracking:
+                listeners = [tracking.line] if progress is None else [tracking.line, progress]
+                _run(settings, simulation, learner, folder, listeners)
+                score = learner.score(simulation.version)
+                wall_s = round(time.perf_counter() - begin, 3)
+                summary = summarise(settings, folder.metrics, score.accuracy, score.loss) | {"wall_s": wall_s}
+                folder.finish(simulation, learner, summary)
+                tracking.finish(summary)
         return summary
     finally:
         learner.close()
 
 
 def _run(
-    settings: Settings, simulation: Simulation, learner: Learner, folder: RunFolder, progress: Progress | None
+    settings: Settings, simulation: Simulation, learner: Learner, folder: RunFolder, listeners: Sequence[Progress]
 ) -> None:
     """Round after round until the limit, with checkpoints by the clock on the wall and when interrupted."""
     limits, saved = settings.run, time.perf_counter()
-    lines = _Lines(folder, progress)
+    lines = _Lines(folder, listeners)
     with _Interrupt() as interrupt:
         while not simulation.over and (limits.rounds is None or simulation.round < limits.rounds):
             record = simulation.step(limits.time_budget_s)
             if record is None:
                 break
-            line, due = metrics_line(record), _crosses_grid(record, limits.eval_every_s)
+            line = metrics_line(record, named=len(simulation.fleet) <= MAX_NAMED)
+            due = _crosses_grid(record, limits.eval_every_s)
             score = learner.begin_score(simulation.version) if due else None
             if _crosses_grid(record, limits.client_scores_every_s):
                 line |= client_fields(learner.client_scores(simulation.version))
@@ -87,8 +96,8 @@ def _run(
 class _Lines:
     """Lines on their way into a folder. One whose score is still worked out holds up those after it."""
 
-    def __init__(self, folder: RunFolder, progress: Progress | None) -> None:
-        self._folder, self._progress = folder, progress
+    def __init__(self, folder: RunFolder, listeners: Sequence[Progress]) -> None:
+        self._folder, self._listeners = folder, listeners
         self._held: list[dict[str, Any]] = []
         self._score: PendingScore | None = None
 
@@ -108,8 +117,8 @@ class _Lines:
             self._held[0] |= {"accuracy": score.accuracy, "loss": score.loss}
         for line in self._held:
             self._folder.append(line)
-            if self._progress is not None:
-                self._progress(line)
+            for listener in self._listeners:
+                listener(line)
         self._held.clear()
 
 
@@ -136,8 +145,8 @@ class _Interrupt:
         self.asked = True
 
 
-def metrics_line(record: RoundRecord) -> dict[str, Any]:
-    """A round as it is written down."""
+def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
+    """A round as it is written down; in small fleets with whose work was merged, by number."""
     energy = [record.compute_j, record.transmit_j]
     return {
         "round": record.round,
@@ -147,8 +156,19 @@ def metrics_line(record: RoundRecord) -> dict[str, Any]:
         "bytes_down": record.bytes_down,
         "energy_j": None if None in energy else sum(energy),
         "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
+        **(_merged_fields(record) if named else {}),
         **({"refused": record.refused} if record.refused else {}),
         **({"note": record.note} if record.note else {}),
+    }
+
+
+def _merged_fields(record: RoundRecord) -> dict[str, Any]:
+    """Whose work was merged, how stale it was, when it began and when it arrived, to the millisecond."""
+    return {
+        "merged": record.merged.tolist(),
+        "merged_staleness": record.staleness.tolist(),
+        "merged_started_s": record.merged_started_s.round(3).tolist(),
+        "merged_arrived_s": record.merged_arrived_s.round(3).tolist(),
     }
 
 

@@ -103,6 +103,8 @@ class Simulation:
             started=plan.starts,
             merged=merged.client,
             staleness=self.version - 1 - merged.base_version,
+            merged_started_s=merged.started_s,
+            merged_arrived_s=merged.arrived_s,
             uploads=len(landed),
             bytes_up=len(landed) * self.model_bytes,
             bytes_down=len(plan.starts) * self.model_bytes,

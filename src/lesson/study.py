@@ -22,6 +22,7 @@ from lesson.runs import execute
 from lesson.settings import Settings, load_settings
 from lesson.strategies import make_strategy
 from lesson.summary import TARGETS, read_metrics
+from lesson.trackers import Tracker
 
 if TYPE_CHECKING:
     from lesson.report.files import ShownFigure
@@ -195,6 +196,7 @@ def compare(
     num_processes: int = 1,
     data_dir: Path | None = None,
     report: Report | None = None,
+    trackers: Sequence[Tracker] = (),
     dataset: Dataset | None = None,
     model: ModelFactory | None = None,
 ) -> Study:
@@ -210,11 +212,20 @@ def compare(
     plan = _plan(settings, strategies, num_seeds, Path(out), resume)
     left = unfinished(plan, report)
     if num_processes > 1:
-        _run_all(left, LocalEngine(num_processes, data_dir, max_restarts=0), report)
+        _run_all(left, LocalEngine(num_processes, data_dir, max_restarts=0), report, trackers)
     else:
         for path, one in left.items():
             tell = partial(report, path.name) if report is not None else None
-            execute(one, path, resume=True, progress=tell, data_dir=data_dir, dataset=dataset, model=model)
+            execute(
+                one,
+                path,
+                resume=True,
+                progress=tell,
+                trackers=trackers,
+                data_dir=data_dir,
+                dataset=dataset,
+                model=model,
+            )
             if report is not None:
                 report(path.name, {"done": True})
     return Study([Run.load(path) for path in plan])
@@ -254,9 +265,9 @@ def _plan(
     return plan
 
 
-def _run_all(plan: dict[Path, Settings], engine: Engine, report: Report | None) -> None:
+def _run_all(plan: dict[Path, Settings], engine: Engine, report: Report | None, trackers: Sequence[Tracker]) -> None:
     """Execute runs side by side; an error ends all of them."""
-    with contextlib.closing(engine.run(plan)) as events:
+    with contextlib.closing(engine.run(plan, trackers)) as events:
         for path, line in events:
             if "error" in line:
                 kind = InputError if line["kind"] == InputError.__name__ else RunStoppedError

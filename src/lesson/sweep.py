@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lesson.engines import Engine, LocalEngine
@@ -12,9 +12,17 @@ from lesson.grid import Grid
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.study import COMPARED, Report, Run, Study, check_for_many, unfinished, write_table
+from lesson.trackers import Tracker
 
 
-def sweep(grid: Grid, out: Path | str, *, engine: Engine | None = None, report: Report | None = None) -> Study:
+def sweep(
+    grid: Grid,
+    out: Path | str,
+    *,
+    engine: Engine | None = None,
+    report: Report | None = None,
+    trackers: Sequence[Tracker] = (),
+) -> Study:
     """Run the trials of a grid that `out` does not hold yet, on this machine's cores or another engine; all of them.
 
     A trial that fails is among the study's failures and does not stop the others; the next call tries it again.
@@ -28,7 +36,7 @@ def sweep(grid: Grid, out: Path | str, *, engine: Engine | None = None, report: 
     with RunFolder(out).owned():
         (out / "sweep.toml").write_text(grid.toml)
         errors: dict[str, Line] = {}
-        run_by_seed(left, engine, report, errors)
+        run_by_seed(left, engine, report, errors, trackers)
         failures = {name: line["error"] for name, line in errors.items()}
         study = Study([Run.load(path) for path in plan if path.name not in failures], grid.keys, failures)
         _write_outcome(study, out)
@@ -46,12 +54,18 @@ def _check(out: Path, plan: dict[Path, Settings]) -> None:
         RunFolder(path).check(settings, resume=True)
 
 
-def run_by_seed(left: Mapping[Path, Settings], engine: Engine, report: Report | None, errors: dict[str, Line]) -> None:
+def run_by_seed(
+    left: Mapping[Path, Settings],
+    engine: Engine,
+    report: Report | None,
+    errors: dict[str, Line],
+    trackers: Sequence[Tracker] = (),
+) -> None:
     """Run all of them, the first seed of all before the second; the last lines of those that fail go into `errors`."""
     if not left:
         return
     ordered = dict(sorted(left.items(), key=lambda item: item[1].run.seed))
-    with contextlib.closing(engine.run(ordered)) as events:
+    with contextlib.closing(engine.run(ordered, trackers)) as events:
         for path, line in events:
             if "error" in line:
                 errors[path.name] = line

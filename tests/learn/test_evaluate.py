@@ -79,6 +79,17 @@ def test_a_model_of_zeros_knows_nothing(learner: Learner) -> None:
     ]
 
 
+def test_accuracy_by_class(learner: Learner) -> None:
+    assert learner.class_accuracy(8) @ np.bincount(DATA.test_labels) == pytest.approx(
+        learner.score(8).accuracy * len(DATA.test_labels)
+    )
+    learner.versions[9] = torch.zeros_like(learner.versions[8])
+    assert learner.class_accuracy(9).tolist() == [1.0, 0.0, 0.0]  # the first class is named each time
+    shares = learner.class_shares(np.array([2]), 3)
+    held = DATA.train_labels[learner.task.holdings[2]]
+    assert shares.tolist() == [[np.mean(held == label) for label in range(3)]]
+
+
 def test_together_they_give_the_global_loss(learner: Learner) -> None:
     """Eq. (1): Σ |D_i| / |D| f_i is the mean loss over all samples, each of which somebody holds."""
     scores, sizes = learner.client_scores(8), learner.task.holdings.num_samples

@@ -37,6 +37,9 @@ class Command(Protocol):
 # What a terminal that cannot show everything gets instead.
 PLAIN = {"━": "=", "◆": "*", "×": "x", "–": "-", "…": "...", "·": " ", "τ": "tau", "→": "->", "∞": "infinity"}
 
+SHELLS = ("bash", "fish", "zsh")
+WRITE_COMPLETION = "--tyro-write-completion"
+
 COMMANDS: dict[str, type[Command]] = {
     "compare": CompareCommand,
     "contest": ContestCommand,
@@ -58,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if list(argv) == ["--version"]:
             print(f"lesson {lesson.__version__}")
             return 0
+        if list(argv[:1]) == ["--print-completion"]:
+            argv = _completion(argv[1:])
         command = _parse(argv or ["--help"])
         with np.errstate(all="ignore"):  # numbers out of bounds end as unreachable clients or unknown values
             command.run()
@@ -105,10 +110,17 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
     return "".join(PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
 
 
+def _completion(shells: Sequence[str]) -> list[str]:
+    """What makes the parser print a script that completes commands and flags in a shell."""
+    if len(shells) != 1 or shells[0] not in SHELLS:
+        raise InputError(f"--print-completion must be one of: {', '.join(SHELLS)}, got '{' '.join(shells)}'")
+    return [WRITE_COMPLETION, shells[0], "-"]
+
+
 def _parse(argv: Sequence[str]) -> Command:
     """The command with its flags; whatever the parser finds wrong becomes one line."""
-    if argv[0] not in COMMANDS and argv[0] not in ("-h", "--help"):
-        raise unknown("command", argv[0], [*COMMANDS, "--help", "--version"])
+    if argv[0] not in COMMANDS and argv[0] not in ("-h", "--help", WRITE_COMPLETION):
+        raise unknown("command", argv[0], [*COMMANDS, "--help", "--print-completion", "--version"])
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import arg
 
-from lesson.cli.console import PipedConsole, print_notes
+from lesson.cli.console import PipedConsole, print_notes, print_report
 from lesson.errors import InputError, RunStoppedError
 from lesson.settings import Settings, load_settings
 
@@ -39,6 +39,8 @@ class _Learning:
     """Folder for what comes out."""
     resume: Annotated[bool, arg(help_behavior_hint="")] = False
     """Go on with what is in the folder."""
+    log: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="NAME", help_behavior_hint="")] = ()
+    """Tracker: tensorboard, or module:Class of one's own."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Any other setting, such as scenario.lr_cap=0.5."""
 
@@ -78,7 +80,10 @@ class RunCommand(_Learning):
         from lesson.engines.trial import describe
         from lesson.run_folder import RunFolder
         from lesson.runs import execute
+        from lesson.study import Run, Study
+        from lesson.trackers import make_trackers
 
+        trackers = make_trackers(self.log)
         settings = self.settings(name=self.strategy)
         name = f"{settings.strategy.name.replace(':', '.')}-{settings.run.dataset}-seed{settings.run.seed}"
         out = self.out or Path("runs") / name
@@ -90,6 +95,7 @@ class RunCommand(_Learning):
                     out,
                     resume=self.resume,
                     progress=lambda line: progress.report(name, line),
+                    trackers=trackers,
                     data_dir=self.data_dir,
                 )
             except KeyboardInterrupt:
@@ -107,6 +113,7 @@ class RunCommand(_Learning):
             f"{summary['wall_s']:.1f} s here, on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
         )
         print_notes(summary["notes"])
+        print_report(Study([Run.load(out)]), out)
         print(f"folder: {out}{' (had ended before, not run again)' if ended else ''}")
 
 
@@ -129,7 +136,9 @@ class CompareCommand(_Learning):
         from lesson.report.compare_text import comparison_table
         from lesson.report.groups import title_of
         from lesson.study import COMPARED, compare, write_table
+        from lesson.trackers import make_trackers
 
+        trackers = make_trackers(self.log)
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
         if not names or len(set(names)) != len(names):
             raise InputError(f"--strategies must be different names with commas between, got '{self.strategies}'")
@@ -148,6 +157,7 @@ class CompareCommand(_Learning):
                     num_processes=os.cpu_count() or 1,
                     data_dir=self.data_dir,
                     report=progress.report,
+                    trackers=trackers,
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume goes on") from None
@@ -160,4 +170,5 @@ class CompareCommand(_Learning):
         else:
             for path in draw_comparison(study, title, out):
                 print(f"figure: {path}")
+        print_report(study, out)
         print(f"folder: {out}")

@@ -15,6 +15,7 @@ from lesson.errors import InputError
 from lesson.fleet import draw_fleet
 from lesson.fleet_csv import read_fleet
 from lesson.plan import make_plan, propose_deadline_s
+from lesson.report.page.plan_page import check_page_path, write_plan_page
 from lesson.report.plan_text import plan_notes, print_plan
 from lesson.settings import load_settings
 
@@ -42,6 +43,8 @@ class PlanCommand:
     """Rounds of the schedule."""
     figure: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Also draw map, latency density and schedule: png, pdf or svg."""
+    html: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Also write a page on which the deadline can be moved and a CSV dropped."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
     """Print JSON instead of tables."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
@@ -59,6 +62,8 @@ class PlanCommand:
             from lesson.report.plan_figure import draw_plan
 
             check_figure_path(self.figure)
+        if self.html is not None:
+            check_page_path(self.html)
         with Console(stderr=True).status("Reading the fleet" if from_file else "Drawing the fleet") as status:
             fleet = read_fleet(self.latencies, scenario) if self.latencies else draw_fleet(scenario, seed=self.seed)
             # A fleet somebody measured is left as it is, unless the setting itself was asked for.
@@ -74,7 +79,11 @@ class PlanCommand:
             if self.figure is not None:
                 status.update("Drawing the figure")
                 draw_plan(plan, title, self.figure)
-            notes = plan_notes(plan) + ([] if from_file else scenario.caveats())
+            caveats = [] if from_file else scenario.caveats()
+            if self.html is not None:
+                status.update("Writing the page")
+                write_plan_page(self.html, fleet, deadline_s, first_tier, source, caveats)
+            notes = plan_notes(plan) + caveats
             if self.json:
                 status.update("Writing JSON")
                 print(json.dumps(plan.to_dict() | {"notes": notes}, allow_nan=False))
@@ -82,3 +91,5 @@ class PlanCommand:
         print_plan(plan, title, notes, PipedConsole())
         if self.figure is not None:
             print(f"figure: {self.figure}")
+        if self.html is not None:
+            print(f"page: {self.html}")

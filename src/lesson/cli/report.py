@@ -9,6 +9,7 @@ import tyro
 from tyro.conf import arg
 
 from lesson.errors import InputError, unknown
+from lesson.report.page.plan_page import check_page_path
 
 if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
     from lesson.study import Study
@@ -19,13 +20,17 @@ MIN_WIDTH_IN, MAX_WIDTH_IN = 2.0, 20.0
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Draw the figures of finished runs for a paper; folders of runs, comparisons or sweeps are taken together.
+    """Write the page of finished runs, or their figures for a paper; several folders are taken together.
 
-    Example: lesson report runs/demo --figures figures --format pdf,png --width 3.5in
+    Example: lesson report runs/demo -o demo.html --figures figures --format pdf,png --width 3.5in
     """
 
     folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], arg(metavar="DIR …", help_behavior_hint="")] = ()
-    """What 'lesson run', 'compare' or 'sweep' left."""
+    """What 'lesson run', 'compare', 'sweep' or 'reproduce' left."""
+    output: Annotated[
+        Path | None, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: DIR/report.html)")
+    ] = None
+    """The page, one HTML file that needs nothing else."""
     figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
     """Folder for the figures; it is made where there is none."""
     format: Annotated[str, arg(metavar="A,B,…")] = "pdf"
@@ -37,12 +42,28 @@ class ReportCommand:
         """Do it."""
         if not self.folders:
             raise InputError("DIR must be given: the folder of a run, a comparison or a sweep")
-        if self.figures is None:
-            raise InputError("--figures must be given: the folder for the figures")
         suffixes, width_in = suffixes_of(self.format), inches(self.width)
+        if self.output is None and self.figures is None and len(self.folders) > 1:
+            raise InputError("--output or --figures must be given for several folders: what to write, and where")
+        if self.output is not None:
+            check_page_path(self.output)
         from lesson.folders import load_together
+        from lesson.report.page.paper_page import holds_paper, write_paper_page
+        from lesson.report.page.study_page import REPORT, write_study_page
 
-        self._draw(load_together(self.folders), self.figures, suffixes, width_in)
+        page = self.output or (self.folders[0] / REPORT if self.figures is None else None)
+        if holds_paper(self.folders):
+            if self.figures is not None:
+                raise InputError(f"{self.folders[0]} has the paper's figures already; leave --figures out")
+            write_paper_page(self.folders[0], page or self.folders[0] / REPORT)
+        else:
+            study = load_together(self.folders)
+            if self.figures is not None:
+                self._draw(study, self.figures, suffixes, width_in)
+            if page is not None:
+                write_study_page(study, page)
+        if page is not None:
+            print(f"report: {page}")
 
     def _draw(self, study: "Study", folder: Path, suffixes: list[str], width_in: float) -> None:
         """All figures there can be, into a folder."""

@@ -40,6 +40,8 @@ class ReproduceCommand:
         from lesson.paper.items import select_items
         from lesson.paper.reproduce import claim_folder, missing_runs
         from lesson.paper.scale import FULL, QUICK
+        from lesson.report.page.paper_page import write_paper_page
+        from lesson.report.page.study_page import REPORT
         from lesson.report.paper import items_in, write_claims, write_item, write_page
         from lesson.report.paper_text import claims_table
         from lesson.run_folder import RunFolder
@@ -63,6 +65,8 @@ class ReproduceCommand:
                 if findings:
                     written.append(f"claims: {', '.join(map(str, write_claims(findings, out)))}")
                 written.append(f"page: {write_page(there, scale, out)}")
+                write_paper_page(out, out / REPORT)
+                written.append(f"report: {out / REPORT}")
         asked = {item.name for item in items}
         if about := [finding for finding in findings if asked & set(finding.items)]:
             PipedConsole().print(claims_table(about))

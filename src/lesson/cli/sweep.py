@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import arg
 
-from lesson.cli.console import PipedConsole
+from lesson.cli.console import PipedConsole, print_report
 from lesson.errors import InputError, RunStoppedError, unknown
 
 if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
@@ -42,6 +42,8 @@ class SweepCommand:
     """GPUs a trial gets on Ray; 0.25 lets four share one."""
     data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
     """Where data sets are kept."""
+    log: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="NAME", help_behavior_hint="")] = ()
+    """Tracker: tensorboard, or module:Class of one's own."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """A setting of all trials, such as run.time_budget_s=500."""
 
@@ -51,8 +53,9 @@ class SweepCommand:
         from lesson.grid import load_grid
         from lesson.run_folder import RunFolder
         from lesson.sweep import sweep
+        from lesson.trackers import make_trackers
 
-        engine = self._engine()
+        engine, trackers = self._engine(), make_trackers(self.log)
         grid = load_grid(self.file, self.set)
         for caveat in dict.fromkeys(note for trial in grid.trials for note in trial.settings.scenario.caveats()):
             print(f"note: {caveat}")
@@ -62,7 +65,7 @@ class SweepCommand:
         there = sum(RunFolder(out / trial.name).summary.exists() for trial in grid.trials)
         with SweepProgress({trial.name: trial.settings for trial in grid.trials}) as progress, self._quiet():
             try:
-                study = sweep(grid, out, engine=engine, report=progress.report)
+                study = sweep(grid, out, engine=engine, report=progress.report, trackers=trackers)
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"interrupted; the same command with --out {out} goes on") from None
         before = f", {there} of them before" if there else ""
@@ -70,6 +73,8 @@ class SweepCommand:
         for name, times in progress.restarts.items():
             print(f"note: the process of {name} was killed {'once' if times == 1 else f'{times} times'} and replaced")
         self._print_outcome(study)
+        if study.runs:
+            print_report(study, out)
         print(f"folder: {out}")
         if study.failures:
             failed = f"{len(study.failures)} of {len(grid.trials)} trials failed"

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -19,6 +19,7 @@ from lesson.engines.gpu import shared_gpu
 from lesson.engines.trial import FORESEEN, MAX_RESTARTS, Event, Line, ended, execute_trial, killed
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
+from lesson.trackers import Tracker
 
 TELL_EVERY_S = 0.2
 MAX_ON_GPU = 8
@@ -45,12 +46,12 @@ class LocalEngine:
     def check(self) -> None:
         """Processes can be started anywhere."""
 
-    def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
+    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
         """What happens to each run; see `Engine`."""
         settled = {path: RunFolder(path).settled(settings) for path, settings in plan.items()}
         on_gpu = any(settings.run.device == "cuda" for settings in settled.values())
         with shared_gpu() if on_gpu and len(plan) > 1 else contextlib.nullcontext():
-            workers = _Workers(self, settled, MAX_ON_GPU if on_gpu else len(plan))
+            workers = _Workers(self, settled, MAX_ON_GPU if on_gpu else len(plan), trackers)
             try:
                 yield from workers.follow()
             finally:
@@ -60,8 +61,10 @@ class LocalEngine:
 class _Workers:
     """The processes, and the runs they have not begun."""
 
-    def __init__(self, engine: LocalEngine, plan: Mapping[Path, Settings], at_most: int) -> None:
-        self._engine = engine
+    def __init__(
+        self, engine: LocalEngine, plan: Mapping[Path, Settings], at_most: int, trackers: Sequence[Tracker]
+    ) -> None:
+        self._engine, self._trackers = engine, trackers
         self._waiting = deque(plan.items())
         self._size = min(engine.num_processes, len(plan), at_most)
         self._restarts = Counter[Path]()
@@ -96,7 +99,7 @@ class _Workers:
 
     def _start(self, path: Path, settings: Settings) -> None:
         num_threads = max(1, (os.cpu_count() or 1) // self._size)
-        worker = _Worker(self._engine.data_dir, num_threads)
+        worker = _Worker(self._engine.data_dir, num_threads, self._trackers)
         self._busy[worker.pipe] = worker
         worker.give(path, settings)
 
@@ -133,10 +136,10 @@ class _Worker:
     path: Path
     settings: Settings
 
-    def __init__(self, data_dir: Path | None, num_threads: int) -> None:
+    def __init__(self, data_dir: Path | None, num_threads: int, trackers: Sequence[Tracker]) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads))
+        self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, trackers))
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C waits till it is ready
         try:
             self.process.start()
@@ -165,7 +168,7 @@ class _Worker:
         self.pipe.close()
 
 
-def _work(pipe: Connection, parent: int, data_dir: Path | None, num_threads: int) -> None:
+def _work(pipe: Connection, parent: int, data_dir: Path | None, num_threads: int, trackers: Sequence[Tracker]) -> None:
     """Execute what comes and tell how far it is, until nothing comes any more or whoever started this is gone."""
     os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on
     told = 0.0
@@ -183,4 +186,7 @@ def _work(pipe: Connection, parent: int, data_dir: Path | None, num_threads: int
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         while True:
             path, settings = pipe.recv()
-            pipe.send(execute_trial(path, settings, progress=tell, data_dir=data_dir, num_threads=num_threads))
+            last = execute_trial(
+                path, settings, progress=tell, data_dir=data_dir, num_threads=num_threads, trackers=trackers
+            )
+            pipe.send(last)

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ from lesson.engines.trial import MAX_RESTARTS, Event, Line, describe, execute_tr
 from lesson.errors import InputError
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
+from lesson.trackers import Tracker
 
 POLL_S, CONNECT_S, END_S = 0.5, 5.0, 60.0
 MAX_SUBMITTED = 1000
@@ -43,7 +44,7 @@ class RayEngine:
         if self.address is not None:
             _check_address(self.address)
 
-    def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
+    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
         """What happens to each run; see `Engine`."""
         plan = {path: self._placed(settings) for path, settings in plan.items()}
         with self._connected() as ray:
@@ -56,7 +57,8 @@ class RayEngine:
                     while waiting and len(going) < MAX_SUBMITTED:
                         path = waiting.popleft()
                         data_dir = self.data_dir and self.data_dir.resolve()
-                        going[task.remote(path.resolve(), plan[path], data_dir, self.cpus_per_trial)] = _Tail(path)
+                        how = (data_dir, self.cpus_per_trial, trackers)
+                        going[task.remote(path.resolve(), plan[path], *how)] = _Tail(path)
                     ended, _ = ray.wait(list(going), num_returns=len(going), timeout=POLL_S)
                     for reference in ended:
                         path = going.pop(reference).path
@@ -119,9 +121,11 @@ class RayEngine:
                 raise InputError(f"{name} must be at most {there.get(kind, 0):g}, what Ray finds here, got {share:g}")
 
 
-def _execute(path: Path, settings: Settings, data_dir: Path | None, num_threads: int) -> Line:
+def _execute(
+    path: Path, settings: Settings, data_dir: Path | None, num_threads: int, trackers: Sequence[Tracker]
+) -> Line:
     """The task: how a run ended."""
-    return execute_trial(path, settings, progress=None, data_dir=data_dir, num_threads=num_threads)
+    return execute_trial(path, settings, progress=None, data_dir=data_dir, num_threads=num_threads, trackers=trackers)
 
 
 def _outcome(ray: ModuleType, reference: Any) -> Line:

@@ -1,13 +1,14 @@
 """How one worker executes one run of many, and what an engine tells about it."""
 
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from lesson.errors import DivergedError, InputError, RunStoppedError
 from lesson.runs import Progress, execute
 from lesson.settings import Settings
+from lesson.trackers import Tracker
 
 MAX_RESTARTS = 3
 FORESEEN = tuple(kind.__name__ for kind in (InputError, RunStoppedError, DivergedError))
@@ -23,9 +24,10 @@ class Engine(Protocol):
         """Raise if it cannot work here at all."""
         ...
 
-    def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
+    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
         """What happens to each run, by its folder, until all have ended; closing it interrupts what is going on.
 
+        Trackers are told of it where it happens: each process has a copy.
         A line is one of the run's metrics, {"done": True}, {"killed": how often, so far} for a run that goes on
         after its process was killed, or {"error": why, "kind": class of the error} for one that does not.
         """
@@ -33,11 +35,25 @@ class Engine(Protocol):
 
 
 def execute_trial(
-    path: Path, settings: Settings, *, progress: Progress | None, data_dir: Path | None, num_threads: int
+    path: Path,
+    settings: Settings,
+    *,
+    progress: Progress | None,
+    data_dir: Path | None,
+    num_threads: int,
+    trackers: Sequence[Tracker] = (),
 ) -> Line:
     """How a run ended: its last line. It goes on where its folder stands."""
     try:
-        execute(settings, path, resume=True, progress=progress, data_dir=data_dir, num_threads=num_threads)
+        execute(
+            settings,
+            path,
+            resume=True,
+            progress=progress,
+            trackers=trackers,
+            data_dir=data_dir,
+            num_threads=num_threads,
+        )
     except (InputError, RunStoppedError) as error:
         return {"error": str(error), "kind": type(error).__name__}
     except Exception as error:  # whatever a strategy of somebody else's does

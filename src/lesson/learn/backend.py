@@ -46,6 +46,10 @@ class Backend(Protocol):
         """How good the model with these parameters is on the training samples that each client holds."""
         ...
 
+    def judge_test(self, vector: Tensor) -> Tensor:
+        """What the model with these parameters makes of each test image; see `judge`."""
+        ...
+
     def close(self) -> None:
         """Give back what it holds."""
         ...

@@ -1,12 +1,10 @@
 """Training and evaluation on the CPU's cores."""
 
-from functools import partial
-
 from torch import Tensor
 
 from lesson.learn.backend import Trainer, TrainerName
 from lesson.learn.batched import BatchedTrainer
-from lesson.learn.evaluate import ClientScores, KnownScore, PendingScore, by_client, judge_training, score
+from lesson.learn.evaluate import ClientScores, KnownScore, PendingScore, by_client, judge_all, score
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.holdings import Holdings
 from lesson.learn.reference import ReferenceTrainer
@@ -33,7 +31,12 @@ class CpuBackend:
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
         """How good the model with these parameters is on the training samples that each client holds."""
-        return by_client(holdings, partial(judge_training, self._task, self._threads, vector))
+        images, labels = self._task.train_images, self._task.train_labels
+        return by_client(holdings, lambda held: judge_all(self._threads, vector, images[held], labels[held]))
+
+    def judge_test(self, vector: Tensor) -> Tensor:
+        """What the model with these parameters makes of each test image; see `judge`."""
+        return judge_all(self._threads, vector, self._task.test_images, self._task.test_labels)
 
     def close(self) -> None:
         """Let the threads go."""

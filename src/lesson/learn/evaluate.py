@@ -72,9 +72,9 @@ def score(task: Task, threads: Threads, vector: Tensor) -> Score:
     return Score(right / total, loss / total)
 
 
-def judge_training(task: Task, threads: Threads, vector: Tensor, samples: Tensor) -> Tensor:
-    """What the model with these parameters makes of these training samples, (num_samples, 2); see `judge`."""
-    return torch.cat(_in_threads(threads, judge, vector, task.train_images[samples], task.train_labels[samples]))
+def judge_all(threads: Threads, vector: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """What the model with these parameters makes of any number of images, (num_images, 2); see `judge`."""
+    return torch.cat(_in_threads(threads, judge, vector, images, labels))
 
 
 @torch.no_grad()

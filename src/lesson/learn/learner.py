@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
@@ -58,6 +59,20 @@ class Learner(ServerModels):
     def client_scores(self, version: int) -> ClientScores:
         """How good a version is on the samples each client trains on, waited for."""
         return self._client_scores(version, self.task.holdings)
+
+    def class_accuracy(self, version: int) -> FloatArray:
+        """How good a version is on the test images of each class, (num_classes,); NaN for a class without any."""
+        right = self._backend.judge_test(self.versions[version])[:, 0].cpu().numpy().astype(np.float64)
+        labels = self.task.test_labels.cpu().numpy()
+        num_classes = int(max(labels.max(), self.task.train_labels.max().item())) + 1
+        totals = np.bincount(labels, minlength=num_classes)
+        return np.asarray(np.bincount(labels, right, num_classes) / np.where(totals, totals, np.nan))
+
+    def class_shares(self, clients: IntArray, num_classes: int) -> FloatArray:
+        """How the samples of clients are divided among classes, (num_clients, num_classes)."""
+        labels, holdings = self.task.train_labels.cpu().numpy(), self.task.holdings
+        counts = np.array([np.bincount(labels[holdings[client]], minlength=num_classes) for client in clients.tolist()])
+        return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
     def close(self) -> None:
         """Let trainers and backend go."""

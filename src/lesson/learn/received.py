@@ -52,6 +52,10 @@ class ReceivingBackend:
         """How good the model with these parameters is on the training samples that each client holds."""
         return self._backend.client_scores(vector, holdings)
 
+    def judge_test(self, vector: Tensor) -> Tensor:
+        """What the model with these parameters makes of each test image."""
+        return self._backend.judge_test(vector)
+
     def close(self) -> None:
         """Let the other backend go."""
         self._backend.close()

@@ -135,6 +135,7 @@ class Finding:
                     "at_least": part.at_least,
                     "unit": part.unit,
                     "outcome": part.outcome,
+                    "shown": part.shown(),
                 }
                 for part in self.parts
             ],

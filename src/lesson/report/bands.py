@@ -1,6 +1,7 @@
 """A line with a 95 % band: the mean of several runs that were not looked at in the same places."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -27,16 +28,38 @@ def points_of(curve: pd.DataFrame, over: str, guesses_until: float | None = None
     return at / (1000 if over == "time_s" else 1), accuracy
 
 
-def draw_band(axes: Axes, runs: Sequence[Points], colour: str, label: str, style: str = "-") -> None:
-    """Draw the mean where all runs are known, between what was seen of each, with its interval if there are enough."""
+@dataclass(frozen=True, eq=False)
+class Band:
+    """A mean over runs where all are known, and its 95 % interval if there are enough of them."""
+
+    at: FloatArray
+    mean: FloatArray
+    low: FloatArray | None
+    high: FloatArray | None
+
+    def to_dict(self) -> dict[str, list[float] | None]:
+        """As lists, to a tenth of a thousandth."""
+        return {name: None if one is None else one.round(4).tolist() for name, one in vars(self).items()}
+
+
+def mean_band(runs: Sequence[Points]) -> Band:
+    """The mean where all runs are known, between what was seen of each."""
     known = [run for run in runs if len(run[0])]
     low, high = max((x[0] for x, _ in known), default=0.0), min((x[-1] for x, _ in known), default=0.0)
     at = np.unique(np.concatenate([np.zeros(0), *(x for x, _ in known)]))
     at = at[(at >= low) & (at <= high)]
     at = at[np.linspace(0, len(at) - 1, min(len(at), MAX_POINTS)).astype(int)]
-    values = np.array([np.interp(at, x, y) for x, y in known]).reshape(-1, len(at))
+    values = np.array([np.interp(at, x, y) for x, y in known]).reshape(len(known), len(at))
     mean = values.mean(axis=0) if len(values) else at
-    axes.plot(at, mean, color=colour, label=label, linestyle=style)
-    if len(known) >= MIN_RUNS:
-        half = half_intervals(values)
-        axes.fill_between(at, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1), color=colour, alpha=0.18, lw=0)
+    if len(known) < MIN_RUNS:
+        return Band(at, mean, None, None)
+    half = half_intervals(values)
+    return Band(at, mean, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1))
+
+
+def draw_band(axes: Axes, runs: Sequence[Points], colour: str, label: str, style: str = "-") -> None:
+    """Draw the mean of runs, with its interval if there are enough."""
+    band = mean_band(runs)
+    axes.plot(band.at, band.mean, color=colour, label=label, linestyle=style)
+    if band.low is not None and band.high is not None:
+        axes.fill_between(band.at, band.low, band.high, color=colour, alpha=0.18, lw=0)

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from lesson.errors import InputError
+from lesson.report.paths import check_file
 
 STYLE: Any = {
     "figure.dpi": 160,
@@ -97,16 +97,7 @@ def in_paper_style(draw: Callable[_Arguments, Figure]) -> Callable[_Arguments, F
 
 def check_figure_path(path: Path) -> None:
     """Raise if no figure can be written there."""
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"figure must end in {', '.join(FORMATS)}, got '{path}'")
-    try:
-        taken = path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)
-    except OSError as error:
-        raise InputError(f"figure cannot be written: '{path}': {error.strerror}") from None
-    if not path.parent.is_dir():
-        raise InputError(f"figure cannot be written: the folder '{path.parent}' does not exist; make it first")
-    if taken:
-        raise InputError(f"figure cannot be written: '{path}' is not a file one may write")
+    check_file(path, "figure", FORMATS)
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_ANCHORS = np.array([[44, 123, 182], [38, 166, 154], [242, 185, 80], [240, 127, 60], [176, 32, 42]])
+TIER_ANCHORS = [[44, 123, 182], [38, 166, 154], [242, 185, 80], [240, 127, 60], [176, 32, 42]]
+"""Red, green, blue; tiers between are mixed."""
 # Okabe and Ito's colours; the same strategy has the same colour everywhere.
 _STRATEGIES = {"lesson": "#0072B2", "fedavg": "#D55E00", "fedcs": "#009E73"}
 _OTHERS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -38,8 +39,8 @@ LABEL_COLOURS = (
 
 def tier_colours(num_tiers: int, strength: float = 1.0) -> list[str]:
     """As many colours as tiers, as #rrggbb, visible on dark and on white; below strength 1 paler, under marks."""
-    at = np.linspace(0, len(_ANCHORS) - 1, num_tiers)
-    anchors = 255 - strength * (255 - _ANCHORS)
+    at = np.linspace(0, len(TIER_ANCHORS) - 1, num_tiers)
+    anchors = 255 - strength * (255 - np.array(TIER_ANCHORS))
     channels = [np.interp(at, np.arange(len(anchors)), channel) for channel in anchors.T]
     return [f"#{round(r):02x}{round(g):02x}{round(b):02x}" for r, g, b in zip(*channels, strict=True)]
 

@@ -106,6 +106,11 @@ def items_in(out: Path) -> list[Item]:
     return [load_item(name) for name in there if (out / f"{name}.toml").exists()]
 
 
+def command_of(item: Item, scale: Scale) -> str:
+    """What makes an item."""
+    return f"lesson reproduce {item.name}" + (" --quick" if scale.quick else "") + scale.flag
+
+
 def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
     """Write README.md: every figure and table there is, with the settings and the command that made it."""
     lines = ["# The paper, made again", ""]
@@ -127,7 +132,6 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
         else:
             others = ", ".join(f"[{suffix[1:].upper()}]({item.name}{suffix})" for suffix in FORMATS[1:])
             lines += [f"![{item.title}]({item.name}.png)", "", f"Also as {others}.", ""]
-        command = f"lesson reproduce {item.name}" + (" --quick" if scale.quick else "") + scale.flag
-        lines += [f"Settings: [{item.path.name}]({item.path.name}). Command: `{command}`.", ""]
+        lines += [f"Settings: [{item.path.name}]({item.path.name}). Command: `{command_of(item, scale)}`.", ""]
     write_whole(out / "README.md", "\n".join(lines).encode())
     return out / "README.md"

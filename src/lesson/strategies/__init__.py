@@ -1,13 +1,11 @@
 """The strategies by name. Adding one: write its file, add a line here."""
 
 import dataclasses
-import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 from lesson.errors import InputError, unknown
 from lesson.fleet import Fleet
+from lesson.named import load_class
 from lesson.scenario import Scenario
 from lesson.strategies.base import Strategy
 from lesson.strategies.fedasync import FedAsync
@@ -47,13 +45,7 @@ def find_strategy(name: str) -> type[Strategy]:
         if name not in STRATEGIES:
             raise unknown("strategy", name, STRATEGIES)
         return STRATEGIES[name]
-    module_name, _, class_name = name.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        kind: type[Strategy] = getattr(importlib.import_module(module_name), class_name)
-    except Exception as error:  # whatever a module of somebody else's does
-        raise InputError(f"strategy '{name}' cannot be loaded: {error}; write module:Class") from None
+    kind: type[Strategy] = load_class("strategy", name)
     if not all(callable(getattr(kind, method, None)) for method in ("open_round", "merge", "state", "restore")):
         raise InputError(f"strategy '{name}' must have open_round, merge, state and restore")
     if not hasattr(kind, "needs"):

@@ -1,13 +1,11 @@
 """Training and evaluation on a GPU."""
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from lesson.learn.backend import Trainer, TrainerName
 from lesson.learn.cuda.batched import CudaBatchedTrainer
-from lesson.learn.cuda.evaluate import CudaScorer, judge_training
+from lesson.learn.cuda.evaluate import CudaScorer, judge_all
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision
 from lesson.learn.evaluate import ClientScores, PendingScore, by_client
@@ -16,7 +14,7 @@ from lesson.learn.task import Task
 
 
 class CudaBackend:
-    """CUDA graphs for everything but a look at the clients' own samples, which is rare."""
+    """CUDA graphs for everything but a look at single samples, which is rare."""
 
     def __init__(self, task: Task, precision: Precision) -> None:
         self._task, self._precision = task, precision
@@ -35,7 +33,17 @@ class CudaBackend:
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
         """How good the model with these parameters is on the training samples that each client holds."""
-        return by_client(holdings, partial(judge_training, self._task, self._precision, vector))
+        task, device = self._task, vector.device
+
+        def judged(samples: Tensor) -> Tensor:
+            held = samples.to(device)
+            return judge_all(task, self._precision, vector, task.train_images[held], task.train_labels[held])
+
+        return by_client(holdings, judged)
+
+    def judge_test(self, vector: Tensor) -> Tensor:
+        """What the model with these parameters makes of each test image; see `judge`."""
+        return judge_all(self._task, self._precision, vector, self._task.test_images, self._task.test_labels)
 
     def close(self) -> None:
         """Let the scorer go, and give memory back: other processes may share the GPU."""

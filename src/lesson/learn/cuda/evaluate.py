@@ -1,4 +1,4 @@
-"""How good a model is, on a GPU: one graph for all test images, and every training sample without one."""
+"""How good a model is, on a GPU: one graph for all test images, and whatever else is judged without one."""
 
 from dataclasses import dataclass
 
@@ -67,14 +67,13 @@ class _OnItsWay:
         return Score(right / self.num_images, loss / self.num_images)
 
 
-def judge_training(task: Task, precision: Precision, vector: Tensor, samples: Tensor) -> Tensor:
-    """What the model with these parameters makes of these training samples, (num_samples, 2), on the GPU; see `judge`.
+def judge_all(task: Task, precision: Precision, vector: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    """What the model with these parameters makes of any number of images, (num_images, 2), on the GPU; see `judge`.
 
     That of a model that is not finite is none.
     """
-    replica, samples = task.replica(), samples.to(vector.device)
+    replica = task.replica()
     replica.load(vector)
     with arithmetic(precision):
-        held = task.train_images[samples], task.train_labels[samples]
-        parts = [judge(replica, *chunk) for chunk in chunks(*held, CHUNK_SAMPLES)]
+        parts = [judge(replica, *chunk) for chunk in chunks(images, labels, CHUNK_SAMPLES)]
     return torch.where(vector.isfinite().all(), torch.cat(parts), torch.nan)

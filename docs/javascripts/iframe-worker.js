@@ -1,0 +1,42 @@
+/* Search in pages read from disk: browsers refuse workers there, so the search's script runs in a hidden frame.
+   The theme asks for a script of this name, and its search looks for parent.IFrameWorker. */
+class IFrameWorker extends EventTarget {
+  constructor(url) {
+    super()
+    this.frame = document.createElement("iframe")
+    this.frame.hidden = true
+    this.frame.srcdoc = "<!doctype html>"
+    this.ready = new Promise(resolve => this.frame.addEventListener("load", resolve, { once: true })).then(() => {
+      const inside = this.frame.contentWindow
+      inside.postMessage = data => this.dispatchEvent(new MessageEvent("message", { data }))
+      inside.importScripts = (...urls) => urls.reduce((before, each) => before.then(() => this.load(each)), Promise.resolve())
+      return this.load(url)
+    })
+    document.body.append(this.frame)
+  }
+
+  load(url) {
+    return new Promise((resolve, reject) => {
+      const script = this.frame.contentDocument.createElement("script")
+      script.src = url
+      script.onload = resolve
+      script.onerror = reject
+      this.frame.contentDocument.body.append(script)
+    })
+  }
+
+  postMessage(data) {
+    this.ready.then(() => {
+      const inside = this.frame.contentWindow
+      inside.dispatchEvent(new inside.MessageEvent("message", { data }))
+    })
+  }
+
+  terminate() {
+    this.frame.remove()
+  }
+}
+
+if (location.protocol === "file:") {
+  window.IFrameWorker = window.Worker = IFrameWorker
+}

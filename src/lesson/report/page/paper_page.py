@@ -1,0 +1,60 @@
+"""The page of a reproduction: the paper's claims with their verdicts, its figures and tables made again."""
+
+import base64
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lesson.errors import InputError
+from lesson.paper.items import Item
+from lesson.paper.scale import FULL, QUICK, Scale
+from lesson.report.page.document import write_document
+from lesson.report.paper import command_of, items_in
+from lesson.run_folder import read_kept
+from lesson.study import SCALE
+
+
+def holds_paper(folders: Sequence[Path]) -> bool:
+    """Whether what is to be shown is a reproduction of the paper, which is shown by itself."""
+    there = [folder for folder in folders if (folder / SCALE).exists()]
+    if there and len(folders) > 1:
+        raise InputError(f"{there[0]} holds the paper's figures and must be named alone")
+    return bool(there)
+
+
+def write_paper_page(folder: Path, path: Path) -> None:
+    """Write the page of what `lesson reproduce` has left in a folder; whole or not at all."""
+    kept = read_kept(folder / SCALE, {"quick": False, "seeds": FULL.seeds}, "run lesson reproduce again")
+    scale = Scale(**(vars(QUICK if kept["quick"] else FULL) | {"seeds": kept["seeds"]}))
+    items = items_in(folder)
+    claims: list[dict[str, Any]] = read_kept(folder / "claims.json", [], "run lesson reproduce again")
+    data = {
+        "what": _what(items, scale),
+        "note": scale.note,
+        "claims": claims,
+        "counts": Counter(claim["verdict"] for claim in claims),
+        "items": [_item(item, folder, scale) for item in items],
+    }
+    write_document(path, "LESSON: the paper, made again", ["paper.js"], data)
+
+
+def _what(items: list[Item], scale: Scale) -> str:
+    return (
+        f"{len(items)} figures and tables of “Latency Aware Semi-synchronous Client Selection and Model Aggregation "
+        f"for Wireless Federated Learning” (Yu, Sun, Albelaihi, Yi), made again by training from {scale.seeds} seeds. "
+        "Lines are means over seeds, bands their 95 % intervals; parameters are those of the preset released unless "
+        "said."
+    )
+
+
+def _item(item: Item, folder: Path, scale: Scale) -> dict[str, Any]:
+    """A figure as a picture or a table as its rows, with the command that makes it."""
+    shown = {"name": item.name, "title": f"{item.paper}: {item.title}", "command": command_of(item, scale)}
+    picture = folder / f"{item.name}.svg"
+    if picture.exists():
+        return shown | {"svg": base64.b64encode(picture.read_bytes()).decode()}
+    with (folder / f"{item.name}.csv").open(newline="", encoding="utf-8") as file:
+        columns, *rows = csv.reader(file)
+    return shown | {"columns": columns, "rows": rows}

@@ -1,0 +1,23 @@
+"""The page of `lesson plan --html`: the deadline explorer of a fleet, without training."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lesson.fleet import Fleet
+from lesson.report.page.document import write_document
+from lesson.report.page.fleet_data import EXPLORER, fleet_data
+from lesson.report.paths import check_file
+
+
+def write_plan_page(
+    path: Path, fleet: Fleet, deadline_s: float, ensure_first_tier: bool, source: str, notes: Sequence[str] = ()
+) -> None:
+    """Write a page on which the deadline can be moved and a measured fleet dropped; whole or not at all."""
+    check_page_path(path)
+    data = {"fleet": fleet_data(fleet, deadline_s, ensure_first_tier, source), "notes": list(notes)}
+    write_document(path, f"LESSON: a deadline for {len(fleet):,} clients", [*EXPLORER, "plan.js"], data)
+
+
+def check_page_path(path: Path) -> None:
+    """Raise if no page can be written there."""
+    check_file(path, "html", (".html", ".htm"))

@@ -1,0 +1,31 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chromium import Browser, find_program, running_browser
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests. Its pictures go to LESSON_SCREENSHOTS; LESSON_BROWSER=required allows no skipping."""
+    program = find_program()
+    if program is None:
+        told = "Chromium must be installed for tests of pages; on Debian: apt install chromium"
+        if os.environ.get("LESSON_BROWSER") == "required":
+            pytest.fail(told)
+        pytest.skip(told)
+    screenshots = Path(os.environ.get("LESSON_SCREENSHOTS", ROOT / "build" / "screenshots"))
+    with running_browser(program, tmp_path_factory.mktemp("profile"), screenshots) as running:
+        yield running
+
+
+@pytest.fixture
+def quiet_browser(browser: Browser) -> Iterator[Browser]:
+    """The browser; afterwards no page may have complained of anything or asked for more than itself."""
+    yield browser
+    assert browser.errors == []
+    assert len(set(browser.requests)) == 1
+    assert browser.requests[0].startswith("file:///")

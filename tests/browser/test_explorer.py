@@ -1,0 +1,399 @@
+"""The deadline explorer in a real browser: what it shows is what `lesson plan` says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from chromium import Browser
+
+from lesson.cli import main
+from lesson.plan import propose_deadline_s
+from lesson.tiers import assign_tiers
+from support import make_fleet
+
+SLIDER, FIELD = "#deadline-slider", "#deadline-field"
+SLOW = "client,latency_s\na,12\nb,25\nc,41\nd,41.5\ngone,inf\n"
+MIXED = "client,latency_s,compute_s,upload_s\nphone,0.3,0.1,0.2\ntablet,0.9,0.5,0.4\npi,2.1,,\nsensor,0.31,0.3,0.01\n"
+FLEETS: dict[str, list[str]] = {
+    "drawn": ["--clients", "30", "--seed", "3"],
+    "slow": ["--latencies", "slow.csv"],
+    "slow-filled": ["--latencies", "slow.csv", "--set", "scenario.ensure_first_tier=true"],
+    "mixed": ["--latencies", "mixed.csv"],
+}
+Told = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def _fleets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("slow.csv").write_text(SLOW)
+    Path("mixed.csv").write_text(MIXED)
+
+
+@pytest.fixture
+def plan(capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
+    """What `lesson plan --json` says."""
+
+    def told(*argv: str) -> Told:
+        assert main(["plan", "--json", *argv]) == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    return told
+
+
+@pytest.fixture
+def page(quiet_browser: Browser, plan: Callable[..., Told]) -> Callable[..., Browser]:
+    """A browser with the page of a fleet open."""
+
+    def opened(fleet: str, *argv: str, **window: Any) -> Browser:
+        plan(*FLEETS[fleet], *argv, "--html", "plan.html")
+        quiet_browser.open(Path("plan.html"), **window)
+        return quiet_browser
+
+    return opened
+
+
+def look(browser: Browser) -> Told:
+    """What the page works out for the deadline that its field shows, or for none."""
+    return dict(
+        json.loads(
+            browser.script(f"""(() => {{
+                const {{ clients }} = Page.data.fleet, latency_s = clients.latency_s.map((value) => value ?? Infinity);
+                const fleet = {{ ...clients, latency_s }}, ensure = document.querySelector(".controls input").checked;
+                const deadline_s = Number(document.querySelector("{FIELD}").value) || Infinity;
+                const look = Tiers.lookAtDeadline(fleet, deadline_s, ensure);
+                return JSON.stringify({{ look, fedavg: Tiers.lookAtFedavg(fleet), fedcs: Tiers.lookAtFedcs(fleet, look),
+                                         rounds: Tiers.schedule(look, 12) }});
+            }})()""")
+        )
+    )
+
+
+def text(browser: Browser, selector: str) -> str:
+    return str(browser.script(f"document.querySelector({selector!r}).textContent"))
+
+
+def alerts(browser: Browser) -> list[str]:
+    """What the page tells as wrong."""
+    found = browser.script("[...document.querySelectorAll('[role=alert]')].map((one) => one.textContent)")
+    return [line for line in found if line]
+
+
+def click(browser: Browser, label: str) -> None:
+    browser.script(
+        f"[...document.querySelectorAll('button')].find((one) => one.textContent.startsWith({label!r})).click()"
+    )
+    browser.settle()
+
+
+def rows(browser: Browser, caption: str) -> list[list[str]]:
+    """The cells of the table with this caption."""
+    return list(
+        browser.script(
+            "[...document.querySelectorAll('table')].filter((table) => table.caption.textContent.startsWith("
+            f"{caption!r})).flatMap((table) => [...table.tBodies[0].rows].map((row) =>"
+            " [...row.cells].map((cell) => cell.textContent)))"
+        )
+    )
+
+
+def drawn_tiers(browser: Browser) -> dict[str, int]:
+    """The tier that each dot says it is in."""
+    return dict(
+        browser.script(
+            "(() => { const [trace] = document.querySelector('[aria-label^=\"Latency of each\"]').data;"
+            " return Object.fromEntries(trace.text.map((name, place) => [name, trace.customdata[place][0]])); })()"
+        )
+    )
+
+
+def check_same(browser: Browser, told: Told) -> None:
+    """The page agrees with a plan: in what it works out, and in what it draws and writes."""
+    shown = look(browser)
+    here = shown["look"]
+    tiers = {str(client["client"]): client["tier"] for client in told["clients"] if client["tier"]}
+    assert drawn_tiers(browser) == tiers
+    assert [row["tier"] for row in here["tiers"]] == [row["tier"] for row in told["tiers"]]
+    assert [cells[:2] for cells in rows(browser, "Tiers")] == [
+        [f"{row['tier']:,}", str(len(row["clients"]))] for row in told["tiers"][:12]
+    ]
+    assert here["round_s"] == pytest.approx(told["round_s"]["lesson"], rel=1e-12)
+    assert shown["fedavg"]["round_s"] == told["round_s"]["fedavg"]
+    assert (shown["fedcs"] or {"round_s": None})["round_s"] == told["round_s"]["fedcs"]
+    assert [record["tiers"] for record in shown["rounds"]] == [record["tiers"] for record in told["rounds"]]
+    ends_s = [record["end_s"] for record in told["rounds"]]
+    assert [record["end_s"] for record in shown["rounds"]] == pytest.approx(ends_s, rel=1e-12)
+    promoted = None if here["promoted"] is None else told["clients"][here["promoted"]]["client"]
+    assert promoted == (told["promoted"] or {"client": None})["client"]
+    for row in told["deadlines"]:
+        if row["deadline_s"] == told["deadline_s"]:
+            assert row.pop("promoted") == (promoted is not None)
+            for name, value in row.items():
+                assert here[name] == (None if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)), name
+
+
+def deadline(browser: Browser) -> str:
+    return str(browser.script(f"document.querySelector('{FIELD}').value")) or "inf"
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_the_slider_moves_the_tiers_as_the_plan_does(
+    fleet: str, page: Callable[..., Browser], plan: Callable[..., Told]
+) -> None:
+    browser = page(fleet)
+    check_same(browser, plan(*FLEETS[fleet]))
+    browser.script(f"document.querySelector('{SLIDER}').focus()")
+    seen = set()
+    for key, times in (("Home", 1), ("ArrowRight", 7), ("PageUp", 3), ("ArrowLeft", 2), ("PageUp", 4), ("End", 1)):
+        browser.press(key, times)
+        seen.add(deadline(browser))
+        check_same(browser, plan(*FLEETS[fleet], "--deadline", deadline(browser)))
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("fleet", "deadline_s"),
+    [("drawn", "7.123"), ("drawn", "0.01"), ("slow", "10"), ("slow-filled", "10"), ("mixed", "0.3"), ("mixed", "1e-9")],
+)
+def test_any_deadline_can_be_written(
+    fleet: str, deadline_s: str, page: Callable[..., Browser], plan: Callable[..., Told]
+) -> None:
+    """0.9 and 2.1 are exactly 3 and 7 times 0.3, which division alone gets wrong."""
+    browser = page(fleet)
+    browser.type(FIELD, deadline_s)
+    check_same(browser, plan(*FLEETS[fleet], "--deadline", deadline_s))
+
+
+def test_tiers_at_the_edges_are_the_same_to_the_bit(page: Callable[..., Browser]) -> None:
+    """Multiples of many deadlines, a few floating-point steps to either side and around the tolerance."""
+    browser = page("slow")
+    rng = np.random.default_rng(0)
+    for deadline_s in (0.3, 0.1, 7.0, 1 / 3, 1e-9, 1e15, *rng.uniform(0, 50, 14).tolist()):
+        whole = np.concatenate([np.arange(1, 60), 10 ** np.arange(2, 17)]) * deadline_s
+        steps = np.multiply.outer([1, 1 + 1e-12], 1 + np.arange(-4, 5) * 2**-52).ravel()
+        latencies = np.multiply.outer(steps, whole).ravel()
+        shown = browser.script(f"Tiers.assignTiers({json.dumps(latencies.tolist())}, {deadline_s!r})")
+        assert shown == assign_tiers(latencies, deadline_s).tolist(), deadline_s
+
+
+def test_proposals_are_the_same(page: Callable[..., Browser]) -> None:
+    browser = page("slow")
+    rng = np.random.default_rng(1)
+    fleets = [[9.05], [100.0], [0.2], *(rng.lognormal(0, 4, rng.integers(1, 12)).tolist() for _ in range(300))]
+    shown = browser.script(f"{json.dumps(fleets)}.map(Tiers.proposeDeadline)")
+    assert shown == [propose_deadline_s(make_fleet(latencies)) for latencies in fleets]
+
+
+def test_a_lone_client_is_taken_to_meet_the_deadline(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
+    Path("slow.csv").write_text("client,latency_s\na,12\n")
+    browser = page("slow-filled", "--deadline", "10")
+    check_same(browser, plan(*FLEETS["slow-filled"], "--deadline", "10"))
+
+
+def test_no_deadline_is_fedavg(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
+    browser = page("drawn")
+    click(browser, "As FedAvg")
+    check_same(browser, plan(*FLEETS["drawn"], "--deadline", "inf"))
+    assert [row[1] == row[2] for row in rows(browser, "In the long run")] == [True] * 6
+    assert "LESSON is FedAvg here" in text(browser, ".now")
+
+
+@pytest.mark.parametrize("fleet", FLEETS)
+def test_the_proposed_deadline_is_the_plans(
+    fleet: str, page: Callable[..., Browser], plan: Callable[..., Told]
+) -> None:
+    browser = page(fleet)
+    click(browser, "Proposed")
+    told = plan(*FLEETS[fleet], "--deadline", "auto")
+    assert float(deadline(browser)) == told["deadline_s"]
+    assert text(browser, ".answer").startswith(f"Begin with {told['deadline_s']:g} s.")
+    check_same(browser, told)
+
+
+def test_tier_1_is_filled_only_if_asked_for(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
+    browser = page("slow", "--deadline", "10")
+    assert "Nobody meets 10 s: the first updates are merged after 2 rounds" in text(browser, ".now")
+    browser.script("document.querySelector('.controls input').click()")
+    browser.settle()
+    assert "the fastest client, a, is taken to, though it needs 12 s" in text(browser, ".now")
+    check_same(browser, plan(*FLEETS["slow-filled"], "--deadline", "10"))
+
+
+def test_a_page_can_begin_without_a_deadline(page: Callable[..., Browser]) -> None:
+    assert deadline(page("drawn", "--deadline", "inf")) == "inf"
+
+
+@pytest.mark.parametrize("written", ["0", "-3", ""])
+def test_a_deadline_that_is_none_is_told(written: str, page: Callable[..., Browser]) -> None:
+    browser = page("slow")
+    before = rows(browser, "Tiers")
+    browser.type(FIELD, "5")
+    browser.type(FIELD, "20")
+    browser.script(f"document.querySelector('{FIELD}').select(), document.execCommand('delete')")
+    if written:
+        browser.type(FIELD, written)
+    assert alerts(browser) == [f"the deadline must be a number > 0, got '{written}'"]
+    assert rows(browser, "Tiers") == before
+    browser.type(FIELD, "1e-300")
+    assert alerts(browser) == ["the deadline must be longer, got 1e-300 s: every client would take over 2^53 rounds"]
+
+
+@pytest.mark.parametrize("how", ["drop", "button"])
+def test_a_measured_fleet_takes_the_place_of_the_pages(
+    how: str, page: Callable[..., Browser], plan: Callable[..., Told]
+) -> None:
+    browser = page("drawn")
+    path = Path("mixed.csv").resolve()
+    if how == "drop":
+        browser.drop_file(".drop", path)
+    else:
+        browser.choose_file("input[type=file]", path)
+    told = plan("--latencies", "mixed.csv", "--deadline", "auto")
+    assert text(browser, ".drop p").startswith("4 clients: mixed.csv.")
+    assert float(deadline(browser)) == told["deadline_s"]
+    assert drawn_tiers(browser) == {client["client"]: client["tier"] for client in told["clients"]}
+    assert browser.script("document.querySelector('[aria-label^=Map]').offsetParent") is None
+    schedule = browser.script("document.querySelector('[aria-label^=Schedule]').data.map((trace) => trace.name)")
+    assert schedule == ["trains", "uploads", "trains and uploads", "waits", "merged"]
+    click(browser, "Back to the fleet")
+    assert len(drawn_tiers(browser)) == 30
+    assert browser.script("document.querySelector('[aria-label^=Map]').offsetParent") is not None
+
+
+BAD = [
+    ("", "line 1: the header must be client,latency_s and may add compute_s,upload_s,num_samples, got ''"),
+    ("client,latency_s,speed\na,1,2\n", "got 'client,latency_s,speed'"),
+    ("client,latency_s,latency_s\na,1,1\n", "line 1: the header must be"),
+    ("client,latency_s\n", "has no clients; write one line per client under the header"),
+    ("client,latency_s\na,1\nb,-2\n", "line 3: latency_s must be a number > 0, got '-2'"),
+    ("client,latency_s\na,0\n", "line 2: latency_s must be a number > 0, got '0'"),
+    ("client,latency_s\na,0x1f\n", "line 2: latency_s must be a number > 0, got '0x1f'"),
+    ("client,latency_s\na,nan\n", "line 2: latency_s must be a number > 0, got 'nan'"),
+    ("client,latency_s\na,1_0\n", "line 2: latency_s must be a number > 0, got '1_0'"),
+    ('client,latency_s\n"a\nb",1\n\n"a\nb",2\n', "line 6: client 'a b' is there twice, first on line 3; rename one"),
+    ("client,latency_s\na,fast\n", "line 2: latency_s must be a number > 0, got 'fast'"),
+    ("client,latency_s\na,1,2\n", "line 2: must have 2 values like the header, got 3"),
+    ("client,latency_s\n,1\n", "line 2: client must have a name, got an empty one"),
+    ("client,latency_s,num_samples\na,1,2.5\n", "line 2: num_samples must be a whole number >= 1, got '2.5'"),
+    (
+        "client,latency_s,compute_s,upload_s\na,10,5,6\n",
+        "line 2: compute_s + upload_s must be latency_s to 1 %, got 11 and 10",
+    ),
+    ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must be latency_s to 1 %, got inf and 10"),
+    ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must be within latency_s = 3"),
+    ("client,latency_s,compute_s\na,3,-1\n", "line 2: compute_s must be a number >= 0, got '-1'"),
+    ("client,latency_s\na,inf\n", "no client can be reached: all 1 latencies are infinite"),
+    (b"client,latency_s\n\xff\xfe,1\n", "cannot be read: not a CSV file in UTF-8"),
+]
+
+
+def test_bad_files_are_told_in_the_words_of_the_command(
+    page: Callable[..., Browser], capsys: pytest.CaptureFixture[str]
+) -> None:
+    browser = page("slow")
+    for written, message in BAD:
+        path = Path("bad.csv")
+        path.write_bytes(written if isinstance(written, bytes) else written.encode())
+        browser.choose_file("input[type=file]", path.resolve())
+        (line,) = alerts(browser)
+        assert message in line
+        assert main(["plan", "--latencies", "bad.csv"]) == 2
+        assert capsys.readouterr().err == f"lesson: {line}\n"
+    assert text(browser, ".drop p").startswith("5 clients: slow.csv.")
+    Path("bad.csv").write_text('client,latency_s\n"a,1\n')
+    browser.choose_file("input[type=file]", Path("bad.csv").resolve())
+    assert alerts(browser) == ["bad.csv cannot be read: on line 2, a value in quotes must end with a quote and a comma"]
+
+
+def test_files_of_spreadsheets_are_read(page: Callable[..., Browser]) -> None:
+    Path("sheet.csv").write_bytes('\ufeffclient, latency_s\r\n"Ana, ""phone""", 5\r\n\r\nBé,inf\r\nC,+1.5e1'.encode())
+    browser = page("slow")
+    browser.choose_file("input[type=file]", Path("sheet.csv").resolve())
+    assert (alerts(browser), drawn_tiers(browser)) == ([], {'Ana, "phone"': 1, "C": 3})
+    assert "1 of 3 clients cannot be reached" in text(browser, ".now")
+
+
+def test_the_example_that_can_be_downloaded_is_read(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
+    browser = page("slow")
+    assert browser.script("document.querySelector('a[download]').href").startswith("data:text/csv")
+    Path("example.csv").write_text(browser.script("FleetCsv.EXAMPLE"))
+    browser.choose_file("input[type=file]", Path("example.csv").resolve())
+    assert alerts(browser) == []
+    assert len(plan("--latencies", "example.csv")["clients"]) == 5
+
+
+def test_charts_are_drawn(page: Callable[..., Browser]) -> None:
+    browser = page("drawn", "--deadline", "20")
+
+    def count(chart: str, marks: str) -> int:
+        return int(browser.script(f"document.querySelectorAll('[aria-label^={chart}] {marks}').length"))
+
+    assert count("Map", ".scatterlayer .point") == 31  # the base station too
+    assert count("Latency", ".scatterlayer .point") == 30
+    assert count("Updates", ".scatterlayer .js-line") == 4
+    merges = sum(12 // tier["tier"] for tier in look(browser)["look"]["tiers"])
+    assert count("Schedule", ".scatterlayer .point") == merges
+    assert count("Schedule", ".barlayer .point") >= merges
+    click(browser, "24 rounds")
+    assert count("Schedule", ".scatterlayer .point") > merges
+
+
+def test_nothing_offers_to_send_a_chart_away(page: Callable[..., Browser]) -> None:
+    tools = page("drawn").script("[...document.querySelectorAll('.modebar-btn')].map((tool) => tool.dataset.title)")
+    assert "Zoom in" in tools
+    assert not [tool for tool in tools if "hare" in tool or "loud" in tool]
+
+
+def test_the_keyboard_reaches_everything(page: Callable[..., Browser]) -> None:
+    browser = page("drawn")
+    reached = []
+    for _ in range(12):
+        browser.press("Tab")
+        reached.append(browser.script("document.activeElement.id || document.activeElement.type"))
+    assert [name for name in reached if name in ("file", "deadline-field", "deadline-slider", "checkbox")] == [
+        "file", "deadline-field", "deadline-slider", "checkbox",
+    ]  # fmt: skip
+    browser.script(f"document.querySelector('{SLIDER}').focus()")
+    browser.press("Home")
+    told = browser.script(f"document.querySelector('{SLIDER}').getAttribute('aria-valuetext')")
+    assert told.startswith(f"{float(deadline(browser)):g}")
+    assert told.endswith("tiers")
+
+
+@pytest.mark.parametrize("fleet", ["drawn", "mixed"])
+def test_a_narrow_phone_need_not_scroll_sideways(fleet: str, page: Callable[..., Browser]) -> None:
+    browser = page(fleet, width=360, height=740)
+    assert browser.script("document.documentElement.scrollWidth") == 360
+    browser.drop_file(".drop", Path("slow.csv").resolve())
+    browser.type(FIELD, "0.001")
+    assert browser.script("document.documentElement.scrollWidth") == 360
+
+
+def test_a_large_fleet_says_that_it_is_a_part(page: Callable[..., Browser], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lesson.report.page.fleet_data.MAX_CLIENTS", 20)
+    browser = page("drawn")
+    assert "30 clients: released, seed 3. This page holds 20 of them, evenly spread" in text(browser, ".drop p")
+    assert len(drawn_tiers(browser)) == 20
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(("device", "width", "height"), [("phone", 390, 844), ("desktop", 1280, 900)])
+@pytest.mark.parametrize("fleet", ["drawn", "mixed"])
+def test_pictures(fleet: str, device: str, width: int, height: int, dark: bool, page: Callable[..., Browser]) -> None:
+    browser = page(fleet, width=width, height=height, dark=dark)
+    assert browser.script("getComputedStyle(document.body).backgroundColor") == (
+        "rgb(18, 23, 30)" if dark else "rgb(255, 255, 255)"
+    )
+    assert browser.screenshot(f"plan-{fleet}-{device}-{'dark' if dark else 'light'}").stat().st_size > 50_000
+
+
+def test_printed_pages_are_light(page: Callable[..., Browser]) -> None:
+    browser = page("drawn", dark=True)
+    browser.script("dispatchEvent(new Event('beforeprint'))")
+    ink = "document.querySelector('.chart').layout.font.color"
+    assert browser.script(ink) == "#1c2430"
+    browser.script("dispatchEvent(new Event('afterprint'))")
+    assert browser.script(ink) == "#e6ebf1"

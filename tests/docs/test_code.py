@@ -1,0 +1,107 @@
+"""Code on pages of the documentation runs."""
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lesson.runs import execute
+from test_runs import PARTS, StoppedError, settings
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+Logged = dict[str, list[tuple[int, dict[str, float]]]]
+
+
+def python(page: str, containing: str) -> dict[str, Any]:
+    """What the block of a page that holds a text defines."""
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    (code,) = [block for block in blocks if containing in block]
+    defined: dict[str, Any] = {}
+    exec(compile(code, page, "exec"), defined)
+    return defined
+
+
+def run_broken_off(tracker: type, folder: Path) -> None:
+    """A run of five rounds that goes on after round 2, having told of 3."""
+
+    def break_off(line: dict[str, Any]) -> None:
+        if line["round"] == 3:
+            raise StoppedError
+
+    often = settings(rounds=5, checkpoint_every_s=1e-9)
+    with pytest.raises(StoppedError):
+        execute(often, folder, trackers=[tracker()], progress=break_off, **PARTS)
+    execute(often, folder, resume=True, trackers=[tracker()], **PARTS)
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str, **parts: Any) -> None:
+    made = ModuleType(name)
+    vars(made).update(parts)
+    monkeypatch.setitem(sys.modules, name, made)
+
+
+def test_a_tracker_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_broken_off(python("trackers.md", "class Printed")["Printed"], tmp_path / "run")
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == ["run lesson begins", "broken off"]
+    assert said[2:4] == ["run lesson goes on", said[3]]
+    assert said[3].startswith("5 100.0 ")
+
+
+def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged, params, ends = defaultdict[str, list[Any]](list), dict[str, Any](), list[str]()
+    going = SimpleNamespace(info=SimpleNamespace(run_id="none"))
+
+    def start_run(*, run_id: str | None, run_name: str) -> SimpleNamespace:
+        going.info.run_id = run_id or f"id of {run_name}"
+        return going
+
+    def get_metric_history(run_id: str, key: str) -> list[SimpleNamespace]:
+        return [SimpleNamespace(step=step) for step, values in logged[run_id] if key in values]
+
+    module(
+        monkeypatch,
+        "mlflow",
+        start_run=start_run,
+        end_run=ends.append,
+        log_params=params.update,
+        log_metrics=lambda values, step: logged[going.info.run_id].append((step, values)),
+        MlflowClient=lambda: SimpleNamespace(get_metric_history=get_metric_history),
+    )
+    run_broken_off(python("trackers.md", "class MLflow")["MLflow"], tmp_path / "run")
+    assert [step for step, _ in logged["id of run"]] == [1, 2, 3, 4, 5]
+    assert logged["id of run"][4][1]["time_s"] == 100.0
+    assert params["scenario.num_clients"] == 6
+    assert ends == ["KILLED", "FINISHED"]
+
+
+def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: Logged = {}
+    ends: list[int] = []
+
+    def init(*, project: str, id: str, name: str, resume: str, config: dict[str, Any]) -> SimpleNamespace:
+        assert (project, name, resume, config["scenario.num_clients"]) == ("lesson", id, "allow", 6)
+        resumed, lines = id in runs, runs.setdefault(id, [])
+        return SimpleNamespace(
+            resumed=resumed,
+            step=lines[-1][0] + 1 if lines else 0,
+            define_metric=lambda name, step_metric: None,
+            log=lambda values, step: lines.append((step, values)),
+            finish=lambda exit_code: ends.append(exit_code),
+        )
+
+    module(monkeypatch, "wandb", init=init)
+    run_broken_off(python("trackers.md", "class WandB")["WandB"], tmp_path / "run")
+    (lines,) = runs.values()
+    assert [step for step, _ in lines] == [1, 2, 3, 4, 5]
+    assert ends == [1, 0]
+
+
+def test_a_data_set_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    python("extend.md", "mine = Dataset")
+    assert (tmp_path / "runs" / "mine" / "summary.json").exists()

@@ -1,0 +1,75 @@
+"""The documentation as a site: it builds without a warning, is whole, and asks nothing of other hosts."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lesson.settings import Settings
+from lesson.strategies import STRATEGIES
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="mkdocs-material is not installed")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+def pages(site: Path) -> dict[str, str]:
+    return {str(path.relative_to(site)): path.read_text() for path in site.rglob("*.html")}
+
+
+def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
+    for name, page in pages(site).items():
+        assert not re.findall(r'<(?:script|img|iframe)[^>]*src="?(?:https?:)?//', page), name
+        assert not re.findall(r'<link[^>]*rel="?(?:stylesheet|preconnect)"?[^>]*href="?(?:https?:)?//', page), name
+        assert "javascripts/iframe-worker.js" in page, "the search must work from disk"
+
+
+def test_no_link_leads_nowhere(site: Path) -> None:
+    checked = 0
+    for name, page in pages(site).items():
+        for link in re.findall(r'<a [^>]*href="([^"#]+)', page) if name != "404.html" else []:
+            if not link.startswith(("http", "mailto:")):
+                assert ((site / name).parent / link).exists(), f"{name}: {link}"
+                checked += 1
+    assert checked > 500
+
+
+def test_every_setting_has_a_row(site: Path) -> None:
+    page = pages(site)["settings.html"]
+    for section in ("scenario", "run", "server"):
+        for name in Settings.model_fields[section].annotation.model_fields:  # type: ignore[union-attr]
+            assert f"<td><code>{name}</code></td>" in page
+    row = re.search(r"<td><code>noise_dbm</code></td>.*?</tr>", page, re.DOTALL)[0]  # type: ignore[index]
+    assert "<code>-100</code><br>printed: <code>-94</code>" in row
+    row = re.search(r"<td><code>epsilon</code></td>.*?</tr>", page, re.DOTALL)[0]  # type: ignore[index]
+    assert "number &gt; 0, &lt; 1" in row
+
+
+def test_every_strategy_has_a_section(site: Path) -> None:
+    page = pages(site)["strategies.html"]
+    assert [name for name in STRATEGIES if f'id="{name}"' not in page] == []
+
+
+def test_every_equation_has_its_code(site: Path) -> None:
+    text = re.sub(r"<[^>]+>", "", pages(site)["model.html"])
+    for number in range(3, 13):
+        assert f"({number})" in text
+    names = "latency_s num_cycles compute_s signal_to_noise rate_bps upload_s assign_tiers due average open_round"
+    for name in [*names.split(), "train_client"]:
+        assert f"def {name}(" in text
+    assert "return bandwidth_hz / float(np.log(2)) * np.log1p(signal_to_noise)" in text
+
+
+def test_lists_are_lists(site: Path) -> None:
+    assert "<li><code>iid</code>: shuffled and cut evenly.</li>" in pages(site)["learning.html"]

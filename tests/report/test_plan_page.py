@@ -1,0 +1,64 @@
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lesson import InputError, Scenario, draw_fleet
+from lesson.report.page.fleet_data import MAX_CLIENTS, fleet_data
+from lesson.report.page.plan_page import write_plan_page
+from support import make_fleet
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    """The numbers inside a page."""
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', path.read_text(), re.DOTALL)
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
+def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
+    fleet = draw_fleet(Scenario(), 7, seed=2)
+    write_plan_page(tmp_path / "plan.html", fleet, 12.5, True, "seven", ["a <b> & c"])
+    data = data_of(tmp_path / "plan.html")
+    clients, people = data["fleet"]["clients"], fleet.population
+    assert people is not None
+    for name in ("compute_s", "upload_s", "latency_s", "compute_j", "transmit_j"):
+        assert clients[name] == getattr(fleet, name).tolist(), name
+    assert (clients["x_km"], clients["y_km"]) == (people.x_km.tolist(), people.y_km.tolist())
+    assert clients["name"] == list(range(7))
+    assert (data["fleet"]["deadline_s"], data["fleet"]["ensure_first_tier"]) == (12.5, True)
+    assert (data["fleet"]["source"], data["fleet"]["num_clients"], data["notes"]) == ("seven", 7, ["a <b> & c"])
+
+
+def test_what_is_not_known_is_null(tmp_path: Path) -> None:
+    fleet = make_fleet([5.0, math.inf])
+    fleet.compute_j[:] = fleet.transmit_j[:] = math.nan
+    write_plan_page(tmp_path / "plan.html", fleet, math.inf, False, "two")
+    data = data_of(tmp_path / "plan.html")["fleet"]
+    assert data["deadline_s"] is None
+    assert data["clients"]["latency_s"] == [5.0, None]
+    assert [data["clients"][name] for name in ("x_km", "y_km", "compute_j", "transmit_j")] == [None] * 4
+
+
+def test_of_a_large_fleet_a_part_spread_over_its_latencies() -> None:
+    fleet = draw_fleet(Scenario(), 4 * MAX_CLIENTS, seed=1)
+    data = fleet_data(fleet, 20.0, True, "many")
+    names, latencies = data["clients"]["name"], np.array(data["clients"]["latency_s"])
+    assert len(set(names)) == MAX_CLIENTS
+    assert names == sorted(names)
+    assert (latencies == fleet.latency_s[names]).all()
+    assert data["num_clients"] == 4 * MAX_CLIENTS
+    assert (latencies.min(), latencies.max()) == (fleet.latency_s.min(), fleet.latency_s.max())
+    for share in (0.1, 0.5, 0.9):
+        assert np.quantile(latencies, share) == pytest.approx(np.quantile(fleet.latency_s, share), rel=1e-3)
+
+
+def test_pages_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "taken.html").mkdir()
+    for name, message in (("plan.pdf", "html must end in .html, .htm, got"), ("taken.html", "is not a file one may")):
+        with pytest.raises(InputError, match=message):
+            write_plan_page(tmp_path / name, make_fleet([5.0]), 10.0, True, "one")
