@@ -51,6 +51,7 @@ def test_a_schedule_by_hand() -> None:
         "pieces": [[0, 0.0, 6.0, 10.0, 20.0], [0, 20.0, 26.0, 30.0, 40.0], [1, 0.0, 25.0, 25.0, 40.0]],
         "ends_s": [20.0, 40.0],
         "clients": [0, 1],
+        "names": ["a", "b"],
     }
     assert schedule([{"time_s": 20.0}], CLIENTS) is None, "a fleet too large for names"
 

@@ -34,6 +34,11 @@ class Contender:
         ]
 
     @property
+    def deadline_s(self) -> float:
+        """By which its clients are sorted into tiers, also where the strategy itself has none."""
+        return self.first.settings.scenario.deadline_s
+
+    @property
     def colour(self) -> str:
         """That of its figures; grey for black, which a dark page would swallow."""
         return "#7f7f7f" if self.look[0] == "#000000" else self.look[0]
@@ -58,7 +63,6 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
     groups, table = [Contender(group) for group in groups_of(study)], study.table()
     drawn = _best(groups, table) if len(groups) > MAX_GROUPS else groups
     fleet_of = drawn[0]
-    deadline_s = fleet_of.first.settings.scenario.deadline_s
     return {
         "what": what_was_run(groups),
         "varies": list(study.by),
@@ -72,8 +76,8 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
         "fleet": _fleet(fleet_of),
         "latencies": latencies(fleet_of.clients[0]),
         "schedule": [schedule(group.lines[0], group.clients[0]) for group in drawn],
-        "participation": [participation(group.lines, group.clients, deadline_s) for group in drawn],
-        "fairness": [fairness(group.clients, deadline_s) for group in drawn],
+        "participation": [participation(group.lines, group.clients, group.deadline_s) for group in drawn],
+        "fairness": [fairness(group.clients, group.deadline_s) for group in drawn],
         "costs": [_costs(group) for group in drawn],
         "notes": sorted({note for group in groups for run in group.runs for note in run.summary["notes"]}),
         "failures": dict(study.failures),

@@ -31,7 +31,8 @@ def schedule(lines: Lines, kept: dict[str, Any]) -> dict[str, Any] | None:
                 pieces.append([client, started_s, round(sends_s, 3), arrived_s, line["time_s"]])
         if len(pieces) >= MAX_PIECES:
             break
-    return {"pieces": pieces, "ends_s": ends_s, "clients": shown}
+    names = dict(zip(columns["number"], columns["name"], strict=True))
+    return {"pieces": pieces, "ends_s": ends_s, "clients": shown, "names": [names[client] for client in shown]}
 
 
 def participation(runs: Sequence[Lines], kept: Sequence[dict[str, Any]], deadline_s: float) -> list[dict[str, Any]]:

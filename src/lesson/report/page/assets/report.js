@@ -105,9 +105,9 @@
     if (there.length > 1) place.before(h("div", { class: "controls" }, controls));
   }
 
-  function work({ pieces, ends_s: ends, clients }, label) {
+  function work({ pieces, ends_s: ends, clients, names }, label) {
     const row = new Map(clients.map((client, place) => [client, place]));
-    const name = new Map(data.fleet.clients.number.map((client, place) => [client, data.fleet.clients.name[place]]));
+    const name = new Map(clients.map((client, place) => [client, names[place]]));
     const bar = (from, to, title, colour) => ({
       type: "bar", orientation: "h", name: title, marker: { color: colour }, base: pieces.map((piece) => piece[from]),
       x: pieces.map((piece) => piece[to] - piece[from]), y: pieces.map((piece) => row.get(piece[0])),
@@ -148,7 +148,7 @@
   function participation() {
     const there = data.participation.map((rows, place) => [rows, place]).filter(([rows]) => rows.length);
     if (!there.length) return;
-    const made = section("participation", "Who takes part, and how stale", "How often a client of each tier is merged in 1,000 simulated seconds, and how many versions of the model were made while it worked. Tiers are those of the deadline, for every strategy.");
+    const made = section("participation", "Who takes part, and how stale", "How often a client of each tier is merged in 1,000 simulated seconds, and how many versions of the model were made while it worked. Tiers are by the deadline, also where a strategy itself has none.");
     const pair = h("div", { class: "pair" });
     made.append(pair);
     const bars = (key, title, digits) => chart(pair, {
