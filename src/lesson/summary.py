@@ -1,6 +1,7 @@
 """What a run came to, from its metrics: final accuracy, time to a target, totals."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,16 @@ ROUNDING = 1e-12
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return list(each_line(path))
+
+
+def each_line(path: Path) -> Iterator[dict[str, Any]]:
+    """One line of a metrics file after the other."""
+    if not path.exists():
+        return
     try:
-        return [json.loads(line) for line in lines]
+        with path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}); remove the folder and run again") from None
 

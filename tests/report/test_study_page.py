@@ -12,6 +12,7 @@ from small import TinyNet, tiny_data
 
 from lesson.cli import main
 from lesson.folders import load_together
+from lesson.report.page.course import course_of
 from lesson.report.page.document import as_json, document
 from lesson.report.page.study_data import study_data
 from lesson.report.page.study_page import repeating, write_study_page
@@ -32,10 +33,25 @@ CLIENTS = {
         "accuracy": [0.9, 0.6, None],
     },
 }
-LINES = [
-    {"time_s": 20.0, "merged": [0], "merged_staleness": [0], "merged_started_s": [0.0], "merged_arrived_s": [10.0]},
+LINES: list[dict[str, Any]] = [
     {
+        "round": 1,
+        "time_s": 20.0,
+        "uploads": 1,
+        "bytes_up": 100,
+        "energy_j": 2.0,
+        "merged": [0],
+        "merged_staleness": [0],
+        "merged_started_s": [0.0],
+        "merged_arrived_s": [10.0],
+    },
+    {
+        "round": 2,
         "time_s": 40.0,
+        "uploads": 2,
+        "bytes_up": 200,
+        "energy_j": 3.0,
+        "accuracy": 0.4,
         "merged": [0, 1],
         "merged_staleness": [0, 1],
         "merged_started_s": [20.0, 0.0],
@@ -53,17 +69,32 @@ def test_a_schedule_by_hand() -> None:
         "clients": [0, 1],
         "names": ["a", "b"],
     }
-    assert schedule([{"time_s": 20.0}], CLIENTS) is None, "a fleet too large for names"
+    assert schedule([], CLIENTS) is None, "a fleet too large for names"
+
+
+def test_a_course_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    course = course_of(LINES)
+    assert course.scores == [
+        {"round": 2, "time_s": 40.0, "accuracy": 0.4, "uploads": 3, "bytes_up": 300, "energy_j": 5.0}
+    ]
+    assert course.merges == {0: 2, 1: 1}
+    assert course.staleness == {0: 0, 1: 1}
+    assert course.first == LINES
+    unknown = course_of([line | {"energy_j": None} for line in LINES])
+    assert np.isnan(unknown.scores[0]["energy_j"])
+    monkeypatch.setattr("lesson.report.page.course.MAX_FIRST", 1)
+    assert course_of(LINES).first == LINES[:1]
 
 
 def test_participation_by_hand() -> None:
     """At a deadline of 20 s, client 0 is merged twice in 40 s, client 1 once and a version late, client 2 never."""
-    never, first, second = participation([LINES], [CLIENTS], 20.0)
+    never, first, second = participation([course_of(LINES)], [CLIENTS], 20.0)
     assert never == {"tier": 0, "clients": 1.0, "merged_per_1000s": 0.0, "share": 0.0, "staleness": None}
     assert first == {"tier": 1, "clients": 1.0, "merged_per_1000s": 50.0, "share": pytest.approx(2 / 3), "staleness": 0}
     assert second["merged_per_1000s"] == pytest.approx(25.0)
     assert second["staleness"] == 1.0
-    assert participation([[{"time_s": 20.0}]], [CLIENTS], 20.0) == []
+    nameless = [{name: value for name, value in line.items() if not name.startswith("merged")} for line in LINES]
+    assert participation([course_of(nameless)], [CLIENTS], 20.0) == []
 
 
 def test_fairness_by_hand() -> None:

@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lesson.report.bands import mean_band
+from lesson.report.bands import Points, mean_band
 from lesson.report.compare_text import cell
 from lesson.report.groups import Group, groups_of
+from lesson.report.page.course import Course, course_of
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
 from lesson.run_folder import RunFolder, read_kept
 from lesson.settings import to_toml
 from lesson.study import Run, Study, half_interval
-from lesson.summary import TARGETS, read_metrics, time_to
+from lesson.summary import TARGETS, each_line, time_to
 from lesson.tiers import assign_tiers
 
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
@@ -32,10 +34,16 @@ class Contender:
     def __init__(self, group: Group) -> None:
         self.label, self.look = group.name, group.look
         self.runs = sorted(group.runs, key=lambda run: int(run.summary["seed"]))
-        self.lines = [read_metrics(RunFolder(run.path).metrics) for run in self.runs]
-        self.clients: list[dict[str, Any]] = [
-            read_kept(RunFolder(run.path).clients, {}, "run it again") for run in self.runs
-        ]
+
+    @cached_property
+    def courses(self) -> list[Course]:
+        """How its runs went."""
+        return [course_of(each_line(RunFolder(run.path).metrics)) for run in self.runs]
+
+    @cached_property
+    def clients(self) -> list[dict[str, Any]]:
+        """Who took part in each; nothing of a folder that does not say."""
+        return [read_kept(RunFolder(run.path).clients, {}, "run it again") for run in self.runs]
 
     @property
     def deadline_s(self) -> float:
@@ -51,15 +59,6 @@ class Contender:
     def first(self) -> Run:
         """The run of the lowest seed, which stands for the others where one has to be shown."""
         return self.runs[0]
-
-    def scores(self, run: int) -> list[dict[str, Any]]:
-        """The evaluations of a run, with what had been uploaded and spent by then."""
-        frame = pd.DataFrame(self.lines[run])
-        if "accuracy" not in frame:
-            return []
-        for name in ("bytes_up", "energy_j", "uploads"):
-            frame[name] = frame[name].astype(float).cumsum()
-        return [dict(row) for _, row in frame.dropna(subset="accuracy").iterrows()]
 
 
 def study_data(study: Study, command: str) -> dict[str, Any]:
@@ -79,8 +78,8 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
         "curves": [_curves(group) for group in drawn],
         "fleet": _fleet(fleet_of),
         "latencies": latencies(fleet_of.clients[0]),
-        "schedule": [schedule(group.lines[0], group.clients[0]) for group in drawn],
-        "participation": [participation(group.lines, group.clients, group.deadline_s) for group in drawn],
+        "schedule": [schedule(group.courses[0].first, group.clients[0]) for group in drawn],
+        "participation": [participation(group.courses, group.clients, group.deadline_s) for group in drawn],
         "fairness": [fairness(group.clients, group.deadline_s) for group in drawn],
         "costs": [_costs(group) for group in drawn],
         "notes": sorted({note for group in groups for run in group.runs for note in run.summary["notes"]}),
@@ -189,11 +188,14 @@ def _cards(labels: Sequence[str], table: pd.DataFrame, reached: Sequence[float])
 
 def _curves(group: Contender) -> dict[str, Any]:
     """Accuracy over time and over rounds: the mean of all seeds with its interval."""
-    runs = [pd.DataFrame(group.scores(run), columns=["time_s", "round", "accuracy"]) for run in range(len(group.runs))]
-    return {
-        name: mean_band([(run[name].to_numpy(float), run["accuracy"].to_numpy(float)) for run in runs]).to_dict()
-        for name in ("time_s", "round")
-    }
+
+    def points(over: str) -> list[Points]:
+        return [
+            (np.array([score[over] for score in course.scores]), np.array([one["accuracy"] for one in course.scores]))
+            for course in group.courses
+        ]
+
+    return {over: mean_band(points(over)).to_dict() for over in ("time_s", "round")}
 
 
 def _costs(group: Contender) -> list[dict[str, Any]]:
@@ -207,7 +209,7 @@ def _costs(group: Contender) -> list[dict[str, Any]]:
             ("bytes", "bytes_up"),
             ("joules", "energy_j"),
         ):
-            values = [time_to(target, group.scores(run), column) for run in range(len(group.runs))]
+            values = [time_to(target, course.scores, column) for course in group.courses]
             there = [value for value in values if value is not None and not math.isnan(value)]
             row["seeds"] = sum(value is not None for value in values)
             row[name] = float(np.mean(there)) if len(there) == len(values) else None

@@ -6,23 +6,23 @@ from typing import Any
 import numpy as np
 
 from lesson.arrays import FloatArray, IntArray
+from lesson.report.page.course import Course
 from lesson.report.panels import density
 from lesson.tiers import UNREACHABLE, assign_tiers
 
-Lines = Sequence[dict[str, Any]]
 MAX_PIECES, MAX_SHOWN = 600, 60
 """Pieces of work in a schedule, and clients: those that are spread evenly from fast to slow."""
 
 
-def schedule(lines: Lines, kept: dict[str, Any]) -> dict[str, Any] | None:
+def schedule(first: Sequence[dict[str, Any]], kept: dict[str, Any]) -> dict[str, Any] | None:
     """The first pieces of work that were merged: who trained and uploaded when, how long it waited; ends of rounds."""
-    if not kept or not lines or "merged" not in lines[0]:
+    if not kept or not first:
         return None
     columns, shown = kept["clients"], _shown(kept)
     upload_s = dict(zip(columns["number"], columns["upload_s"], strict=True))
     pieces: list[list[float]] = []
     ends_s = []
-    for line in lines:
+    for line in first:
         ends_s.append(line["time_s"])
         begun = zip(line["merged"], line["merged_started_s"], line["merged_arrived_s"], strict=True)
         for client, started_s, arrived_s in begun:
@@ -35,25 +35,16 @@ def schedule(lines: Lines, kept: dict[str, Any]) -> dict[str, Any] | None:
     return {"pieces": pieces, "ends_s": ends_s, "clients": shown, "names": [names[client] for client in shown]}
 
 
-def participation(runs: Sequence[Lines], kept: Sequence[dict[str, Any]], deadline_s: float) -> list[dict[str, Any]]:
+def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], deadline_s: float) -> list[dict[str, Any]]:
     """A row per tier: its clients, how often they were merged in 1,000 s and how stale, over all seeds."""
-    tiers, merges, staleness, elapsed_s = [], [], [], []
-    for lines, clients in zip(runs, kept, strict=True):
-        if (
-            not clients
-            or not lines
-            or "merged" not in lines[0]
-            or len(clients["clients"]["number"]) < clients["num_clients"]
-        ):
-            return []
-        tier = _tiers(clients, deadline_s)
-        merged = np.array([client for line in lines for client in line["merged"]], dtype=np.int64)
-        stale = np.array([one for line in lines for one in line["merged_staleness"]], dtype=float)
-        tiers.append(tier)
-        merges.append(np.bincount(merged, minlength=len(tier)))
-        staleness.append(np.bincount(merged, stale, minlength=len(tier)))
-        elapsed_s.append(np.full(len(tier), lines[-1]["time_s"]))
-    tier, count, stale, seconds = (np.concatenate(parts) for parts in (tiers, merges, staleness, elapsed_s))
+    if not all(course.named and clients for course, clients in zip(runs, kept, strict=True)):
+        return []
+    rows = []  # tier, merges, staleness in sum, length of the run: of each client of each run
+    for course, clients in zip(runs, kept, strict=True):
+        tiers = _tiers(clients, deadline_s)
+        for client, tier in zip(clients["clients"]["number"], tiers.tolist(), strict=True):
+            rows.append((tier, course.merges[client], course.staleness[client], course.end_s))
+    tier, count, stale, seconds = np.array(rows, dtype=float).T
     return [
         {
             "tier": int(one),
