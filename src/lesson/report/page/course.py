@@ -1,0 +1,47 @@
+"""What a page takes from the lines of a run, which may be many: they are read once and not kept."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_FIRST = 20_000
+"""Merged updates of the rounds that are kept whole."""
+
+
+@dataclass
+class Course:
+    """How a run went."""
+
+    scores: list[dict[str, float]] = field(default_factory=list)
+    """Its evaluations: round, time_s, accuracy, and the uploads, bytes_up and energy_j until then."""
+    first: list[dict[str, Any]] = field(default_factory=list)
+    """Its first rounds, where they say whose work was merged."""
+    merges: Counter[int] = field(default_factory=Counter)
+    staleness: Counter[int] = field(default_factory=Counter)
+    """Of each client: how often it was merged, and the versions it was late in sum."""
+    end_s: float = 0.0
+
+    @property
+    def named(self) -> bool:
+        """Whether its lines say whose work was merged."""
+        return bool(self.first)
+
+
+def course_of(lines: Iterable[dict[str, Any]]) -> Course:
+    """How the run of these lines went."""
+    course, totals, num_first = Course(), {"uploads": 0.0, "bytes_up": 0.0, "energy_j": 0.0}, 0
+    for line in lines:
+        course.end_s = line["time_s"]
+        for name in totals:
+            totals[name] += float("nan") if line[name] is None else line[name]
+        if "accuracy" in line:
+            course.scores.append({name: line[name] for name in ("round", "time_s", "accuracy")} | totals)
+        if "merged" in line:
+            for client, late in zip(line["merged"], line["merged_staleness"], strict=True):
+                course.merges[client] += 1
+                course.staleness[client] += late
+            if num_first < MAX_FIRST:
+                course.first.append(line)
+            num_first += max(1, len(line["merged"]))
+    return course
