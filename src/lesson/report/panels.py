@@ -18,7 +18,7 @@ MAX_TIERS_NAMED = 8
 def density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     """A Gaussian kernel estimate with Silverman's bandwidth, or None for a few values or the same one."""
     bandwidth = 0.9 * float(np.std(values)) * len(values) ** -0.2
-    if not bandwidth > 0 or len(values) < MIN_VALUES_SMOOTHED:
+    if not 0 < bandwidth < np.inf or len(values) < MIN_VALUES_SMOOTHED:
         return None
     low, high = max(0.0, values.min() - 3 * bandwidth), values.max() + 3 * bandwidth
     counts, edges = np.histogram(values, bins=512, range=(low, high))

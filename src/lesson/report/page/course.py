@@ -16,16 +16,11 @@ class Course:
     scores: list[dict[str, float]] = field(default_factory=list)
     """Its evaluations: round, time_s, accuracy, and the uploads, bytes_up and energy_j until then."""
     first: list[dict[str, Any]] = field(default_factory=list)
-    """Its first rounds, where they say whose work was merged."""
+    """Its first rounds; none where lines do not say whose work was merged."""
     merges: Counter[int] = field(default_factory=Counter)
     staleness: Counter[int] = field(default_factory=Counter)
     """Of each client: how often it was merged, and the versions it was late in sum."""
     end_s: float = 0.0
-
-    @property
-    def named(self) -> bool:
-        """Whether its lines say whose work was merged."""
-        return bool(self.first)
 
 
 def course_of(lines: Iterable[dict[str, Any]]) -> Course:

@@ -1,6 +1,8 @@
 """The page of finished runs: report.html."""
 
+import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from lesson.report.groups import groups_of
@@ -8,7 +10,7 @@ from lesson.report.page.document import write_document
 from lesson.report.page.fleet_data import EXPLORER
 from lesson.report.page.study_data import study_data
 from lesson.run_folder import RunFolder
-from lesson.study import Study
+from lesson.study import Run, Study
 
 REPORT = "report.html"
 """In the folder of a run, a comparison, a sweep or the paper."""
@@ -16,25 +18,49 @@ REPORT = "report.html"
 
 def write_study_page(study: Study, path: Path) -> None:
     """Write the page of a study; whole or not at all."""
-    first = study.runs[0]
     names = [group.name for group in groups_of(study)]
     title = " and ".join([", ".join(names[:-1]), names[-1]] if 1 < len(names) <= 4 else names[:1])
     title = title if len(names) <= 4 else f"{len(names)} contenders"
+    data_sets = " and ".join(dict.fromkeys(run.settings.run.dataset for run in study.runs))
     data = study_data(study, repeating(study))
-    write_document(path, f"LESSON: {title} on {first.settings.run.dataset}", [*EXPLORER, "report.js"], data)
+    write_document(path, f"LESSON: {title} on {data_sets}", [*EXPLORER, "report.js"], data)
 
 
 def repeating(study: Study) -> str:
-    """The command that makes the same runs again, from the settings that are kept with them."""
+    """The command, or commands, that make the same runs again from what is kept with them; none for real clients."""
+    if any((run.path / "latencies.csv").exists() for run in study.runs):  # Flower's
+        return ""
     first = study.runs[0]
-    config = shlex.quote(str(RunFolder(first.path).config))
-    if len(study.runs) == 1:
-        return f"lesson run --scenario {config} --out runs/again"
-    if study.by == ("strategy",):
+    swept = first.path.parent / "sweep.toml"
+    if len(study.runs) > 1 and _are_a_comparison(study.runs):
         names = ",".join(dict.fromkeys(run.summary["strategy"] for run in study.runs))
         seeds = sorted({run.summary["seed"] for run in study.runs})
         return (
-            f"lesson compare --scenario {config} --strategies {shlex.quote(names)} --seed {seeds[0]} "
+            f"lesson compare --scenario {_config(first)} --strategies {shlex.quote(names)} --seed {seeds[0]} "
             f"--seeds {len(seeds)} --out runs/again"
         )
-    return f"lesson sweep {shlex.quote(str(first.path.parent / 'sweep.toml'))} --out runs/again"
+    if swept.exists() and {run.path.parent for run in study.runs} == {first.path.parent}:
+        return f"lesson sweep {shlex.quote(str(swept))} --out runs/again"
+    outs = ["runs/again", *(f"runs/again-{number}" for number in range(2, len(study.runs) + 1))]
+    pairs = zip(study.runs, outs, strict=True)
+    return "\n".join(f"lesson run --scenario {_config(run)} --out {out}" for run, out in pairs)
+
+
+def _are_a_comparison(runs: Sequence[Run]) -> bool:
+    """Whether they are all strategies × seeds in a row, alike in everything else."""
+    pairs = {(run.summary["strategy"], run.summary["seed"]) for run in runs}
+    strategies, seeds = {name for name, _ in pairs}, {seed for _, seed in pairs}
+    complete = len(pairs) == len(runs) == len(strategies) * len(seeds) and max(seeds) - min(seeds) == len(seeds) - 1
+    return complete and len({_besides(run) for run in runs}) == 1
+
+
+def _besides(run: Run) -> str:
+    """A run's settings but for its seed and its strategy's name."""
+    settings = run.settings
+    strategy, limits = (part.model_dump() for part in (settings.strategy, settings.run))
+    rest = [settings.scenario.model_dump(), settings.server.model_dump(), strategy["options"], limits | {"seed": 0}]
+    return json.dumps(rest, default=str, sort_keys=True)
+
+
+def _config(run: Run) -> str:
+    return shlex.quote(str(RunFolder(run.path).config))

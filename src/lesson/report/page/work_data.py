@@ -1,4 +1,4 @@
-"""What clients did in a run and what they got of it, for a page: from the lines of its rounds and its clients."""
+"""What clients did in a run and what they got of it, for a page: from how it went and who took part."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,80 +8,103 @@ import numpy as np
 from lesson.arrays import FloatArray, IntArray
 from lesson.report.page.course import Course
 from lesson.report.panels import density
+from lesson.scenario import Scenario
 from lesson.tiers import UNREACHABLE, assign_tiers
 
-MAX_PIECES, MAX_SHOWN = 600, 60
-"""Pieces of work in a schedule, and clients: those that are spread evenly from fast to slow."""
+MAX_PIECES, MAX_SHOWN, MAX_ENDS = 600, 60, 80
+"""Pieces of work in a schedule, clients, those that are spread evenly from fast to slow, and ends of rounds."""
+SAME = 0.01
+"""How far work may be from its usual length for its parts to be known."""
 
 
-def schedule(first: Sequence[dict[str, Any]], kept: dict[str, Any]) -> dict[str, Any] | None:
-    """The first pieces of work that were merged: who trained and uploaded when, how long it waited; ends of rounds."""
-    if not kept or not first:
+def schedule(course: Course, kept: dict[str, Any]) -> dict[str, Any] | None:
+    """The first pieces of work that were merged, [client, start, end of training, arrival, merge], in seconds.
+
+    The end of training is None where the work was not of the usual length, as with more steps or uploads in turn.
+    `until_s` is where to look first: until every client has been merged, and half as long again.
+    """
+    if not kept or not course.first:
         return None
     columns, shown = kept["clients"], _shown(kept)
-    upload_s = dict(zip(columns["number"], columns["upload_s"], strict=True))
-    pieces: list[list[float]] = []
-    ends_s = []
-    for line in first:
-        ends_s.append(line["time_s"])
+    usual = dict(zip(columns["number"], zip(columns["upload_s"], columns["latency_s"], strict=True), strict=True))
+    pieces: list[list[float | None]] = []
+    merged_s: dict[int, float] = {}
+    for line in course.first:
         begun = zip(line["merged"], line["merged_started_s"], line["merged_arrived_s"], strict=True)
         for client, started_s, arrived_s in begun:
             if client in shown:
-                sends_s = max(started_s, arrived_s - (upload_s[client] or 0.0))
-                pieces.append([client, started_s, round(sends_s, 3), arrived_s, line["time_s"]])
+                trained_s = _trained_s(started_s, arrived_s, *usual[client])
+                pieces.append([client, started_s, trained_s, arrived_s, round(line["time_s"], 3)])
+                merged_s.setdefault(client, line["time_s"])
         if len(pieces) >= MAX_PIECES:
             break
+    until_s = min(line["time_s"], 1.5 * max(merged_s.values(), default=line["time_s"]))
+    ends_s = [round(line["time_s"], 3) for line in course.first if line["time_s"] <= until_s]
     names = dict(zip(columns["number"], columns["name"], strict=True))
-    return {"pieces": pieces, "ends_s": ends_s, "clients": shown, "names": [names[client] for client in shown]}
+    return {
+        "pieces": pieces,
+        "until_s": until_s,
+        "ends_s": ends_s if len(ends_s) <= MAX_ENDS else [],
+        "clients": shown,
+        "names": [names[client] for client in shown],
+        "num_clients": kept["num_clients"],
+    }
 
 
-def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], deadline_s: float) -> list[dict[str, Any]]:
+def _trained_s(started_s: float, arrived_s: float, upload_s: float | None, latency_s: float) -> float | None:
+    if upload_s is None or abs(arrived_s - started_s - latency_s) > SAME * latency_s:
+        return None
+    return round(max(started_s, arrived_s - upload_s), 3)
+
+
+def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], scenario: Scenario) -> list[dict[str, Any]]:
     """A row per tier: its clients, how often they were merged in 1,000 s and how stale, over all seeds."""
-    if not all(course.named and clients for course, clients in zip(runs, kept, strict=True)):
+    if not all(course.first and clients for course, clients in zip(runs, kept, strict=True)):
         return []
     rows = []  # tier, merges, staleness in sum, length of the run: of each client of each run
     for course, clients in zip(runs, kept, strict=True):
-        tiers = _tiers(clients, deadline_s)
-        for client, tier in zip(clients["clients"]["number"], tiers.tolist(), strict=True):
+        for client, tier in zip(clients["clients"]["number"], _tiers(clients, scenario).tolist(), strict=True):
             rows.append((tier, course.merges[client], course.staleness[client], course.end_s))
-    tier, count, stale, seconds = np.array(rows, dtype=float).T
-    return [
-        {
-            "tier": int(one),
-            "clients": float(np.count_nonzero(tier == one) / len(runs)),
-            "merged_per_1000s": float(1000 * (count / seconds)[tier == one].mean()),
-            "share": float(count[tier == one].sum() / max(1, count.sum())),
-            "staleness": float(stale[tier == one].sum() / count[tier == one].sum())
-            if count[tier == one].any()
-            else None,
-        }
-        for one in np.unique(tier)
-    ]
+    tier, merges, stale, seconds = np.array(rows, dtype=float).T
+    found = []
+    for one in np.unique(tier):
+        there = tier == one
+        found.append(
+            {
+                "tier": int(one),
+                "clients": float(there.sum() / len(runs)),
+                "merged_per_1000s": float(1000 * (merges / seconds)[there].mean()),
+                "share": float(merges[there].sum() / max(1, merges.sum())),
+                "staleness": float(stale[there].sum() / merges[there].sum()) if merges[there].any() else None,
+            }
+        )
+    return found
 
 
-def fairness(kept: Sequence[dict[str, Any]], deadline_s: float) -> dict[str, Any]:
-    """Accuracy of the final model on each class, and on data like that of each tier's clients: means over seeds."""
+def fairness(kept: Sequence[dict[str, Any]], scenario: Scenario) -> dict[str, Any]:
+    """Accuracy of the final model on each class, on data like that of each tier's clients, and over clients: the
+    least, the quarters and the greatest. All are means over seeds.
+    """
     there = [clients for clients in kept if clients]
     if not there:
         return {"classes": [], "tiers": [], "clients": []}
-    classes = np.array([clients["class_accuracy"] for clients in there], dtype=float)
-    tier = np.concatenate([_tiers(clients, deadline_s) for clients in there])
-    accuracy = np.concatenate([np.array(clients["clients"]["accuracy"], dtype=float) for clients in there])
+    accuracies = [np.array(clients["clients"]["accuracy"], dtype=float) for clients in there]
+    tier, accuracy = np.concatenate([_tiers(clients, scenario) for clients in there]), np.concatenate(accuracies)
+    known = [one[np.isfinite(one)] for one in accuracies if np.isfinite(one).any()]
+    spreads = [np.quantile(one, [0, 0.25, 0.5, 0.75, 1]) for one in known]
     return {
-        "classes": classes.mean(axis=0).tolist(),
+        "classes": np.array([clients["class_accuracy"] for clients in there], dtype=float).mean(axis=0).tolist(),
         "tiers": [
             {"tier": int(one), "accuracy": float(np.nanmean(accuracy[tier == one]))}
             for one in np.unique(tier)
             if np.isfinite(accuracy[tier == one]).any()
         ],
-        "clients": _quantiles(accuracy[np.isfinite(accuracy)]),
+        "clients": np.mean(spreads, axis=0).tolist() if spreads else [],
     }
 
 
 def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
     """How latencies are distributed, in all and of each part that is known: smoothed curves."""
-    if not kept:
-        return None
     curves = {}
     for name in ("compute_s", "upload_s", "latency_s"):
         values = np.array([value for value in kept["clients"][name] if value is not None])
@@ -91,12 +114,15 @@ def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
     return curves or None
 
 
-def _tiers(kept: dict[str, Any], deadline_s: float) -> IntArray:
-    """The tier of each client; that of one who is never heard of is 0."""
-    seconds: FloatArray = np.array(
-        [np.inf if one is None else one for one in kept["clients"]["latency_s"]], dtype=float
-    )
-    return assign_tiers(seconds, deadline_s) if np.isfinite(seconds).any() else np.full(len(seconds), UNREACHABLE)
+def _tiers(kept: dict[str, Any], scenario: Scenario) -> IntArray:
+    """The tier of each client by the deadline, also where the strategy has none; of one never heard of, 0."""
+    seconds: FloatArray = np.array([np.inf if one is None else one for one in kept["clients"]["latency_s"]])
+    if not np.isfinite(seconds).any():
+        return np.full(len(seconds), UNREACHABLE)
+    tiers = assign_tiers(seconds, scenario.deadline_s)
+    if scenario.ensure_first_tier and not np.any(tiers == 1):
+        tiers[np.argmin(seconds)] = 1
+    return tiers
 
 
 def _shown(kept: dict[str, Any]) -> list[int]:
@@ -105,8 +131,3 @@ def _shown(kept: dict[str, Any]) -> list[int]:
     reached = [(s, number) for s, number in zip(columns["latency_s"], columns["number"], strict=True) if s is not None]
     order = [number for _, number in sorted(reached)]
     return [order[place] for place in np.linspace(0, len(order) - 1, min(len(order), MAX_SHOWN)).round().astype(int)]
-
-
-def _quantiles(values: FloatArray) -> list[float]:
-    """The least, the quarters and the greatest."""
-    return np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist() if len(values) else []

@@ -95,16 +95,26 @@ const Page = (() => {
     return group;
   }
 
+  /** Whether text is on the clipboard now; pages opened from a disk may have to take the old way. */
+  async function copied(text) {
+    try { await navigator.clipboard.writeText(text); return true; }
+    catch {
+      const area = h("textarea", { class: "visually-hidden" });
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      const done = document.execCommand("copy");
+      area.remove();
+      return done;
+    }
+  }
+
   /** Text with a button that copies it. */
   function quoted(text, label) {
     const button = h("button", { type: "button", "aria-label": `Copy ${label}`, click: copy }, "Copy");
     async function copy() {
-      try { await navigator.clipboard.writeText(text); }
-      catch { // pages opened from a disk may not use the clipboard
-        const area = h("textarea", { class: "visually-hidden" }); area.value = text;
-        document.body.append(area); area.select(); document.execCommand("copy"); area.remove();
-      }
-      button.textContent = "Copied";
+      button.textContent = await copied(text) ? "Copied" : "Select it and press Ctrl-C";
+      button.focus();
       setTimeout(() => { button.textContent = "Copy"; }, 1500);
     }
     return h("div", { class: "quoted" }, h("pre", { tabindex: "0" }, h("code", {}, text)), button);
@@ -125,6 +135,9 @@ const Page = (() => {
       : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   }
 
+  /** Text as it is, in charts, which would take some of it for markup. */
+  function plain(text) { return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;"); }
+
   function swatch(colour) { return h("span", { class: "swatch", "aria-hidden": "true", style: `background:${colour}` }); }
 
   document.getElementById("title").textContent = data.title;
@@ -133,5 +146,5 @@ const Page = (() => {
   addEventListener("beforeprint", () => wear("light"));
   addEventListener("afterprint", applyTheme);
   applyTheme();
-  return { data, h, section, table, chart, choice, quoted, tierColours, number, swatch };
+  return { data, h, section, table, chart, choice, quoted, tierColours, number, plain, swatch };
 })();

@@ -1,9 +1,9 @@
 "use strict";
 /* The page of a study: what was run and what came of it. */
 (() => {
-  const { data, h, section, table, chart, choice, quoted, tierColours, number, swatch } = Page;
+  const { data, h, section, table, chart, choice, quoted, number, plain, swatch } = Page;
   const groups = data.groups;
-  const several = groups.length > 1;
+  const several = groups.length > 1, contenders = data.varies.join(", ");
   const IDEA = [
     "Federated learning trains one model on data that stays with many clients: each takes a step on its own data and sends the result to a server, which averages. Clients differ. Waiting for the slowest in every round (FedAvg) is slow; leaving the slow ones out (FedCS) loses what only they know.",
     "LESSON does neither. A deadline τ divides time into rounds. A client that needs up to one deadline is in tier 1 and uploads in every round; one that needs up to two is in tier 2 and uploads in every second round; and so on. The server merges whoever is due. Slow clients take larger steps, in proportion to their tier, so that they count as much as fast ones.",
@@ -14,6 +14,12 @@
 
   function groupOf(label) { return groups.findIndex((group) => group.label === label); }
 
+  /** An axis of tiers, in their order whichever strategy has them first. */
+  function tierAxis(rows) {
+    const tiers = [...new Set(rows.flat().map((row) => row.tier))].sort((one, other) => one - other);
+    return { type: "category", categoryorder: "array", categoryarray: tiers.map(tierName) };
+  }
+
   function whatWasRun() {
     const made = section("what", "What was run", data.what);
     if (data.notes.length) made.append(h("ul", { class: "quiet" }, data.notes.map((note) => h("li", {}, note))));
@@ -23,13 +29,13 @@
   }
 
   function verdict() {
-    const made = section("verdict", "The verdict", several ? "Means over seeds, ± half a 95 % interval by Student's t. Accuracy is the mean of the last ten evaluations. A time to a target is that of the first evaluation whose mean with the two before reaches it; it is given where every seed does." : null);
+    const made = section("verdict", "The verdict", groups.some((group) => group.seeds > 1) ? "Means over seeds, ± half a 95 % interval by Student's t. Accuracy is the mean of the last ten evaluations. A time to a target is that of the first evaluation whose mean with the two before reaches it; it is given where every seed does." : null);
     made.append(h("div", { class: "cards" }, data.verdict.cards.map((card) => {
       const place = groupOf(card.who);
       return h("div", { class: "card swatched", style: place >= 0 ? `--swatch:${groups[place].colour}` : null },
         h("div", { class: "label" }, card.label), h("div", { class: "value" }, card.value), h("div", {}, card.who), h("div", { class: "note quiet" }, card.note));
     })));
-    made.append(table("Every contender", [data.varies.join(", "), ...data.verdict.columns],
+    made.append(table("Every contender", [contenders, ...data.verdict.columns],
       data.verdict.rows.map(([label, ...rest]) => [groupOf(label) >= 0 ? h("span", {}, strategyName(groupOf(label))) : label, ...rest])));
   }
 
@@ -54,7 +60,7 @@
 
   function lines(curve, group) {
     const shared = { x: curve.at, legendgroup: group.label, line: { color: group.colour, dash: group.dash, width: 2 } };
-    const mean = { ...shared, y: curve.mean, name: group.label, mode: "lines", hovertemplate: "%{y:.1%}" };
+    const mean = { ...shared, y: curve.mean, name: plain(group.label), mode: "lines", hovertemplate: "%{y:.1%}" };
     if (!curve.low) return [mean];
     const edge = { ...shared, mode: "lines", line: { width: 0, color: group.colour }, showlegend: false, hoverinfo: "skip" };
     return [{ ...edge, y: curve.low }, { ...edge, y: curve.high, fill: "tonexty", fillcolor: faint(group.colour) }, mean];
@@ -70,7 +76,7 @@
   function accuracyNumbers() {
     const at = [0.1, 0.25, 0.5, 0.75, 1];
     const end = Math.max(...data.curves.map((curve) => curve.time_s.at.at(-1) ?? 0));
-    return table("Mean accuracy by simulated time", ["", ...at.map((share) => `${number(share * end)} s`)],
+    return table("Mean accuracy by simulated time", [contenders, ...at.map((share) => `${number(share * end)} s`)],
       data.curves.map((curve, place) => [groups[place].label, ...at.map((share) => percent(lastBefore(curve.time_s, share * end)))]));
   }
 
@@ -90,7 +96,7 @@
   function schedule() {
     const there = data.schedule.map((one, place) => [one, place]).filter(([one]) => one && one.pieces.length);
     if (!there.length) return;
-    const made = section("schedule", "Who works when", "A row is a client, the fast ones on top. It trains, uploads, perhaps waits for its round to end, and is merged at the diamond. Drag to zoom.");
+    const made = section("schedule", "Who works when", "A row is a client, the fast ones on top. It trains, uploads, perhaps waits for its round to end, and is merged at the diamond. Drag to zoom." + someDrawn(there));
     const place = h("div");
     let drawn = null;
     const pick = (at) => {
@@ -105,25 +111,30 @@
     if (there.length > 1) place.before(h("div", { class: "controls" }, controls));
   }
 
-  function work({ pieces, ends_s: ends, clients, names }, label) {
+  function someDrawn(there) {
+    const [{ clients, num_clients: all }] = there[0];
+    return clients.length < all ? ` ${clients.length} of ${number(all)} clients are drawn.` : "";
+  }
+
+  function work({ pieces, ends_s: ends, until_s: until, clients, names }, label) {
     const row = new Map(clients.map((client, place) => [client, place]));
-    const name = new Map(clients.map((client, place) => [client, names[place]]));
-    const bar = (from, to, title, colour) => ({
-      type: "bar", orientation: "h", name: title, marker: { color: colour }, base: pieces.map((piece) => piece[from]),
-      x: pieces.map((piece) => piece[to] - piece[from]), y: pieces.map((piece) => row.get(piece[0])),
-      hovertemplate: pieces.map((piece) => `client ${name.get(piece[0])}, ${title}: ${number(piece[from], 1)} to ${number(piece[to], 1)} s<extra></extra>`),
+    const name = new Map(clients.map((client, place) => [client, plain(`${names[place]}`)]));
+    const bar = (from, to, title, colour, those = pieces.filter((piece) => piece[2] !== null)) => ({
+      type: "bar", orientation: "h", name: title, marker: { color: colour }, base: those.map((piece) => piece[from]),
+      x: those.map((piece) => piece[to] - piece[from]), y: those.map((piece) => row.get(piece[0])), showlegend: those.length > 0,
+      hovertemplate: those.map((piece) => `client ${name.get(piece[0])}, ${title}: ${number(piece[from], 1)} to ${number(piece[to], 1)} s<extra></extra>`),
     });
+    const whole = pieces.filter((piece) => piece[2] === null);
     const merged = {
       type: "scatter", mode: "markers", name: "is merged", x: pieces.map((piece) => piece[4]), y: pieces.map((piece) => row.get(piece[0])),
       marker: { symbol: "diamond", size: 6, color: "#d55e00" }, hovertemplate: "merged at %{x:.1f} s<extra></extra>",
     };
-    const until = Math.min(ends.at(-1), Math.max(...clients.map((client) => (pieces.find((piece) => piece[0] === client) ?? [0, 0, 0, 0, 0])[4])) * 1.5 || ends.at(-1));
     const every = Math.max(1, Math.ceil(clients.length / 25));
-    return [[bar(1, 2, "trains", "#4c86b8"), bar(2, 3, "uploads", "#e0a030"), bar(3, 4, "waits", "rgba(128,128,128,0.28)"), merged], {
+    return [[bar(1, 2, "trains", "#4c86b8"), bar(2, 3, "uploads", "#e0a030"), bar(1, 3, "trains and uploads", "#7a9e8a", whole), bar(3, 4, "waits", "rgba(128,128,128,0.28)", pieces), merged], {
       barmode: "overlay", bargap: 0.25,
-      xaxis: { title: { text: `simulated time (s), ${label}` }, range: [0, until] },
+      xaxis: { title: { text: `simulated time (s), ${plain(label)}` }, range: [0, until] },
       yaxis: { autorange: "reversed", tickvals: clients.map((_, place) => place).filter((place) => place % every === 0), ticktext: clients.map((client) => `${name.get(client)}`).filter((_, place) => place % every === 0), title: { text: "client, fast to slow" } },
-      shapes: ends.filter((end) => end <= until).slice(0, 80).map((end) => ({ type: "line", x0: end, x1: end, yref: "paper", y0: 0, y1: 1, line: { width: 0.6, color: "rgba(128,128,128,0.5)" }, layer: "below" })),
+      shapes: ends.map((end) => ({ type: "line", x0: end, x1: end, yref: "paper", y0: 0, y1: 1, line: { width: 0.6, color: "rgba(128,128,128,0.5)" }, layer: "below" })),
     }];
   }
 
@@ -153,12 +164,12 @@
     made.append(pair);
     const bars = (key, title, digits) => chart(pair, {
       alt: `${title} by tier: ${there.map(([rows, at]) => `${groups[at].label} ${rows.map((row) => `${tierName(row.tier)} ${number(row[key], digits)}`).join(", ")}`).join("; ")}.`,
-      traces: there.map(([rows, at]) => ({ type: "bar", name: groups[at].label, x: rows.map((row) => tierName(row.tier)), y: rows.map((row) => row[key]), marker: { color: groups[at].colour }, hovertemplate: `%{y:.${digits}f}` })),
-      layout: { barmode: "group", hovermode: "x unified", yaxis: { title: { text: title }, rangemode: "tozero" }, xaxis: { type: "category" } }, height: 330,
+      traces: there.map(([rows, at]) => ({ type: "bar", name: plain(groups[at].label), x: rows.map((row) => tierName(row.tier)), y: rows.map((row) => row[key]), marker: { color: groups[at].colour }, hovertemplate: `%{y:.${digits}f}` })),
+      layout: { barmode: "group", hovermode: "x unified", yaxis: { title: { text: title }, rangemode: "tozero" }, xaxis: tierAxis(there.map(([rows]) => rows)) }, height: 330,
     });
     bars("merged_per_1000s", "merged per client in 1,000 s", 1);
     bars("staleness", "mean staleness (versions)", 2);
-    made.append(h("details", {}, h("summary", {}, "The numbers"), table("Participation by tier", ["", "tier", "clients", "merged per client in 1,000 s", "share of all merged", "staleness"],
+    made.append(h("details", {}, h("summary", {}, "The numbers"), table("Participation by tier", [contenders, "tier", "clients", "merged per client in 1,000 s", "share of all merged", "staleness"],
       there.flatMap(([rows, at]) => rows.map((row) => [groups[at].label, tierName(row.tier), number(row.clients, 1), number(row.merged_per_1000s, 1), percent(row.share), number(row.staleness, 2)])))));
   }
 
@@ -172,15 +183,15 @@
     made.append(pair);
     chart(pair, {
       alt: `Accuracy by class: ${there.map(([one, at]) => `${groups[at].label} from ${percent(Math.min(...one.classes))} to ${percent(Math.max(...one.classes))}`).join(", ")}.`,
-      traces: there.map(([one, at]) => ({ type: "bar", name: groups[at].label, x: one.classes.map((_, label) => `${label}`), y: one.classes, marker: { color: groups[at].colour }, hovertemplate: "%{y:.1%}" })),
+      traces: there.map(([one, at]) => ({ type: "bar", name: plain(groups[at].label), x: one.classes.map((_, label) => `${label}`), y: one.classes, marker: { color: groups[at].colour }, hovertemplate: "%{y:.1%}" })),
       layout: { barmode: "group", hovermode: "x unified", xaxis: { type: "category", title: { text: "class" } }, yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } } }, height: 330,
     });
     chart(pair, {
       alt: `Accuracy by the tier of clients: ${there.map(([one, at]) => `${groups[at].label} ${one.tiers.map((row) => `${tierName(row.tier)} ${percent(row.accuracy)}`).join(", ")}`).join("; ")}.`,
-      traces: there.map(([one, at]) => ({ type: "bar", name: groups[at].label, x: one.tiers.map((row) => tierName(row.tier)), y: one.tiers.map((row) => row.accuracy), marker: { color: groups[at].colour }, hovertemplate: "%{y:.1%}" })),
-      layout: { barmode: "group", hovermode: "x unified", xaxis: { type: "category" }, yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } } }, height: 330,
+      traces: there.map(([one, at]) => ({ type: "bar", name: plain(groups[at].label), x: one.tiers.map((row) => tierName(row.tier)), y: one.tiers.map((row) => row.accuracy), marker: { color: groups[at].colour }, hovertemplate: "%{y:.1%}" })),
+      layout: { barmode: "group", hovermode: "x unified", xaxis: tierAxis(there.map(([one]) => one.tiers)), yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } } }, height: 330,
     });
-    made.append(table("Accuracy over clients", ["", "worst client", "a quarter below", "median", "a quarter above", "best client"],
+    made.append(table("Accuracy over clients, means over seeds", [contenders, "worst client", "a quarter below", "median", "a quarter above", "best client"],
       there.filter(([one]) => one.clients.length).map(([one, at]) => [h("span", {}, strategyName(at)), ...one.clients.map(percent)])));
   }
 
@@ -196,7 +207,7 @@
       const there = rows.map((row, at) => [row, at]).filter(([row]) => row.seconds !== null);
       kinds.forEach(([key, scale, title], place) => {
         const traces = [{
-          type: "bar", x: there.map(([, at]) => groups[at].label), y: there.map(([row]) => row[key] === null ? null : row[key] * scale), marker: { color: there.map(([, at]) => groups[at].colour) },
+          type: "bar", x: there.map(([, at]) => plain(groups[at].label)), y: there.map(([row]) => row[key] === null ? null : row[key] * scale), marker: { color: there.map(([, at]) => groups[at].colour) },
           error_y: { type: "data", array: there.map(([row]) => row[`${key}_half`] === null ? 0 : row[`${key}_half`] * scale), thickness: 1 }, hovertemplate: "%{y:,.1f}<extra></extra>",
         }];
         const alt = `${title} to ${percent(target)}: ${there.map(([row, at]) => `${groups[at].label} ${row[key] === null ? "unknown" : number(row[key] * scale, 1)}`).join(", ") || "nobody from every seed"}.`;
@@ -204,7 +215,7 @@
         if (drawn[place]) drawn[place].update(traces, layout, alt);
         else drawn.push(chart(pair, { alt, traces, layout, height: 300 }));
       });
-      numbers.replaceChildren(table(`To ${percent(target)}`, ["", "seconds", "uploads", "MB uploaded", "kJ", "seeds that arrive"], rows.map((row, at) => [
+      numbers.replaceChildren(table(`To ${percent(target)}`, [contenders, "seconds", "uploads", "MB uploaded", "kJ", "seeds that arrive"], rows.map((row, at) => [
         h("span", {}, strategyName(at)), number(row.seconds), number(row.uploads), row.bytes === null ? "–" : number(row.bytes * 1e-6, 1), row.joules === null ? "–" : number(row.joules * 1e-3, 1), `${row.seeds} of ${groups[at].seeds}`])));
     };
     const best = targets.filter((target) => data.costs.some((rows) => rows.find((row) => row.target === target).seconds !== null)).at(-1) ?? targets[0];
@@ -214,8 +225,10 @@
   }
 
   function settings() {
-    const made = section("settings", "Settings, and how to repeat this", "The same command on the same kind of machine gives the same bytes.");
-    made.append(quoted(data.command, "the command"), h("h3", {}, several ? `All settings, those of ${groups[0].label}` : "All settings"), quoted(data.settings, "the settings"));
+    const again = data.command ? "The same command on the same kind of machine gives the same bytes." : "Real clients do not come twice: these are the settings of the run.";
+    const made = section("settings", "Settings, and how to repeat this", again);
+    if (data.command) made.append(quoted(data.command, "the command"));
+    made.append(h("h3", {}, several ? `All settings, those of ${groups[0].label}` : "All settings"), quoted(data.settings, "the settings"));
   }
 
   [whatWasRun, verdict, accuracy, explorer, schedule, latencies, participation, fairness, costs, settings].forEach((draw) => draw());

@@ -1,0 +1,56 @@
+"""What a page needs of the runs that differ in their seed only, read from their folders."""
+
+from functools import cached_property
+from typing import Any
+
+from lesson.report.groups import Group
+from lesson.report.page.course import Course, course_of
+from lesson.run_folder import RunFolder, read_kept
+from lesson.scenario import Scenario
+from lesson.study import Run
+from lesson.summary import each_line
+
+BLACK, GREY = "#000000", "#7f7f7f"
+
+
+class Contender:
+    """A group of runs with a name and a colour, how they went and who took part."""
+
+    def __init__(self, group: Group) -> None:
+        self.label, (colour, self.style) = group.name, group.look
+        self.colour = GREY if colour == BLACK else colour  # a dark page would swallow it
+        self.runs = sorted(group.runs, key=lambda run: int(run.summary["seed"]))
+
+    @property
+    def first(self) -> Run:
+        """The run of the lowest seed, which stands for the others where one has to be shown."""
+        return self.runs[0]
+
+    @property
+    def scenario(self) -> Scenario:
+        """That of all its runs."""
+        return self.first.settings.scenario
+
+    @cached_property
+    def courses(self) -> list[Course]:
+        """How its runs went."""
+        return [course_of(each_line(RunFolder(run.path).metrics)) for run in self.runs]
+
+    @cached_property
+    def clients(self) -> list[dict[str, Any]]:
+        """Who took part in each, with real latencies; empty for a folder that does not say."""
+        return [_real(read_kept(RunFolder(run.path).clients, {}, "run it again")) for run in self.runs]
+
+
+def _real(kept: dict[str, Any]) -> dict[str, Any]:
+    """Clients without the pretence that the fastest of them meets the deadline."""
+    promoted = kept.get("promoted")
+    if promoted is None or promoted["client"] not in kept["clients"]["number"]:
+        return kept
+    place, columns = kept["clients"]["number"].index(promoted["client"]), dict(kept["clients"])
+    factor = promoted["latency_s"] / columns["latency_s"][place]
+    for name in ("compute_s", "upload_s", "latency_s"):
+        values = list(columns[name])
+        values[place] = values[place] and values[place] * factor
+        columns[name] = values
+    return kept | {"clients": columns}
