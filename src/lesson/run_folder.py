@@ -92,6 +92,8 @@ class RunFolder:
         self.checkpoint.unlink(missing_ok=True)  # a kill may have come before this was done
         try:
             summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+            if not (isinstance(summary, dict) and {"strategy", "seed", "time_to_s"} <= summary.keys()):
+                raise ValueError("no summary")
         except ValueError:
             raise InputError(f"{self.summary} is damaged; remove the folder and run again") from None
         return summary

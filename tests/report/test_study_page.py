@@ -17,10 +17,12 @@ from lesson.report.page.document import as_json, document
 from lesson.report.page.study_data import study_data
 from lesson.report.page.study_page import repeating, write_study_page
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
+from lesson.scenario import Scenario
 from lesson.settings import load_settings, make_settings
 from lesson.study import Study, compare
 
-CLIENTS = {
+AT_20 = Scenario(deadline_s=20.0, ensure_first_tier=False)
+CLIENTS: dict[str, Any] = {
     "num_clients": 3,
     "class_accuracy": [1.0, 0.5],
     "promoted": None,
@@ -61,15 +63,28 @@ LINES: list[dict[str, Any]] = [
 
 
 def test_a_schedule_by_hand() -> None:
-    """Client 0 sends for 4 s and waits for the end of the round; what is not known of client 1 is not drawn."""
-    told = schedule(LINES, CLIENTS)
+    """Client 0 sends for 4 s and waits for the end of the round; of client 1 the parts are not known."""
+    told = schedule(course_of(LINES), CLIENTS)
     assert told == {
-        "pieces": [[0, 0.0, 6.0, 10.0, 20.0], [0, 20.0, 26.0, 30.0, 40.0], [1, 0.0, 25.0, 25.0, 40.0]],
+        "pieces": [[0, 0.0, 6.0, 10.0, 20.0], [0, 20.0, 26.0, 30.0, 40.0], [1, 0.0, None, 25.0, 40.0]],
+        "until_s": 40.0,
         "ends_s": [20.0, 40.0],
         "clients": [0, 1],
         "names": ["a", "b"],
+        "num_clients": 3,
     }
-    assert schedule([], CLIENTS) is None, "a fleet too large for names"
+    longer = [LINES[0] | {"merged_arrived_s": [18.0]}, *LINES[1:]]  # more steps, or waiting for a channel
+    changed = schedule(course_of(longer), CLIENTS)
+    assert changed is not None
+    assert changed["pieces"][0] == [0, 0.0, None, 18.0, 20.0]
+    assert schedule(course_of([]), CLIENTS) is None, "a fleet too large for names"
+
+
+def test_a_schedule_of_many_short_rounds_has_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lesson.report.page.work_data.MAX_ENDS", 1)
+    told = schedule(course_of(LINES), CLIENTS)
+    assert told is not None
+    assert told["ends_s"] == []
 
 
 def test_a_course_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,21 +103,29 @@ def test_a_course_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_participation_by_hand() -> None:
     """At a deadline of 20 s, client 0 is merged twice in 40 s, client 1 once and a version late, client 2 never."""
-    never, first, second = participation([course_of(LINES)], [CLIENTS], 20.0)
+    never, first, second = participation([course_of(LINES)], [CLIENTS], AT_20)
     assert never == {"tier": 0, "clients": 1.0, "merged_per_1000s": 0.0, "share": 0.0, "staleness": None}
     assert first == {"tier": 1, "clients": 1.0, "merged_per_1000s": 50.0, "share": pytest.approx(2 / 3), "staleness": 0}
     assert second["merged_per_1000s"] == pytest.approx(25.0)
     assert second["staleness"] == 1.0
     nameless = [{name: value for name, value in line.items() if not name.startswith("merged")} for line in LINES]
-    assert participation([course_of(nameless)], [CLIENTS], 20.0) == []
+    assert participation([course_of(nameless)], [CLIENTS], AT_20) == []
 
 
 def test_fairness_by_hand() -> None:
     other = CLIENTS | {"class_accuracy": [0.8, 0.7]}
-    told = fairness([CLIENTS, other], 20.0)
+    told = fairness([CLIENTS, other], AT_20)
     assert told["classes"] == pytest.approx([0.9, 0.6])
     assert told["tiers"] == [{"tier": 1, "accuracy": 0.9}, {"tier": 2, "accuracy": 0.6}]
-    assert told["clients"] == pytest.approx([0.6, 0.6, 0.75, 0.9, 0.9])
+    assert told["clients"] == pytest.approx([0.6, 0.675, 0.75, 0.825, 0.9])
+
+
+def test_tiers_are_the_same_for_every_strategy() -> None:
+    """Nobody meets 5 s: the fastest client counts as tier 1 if the scenario says so, whatever the strategy did."""
+    filled = participation([course_of(LINES)], [CLIENTS], Scenario(deadline_s=5.0, ensure_first_tier=True))
+    left = participation([course_of(LINES)], [CLIENTS], Scenario(deadline_s=5.0, ensure_first_tier=False))
+    assert [row["tier"] for row in filled] == [0, 1, 5]
+    assert [row["tier"] for row in left] == [0, 2, 5]
 
 
 def test_a_density_is_drawn_of_what_is_known() -> None:
@@ -112,7 +135,6 @@ def test_a_density_is_drawn_of_what_is_known() -> None:
     assert told is not None
     assert list(told) == ["latency_s"]
     assert np.trapezoid(told["latency_s"]["y"], told["latency_s"]["x"]) == pytest.approx(1.0, abs=0.01)
-    assert latencies({}) is None
 
 
 @pytest.fixture(scope="module")
@@ -131,19 +153,26 @@ def test_what_a_study_shows(study: Study) -> None:
     data, table = study_data(study, "lesson again"), study.table()
     assert [group["label"] for group in data["groups"]] == ["lesson", "fedavg"]
     assert data["groups"][0]["colour"] != data["groups"][1]["colour"]
-    (accuracy, *_), rows = data["verdict"]["columns"], data["verdict"]["rows"]
+    (_, accuracy, *_), rows = data["verdict"]["columns"], data["verdict"]["rows"]
     assert accuracy == "accuracy (%)"
-    assert rows[0][1].startswith(f"{100 * table['accuracy_last10']['lesson']:.1f} ±")
+    assert rows[0][:2] == ["lesson", "3"]
+    assert rows[0][2].startswith(f"{100 * table['accuracy_last10']['lesson']:.1f} ±")
     curve = data["curves"][0]["time_s"]
-    assert len(curve["at"]) == len(curve["mean"]) == len(curve["low"])
-    assert curve["low"] < curve["mean"] < curve["high"]
+    low, mean, high = (np.array(curve[name]) for name in ("low", "mean", "high"))
+    assert len(curve["at"]) == len(mean)
+    assert (low <= mean).all()
+    assert (mean <= high).all()
+    assert (low < high).any()
     shares = [row["share"] for row in data["participation"][1]]
     assert sum(shares) == pytest.approx(1.0)
     times = {row["target"]: row["seconds"] for row in data["costs"][0]}
     assert times[0.5] == pytest.approx(table["time_to_0.5"]["lesson"])
     spent = {row["target"]: row["joules"] for row in data["costs"][0]}
     assert 0 < spent[0.5] < table["energy_j"]["lesson"]
-    assert "2 contenders (lesson, fedavg) trained a model on" in data["what"]
+    assert data["what"].startswith("2 contenders (lesson; fedavg) trained a model on mnist for 900 simulated seconds, ")
+    assert "6 clients that share it evenly" in data["what"]
+    first = next(card for card in data["verdict"]["cards"] if card["label"].startswith("First at"))
+    assert first["who"] in ("lesson", "fedavg")
     assert data["settings"].startswith("[scenario]")
 
 
@@ -158,9 +187,56 @@ def test_the_real_latency_of_a_promoted_client_is_shown(study: Study, tmp_path: 
     short = compare(settings, ["lesson"], 1, tmp_path / "short", dataset=tiny_data(), model=TinyNet)
     kept = json.loads((short.runs[0].path / "clients.json").read_text())
     assert min(kept["clients"]["latency_s"]) == 2.0
-    shown = study_data(short, "")["fleet"]["clients"]["latency_s"]
+    data = study_data(short, "")
     truth = study_data(study, "")["fleet"]["clients"]["latency_s"]
-    assert shown == pytest.approx(truth)
+    assert data["fleet"]["clients"]["latency_s"] == pytest.approx(truth)
+    assert f"takes the fastest of them {min(truth):.1f} s" in data["what"]
+    assert data["notes"][0].startswith("lesson-seed0: tier 1 would be empty")
+
+
+def test_what_varies_is_not_told_as_everybodys(study: Study, tmp_path: Path) -> None:
+    """Two deadlines and two fleets: each contender has its own tiers and names, and no sentence speaks for both."""
+    other = make_settings(
+        {
+            "scenario": {"num_clients": 9, "batch_size": 2, "split": "iid", "deadline_s": 60.0},
+            "run": {"eval_every_s": 60.0, "time_budget_s": 300.0, "device": "cpu"},
+        }
+    )
+    wide = compare(other, ["lesson"], 1, tmp_path / "wide", dataset=tiny_data(), model=TinyNet)
+    both = load_together([study.runs[0].path, wide.runs[0].path])
+    data = study_data(both, "")
+    assert "the data of 6 or 9 clients" in data["what"]
+    assert "deadline of" not in data["what"]
+    assert [row["tier"] for row in data["participation"][1]] == [1]
+    assert [len(one["names"]) for one in data["schedule"]] == [6, 9]
+    again = repeating(both).splitlines()
+    assert [line.partition(" --scenario")[0] for line in again] == ["lesson run", "lesson run"]
+
+
+def test_seeds_with_a_gap_are_not_said_to_be_a_comparison(study: Study) -> None:
+    gap = Study([run for run in study.runs if run.summary["seed"] != 1])
+    assert repeating(gap).count("lesson run --scenario") == 4
+    uneven = Study(study.runs[1:])
+    assert repeating(uneven).startswith("lesson run")
+
+
+def test_the_run_that_is_shown_is_of_a_seed_that_all_have(study: Study) -> None:
+    left = Study([run for run in study.runs if (run.summary["strategy"], run.summary["seed"]) != ("lesson", 0)])
+    data = study_data(left, "")
+    assert data["fleet"]["source"] == "the clients of seed 1"
+
+
+def test_a_fleet_nobody_can_reach_has_a_page(tmp_path: Path) -> None:
+    lost = make_settings(
+        {
+            "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid", "noise_dbm": 5000.0},
+            "run": {"eval_every_s": 60.0, "rounds": 3, "device": "cpu"},
+        }
+    )
+    silent = compare(lost, ["lesson"], 1, tmp_path / "lost", dataset=tiny_data(), model=TinyNet)
+    data = study_data(silent, "")
+    assert "takes the fastest" not in data["what"]
+    assert data["latencies"] is None or "latency_s" not in data["latencies"]
 
 
 def test_the_command_makes_the_same_runs_again(study: Study) -> None:
@@ -214,6 +290,20 @@ def test_a_run_whose_clients_are_not_known_is_shown_without_them(study: Study, t
     data = study_data(load_together([tmp_path / "old"]), "")
     assert data["fleet"] is data["latencies"] is data["schedule"][0] is None
     assert data["participation"] == [[]]
+    beside = study_data(load_together([tmp_path / "old", study.runs[1].path]), "")
+    assert beside["fleet"]["num_clients"] == 6
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("clients.json", '{"a": 1}'), ("summary.json", "[]"), ("summary.json", "{}")]
+)
+def test_damaged_files_are_told_in_one_line(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, content: str
+) -> None:
+    shutil.copytree(study.runs[0].path, tmp_path / "bad")
+    (tmp_path / "bad" / file).write_text(content)
+    assert main(["report", str(tmp_path / "bad")]) == 2
+    assert f"{file} is damaged" in capsys.readouterr().err
 
 
 def _data(page: Path) -> dict[str, Any]:

@@ -82,7 +82,8 @@ class PlanCommand:
             caveats = [] if from_file else scenario.caveats()
             if self.html is not None:
                 status.update("Writing the page")
-                write_plan_page(self.html, fleet, deadline_s, first_tier, source, caveats)
+                seen = self.latencies.name if self.latencies else source  # who gets the page has no such folder
+                write_plan_page(self.html, fleet, deadline_s, first_tier, seen, caveats)
             notes = plan_notes(plan) + caveats
             if self.json:
                 status.update("Writing JSON")

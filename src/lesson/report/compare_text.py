@@ -21,7 +21,7 @@ def comparison_table(table: pd.DataFrame, title: str) -> Table:
         shown.add_row(label, *(cell(table.loc[strategy], name, scale, digits) for strategy in table.index))
 
     row("accuracy, last 10 (%)", "accuracy_last10", 100, 1)
-    for target in TARGETS:
+    for target in (one for one in TARGETS if (table[f"time_to_{one:g}_seeds"] > 0).any()):
         row(f"time to {target:.0%} (s)", f"time_to_{target:g}", 1, 0)
     row("uploads", "uploads", 1, 0)
     row("uploaded (MB)", "bytes_up", 1e-6, 1)

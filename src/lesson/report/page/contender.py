@@ -1,13 +1,15 @@
 """What a page needs of the runs that differ in their seed only, read from their folders."""
 
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from lesson.report.groups import Group
+from lesson.errors import InputError
+from lesson.report.groups import Group, groups_of
 from lesson.report.page.course import Course, course_of
 from lesson.run_folder import RunFolder, read_kept
 from lesson.scenario import Scenario
-from lesson.study import Run
+from lesson.study import Run, Study
 from lesson.summary import each_line
 
 BLACK, GREY = "#000000", "#7f7f7f"
@@ -16,14 +18,14 @@ BLACK, GREY = "#000000", "#7f7f7f"
 class Contender:
     """A group of runs with a name and a colour, how they went and who took part."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, seed: int) -> None:
         self.label, (colour, self.style) = group.name, group.look
         self.colour = GREY if colour == BLACK else colour  # a dark page would swallow it
-        self.runs = sorted(group.runs, key=lambda run: int(run.summary["seed"]))
+        self.runs = sorted(group.runs, key=lambda run: (run.summary["seed"] != seed, run.summary["seed"]))
 
     @property
     def first(self) -> Run:
-        """The run of the lowest seed, which stands for the others where one has to be shown."""
+        """That of a seed which all contenders have, if there is one: it stands for the others where one is shown."""
         return self.runs[0]
 
     @property
@@ -39,7 +41,22 @@ class Contender:
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
         """Who took part in each, with real latencies; empty for a folder that does not say."""
-        return [_real(read_kept(RunFolder(run.path).clients, {}, "run it again")) for run in self.runs]
+        return [_real(_read(RunFolder(run.path).clients)) for run in self.runs]
+
+
+def contenders(study: Study) -> list[Contender]:
+    """The groups of a study."""
+    groups = groups_of(study)
+    seeds = [{int(run.summary["seed"]) for run in group.runs} for group in groups]
+    common = set.intersection(*seeds) or set.union(*seeds)
+    return [Contender(group, min(common)) for group in groups]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    kept: dict[str, Any] = read_kept(path, {}, "run it again")
+    if kept and not {"clients", "promoted", "num_clients", "class_accuracy"} <= kept.keys():
+        raise InputError(f"{path} is damaged (it does not tell of clients); remove it, or put back a copy")
+    return kept
 
 
 def _real(kept: dict[str, Any]) -> dict[str, Any]:

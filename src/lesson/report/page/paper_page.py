@@ -34,7 +34,7 @@ def write_paper_page(folder: Path, path: Path) -> None:
         "what": _what(items, scale),
         "note": scale.note,
         "claims": claims,
-        "counts": Counter(claim["verdict"] for claim in claims),
+        "counts": Counter("open" if claim["open"] else claim["verdict"] for claim in claims),
         "items": [_item(item, folder, scale) for item in items],
     }
     write_document(path, "LESSON: the paper, made again", ["paper.js"], data)
@@ -43,7 +43,7 @@ def write_paper_page(folder: Path, path: Path) -> None:
 def _what(items: list[Item], scale: Scale) -> str:
     return (
         f"{len(items)} figures and tables of “Latency Aware Semi-synchronous Client Selection and Model Aggregation "
-        f"for Wireless Federated Learning” (Yu, Sun, Albelaihi, Yi), made again by training from {scale.seeds} seeds. "
+        f"for Wireless Federated Learning” (Yu, Sun, Albelaihi, Yi), made again from {scale.seeds} seeds. "
         "Lines are means over seeds, bands their 95 % intervals; parameters are those of the preset released unless "
         "said."
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lesson.fleet import Fleet
 from lesson.report.page.document import write_document
-from lesson.report.page.fleet_data import EXPLORER, fleet_data
+from lesson.report.page.fleet_data import EXPLORER, MAX_CLIENTS, fleet_data
 from lesson.report.paths import check_file
 
 
@@ -15,7 +15,8 @@ def write_plan_page(
     """Write a page on which the deadline can be moved and a measured fleet dropped; whole or not at all."""
     check_page_path(path)
     data = {"fleet": fleet_data(fleet, deadline_s, ensure_first_tier, source), "notes": list(notes)}
-    write_document(path, f"LESSON: a deadline for {len(fleet):,} clients", [*EXPLORER, "plan.js"], data)
+    part = f"{MAX_CLIENTS:,} of " if len(fleet) > MAX_CLIENTS else ""
+    write_document(path, f"LESSON: a deadline for {part}{len(fleet):,} clients", [*EXPLORER, "plan.js"], data)
 
 
 def check_page_path(path: Path) -> None:

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lesson.report.bands import Points, mean_band
-from lesson.report.groups import groups_of
-from lesson.report.page.contender import Contender
+from lesson.report.page.contender import Contender, contenders
 from lesson.report.page.study_words import verdict, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
 from lesson.settings import to_toml
@@ -24,8 +23,9 @@ MAX_GROUPS = 24
 
 def study_data(study: Study, command: str) -> dict[str, Any]:
     """Everything on the page of a study; `command` repeats it."""
-    groups, table = [Contender(group) for group in groups_of(study)], study.table()
+    groups, table = contenders(study), study.table()
     drawn = _best(groups, table) if len(groups) > MAX_GROUPS else groups
+    costs = {group.label: _costs(group) for group in drawn}
     known = next((group for group in drawn if group.clients[0]), None)
     return {
         "what": what_was_run(groups),
@@ -35,19 +35,28 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
-        "verdict": verdict(groups, table),
+        "verdict": verdict(groups, table, costs),
         "curves": [_curves(group) for group in drawn],
         "fleet": known and _fleet(known),
         "latencies": known and latencies(known.clients[0]),
         "schedule": [schedule(group.courses[0], group.clients[0]) for group in drawn],
         "participation": [participation(group.courses, group.clients, group.scenario) for group in drawn],
         "fairness": [fairness(group.clients, group.scenario) for group in drawn],
-        "costs": [_costs(group) for group in drawn],
-        "notes": sorted({note for group in groups for run in group.runs for note in run.summary["notes"]}),
+        "costs": list(costs.values()),
+        "notes": _notes(study),
         "failures": dict(study.failures),
         "settings": to_toml(drawn[0].first.settings.to_sections()),
         "command": command,
     }
+
+
+def _notes(study: Study) -> list[str]:
+    """What runs have to say, each with the name of the first that says it."""
+    first: dict[str, str] = {}
+    for run in study.runs:
+        for note in run.summary["notes"]:
+            first.setdefault(note, run.path.name)
+    return [f"{name}: {note}" for note, name in first.items()]
 
 
 def _curves(group: Contender) -> dict[str, Any]:

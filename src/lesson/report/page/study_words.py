@@ -1,7 +1,7 @@
 """What the page of a study says in words: what was run, and the verdict."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,8 @@ from lesson.report.page.contender import Contender
 from lesson.summary import TARGETS
 from lesson.tiers import assign_tiers
 
+Costs = Sequence[Mapping[str, Any]]
+"""What each target cost a contender."""
 TARGETS_SHOWN = 3
 """The highest that somebody reached, in the verdict's table; what every target costs has a section of its own."""
 
@@ -20,7 +22,7 @@ def what_was_run(groups: Sequence[Contender]) -> str:
     """The study in two sentences; what varies among its runs is not told as everybody's."""
     runs = [run for group in groups for run in group.runs]
     limits, scenarios = [run.settings.run for run in runs], [group.scenario for group in groups]
-    names = ", ".join(group.label for group in groups[:6]) + (", …" if len(groups) > 6 else "")
+    names = "; ".join(group.label for group in groups[:6]) + ("; …" if len(groups) > 6 else "")
     who = names if len(groups) == 1 else f"{len(groups)} contenders ({names})"
     lengths = _different(" or ".join(_limits(one)) for one in limits)
     num_clients = sorted({scenario.num_clients for scenario in scenarios})
@@ -65,8 +67,8 @@ def _latencies(groups: Sequence[Contender]) -> str:
     return f"{told}; {sorts if math.isfinite(deadline_s) else 'there is no deadline'}."
 
 
-def verdict(groups: Sequence[Contender], table: pd.DataFrame) -> dict[str, Any]:
-    """Who reached what when: cards for the best, and a table of all."""
+def verdict(groups: Sequence[Contender], table: pd.DataFrame, costs: Mapping[str, Costs]) -> dict[str, Any]:
+    """Who reached what when: cards for the best of those with known costs, and a table of all."""
     reached = [target for target in TARGETS if (table[f"time_to_{target:g}_seeds"] > 0).any()]
     columns: list[tuple[str, str, float, int]] = [("accuracy (%)", "accuracy_last10", 100, 1)]
     columns += [(f"to {target:.0%} (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]]
@@ -74,41 +76,43 @@ def verdict(groups: Sequence[Contender], table: pd.DataFrame) -> dict[str, Any]:
     columns += [("energy (kJ)", "energy_j", 1e-3, 1)]
     labels = [group.label for group in groups]
     return {
-        "columns": [heading for heading, *_ in columns],
+        "columns": ["seeds", *(heading for heading, *_ in columns)],
         "rows": [
-            [label, *(cell(figures, name, scale, digits) for _, name, scale, digits in columns)]
+            [label, f"{figures['seeds']:.0f}", *(cell(figures, *column[1:]) for column in columns)]
             for label, (_, figures) in zip(labels, table.iterrows(), strict=True)
         ],
-        "cards": [*_best_cards(labels, table, reached), *_least_cards(labels, table)],
+        "cards": [_best_card(labels, table), *_target_cards(table, reached, costs)],
     }
 
 
-def _best_cards(labels: Sequence[str], table: pd.DataFrame, reached: Sequence[float]) -> list[dict[str, str]]:
-    """The best model, and the fastest way to the highest target that somebody reaches from every seed."""
-    accuracies = table["accuracy_last10"].to_numpy(float)
-    order = np.argsort(-accuracies, kind="stable").tolist()
-    behind = "; ".join(f"{labels[place]}: {accuracies[place]:.1%}" for place in order[1:4])
-    cards = [_card("Highest accuracy at the end", f"{accuracies[order[0]]:.1%}", labels[order[0]], behind)]
-    for target in reversed(reached):
-        times = table[f"time_to_{target:g}"].to_numpy(float)
-        if np.isfinite(times).any():
-            first, *others = [place for place in np.argsort(times).tolist() if math.isfinite(times[place])]
-            later = "; ".join(f"{labels[place]}: {times[place] / times[first]:.2f} ×" for place in others[:3])
-            nobody = "nobody else from every seed" if len(labels) > 1 else ""
-            cards.append(_card(f"First at {target:.0%}", f"{times[first]:,.0f} s", labels[first], later or nobody))
-            break
-    return cards
+def _best_card(labels: Sequence[str], table: pd.DataFrame) -> dict[str, str]:
+    """The best model, and how far the others are behind."""
+    order = np.argsort(-table["accuracy_last10"].to_numpy(float), kind="stable").tolist()
+    shown = [cell(table.iloc[place], "accuracy_last10", 100, 1) for place in order]
+    behind = "; ".join(f"{labels[place]}: {value} %" for place, value in zip(order[1:4], shown[1:4], strict=True))
+    return _card("Highest accuracy", f"{shown[0]} %", labels[order[0]], behind)
 
 
-def _least_cards(labels: Sequence[str], table: pd.DataFrame) -> list[dict[str, str]]:
-    """What costs least, among several."""
+def _target_cards(table: pd.DataFrame, reached: Sequence[float], costs: Mapping[str, Costs]) -> list[dict[str, str]]:
+    """Who is first at the highest target that somebody reaches from every seed, and who gets there for least."""
+    certain = [target for target in reached if table[f"time_to_{target:g}"].notna().any()]
+    if not certain:
+        return []
+    rows = {label: next(row for row in known if row["target"] == certain[-1]) for label, known in costs.items()}
     cards = []
-    for name, label, scale, unit in (("energy_j", "Least energy", 1e-3, " kJ"), ("uploads", "Fewest uploads", 1, "")):
-        values = scale * table[name].to_numpy(float)
-        if len(labels) > 1 and np.isfinite(values).any():
-            least = int(np.nanargmin(values))
-            digits = 1 if unit and values[least] < 10 else 0
-            cards.append(_card(label, f"{values[least]:,.{digits}f}{unit}", labels[least], "in the whole run"))
+    for name, heading, scale, unit in (
+        ("seconds", "First at", 1, " s"),
+        ("joules", "Least energy to", 1e-3, " kJ"),
+        ("uploads", "Fewest uploads to", 1, ""),
+    ):
+        values = {label: scale * row[name] for label, row in rows.items() if row[name] is not None}
+        if values:
+            first, *others = sorted(values, key=lambda label: values[label])
+            later = "; ".join(f"{label}: {values[label] / values[first]:.2f} ×" for label in others[:3])
+            nobody = "nobody else from every seed" if len(rows) > 1 else ""
+            digits = 1 if unit == " kJ" and values[first] < 10 else 0
+            value = f"{values[first]:,.{digits}f}{unit}"
+            cards.append(_card(f"{heading} {certain[-1]:.0%}", value, first, later or nobody))
     return cards
 
 

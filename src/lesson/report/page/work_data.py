@@ -73,7 +73,7 @@ def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], scenar
             {
                 "tier": int(one),
                 "clients": float(there.sum() / len(runs)),
-                "merged_per_1000s": float(1000 * (merges / seconds)[there].mean()),
+                "merged_per_1000s": float(1000 * (merges / np.maximum(seconds, 1e-9))[there].mean()),
                 "share": float(merges[there].sum() / max(1, merges.sum())),
                 "staleness": float(stale[there].sum() / merges[there].sum()) if merges[there].any() else None,
             }

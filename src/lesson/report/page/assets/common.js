@@ -19,12 +19,12 @@ const Page = (() => {
   }
 
   /** A section of the page with a heading, a paragraph that leads in, and a link in the navigation. */
-  function section(id, title, lead) {
+  function section(id, title, lead, short = title) {
     const made = h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), lead ? h("p", {}, lead) : null);
     document.getElementById("main").append(made);
     const nav = document.getElementById("sections");
     if (!nav.firstChild) nav.append(h("ul"));
-    nav.firstChild.append(h("li", {}, h("a", { href: `#${id}` }, title)));
+    nav.firstChild.append(h("li", {}, h("a", { href: `#${id}` }, short)));
     return made;
   }
 

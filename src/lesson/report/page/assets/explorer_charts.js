@@ -70,7 +70,7 @@ const ExplorerCharts = (() => {
     const colour = clients.map((client) => colours[rank.get(look.assigned[client])]);
     return marks("%{text}: %{customdata[1]}, tier %{customdata[0]}", x, y,
       { color: colour, size: many ? 6 : 9, line: { width: many ? 0 : 0.8, color: EDGE } }, {
-        text: clients.map((client) => String(fleet.name[client])),
+        text: clients.map((client) => Page.plain(String(fleet.name[client]))),
         customdata: clients.map((client) => [look.assigned[client], seconds(fleet.latency_s[client])]),
       });
   }
@@ -85,7 +85,7 @@ const ExplorerCharts = (() => {
     const { fleet } = state, { reached, lost, note } = drawnClients(state);
     const at = (clients) => [clients.map((client) => fleet.x_km[client]), clients.map((client) => fleet.y_km[client])];
     const reach = 1.08 * Math.max(...at([...reached, ...lost]).flat().map(Math.abs));
-    const names = lost.map((client) => String(fleet.name[client]));
+    const names = lost.map((client) => Page.plain(String(fleet.name[client])));
     const axis = { range: [-reach, reach], zeroline: false, constrain: "domain" };
     return {
       alt: `Map of the clients around the base station, coloured by tier: ${tierCounts(state)}.`,
@@ -144,7 +144,7 @@ const ExplorerCharts = (() => {
       }));
     }
     return look.tiers.flatMap(({ tier, clients }, place) => clients.map((client) => ({
-      tier, label: `${String(fleet.name[client]).slice(0, 16)} (tier ${number(tier)})`, colour: colours[place], parts: workOf(fleet, look, client),
+      tier, label: `${Page.plain(String(fleet.name[client]).slice(0, 16))} (tier ${number(tier)})`, colour: colours[place], parts: workOf(fleet, look, client),
     })));
   }
 
@@ -210,7 +210,7 @@ const ExplorerCharts = (() => {
   }
 
   /** Updates per 1000 s and staleness over the deadline, with the one chosen now marked. */
-  function curvesChart({ fleet, curve, values, deadline_s, look, fedavg, proposed_s }) {
+  function curvesChart({ fleet, curve, values, deadline_s, look, fedavg, proposed_s, ensureFirstTier }) {
     const x = curve.map((row) => row.deadline_s), [first, last] = [values[0], values.at(-1)], here_s = Math.min(Math.max(deadline_s, first), last);
     const line = (name, y, colour, dash, more = {}) => ({
       type: "scatter", mode: "lines", name, x, y, line: { color: colour, width: 2.2, dash }, hovertemplate: `${name}: %{y:.3~g} at τ = %{x} s<extra></extra>`, ...more,
@@ -218,10 +218,12 @@ const ExplorerCharts = (() => {
     const dot = (y, yaxis) => marks("", [here_s], [y], { size: 11, color: COLOURS.lesson, line: { width: 2, color: "#fff" } }, { yaxis, hoverinfo: "skip", hovertemplate: null });
     const byFedcs = curve.map((row) => (row.served_by_fedcs ? row.served_by_fedcs * fleet.name.length * 1000 / row.deadline_s : null));
     const [shortest] = curve;
+    const unmet = { type: "rect", x0: first / 2, x1: Tiers.smallest(fleet.latency_s), yref: "paper", y0: 0, y1: 1, line: { width: 0 }, fillcolor: EDGE, opacity: 0.25, layer: "below" };
     return {
       alt: `Updates per 1000 seconds go from ${fine(shortest.updates_per_1000s)} to ${fine(fedavg.updates_per_1000s)} and staleness from ${fine(shortest.staleness)} `
         + `to 0 versions as the deadline grows from ${fine(first)} to ${fine(last)} s; now it is ${seconds(deadline_s)}.`,
-      caption: `The line is the deadline chosen now, dotted the proposed one, ${seconds(proposed_s)}. Click on a curve to go there.`,
+      caption: `The line is the deadline chosen now, dotted the proposed one, ${seconds(proposed_s)}. Click on a curve to go there. `
+        + `Grey: deadlines nobody meets${ensureFirstTier ? "; the fastest client is taken to" : ""}.`,
       height: 420,
       traces: [
         line("LESSON", curve.map((row) => row.updates_per_1000s), COLOURS.lesson, "solid"),
@@ -234,7 +236,7 @@ const ExplorerCharts = (() => {
         xaxis: { type: "log", title: { text: "deadline τ (s)" }, range: [Math.log10(first), Math.log10(last * 1.02)], anchor: "y2", tickvals: roundNumbers(first, last) },
         yaxis: { domain: [0.47, 1], rangemode: "tozero", title: { text: "updates / 1000 s" } },
         yaxis2: { domain: [0, 0.4], rangemode: "tozero", title: { text: "versions old" } },
-        shapes: [upright(proposed_s, { color: EDGE, width: 1, dash: "dot" }), upright(here_s, { color: COLOURS.lesson, width: 1.5 })],
+        shapes: [unmet, upright(proposed_s, { color: EDGE, width: 1, dash: "dot" }), upright(here_s, { color: COLOURS.lesson, width: 1.5 })],
         margin: { l: 56, r: 8, t: 34, b: 44 },
       },
     };

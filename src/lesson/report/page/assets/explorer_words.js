@@ -8,7 +8,7 @@ const ExplorerWords = (() => {
   function fine(value) {
     if (value === null || !Number.isFinite(value)) return "–";
     const size = Math.abs(value);
-    if (size !== 0 && (size < 0.01 || size >= 1e7)) return String(Number(value.toPrecision(3)));
+    if (size !== 0 && (size < 0.01 || size >= 1e12)) return String(Number(value.toPrecision(3)));
     return size >= 100 ? number(value) : number(value, size >= 10 ? 1 : 2).replace(/\.?0+$/, "");
   }
 
@@ -18,7 +18,7 @@ const ExplorerWords = (() => {
 
   /** Which deadline to begin with, and why. */
   function answer({ fleet, proposed_s, fedavg }, look) {
-    const count = fleet.name.length, left = Math.round(count * (look.served - look.served_by_fedcs));
+    const count = fleet.name.length, left = Math.round(count * (1 - look.served_by_fedcs));
     return [
       h("strong", {}, `Begin with ${seconds(proposed_s)}. `),
       `The fastest quarter of the clients meet this deadline with a tenth to spare. LESSON then merges ${fine(look.updates_per_1000s)} updates per 1000 s, `

@@ -21,7 +21,7 @@
   }
 
   function whatWasRun() {
-    const made = section("what", "What was run", data.what);
+    const made = section("what", "What was run", data.what, "Run");
     if (data.notes.length) made.append(h("ul", { class: "quiet" }, data.notes.map((note) => h("li", {}, note))));
     const failed = Object.entries(data.failures);
     if (failed.length) made.append(h("p", { role: "note" }, `${failed.length} of the runs failed: `, failed.slice(0, 5).map(([name, why]) => `${name} (${why})`).join("; ")));
@@ -29,7 +29,7 @@
   }
 
   function verdict() {
-    const made = section("verdict", "The verdict", groups.some((group) => group.seeds > 1) ? "Means over seeds, ± half a 95 % interval by Student's t. Accuracy is the mean of the last ten evaluations. A time to a target is that of the first evaluation whose mean with the two before reaches it; it is given where every seed does." : null);
+    const made = section("verdict", "The verdict", groups.some((group) => group.seeds > 1) ? "Means over seeds, ± half a 95 % interval by Student's t. Accuracy is the mean of the last ten evaluations, or of all if there are fewer. A time to a target is that of the first evaluation whose mean with the two before reaches it; it is given where every seed does." : null, "Verdict");
     made.append(h("div", { class: "cards" }, data.verdict.cards.map((card) => {
       const place = groupOf(card.who);
       return h("div", { class: "card swatched", style: place >= 0 ? `--swatch:${groups[place].colour}` : null },
@@ -49,7 +49,7 @@
     let drawn = null;
     const pick = (over) => {
       const traces = data.curves.flatMap((curve, at) => lines(curve[over], groups[at]));
-      const layout = { hovermode: "x unified", xaxis: { title: { text: axes[over] } }, yaxis: { title: { text: "test accuracy" }, tickformat: ".0%", rangemode: "tozero" } };
+      const layout = { hovermode: "x unified", xaxis: { title: { text: axes[over] }, rangemode: "tozero" }, yaxis: { title: { text: "test accuracy" }, tickformat: ".0%", rangemode: "tozero" } };
       const alt = `Test accuracy over ${axes[over]}: ${data.curves.map((curve, at) => `${groups[at].label} ends at ${percent(curve[over].mean.at(-1))}`).join(", ")}.`;
       if (drawn) drawn.update(traces, layout, alt);
       else drawn = chart(place, { alt, traces, layout, height: 430, numbers: accuracyNumbers() });
@@ -60,7 +60,7 @@
 
   function lines(curve, group) {
     const shared = { x: curve.at, legendgroup: group.label, line: { color: group.colour, dash: group.dash, width: 2 } };
-    const mean = { ...shared, y: curve.mean, name: plain(group.label), mode: "lines", hovertemplate: "%{y:.1%}" };
+    const mean = { ...shared, y: curve.mean, name: plain(group.label), mode: curve.at.length > 30 ? "lines" : "lines+markers", hovertemplate: "%{y:.1%}" };
     if (!curve.low) return [mean];
     const edge = { ...shared, mode: "lines", line: { width: 0, color: group.colour }, showlegend: false, hoverinfo: "skip" };
     return [{ ...edge, y: curve.low }, { ...edge, y: curve.high, fill: "tonexty", fillcolor: faint(group.colour) }, mean];
@@ -69,6 +69,12 @@
   function faint(colour) {
     const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
     return `rgba(${r},${g},${b},0.18)`;
+  }
+
+  /** The looks of a bar: where lines of a colour are told apart by dashes, bars are by hatching. */
+  function fill(group) {
+    const shape = { solid: "", dash: "/", dot: ".", dashdot: "x" }[group.dash];
+    return { color: group.colour, pattern: { shape, fillmode: "overlay", size: 6, solidity: 0.35 } };
   }
 
   function percent(value) { return value === undefined || value === null ? "–" : `${(100 * value).toFixed(1)} %`; }
@@ -89,14 +95,14 @@
   function explorer() {
     if (!data.fleet) return;
     const made = section("deadline", "The clients and their deadline",
-      "Where the clients are, around the base station, and what another deadline would do to them. Move τ and everything follows; nothing is trained for it.");
+      "Where the clients are, around the base station, and what another deadline would do to them. Move τ and everything follows; nothing is trained for it.", "Deadline");
     Explorer.mount(made, data.fleet);
   }
 
   function schedule() {
     const there = data.schedule.map((one, place) => [one, place]).filter(([one]) => one && one.pieces.length);
     if (!there.length) return;
-    const made = section("schedule", "Who works when", "A row is a client, the fast ones on top. It trains, uploads, perhaps waits for its round to end, and is merged at the diamond. Drag to zoom." + someDrawn(there));
+    const made = section("schedule", "Who works when", "A row is a client, the fast ones on top. It trains, uploads, perhaps waits for its round to end, and is merged at the diamond. Drag to zoom." + someDrawn(there), "Schedule");
     const place = h("div");
     let drawn = null;
     const pick = (at) => {
@@ -140,7 +146,7 @@
 
   function latencies() {
     if (!data.latencies) return;
-    const made = section("latency", "Where the time goes", "How long clients take for one piece of local work, for its upload, and for both: the share of clients per second.");
+    const made = section("latency", "Where the time goes", "How long clients take for one piece of local work, for its upload, and for both: the share of clients per second.", "Latency");
     const names = { compute_s: ["computing", "#4c86b8", "solid"], upload_s: ["uploading", "#e0a030", "solid"], latency_s: ["both", "#888888", "dash"] };
     const there = Object.keys(names).filter((name) => data.latencies[name]);
     const deadline = data.fleet && data.fleet.deadline_s;
@@ -159,12 +165,12 @@
   function participation() {
     const there = data.participation.map((rows, place) => [rows, place]).filter(([rows]) => rows.length);
     if (!there.length) return;
-    const made = section("participation", "Who takes part, and how stale", "How often a client of each tier is merged in 1,000 simulated seconds, and how many versions of the model were made while it worked. Tiers are by the deadline, also where a strategy itself has none.");
+    const made = section("participation", "Who takes part, and how stale", "How often a client of each tier is merged in 1,000 simulated seconds, and how many versions of the model were made while it worked. Staleness is the price of not waiting. Tiers are by each contender's deadline, also where its strategy uses none, of the clients of all seeds.", "Participation");
     const pair = h("div", { class: "pair" });
     made.append(pair);
     const bars = (key, title, digits) => chart(pair, {
       alt: `${title} by tier: ${there.map(([rows, at]) => `${groups[at].label} ${rows.map((row) => `${tierName(row.tier)} ${number(row[key], digits)}`).join(", ")}`).join("; ")}.`,
-      traces: there.map(([rows, at]) => ({ type: "bar", name: plain(groups[at].label), x: rows.map((row) => tierName(row.tier)), y: rows.map((row) => row[key]), marker: { color: groups[at].colour }, hovertemplate: `%{y:.${digits}f}` })),
+      traces: there.map(([rows, at]) => ({ type: "bar", name: plain(groups[at].label), x: rows.map((row) => tierName(row.tier)), y: rows.map((row) => row[key]), marker: fill(groups[at]), hovertemplate: `%{y:.${digits}f}` })),
       layout: { barmode: "group", hovermode: "x unified", yaxis: { title: { text: title }, rangemode: "tozero" }, xaxis: tierAxis(there.map(([rows]) => rows)) }, height: 330,
     });
     bars("merged_per_1000s", "merged per client in 1,000 s", 1);
@@ -178,17 +184,17 @@
   function fairness() {
     const there = data.fairness.map((one, place) => [one, place]).filter(([one]) => one.classes.length);
     if (!there.length) return;
-    const made = section("fairness", "Is it fair?", "The final model on each class of test images, and on test images mixed as the data of each tier's clients are: a model that forgets slow clients is worse on their tiers.");
+    const made = section("fairness", "Is it fair?", "The final model on each class of test images, and on test images mixed as the data of each tier's clients are: a model that forgets slow clients is worse on their tiers.", "Fairness");
     const pair = h("div", { class: "pair" });
     made.append(pair);
     chart(pair, {
       alt: `Accuracy by class: ${there.map(([one, at]) => `${groups[at].label} from ${percent(Math.min(...one.classes))} to ${percent(Math.max(...one.classes))}`).join(", ")}.`,
-      traces: there.map(([one, at]) => ({ type: "bar", name: plain(groups[at].label), x: one.classes.map((_, label) => `${label}`), y: one.classes, marker: { color: groups[at].colour }, hovertemplate: "%{y:.1%}" })),
+      traces: there.map(([one, at]) => ({ type: "bar", name: plain(groups[at].label), x: one.classes.map((_, label) => `${label}`), y: one.classes, marker: fill(groups[at]), hovertemplate: "%{y:.1%}" })),
       layout: { barmode: "group", hovermode: "x unified", xaxis: { type: "category", title: { text: "class" } }, yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } } }, height: 330,
     });
     chart(pair, {
       alt: `Accuracy by the tier of clients: ${there.map(([one, at]) => `${groups[at].label} ${one.tiers.map((row) => `${tierName(row.tier)} ${percent(row.accuracy)}`).join(", ")}`).join("; ")}.`,
-      traces: there.map(([one, at]) => ({ type: "bar", name: plain(groups[at].label), x: one.tiers.map((row) => tierName(row.tier)), y: one.tiers.map((row) => row.accuracy), marker: { color: groups[at].colour }, hovertemplate: "%{y:.1%}" })),
+      traces: there.map(([one, at]) => ({ type: "bar", name: plain(groups[at].label), x: one.tiers.map((row) => tierName(row.tier)), y: one.tiers.map((row) => row.accuracy), marker: fill(groups[at]), hovertemplate: "%{y:.1%}" })),
       layout: { barmode: "group", hovermode: "x unified", xaxis: tierAxis(there.map(([one]) => one.tiers)), yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } } }, height: 330,
     });
     made.append(table("Accuracy over clients, means over seeds", [contenders, "worst client", "a quarter below", "median", "a quarter above", "best client"],
@@ -196,9 +202,9 @@
   }
 
   function costs() {
-    const targets = data.costs[0].map((row) => row.target).filter((_, place) => data.costs.some((rows) => rows[place].seeds));
+    const targets = data.costs[0].map((row) => row.target).filter((_, place) => data.costs.some((rows) => rows[place].seconds !== null));
     if (!targets.length) return;
-    const made = section("costs", "What it costs to get there", "Bytes sent by clients and joules they spend, computing and sending, until a target accuracy is reached.");
+    const made = section("costs", "What it costs to get there", "Bytes sent by clients and joules they spend, computing and sending, until a target accuracy is reached.", "Costs");
     const pair = h("div", { class: "pair" }), numbers = h("div");
     const kinds = [["bytes", 1e-6, "uploaded (MB)"], ["joules", 1e-3, "energy (kJ)"]];
     const drawn = [];
@@ -207,7 +213,7 @@
       const there = rows.map((row, at) => [row, at]).filter(([row]) => row.seconds !== null);
       kinds.forEach(([key, scale, title], place) => {
         const traces = [{
-          type: "bar", x: there.map(([, at]) => plain(groups[at].label)), y: there.map(([row]) => row[key] === null ? null : row[key] * scale), marker: { color: there.map(([, at]) => groups[at].colour) },
+          type: "bar", x: there.map(([, at]) => plain(groups[at].label)), y: there.map(([row]) => row[key] === null ? null : row[key] * scale), marker: { color: there.map(([, at]) => groups[at].colour), pattern: { shape: there.map(([, at]) => fill(groups[at]).pattern.shape), size: 6, solidity: 0.35 } },
           error_y: { type: "data", array: there.map(([row]) => row[`${key}_half`] === null ? 0 : row[`${key}_half`] * scale), thickness: 1 }, hovertemplate: "%{y:,.1f}<extra></extra>",
         }];
         const alt = `${title} to ${percent(target)}: ${there.map(([row, at]) => `${groups[at].label} ${row[key] === null ? "unknown" : number(row[key] * scale, 1)}`).join(", ") || "nobody from every seed"}.`;
@@ -218,15 +224,14 @@
       numbers.replaceChildren(table(`To ${percent(target)}`, [contenders, "seconds", "uploads", "MB uploaded", "kJ", "seeds that arrive"], rows.map((row, at) => [
         h("span", {}, strategyName(at)), number(row.seconds), number(row.uploads), row.bytes === null ? "–" : number(row.bytes * 1e-6, 1), row.joules === null ? "–" : number(row.joules * 1e-3, 1), `${row.seeds} of ${groups[at].seeds}`])));
     };
-    const best = targets.filter((target) => data.costs.some((rows) => rows.find((row) => row.target === target).seconds !== null)).at(-1) ?? targets[0];
-    const ordered = [best, ...targets.filter((target) => target !== best).reverse()];
+    const ordered = [...targets].reverse();
     made.append(pair, numbers);
     pair.before(h("div", { class: "controls" }, "To ", choice("Target accuracy", ordered.map((target) => [target, `${(100 * target).toFixed(0)} %`]), pick)));
   }
 
   function settings() {
-    const again = data.command ? "The same command on the same kind of machine gives the same bytes." : "Real clients do not come twice: these are the settings of the run.";
-    const made = section("settings", "Settings, and how to repeat this", again);
+    const again = data.command ? "The same command on the same kind of machine gives the same bytes. Whoever has only this page saves the settings below as config.toml and names that file." : "Real clients do not come twice: these are the settings of the run.";
+    const made = section("settings", "Settings, and how to repeat this", again, "Settings");
     if (data.command) made.append(quoted(data.command, "the command"));
     made.append(h("h3", {}, several ? `All settings, those of ${groups[0].label}` : "All settings"), quoted(data.settings, "the settings"));
   }
