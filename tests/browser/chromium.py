@@ -103,17 +103,28 @@ class Browser:
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
         self.settle()
 
+    def click(self, selector: str) -> None:
+        """Click on the middle of an element."""
+        x, y = self._middle(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        self.settle()
+
     def drop_file(self, selector: str, path: Path) -> None:
         """Drop a file onto the middle of an element."""
-        x, y = self.script(
-            f"(() => {{ const element = document.querySelector({selector!r});"
-            " element.scrollIntoView({ block: 'center', behavior: 'instant' });"
-            " const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
-        )
+        x, y = self._middle(selector)
         dragged = {"items": [], "files": [str(path)], "dragOperationsMask": 1}
         for kind in ("dragEnter", "dragOver", "drop"):
             self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=dragged)
         self.settle()
+
+    def _middle(self, selector: str) -> Any:
+        """Where the middle of an element is, once it can be seen."""
+        return self.script(
+            f"(() => {{ const element = document.querySelector({selector!r});"
+            " element.scrollIntoView({ block: 'center', behavior: 'instant' });"
+            " const box = element.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        )
 
     def screenshot(self, name: str) -> Path:
         """A picture of the whole page, in the folder of pictures."""

@@ -112,11 +112,14 @@ def test_names_and_words_for_who_cannot_see_charts(quiet_browser: Browser, page:
     assert quiet_browser.script("document.querySelectorAll('h1').length") == 1
 
 
-def test_the_settings_are_copied(quiet_browser: Browser, page: Path) -> None:
+def test_the_command_is_copied(quiet_browser: Browser, page: Path) -> None:
     quiet_browser.open(page)
-    quiet_browser.script("document.querySelector('#settings .quoted button').click()")
+    quiet_browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    quiet_browser.click("#settings .quoted button")
     quiet_browser.script("new Promise((done) => setTimeout(done, 100))")
     assert quiet_browser.script("document.querySelector('#settings .quoted button').textContent") == "Copied"
+    assert quiet_browser.script("navigator.clipboard.readText()") == quiet_browser.script("Page.data.command")
+    assert quiet_browser.script("document.activeElement.textContent") == "Copied", "the keyboard is where it was"
 
 
 def test_a_single_run(quiet_browser: Browser, page: Path) -> None:

@@ -45,7 +45,7 @@ const Page = (() => {
     const still = zoom ? {} : { dragmode: false };
     const one = { place, traces, layout: { ...layout, ...still } };
     charts.push(one);
-    const tools = zoom ? { modeBarButtons: [["toImage", "resetScale2d"]] } : { displayModeBar: false };
+    const tools = zoom ? { modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] } : { displayModeBar: false };
     Plotly.newPlot(place, traces, themed(one.layout), { displaylogo: false, showSendToCloud: false, plotlyServerURL: "", ...tools });
     new ResizeObserver(() => Plotly.Plots.resize(place)).observe(place);
     return {
