@@ -99,7 +99,7 @@ def test_cards_escape_text(tmp_path: Path) -> None:
     make_sweep(tmp_path / "<b>")
     study = load_together([tmp_path / "<b>"])
     card = study._repr_html_()
-    assert "x failed: no &lt;reason&gt;" in card
+    assert "without x: no &lt;reason&gt;" in card
     assert "–" in card, "an option that a strategy has not"
     assert "/&lt;b&gt;/" in study.runs[0]._repr_html_()
     assert Study([])._repr_html_()
@@ -209,6 +209,13 @@ def test_clients_are_drawn_as_the_run_had_them(tmp_path: Path) -> None:
     assert list(lines["latency: both"]) == [41.0, 45.0, 20.0]
     assert list(lines["upload"]) == [11.0, 5.0, 5.0]
     assert notes == []
+
+
+def test_figures_tell_which_runs_are_not_in_them(tmp_path: Path) -> None:
+    make_comparison(tmp_path)
+    (tmp_path / "lesson-seed1" / "summary.json").unlink()
+    _, notes = draw_figures(load_together([tmp_path]), 3.5)
+    assert notes[0].startswith("without lesson-seed1: has not ended; ")
 
 
 def test_of_measured_clients_there_is_no_map(tmp_path: Path) -> None:

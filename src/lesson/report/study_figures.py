@@ -29,7 +29,7 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     """The figures there can be, by name, and a line for each thing a reader should know of them."""
     curves, table = study.curves(), study.table()
     draws: dict[str, Callable[[], Figure]] = {}
-    notes = []
+    notes = [f"without {name}: {reason}" for name, reason in study.failures.items()]
     if curves.empty:
         notes.append("no figure of accuracy: no round reached an evaluation; take a smaller run.eval_every_s")
     else:
