@@ -2,9 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-from lesson.settings import load_settings, to_toml
+import numpy as np
+
+from lesson.fleet import draw_fleet
+from lesson.run_clients import clients_of
+from lesson.settings import Settings, load_settings, to_toml
 from lesson.summary import summarise
 
 ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -24,6 +29,18 @@ def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     summary = summarise(settings, path / "metrics.jsonl", ACCURACY[-1] + better, 0.1) | {"wall_s": 1.0}
     (path / "summary.json").write_text(json.dumps(summary))
+    (path / "clients.json").write_text(json.dumps(_clients(settings)))
+
+
+def _clients(settings: Settings) -> dict[str, Any]:
+    """The clients of a run with tiers; all hold every class alike, and the model is right on half of each."""
+    scenario, learner = settings.scenario, cast(Any, SimpleNamespace())
+    fleet = draw_fleet(scenario, seed=settings.run.seed)
+    if scenario.ensure_first_tier:
+        fleet = fleet.with_first_tier(scenario.deadline_s)
+    learner.class_accuracy = lambda version: np.full(10, 0.5)
+    learner.class_shares = lambda chosen, num_classes: np.full((len(chosen), num_classes), 1 / num_classes)
+    return clients_of(cast(Any, SimpleNamespace(fleet=fleet, version=0)), learner)
 
 
 def make_comparison(out: Path, strategies: tuple[str, ...] = ("lesson", "fedavg"), num_seeds: int = 3) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,34 @@ def test_trials_that_are_no_longer_in_the_grid_are_left_out(tmp_path: Path) -> N
     make_sweep(tmp_path)
     make_run(tmp_path / "old", scenario={"beta": 7.0})
     assert "old" not in [run.path.name for run in load_together([tmp_path]).runs]
+
+
+def make_begun(path: Path, **sections: dict[str, Any]) -> None:
+    """A run that was broken off."""
+    make_run(path, **sections)
+    (path / "summary.json").unlink()
+
+
+NOT_ENDED = "has not ended; the command that began it goes on with it, lesson run and compare with --resume"
+
+
+def test_runs_of_a_comparison_that_have_not_ended_are_told(tmp_path: Path) -> None:
+    make_run(tmp_path / "one" / "lesson-seed0")
+    make_begun(tmp_path / "one" / "fedavg-seed0", strategy={"name": "fedavg"})
+    make_run(tmp_path / "two", strategy={"name": "tifl"})
+    (tmp_path / "one" / "notes").mkdir()
+    for study in (load(tmp_path / "one"), load_together([tmp_path / "one", tmp_path / "two"])):
+        assert isinstance(study, Study)
+        assert study.failures == {"fedavg-seed0": NOT_ENDED}
+
+
+def test_trials_of_a_sweep_that_have_not_ended_are_told_if_the_grid_has_them(tmp_path: Path) -> None:
+    """For one that failed in the middle there is a better reason."""
+    make_sweep(tmp_path)
+    make_begun(tmp_path / "new", scenario={"beta": 0.1}, run={"seed": 2})
+    make_begun(tmp_path / "x", scenario={"beta": 0.1}, run={"seed": 3})
+    make_begun(tmp_path / "old", scenario={"beta": 7.0})
+    assert load_together([tmp_path]).failures == {"new": NOT_ENDED, "x": "no <reason>"}
 
 
 def test_folders_taken_together_are_told_apart_by_what_differs(tmp_path: Path) -> None:

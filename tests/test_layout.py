@@ -1,6 +1,7 @@
 """The layers of the package: a module imports only from modules listed above it."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,13 @@ def test_imports_point_one_way(path: Path) -> None:
         shortcut = (here, ".".join(module.split(".")[:2])) in SHORTCUTS and module not in first
         if module.split(".")[0] == "lesson" and not shortcut:
             assert layer(module) <= layer(here), f"{here} imports {module}, which comes later"
+
+
+def test_contributors_read_the_same_order() -> None:
+    table = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text().partition("| module | holds |")[2]
+    cells = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    named = [f"lesson.{name}" for cell in cells for name in re.findall(r"`(\w+)/?`", cell)]
+    assert named == [module for module in ORDER if module != "lesson"]
 
 
 def test_importing_the_package_is_quick() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from lesson import InputError
 from lesson.cli import main
+from lesson.errors import RunStoppedError
 from lesson.runs import execute
 from lesson.settings import Settings, make_settings
 from lesson.study import compare
@@ -256,6 +257,7 @@ def test_a_tracker_that_cannot_be_had_is_told_before_training(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty_tracker.py").write_text("class Nothing:\n    pass\n")
+    (tmp_path / "asking_tracker.py").write_text("from test_trackers import Failing\n")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for name, message in (
         ("tensorboard", "TensorBoard is not installed; pip install 'lesson-fl[tensorboard]' does it"),
@@ -265,6 +267,11 @@ def test_a_tracker_that_cannot_be_had_is_told_before_training(
         ),
         ("nowhere:Mine", "tracker 'nowhere:Mine' cannot be loaded: No module named 'nowhere'; write module:Class"),
         ("empty_tracker:Nothing", "tracker 'empty_tracker:Nothing' must have begin, line and end"),
+        (
+            "asking_tracker:Failing",
+            "tracker 'asking_tracker:Failing' cannot be made: TypeError: Failing.__init__() missing 1 required "
+            "positional argument: 'method'; it is called without arguments",
+        ),
     ):
         assert main([*command, "--log", name]) == 2
         output = capsys.readouterr()
@@ -277,6 +284,74 @@ def test_a_tracker_of_ones_own_by_name(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     (tracker,) = make_trackers(["own_tracker:Mine", "own_tracker:Mine"])
     assert type(tracker).__name__ == "Mine"
+
+
+class Failing(Told):
+    """Raises in one of its methods, in `line` at the fourth round."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method = method
+
+    def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
+        super().begin(settings, folder, kept)
+        self.fail("begin")
+
+    def line(self, line: Line) -> None:
+        super().line(line)
+        if line["round"] == 4:
+            self.fail("line")
+
+    def end(self, summary: Line | None) -> None:
+        super().end(summary)
+        self.fail("end")
+
+    def fail(self, method: str) -> None:
+        if self.method == method:
+            raise OSError(28, "No space\nleft")
+
+
+@pytest.mark.parametrize(
+    ("method", "last", "calls"), [("begin", 1, []), ("line", 4, [1, 2, 3, 4, None])], ids=["begin", "line"]
+)
+def test_a_tracker_that_fails_stops_a_run_that_can_go_on_without_it(
+    method: str, last: int, calls: list[Any], tmp_path: Path
+) -> None:
+    """The round it failed in is kept, though checkpoints are far apart; the other one is told as if interrupted."""
+    failing, told = Failing(method), Told()
+    message = (
+        r"^tracker test_trackers:Failing: OSError: \[Errno 28\] No space left \(test_trackers.py, line \d+\); "
+        "--resume without --log goes on without trackers$"
+    )
+    with pytest.raises(RunStoppedError, match=message):
+        execute(settings(), tmp_path / "run", trackers=[failing, told], **PARTS)
+    assert failing.calls[1:] == calls
+    assert told.calls[1:] == [*range(1, last + 1), None]
+    told.calls.clear()
+    execute(settings(), tmp_path / "run", resume=True, trackers=[told], **PARTS)
+    assert told.calls[0][2] == list(range(1, last + 1))
+    execute(settings(), tmp_path / "plain", **PARTS)
+    assert content(tmp_path / "run") == content(tmp_path / "plain")
+
+
+def test_all_trackers_end_if_one_of_them_fails_then_and_so_does_the_run(tmp_path: Path) -> None:
+    first, last = Told(), Told()
+    with pytest.raises(RunStoppedError, match=r"Failing: OSError: .*; the run has ended all the same"):
+        execute(settings(rounds=2), tmp_path / "run", trackers=[first, Failing("end"), last], **PARTS)
+    assert first.calls[1:] == last.calls[1:] == [1, 2, 2]
+    assert execute(settings(rounds=2), tmp_path / "run", **PARTS)["rounds"] == 2
+
+
+def test_a_failing_tracker_is_one_line_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "from test_trackers import Failing\n\n\nclass Mine(Failing):\n    def __init__(self):\n"
+    (tmp_path / "failing_tracker.py").write_text(f"{code}        super().__init__('begin')\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *FLAGS, "--out", "out", "--log", "failing_tracker:Mine"]) == 3
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("lesson: tracker failing_tracker:Mine: OSError: [Errno 28] No space left (")
+    assert main(["run", *FLAGS, "--out", "out", "--resume"]) == 0
 
 
 def test_numbers_are_what_can_be_drawn() -> None:

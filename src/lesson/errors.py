@@ -1,7 +1,9 @@
 """Errors a user can mend: one line that names the setting, its value and what is allowed."""
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 MAX_LENGTH = 700
 
@@ -29,3 +31,10 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(given.strip("-")[:80], bare, n=1)
     hint = f"did you mean '{bare[near[0]]}'? " if near else ""
     return InputError(f"{kind} '{given[:80]}' is unknown; {hint}one of: {', '.join(names)}")
+
+
+def describe(error: Exception) -> str:
+    """An error nobody foresaw in one line, with the place it comes from."""
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"

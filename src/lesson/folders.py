@@ -7,16 +7,17 @@ from typing import Any
 from lesson.errors import InputError
 from lesson.grid import STRATEGY, read_axes
 from lesson.run_folder import RunFolder, read_kept
-from lesson.settings import SECTIONS
+from lesson.settings import SECTIONS, Settings, load_settings
 from lesson.study import COMPARED, Run, Study, value_at
 
 _WANTED = "it must be the folder of a run, a comparison or a sweep"
 _BESIDES = (STRATEGY, "run.seed", "run.checkpoint_every_s", "run.device", "run.precision", "run.trainer")
 """The strategy, and settings in which runs of the same thing may differ."""
+_NOT_ENDED = "has not ended; the command that began it goes on with it, lesson run and compare with --resume"
 
 
 def load(folder: Path | str) -> Run | Study:
-    """The finished run of a folder, or the finished runs of a comparison or a sweep."""
+    """The finished run of a folder, or the finished runs of a comparison or a sweep; others are its failures."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}; {_WANTED}")
@@ -25,7 +26,10 @@ def load(folder: Path | str) -> Run | Study:
     runs = [Run.load(path.parent) for path in sorted(folder.glob("*/summary.json"))]
     if not runs:
         raise InputError(f"{folder} holds no finished run; {_WANTED}")
-    return _sweep_of(folder, runs) if (folder / "sweep.toml").exists() else _comparison_of(folder, runs)
+    begun = [
+        path.parent for path in sorted(folder.glob("*/config.toml")) if not RunFolder(path.parent).summary.exists()
+    ]
+    return (_sweep_of if (folder / "sweep.toml").exists() else _comparison_of)(folder, runs, begun)
 
 
 def load_together(folders: Sequence[Path | str]) -> Study:
@@ -39,34 +43,37 @@ def load_together(folders: Sequence[Path | str]) -> Study:
     return _told_apart(list(runs.values()), failures)
 
 
-def _comparison_of(folder: Path, runs: Sequence[Run]) -> Study:
+def _comparison_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> Study:
     """The runs by strategy, in the order of the folder's table."""
     order = list(read_kept(folder / COMPARED, dict[str, Any](), "remove it"))
     names = [*order, *(run.summary["strategy"] for run in runs)]
-    return _told_apart(sorted(runs, key=lambda run: names.index(run.summary["strategy"])))
+    ordered = sorted(runs, key=lambda run: names.index(run.summary["strategy"]))
+    return _told_apart(ordered, {path.name: _NOT_ENDED for path in begun})
 
 
-def _sweep_of(folder: Path, runs: Sequence[Run]) -> Study:
+def _sweep_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> Study:
     """The runs of the grid that was swept last, in its order."""
     axes = read_axes(folder / "sweep.toml")
-    placed = [(place, run) for run in runs if (place := _place(run, axes)) is not None]
+    placed = [(place, run) for run in runs if (place := _place(run.settings, axes)) is not None]
     swept = [run for _, run in sorted(placed, key=lambda pair: pair[0])]
-    return Study(swept, tuple(axes), read_kept(folder / "failures.json", dict[str, str](), "remove it"))
+    settings = {path.name: load_settings(str(RunFolder(path).config)) for path in begun}
+    failures = {name: _NOT_ENDED for name, one in settings.items() if _place(one, axes) is not None}
+    return Study(swept, tuple(axes), failures | read_kept(folder / "failures.json", dict[str, str](), "remove it"))
 
 
-def _place(run: Run, axes: Mapping[str, Sequence[Any]]) -> tuple[int, ...] | None:
+def _place(settings: Settings, axes: Mapping[str, Sequence[Any]]) -> tuple[int, ...] | None:
     """Where a run's values are in the lists of a sweep, its seed last; None if one of them is not there."""
-    sections = run.settings.to_sections()
+    sections = settings.to_sections()
     places = []
     for key, values in axes.items():
         among = [None, *(tuple(value) if isinstance(value, list) else value for value in values)]
         if (value := value_at(sections, key)) not in among:
             return None
         places.append(among.index(value))  # None: an option that its strategy has not
-    return (*places, run.summary["seed"])
+    return (*places, settings.run.seed)
 
 
-def _told_apart(runs: Sequence[Run], failures: Mapping[str, str] | None = None) -> Study:
+def _told_apart(runs: Sequence[Run], failures: Mapping[str, str]) -> Study:
     """A study of runs by the first settings that tell them apart, besides their seeds."""
     tables = [run.settings.to_sections() for run in runs]
     order = ("strategy", *(section for section in SECTIONS if section != "strategy"))
@@ -78,7 +85,7 @@ def _told_apart(runs: Sequence[Run], failures: Mapping[str, str] | None = None) 
         if len(set(finer)) > len(set(labels)):
             by, labels = [*by, key], finer
     _check_once(runs, labels)
-    return Study(runs, tuple(by) if len(by) > 1 else ("strategy",), failures or {})
+    return Study(runs, tuple(by) if len(by) > 1 else ("strategy",), failures)
 
 
 def _check_once(runs: Sequence[Run], labels: Sequence[tuple[Any, ...]]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from lesson.errors import RunStoppedError
 from lesson.learn.build import build
 from lesson.learn.evaluate import ClientScores, PendingScore
 from lesson.learn.learner import Learner
@@ -55,8 +56,7 @@ def execute(
             folder.load(simulation, learner)
             kept = read_metrics(folder.metrics) if trackers else []
             with Tracking(trackers, settings, path, kept) as tracking:
-                listeners = [tracking.line] if progress is None else [tracking.line, progress]
-                _run(settings, simulation, learner, folder, listeners)
+                _run(settings, simulation, learner, folder, tracking, progress)
                 score = learner.score(simulation.version)
                 wall_s = round(time.perf_counter() - begin, 3)
                 summary = summarise(settings, folder.metrics, score.accuracy, score.loss) | {"wall_s": wall_s}
@@ -68,11 +68,16 @@ def execute(
 
 
 def _run(
-    settings: Settings, simulation: Simulation, learner: Learner, folder: RunFolder, listeners: Sequence[Progress]
+    settings: Settings,
+    simulation: Simulation,
+    learner: Learner,
+    folder: RunFolder,
+    tracking: Tracking,
+    progress: Progress | None,
 ) -> None:
-    """Round after round until the limit, with checkpoints by the clock on the wall and when interrupted."""
+    """Round after round until the limit, with checkpoints by the clock on the wall and when something stops it."""
     limits, saved = settings.run, time.perf_counter()
-    lines = _Lines(folder, listeners)
+    lines = _Lines(folder, [tracking.line] if progress is None else [tracking.line, progress])
     with _Interrupt() as interrupt:
         while not simulation.over and (limits.rounds is None or simulation.round < limits.rounds):
             record = simulation.step(limits.time_budget_s)
@@ -84,12 +89,15 @@ def _run(
             if _crosses_grid(record, limits.client_scores_every_s):
                 line |= client_fields(learner.client_scores(simulation.version))
             lines.add(line, score)
-            if interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s:
+            stopped = interrupt.asked or tracking.problem is not None
+            if stopped or time.perf_counter() - saved >= limits.checkpoint_every_s:
                 lines.settle()
                 folder.save(simulation, learner)
                 saved = time.perf_counter()
             if interrupt.asked:
                 raise KeyboardInterrupt
+            if tracking.problem is not None:
+                raise RunStoppedError(f"{tracking.problem}; --resume without --log goes on without trackers")
         lines.settle()
 
 

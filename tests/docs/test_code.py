@@ -52,6 +52,13 @@ def test_a_tracker_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert said[3].startswith("5 100.0 ")
 
 
+def test_a_page_that_logs_to_tensorboard_says_how_to_get_it() -> None:
+    for page in (*DOCS.glob("*.md"), DOCS.parent / "README.md"):
+        for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+            logs, installed = block.find("--log tensorboard"), block.find("[tensorboard]'")
+            assert logs < 0 or 0 <= installed < logs, f"{page.name}: the extra is not named before it is needed"
+
+
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged, params, ends = defaultdict[str, list[Any]](list), dict[str, Any](), list[str]()
     going = SimpleNamespace(info=SimpleNamespace(run_id="none"))

@@ -1,5 +1,6 @@
 """Studies as pictures: in notebooks, and as files for a paper."""
 
+import json
 import os
 import re
 import subprocess
@@ -98,7 +99,7 @@ def test_cards_escape_text(tmp_path: Path) -> None:
     make_sweep(tmp_path / "<b>")
     study = load_together([tmp_path / "<b>"])
     card = study._repr_html_()
-    assert "x failed: no &lt;reason&gt;" in card
+    assert "without x: no &lt;reason&gt;" in card
     assert "–" in card, "an option that a strategy has not"
     assert "/&lt;b&gt;/" in study.runs[0]._repr_html_()
     assert Study([])._repr_html_()
@@ -175,15 +176,53 @@ def test_times_are_dots_with_intervals_or_how_many_seeds_arrive(tmp_path: Path) 
 
 
 def test_what_cannot_be_drawn_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scenario = {"latency_samples": "processed", "local_epochs": 1}
-    make_run(tmp_path / "run", joules=None, better=-0.6, scenario=scenario)
+    """A run that was slow and poor, in a folder of an older version."""
+    make_run(tmp_path / "run", joules=None, better=-0.6)
+    (tmp_path / "run" / "clients.json").unlink()
     assert main(["report", str(tmp_path / "run"), "--figures", str(tmp_path / "out")]) == 0
     assert sorted(path.stem for path in (tmp_path / "out").iterdir()) == NAMES[1:4]
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert notes == [
         "note: no figure of times: no run reached 50% in three evaluations in a row",
-        "note: no figure of clients: their latency follows their samples, which run folders do not hold",
+        f"note: no figure of clients: {tmp_path}/run/clients.json is missing or has no latency",
     ]
+
+
+def keep_clients(path: Path, **columns: list[float | None] | None) -> None:
+    """A run of LESSON, τ = 20 s, with four clients of a hundred written down; the third is in tier 1 by promotion."""
+    make_run(path)
+    kept = {"number": [0, 7, 8, 99], "compute_s": [30.0, 40.0, 15.0, None], "upload_s": [11.0, 5.0, 5.0, None]}
+    kept |= {"latency_s": [41.0, 45.0, 20.0, None], "x_km": [0.1, 0.2, 0.3, 0.4], "y_km": [0.0, 0.0, 0.5, -0.5]}
+    told = {"num_clients": 100, "promoted": {"client": 8, "latency_s": 40.5}, "clients": kept | columns}
+    (path / "clients.json").write_text(json.dumps(told))
+
+
+def test_clients_are_drawn_as_the_run_had_them(tmp_path: Path) -> None:
+    keep_clients(tmp_path / "run")
+    figures, notes = draw_figures(load_together([tmp_path / "run"]), 3.5)
+    served, lost = figures["clients"].axes[0].collections[:2]
+    assert np.asarray(served.get_offsets()).tolist() == [[0.1, 0.0], [0.2, 0.0], [0.3, 0.5]]
+    assert np.asarray(lost.get_offsets()).tolist() == [[0.4, -0.5]]
+    assert [text.get_text() for text in figures["clients"].legends[0].get_texts()] == ["tier 1 × 1", "tier 3 × 2"]
+    assert figures["clients"].axes[0].get_title() == "4 of 100 clients"
+    lines = {str(line.get_label()): line.get_xdata() for line in figures["latency"].axes[0].lines}
+    assert list(lines["latency: both"]) == [41.0, 45.0, 20.0]
+    assert list(lines["upload"]) == [11.0, 5.0, 5.0]
+    assert notes == []
+
+
+def test_figures_tell_which_runs_are_not_in_them(tmp_path: Path) -> None:
+    make_comparison(tmp_path)
+    (tmp_path / "lesson-seed1" / "summary.json").unlink()
+    _, notes = draw_figures(load_together([tmp_path]), 3.5)
+    assert notes[0].startswith("without lesson-seed1: has not ended; ")
+
+
+def test_of_measured_clients_there_is_no_map(tmp_path: Path) -> None:
+    keep_clients(tmp_path / "run", x_km=None, y_km=None, compute_s=[None] * 4, upload_s=[None] * 4)
+    figures, notes = draw_figures(load_together([tmp_path / "run"]), 3.5)
+    assert ("clients" in figures, "latency" in figures) == (False, True)
+    assert notes == ["no map of clients: their places are not known"]
 
 
 @pytest.mark.parametrize("clients", [1, 3, 7000])

@@ -9,7 +9,7 @@ import tyro
 from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole, print_notes, print_report
-from lesson.errors import InputError, RunStoppedError
+from lesson.errors import InputError, RunStoppedError, describe
 from lesson.settings import Settings, load_settings
 
 
@@ -77,7 +77,6 @@ class RunCommand(_Learning):
     def run(self) -> None:
         """Do it."""
         from lesson.cli.progress import RunProgress
-        from lesson.engines.trial import describe
         from lesson.run_folder import RunFolder
         from lesson.runs import execute
         from lesson.study import Run, Study

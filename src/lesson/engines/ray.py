@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lesson.engines.trial import MAX_RESTARTS, Event, Line, describe, execute_trial, killed
-from lesson.errors import InputError
+from lesson.engines.trial import MAX_RESTARTS, Event, Line, execute_trial, killed
+from lesson.errors import InputError, describe
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.trackers import Tracker

@@ -1,11 +1,10 @@
 """How one worker executes one run of many, and what an engine tells about it."""
 
-import traceback
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from lesson.errors import DivergedError, InputError, RunStoppedError
+from lesson.errors import DivergedError, InputError, RunStoppedError, describe
 from lesson.runs import Progress, execute
 from lesson.settings import Settings
 from lesson.trackers import Tracker
@@ -59,13 +58,6 @@ def execute_trial(
     except Exception as error:  # whatever a strategy of somebody else's does
         return {"error": describe(error), "kind": type(error).__name__}
     return {"done": True}
-
-
-def describe(error: Exception) -> str:
-    """An error nobody foresaw in one line, with the place it comes from."""
-    place = traceback.extract_tb(error.__traceback__)[-1:]
-    where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 def ended(how: str) -> Line:

@@ -52,7 +52,7 @@ def study_card(study: Study) -> str:
         lines.append(_row([*said, *cells], "right", dot=group.look[0]))
     title = title_of(study.runs[0].settings, study.by) if study.runs else "no finished run"
     heading = f"<b>{len(study.runs)} {'run' if len(study.runs) == 1 else 'runs'}</b>"
-    failed = [f"{name} failed: {reason}" for name, reason in study.failures.items()]
+    failed = [f"without {name}: {reason}" for name, reason in study.failures.items()]
     notes = dict.fromkeys(note for run in study.runs for note in run.summary["notes"])
     return _card(heading, f"{title}; mean ± 95 % interval over seeds", "".join(lines), [*failed, *notes])
 

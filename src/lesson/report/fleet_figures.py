@@ -1,63 +1,101 @@
 """The clients of a study for a paper: where they are, and what their latency is made of."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lesson.arrays import FloatArray
-from lesson.fleet import draw_fleet
-from lesson.plan import Plan, make_plan
+from lesson.arrays import FloatArray, IntArray
 from lesson.report.files import in_paper_style
 from lesson.report.palette import tier_colours
-from lesson.report.panels import MAX_CLIENTS_DRAWN, MAX_TIERS_NAMED, density, draw_map
-from lesson.study import Study
+from lesson.report.panels import MAX_TIERS_NAMED, density, draw_map
+from lesson.run_folder import RunFolder, read_kept
+from lesson.study import Run, Study
+from lesson.tiers import assign_tiers
 
 COMPUTE, UPLOAD = "#E69F00", "#56B4E9"
 """Colours that no strategy of the paper has."""
 MAX_DEADLINES_MARKED = 8
 
 
-def fleet_plan(study: Study) -> tuple[Plan | None, list[str]]:
-    """The plan of a study's first run, and what a reader should know of it; None if folders do not tell."""
+@dataclass(frozen=True, eq=False)
+class KeptClients:
+    """Clients as a run had them, a promoted one in tier 1; arrays are (clients kept,), NaN where not known."""
+
+    num_clients: int
+    """Of the whole fleet; of a large one only some are kept."""
+    deadline_s: float
+    x_km: FloatArray
+    y_km: FloatArray
+    compute_s: FloatArray
+    upload_s: FloatArray
+    latency_s: FloatArray
+    tiers: IntArray
+
+    @property
+    def placed(self) -> bool:
+        """Whether it is known where all of them are."""
+        return bool(np.isfinite(self.x_km).all())
+
+
+def kept_clients(study: Study) -> tuple[KeptClients | None, list[str]]:
+    """The clients of a study's first run, and what a reader should know of them; None if its folder does not tell."""
     run = study.runs[0]
-    scenario, seed = run.settings.scenario, run.settings.run.seed
-    if scenario.latency_samples == "processed" and scenario.local_epochs:
-        return None, ["no figure of clients: their latency follows their samples, which run folders do not hold"]
-    fleet = draw_fleet(scenario, seed=seed)
-    plan = make_plan(fleet, scenario.deadline_s, ensure_first_tier=scenario.ensure_first_tier, num_rounds=1)
+    clients = _read(run)
+    if clients is None or not clients.tiers.any():
+        return None, [f"no figure of clients: {RunFolder(run.path).clients} is missing or has no latency"]
+    notes = [] if clients.placed else ["no map of clients: their places are not known"]
     fleets = {(one.settings.scenario.model_dump_json(), one.settings.run.seed) for one in study.runs}
-    notes = [f"clients and latency are those of {run.path.name}, the first of {len(fleets)} fleets"]
-    return plan, notes if len(fleets) > 1 else []
+    if len(fleets) > 1:
+        notes.append(f"clients and latency are those of {run.path.name}, the first of {len(fleets)} fleets")
+    return clients, notes
+
+
+def _read(run: Run) -> KeptClients | None:
+    kept = read_kept(RunFolder(run.path).clients, dict[str, Any](), "run it again")
+    if not kept:
+        return None
+    columns, deadline_s = kept["clients"], run.settings.scenario.deadline_s
+    names = ("x_km", "y_km", "compute_s", "upload_s", "latency_s")
+    unknown = [None] * len(columns["number"])
+    arrays = {name: np.array(columns[name] or unknown, dtype=float) for name in names}
+    return KeptClients(kept["num_clients"], deadline_s, **arrays, tiers=assign_tiers(arrays["latency_s"], deadline_s))
 
 
 @in_paper_style
-def draw_clients(plan: Plan, width_in: float) -> Figure:
+def draw_clients(clients: KeptClients, width_in: float) -> Figure:
     """Clients around the base station, coloured by tier."""
     figure = Figure(figsize=(width_in, 0.78 * width_in), layout="constrained")
     axes = figure.subplots()
-    if not draw_map(plan, axes):
-        axes.set_title(f"the first {MAX_CLIENTS_DRAWN} clients")
-    colours = tier_colours(len(plan.tier_rows))
-    named = np.unique(np.linspace(0, len(colours) - 1, MAX_TIERS_NAMED).round().astype(int))
+    draw_map(clients.x_km, clients.y_km, clients.tiers, axes)
+    if len(clients.tiers) < clients.num_clients:
+        axes.set_title(f"{len(clients.tiers)} of {clients.num_clients} clients")
+    tiers, counts = np.unique(clients.tiers[clients.tiers > 0], return_counts=True)
+    colours = tier_colours(len(tiers))
+    named = np.unique(np.linspace(0, len(tiers) - 1, MAX_TIERS_NAMED).round().astype(int))
     handles = [
-        Line2D([], [], color=colours[row], marker="o", linestyle="none", label=_count(plan, row)) for row in named
+        Line2D([], [], color=colours[row], marker="o", linestyle="none", label=f"tier {tiers[row]} × {counts[row]}")
+        for row in named
     ]
     figure.legend(handles=handles, loc="outside right center", title="clients by tier", handletextpad=0.1)
     return figure
 
 
 @in_paper_style
-def draw_latency(plan: Plan, width_in: float) -> Figure:
+def draw_latency(clients: KeptClients, width_in: float) -> Figure:
     """The density of computing, uploading and both, with the multiples of the deadline."""
     figure = Figure(figsize=(width_in, 0.62 * width_in), layout="constrained")
     axes = figure.subplots()
-    fleet, there = plan.fleet, plan.tiers > 0
-    for name, seconds, colour in (("computing", fleet.compute_s, COMPUTE), ("upload", fleet.upload_s, UPLOAD)):
-        _draw_density(axes, seconds[there], colour, name)
-    _draw_density(axes, fleet.latency_s[there], "black", "latency: both")
+    there = clients.tiers > 0
+    for name, seconds, colour in (("computing", clients.compute_s, COMPUTE), ("upload", clients.upload_s, UPLOAD)):
+        if len(told := seconds[there & np.isfinite(seconds)]):
+            _draw_density(axes, told, colour, name)
+    _draw_density(axes, clients.latency_s[there], "black", "latency: both")
     axes.set(xlabel="time of a client (s)", ylabel="density (1/s)", ylim=(0, None), xlim=(0, None))
-    _mark_deadlines(axes, plan)
+    _mark_deadlines(axes, clients.deadline_s, float(clients.latency_s[there].max()))
     axes.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
     return figure
 
@@ -71,13 +109,8 @@ def _draw_density(axes: Axes, seconds: FloatArray, colour: str, name: str) -> No
         axes.fill_between(*curve, color=colour, alpha=0.0 if colour == "black" else 0.25, lw=0)
 
 
-def _mark_deadlines(axes: Axes, plan: Plan) -> None:
-    multiples = plan.fleet.latency_s[plan.tiers > 0].max() / plan.deadline_s
+def _mark_deadlines(axes: Axes, deadline_s: float, slowest_s: float) -> None:
+    multiples = slowest_s / deadline_s
     for multiple in range(1, int(multiples) + 1 if multiples <= MAX_DEADLINES_MARKED else 2):
-        label = f"multiples of τ = {plan.deadline_s:g} s" if multiple == 1 else None
-        axes.axvline(multiple * plan.deadline_s, color="0.5", linestyle="--", linewidth=0.7, zorder=0, label=label)
-
-
-def _count(plan: Plan, row: int) -> str:
-    tier = plan.tier_rows[row]
-    return f"tier {tier.tier} × {len(tier.clients)}"
+        label = f"multiples of τ = {deadline_s:g} s" if multiple == 1 else None
+        axes.axvline(multiple * deadline_s, color="0.5", linestyle="--", linewidth=0.7, zorder=0, label=label)

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from lesson.arrays import FloatArray
+from lesson.arrays import FloatArray, IntArray
 from lesson.plan import Plan
 from lesson.report.palette import tier_colours
 from lesson.tiers import UNREACHABLE
@@ -27,19 +27,17 @@ def density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     return middles, kernels @ counts / len(values)
 
 
-def draw_map(plan: Plan, axes: Axes) -> bool:
-    """Draw the clients of a population around the base station, coloured by tier; whether all found a place."""
-    people = plan.fleet.population
-    assert people is not None
-    drawn = np.arange(len(people)) < MAX_CLIENTS_DRAWN
-    served, lost = np.flatnonzero(drawn & (plan.tiers > 0)), np.flatnonzero(drawn & (plan.tiers == UNREACHABLE))
-    ranks = np.searchsorted([row.tier for row in plan.tier_rows], plan.tiers[served])
-    colours = np.array(tier_colours(len(plan.tier_rows)))[ranks]
-    axes.scatter(people.x_km[served], people.y_km[served], s=34, c=colours, edgecolor="white", linewidth=0.6)
-    axes.scatter(people.x_km[lost], people.y_km[lost], s=30, color="0.6", marker="x")
+def draw_map(x_km: FloatArray, y_km: FloatArray, tiers: IntArray, axes: Axes) -> bool:
+    """Draw clients around the base station, coloured by tier; whether all found a place."""
+    drawn = np.arange(len(tiers)) < MAX_CLIENTS_DRAWN
+    served, lost = np.flatnonzero(drawn & (tiers > 0)), np.flatnonzero(drawn & (tiers == UNREACHABLE))
+    distinct = np.unique(tiers[tiers > 0])
+    colours = np.array(tier_colours(len(distinct)))[np.searchsorted(distinct, tiers[served])]
+    axes.scatter(x_km[served], y_km[served], s=34, c=colours, edgecolor="white", linewidth=0.6)
+    axes.scatter(x_km[lost], y_km[lost], s=30, color="0.6", marker="x")
     axes.scatter([0], [0], marker="^", s=110, color="black", zorder=3)
     axes.annotate("base station", (0, 0), (0, -14), textcoords="offset points", ha="center", fontsize=8)
-    reach_km = 1.08 * max(np.abs(people.x_km).max(), np.abs(people.y_km).max())
+    reach_km = 1.08 * max(np.abs(x_km).max(), np.abs(y_km).max())
     axes.set(xlabel="km", ylabel="km", xlim=(-reach_km, reach_km), ylim=(-reach_km, reach_km), aspect="equal")
     return bool(drawn.all())
 

@@ -26,11 +26,12 @@ def draw_plan(plan: Plan, title: str, path: Path) -> None:
         figure = Figure(figsize=(10, 7), layout="constrained")
         figure.suptitle(title, fontweight="bold")
         top, bottom = cast(Sequence[SubFigure], figure.subfigures(2, 1, height_ratios=[1.35, 1]))
-        if plan.fleet.population is None:
+        if (people := plan.fleet.population) is None:
             _draw_density(plan, top.subplots())
         else:
             left, right = top.subplots(1, 2, width_ratios=[1, 1.25])
-            some = "" if draw_map(plan, left) else f" ({MAX_CLIENTS_DRAWN} drawn)"
+            all_drawn = draw_map(people.x_km, people.y_km, plan.tiers, left)
+            some = "" if all_drawn else f" ({MAX_CLIENTS_DRAWN} drawn)"
             left.set_title(f"Clients by tier{some}")
             _draw_density(plan, right)
         axes = bottom.subplots()

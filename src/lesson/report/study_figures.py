@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from lesson.report.compare_figure import draw_lines
 from lesson.report.files import in_paper_style
-from lesson.report.fleet_figures import draw_clients, draw_latency, fleet_plan
+from lesson.report.fleet_figures import draw_clients, draw_latency, kept_clients
 from lesson.report.groups import Group, groups_of
 from lesson.study import Study
 from lesson.summary import TARGETS
@@ -29,7 +29,7 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     """The figures there can be, by name, and a line for each thing a reader should know of them."""
     curves, table = study.curves(), study.table()
     draws: dict[str, Callable[[], Figure]] = {}
-    notes = []
+    notes = [f"without {name}: {reason}" for name, reason in study.failures.items()]
     if curves.empty:
         notes.append("no figure of accuracy: no round reached an evaluation; take a smaller run.eval_every_s")
     else:
@@ -39,9 +39,11 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
         draws["time_to_accuracy"] = partial(_draw_times, study, table, targets, width_in)
     else:
         notes.append(f"no figure of times: no run reached {TARGETS[0]:.0%} in three evaluations in a row")
-    plan, said = fleet_plan(study)
-    if plan is not None:
-        draws |= {"clients": partial(draw_clients, plan, width_in), "latency": partial(draw_latency, plan, width_in)}
+    clients, said = kept_clients(study)
+    if clients is not None:
+        draws["latency"] = partial(draw_latency, clients, width_in)
+        if clients.placed:
+            draws["clients"] = partial(draw_clients, clients, width_in)
     return {name: draw() for name, draw in draws.items()}, notes + said
 
 

@@ -23,7 +23,11 @@ def _make(name: str) -> Tracker:
     kind = load_class("tracker", name)
     if not all(callable(getattr(kind, method, None)) for method in ("begin", "line", "end")):
         raise InputError(f"tracker '{name}' must have begin, line and end")
-    tracker: Tracker = kind()
+    try:
+        tracker: Tracker = kind()
+    except Exception as error:  # whatever a class of somebody else's does
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"tracker '{name}' cannot be made: {reason}; it is called without arguments") from None
     return tracker
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from lesson.errors import RunStoppedError, describe
 from lesson.settings import Settings
 
 Line = Mapping[str, Any]
@@ -30,25 +31,31 @@ class Tracker(Protocol):
 
 
 class Tracking:
-    """Tells trackers about a run from its first line on, so that one which is refused before leaves no trace."""
+    """Tells trackers about a run from its first line on, so that one which is refused before leaves no trace.
+
+    What a tracker raises keeps nobody else from being told. The first such error is kept in `problem`.
+    """
 
     def __init__(self, trackers: Sequence[Tracker], settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
-        self._trackers, self._run = trackers, (settings, folder, kept)
+        self._waiting, self._run = list(trackers), (settings, folder, kept)
         self._begun: list[Tracker] = []
         self._summary: Line | None = None
+        self.problem: str | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         while self._begun:
-            self._begun.pop().end(self._summary)
+            self._tell(self._begun.pop(), "end", self._summary)
+        if self.problem is not None and kind is None:
+            raise RunStoppedError(f"{self.problem}; the run has ended all the same, its folder is complete")
 
     def line(self, line: Line) -> None:
         """Tell of a round."""
         self._begin()
-        for tracker in self._trackers:
-            tracker.line(line)
+        for tracker in self._begun:
+            self._tell(tracker, "line", line)
 
     def finish(self, summary: Line) -> None:
         """Tell of the end when this is left, not of a break."""
@@ -56,9 +63,20 @@ class Tracking:
         self._summary = summary
 
     def _begin(self) -> None:
-        for tracker in self._trackers[len(self._begun) :]:
-            tracker.begin(*self._run)
-            self._begun.append(tracker)
+        while self._waiting:
+            tracker = self._waiting.pop(0)
+            if self._tell(tracker, "begin", *self._run):
+                self._begun.append(tracker)
+
+    def _tell(self, tracker: Tracker, method: str, *told: object) -> bool:
+        """Call a method of a tracker; whether that went well."""
+        try:
+            getattr(tracker, method)(*told)
+        except Exception as error:  # whatever a tracker of somebody else's does
+            name = f"{type(tracker).__module__}:{type(tracker).__qualname__}"
+            self.problem = self.problem or f"tracker {name}: {describe(error)}"
+            return False
+        return True
 
 
 def flat_settings(settings: Settings) -> dict[str, Any]:
