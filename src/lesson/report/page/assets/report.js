@@ -60,7 +60,7 @@
 
   function lines(curve, group) {
     const shared = { x: curve.at, legendgroup: group.label, line: { color: group.colour, dash: group.dash, width: 2 } };
-    const mean = { ...shared, y: curve.mean, name: plain(group.label), mode: curve.at.length > 30 ? "lines" : "lines+markers", hovertemplate: "%{y:.1%}" };
+    const mean = { ...shared, y: curve.mean, name: plain(group.label), mode: curve.at.length > 3 ? "lines" : "lines+markers", hovertemplate: "%{y:.1%}" };
     if (!curve.low) return [mean];
     const edge = { ...shared, mode: "lines", line: { width: 0, color: group.colour }, showlegend: false, hoverinfo: "skip" };
     return [{ ...edge, y: curve.low }, { ...edge, y: curve.high, fill: "tonexty", fillcolor: faint(group.colour) }, mean];
