@@ -20,7 +20,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
 
 flower-test: $(VENV)/.installed-dev
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/flower -m "deployment or not deployment"
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/flower -m deployment
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from lesson.paper.reproduce import missing_runs, run_missing
 from lesson.paper.results import Results
 from lesson.paper.scale import QUICK
 from lesson.settings import Settings
+from lesson.trackers import Tracker
 
 TINY = dataclasses.replace(QUICK, seeds=1, max_rounds=12)
 NAMES = ["fedavg-mnist-seed0", "fedcs-mnist-seed0", "lesson-mnist-seed0"]
@@ -28,7 +29,7 @@ class Refusing:
 
     def check(self) -> None: ...
 
-    def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
+    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
         assert not plan
         yield from ()
 
@@ -41,7 +42,7 @@ class Failing:
 
     def check(self) -> None: ...
 
-    def run(self, plan: Mapping[Path, Settings]) -> Generator[Event, None, None]:
+    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
         for path in plan:
             yield path, {"error": "no longer finite", "kind": self.kind}
 

@@ -87,6 +87,14 @@ def test_claims_are_strict_json() -> None:
         "which": "open: x",
         "items": ["fig5"],
         "parts": [
-            {"label": "x", "ours": None, "ci95": None, "at_least": False, "unit": "share", "outcome": "open"},
+            {
+                "label": "x",
+                "ours": None,
+                "ci95": None,
+                "at_least": False,
+                "unit": "share",
+                "outcome": "open",
+                "shown": "never",
+            },
         ],
     }
