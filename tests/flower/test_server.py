@@ -59,6 +59,8 @@ def test_a_run_on_the_wall(make_grid: MakeGrid, tmp_path: Path) -> None:
     )
     assert any(line["staleness"] for line in told)
     assert not any("refused" in line for line in told)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert '"command":""' in page, "real clients do not come twice"
     latencies = (tmp_path / "run" / "latencies.csv").read_text().splitlines()
     assert latencies[0] == "client,latency_s,compute_s,upload_s,num_samples"
     for row, slow_s in zip(latencies[1:], SLOW_S, strict=True):

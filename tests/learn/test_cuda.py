@@ -219,6 +219,16 @@ def test_the_round_loop_never_waits_for_the_gpu(trainer: str, server: dict[str, 
     assert pending.result() == learner.score(simulation.version)
 
 
+def test_accuracy_by_class_agrees_with_the_cpu() -> None:
+    cpu, cuda = tasks("mnist")
+    _, expected = rounds(cpu, CpuBackend(cpu), 5, "reference")
+    given = Learner(cuda, 0.002, 1.0, gpu(cuda))
+    given.versions[0] = expected.versions[max(expected.versions)].cuda()
+    wanted = expected.class_accuracy(max(expected.versions))
+    assert wanted.std() > 0
+    assert given.class_accuracy(0) == pytest.approx(wanted, abs=0.005)
+
+
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "pool"])
 def test_client_scores_agree_with_the_cpu(name: str) -> None:
     cpu, cuda = tasks(name)

@@ -27,11 +27,13 @@ from lesson.learn.learner import Learner
 from lesson.learn.received import Received, ReceivingBackend
 from lesson.learn.remote import initial_arrays
 from lesson.plan import make_plan, propose_deadline_s
+from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.report.plan_text import print_plan
 from lesson.run_folder import RunFolder, write_whole
 from lesson.runs import execute
 from lesson.settings import Settings, load_settings
 from lesson.strategies import fleet_for
+from lesson.study import Run, Study
 
 Clock = Literal["virtual", "wall"]
 WAIT_S, WAIT_EVERY_S = 300.0, 5.0
@@ -88,8 +90,10 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
         settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: (federation, learner)
     )
     write_whole(folder.path / "latencies.csv", fleet_csv(federation.fleet).encode())
+    write_study_page(Study([Run.load(folder.path)]), folder.path / REPORT)
     tell_clients(federation, deadline_s)
     tell(f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, {summary['time_s']:g} s")
+    tell(f"report: {folder.path / REPORT}")
     tell(f"folder: {folder.path}")
     return summary
 
