@@ -12,6 +12,7 @@ from lesson.report.page.study_data import study_data
 from lesson.run_folder import RunFolder
 from lesson.study import Run, Study
 
+SCRIPTS = ("report_looks.js", "report_course.js", "report_clients.js", "report.js")
 REPORT = "report.html"
 """In the folder of a run, a comparison, a sweep or the paper."""
 
@@ -23,7 +24,7 @@ def write_study_page(study: Study, path: Path) -> None:
     title = title if len(names) <= 4 else f"{len(names)} contenders"
     data_sets = " and ".join(dict.fromkeys(run.settings.run.dataset for run in study.runs))
     data = study_data(study, repeating(study))
-    write_document(path, f"LESSON: {title} on {data_sets}", [*EXPLORER, "report.js"], data)
+    write_document(path, f"LESSON: {title} on {data_sets}", [*EXPLORER, *SCRIPTS], data)
 
 
 def repeating(study: Study) -> str:

@@ -12,7 +12,8 @@ const Page = (() => {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
       if (typeof value === "function") element.addEventListener(name, value);
-      else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+      else if (value !== null && value !== undefined && value !== false)
+        element.setAttribute(name, value === true ? "" : value);
     }
     element.append(...children.flat().filter((child) => child !== null && child !== undefined));
     return element;
@@ -20,7 +21,12 @@ const Page = (() => {
 
   /** A section of the page with a heading, a paragraph that leads in, and a link in the navigation. */
   function section(id, title, lead, short = title) {
-    const made = h("section", { id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), lead ? h("p", {}, lead) : null);
+    const made = h(
+      "section",
+      { id, "aria-labelledby": `${id}-title` },
+      h("h2", { id: `${id}-title` }, title),
+      lead ? h("p", {}, lead) : null,
+    );
     document.getElementById("main").append(made);
     const nav = document.getElementById("sections");
     if (!nav.firstChild) nav.append(h("ul"));
@@ -30,23 +36,62 @@ const Page = (() => {
 
   /** A table: `columns` are headings, `rows` lists of text or elements, the first of each a heading. */
   function table(caption, columns, rows) {
-    return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      h("table", {}, h("caption", {}, caption),
-        h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))),
-        h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) => h(place ? "td" : "th", place ? {} : { scope: "row" }, cell)))))));
+    return h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      h(
+        "table",
+        {},
+        h("caption", {}, caption),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            columns.map((name) => h("th", { scope: "col" }, name)),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          rows.map((row) =>
+            h(
+              "tr",
+              {},
+              row.map((cell, place) => h(place ? "td" : "th", place ? {} : { scope: "row" }, cell)),
+            ),
+          ),
+        ),
+      ),
+    );
   }
 
   /** A chart that keeps to the theme. `alt` says in words what is to be seen; `numbers`, a table, is folded under it.
       Without `zoom` it has no tools and does not react to dragging. */
   function chart(parent, { alt, height = 380, traces, layout = {}, numbers = null, caption = null, zoom = true }) {
     const place = h("div", { class: "chart", role: "img", "aria-label": alt, style: `height:${height}px` });
-    parent.append(h("figure", {}, place, caption ? h("figcaption", {}, caption) : null,
-      numbers ? h("details", {}, h("summary", {}, "The numbers"), numbers) : null));
+    parent.append(
+      h(
+        "figure",
+        {},
+        place,
+        caption ? h("figcaption", {}, caption) : null,
+        numbers ? h("details", {}, h("summary", {}, "The numbers"), numbers) : null,
+      ),
+    );
     const still = zoom ? {} : { dragmode: false };
     const one = { place, traces, layout: { ...layout, ...still } };
     charts.push(one);
-    const tools = zoom ? { modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] } : { displayModeBar: false };
-    Plotly.newPlot(place, traces, themed(one.layout), { displaylogo: false, showSendToCloud: false, plotlyServerURL: "", ...tools });
+    const tools = zoom
+      ? { modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] }
+      : { displayModeBar: false };
+    Plotly.newPlot(place, traces, themed(one.layout), {
+      displaylogo: false,
+      showSendToCloud: false,
+      plotlyServerURL: "",
+      ...tools,
+    });
     new ResizeObserver(() => Plotly.Plots.resize(place)).observe(place);
     return {
       place,
@@ -59,21 +104,37 @@ const Page = (() => {
   }
 
   function themed(layout) {
-    const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map((name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+    const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map((name) =>
+      getComputedStyle(document.documentElement).getPropertyValue(name).trim(),
+    );
     const narrow = innerWidth < 640;
     const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, tickcolor: line, automargin: true };
     const full = {
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: narrow ? 11 : 13, family: "system-ui, sans-serif" },
-      margin: { l: 52, r: 12, t: layout.title ? 44 : 16, b: 44 }, hoverlabel: { font: { size: 12 } }, modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink }, dragmode: narrow ? false : "zoom",
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, bgcolor: "rgba(0,0,0,0)" }, colorway: [quiet], ...layout,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: ink, size: narrow ? 11 : 13, family: "system-ui, sans-serif" },
+      margin: { l: 52, r: 12, t: layout.title ? 44 : 16, b: 44 },
+      hoverlabel: { font: { size: 12 } },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink },
+      dragmode: narrow ? false : "zoom",
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, bgcolor: "rgba(0,0,0,0)" },
+      colorway: [quiet],
+      ...layout,
     };
-    for (const name of Object.keys(full).concat(["xaxis", "yaxis"]).filter((key) => /^[xy]axis\d*$/.test(key))) full[name] = { ...axis, ...(full[name] || {}) };
+    for (const name of Object.keys(full)
+      .concat(["xaxis", "yaxis"])
+      .filter((key) => /^[xy]axis\d*$/.test(key)))
+      full[name] = { ...axis, ...(full[name] || {}) };
     return full;
   }
 
-  function dark() { return theme === "dark" || (theme === "auto" && system.matches); }
+  function dark() {
+    return theme === "dark" || (theme === "auto" && system.matches);
+  }
 
-  function applyTheme() { wear(dark() ? "dark" : "light"); }
+  function applyTheme() {
+    wear(dark() ? "dark" : "light");
+  }
 
   function wear(colours) {
     document.documentElement.dataset.theme = colours;
@@ -85,7 +146,9 @@ const Page = (() => {
 
   /** Buttons of which one is pressed. `options` are [value, text]; `pick` is told which, and once at the beginning. */
   function choice(label, options, pick) {
-    const buttons = options.map(([value, text]) => h("button", { type: "button", "aria-pressed": "false", click: () => press(value) }, text));
+    const buttons = options.map(([value, text]) =>
+      h("button", { type: "button", "aria-pressed": "false", click: () => press(value) }, text),
+    );
     function press(value) {
       buttons.forEach((button, place) => button.setAttribute("aria-pressed", String(options[place][0] === value)));
       pick(value);
@@ -97,8 +160,10 @@ const Page = (() => {
 
   /** Whether text is on the clipboard now; pages opened from a disk may have to take the old way. */
   async function copied(text) {
-    try { await navigator.clipboard.writeText(text); return true; }
-    catch {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
       const area = h("textarea", { class: "visually-hidden" });
       area.value = text;
       document.body.append(area);
@@ -113,9 +178,11 @@ const Page = (() => {
   function quoted(text, label) {
     const button = h("button", { type: "button", "aria-label": `Copy ${label}`, click: copy }, "Copy");
     async function copy() {
-      button.textContent = await copied(text) ? "Copied" : "Select it and press Ctrl-C";
+      button.textContent = (await copied(text)) ? "Copied" : "Select it and press Ctrl-C";
       button.focus();
-      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+      setTimeout(() => {
+        button.textContent = "Copy";
+      }, 1500);
     }
     return h("div", { class: "quoted" }, h("pre", { tabindex: "0" }, h("code", {}, text)), button);
   }
@@ -124,24 +191,34 @@ const Page = (() => {
   function tierColours(count) {
     const anchors = data.tier_anchors;
     return Array.from({ length: count }, (_, place) => {
-      const at = count > 1 ? place * (anchors.length - 1) / (count - 1) : 0, low = Math.floor(at), high = Math.min(low + 1, anchors.length - 1);
+      const at = count > 1 ? (place * (anchors.length - 1)) / (count - 1) : 0,
+        low = Math.floor(at),
+        high = Math.min(low + 1, anchors.length - 1);
       return `rgb(${anchors[low].map((value, channel) => Math.round(value + (at - low) * (anchors[high][channel] - value))).join(",")})`;
     });
   }
 
   /** A number for people: thousands apart, so many digits behind the point; – where it is not known. */
   function number(value, digits = 0) {
-    return value === null || value === undefined || !Number.isFinite(value) ? "–"
+    return value === null || value === undefined || !Number.isFinite(value)
+      ? "–"
       : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   }
 
   /** Text as it is, in charts, which would take some of it for markup. */
-  function plain(text) { return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;"); }
+  function plain(text) {
+    return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+  }
 
-  function swatch(colour) { return h("span", { class: "swatch", "aria-hidden": "true", style: `background:${colour}` }); }
+  function swatch(colour) {
+    return h("span", { class: "swatch", "aria-hidden": "true", style: `background:${colour}` });
+  }
 
   document.getElementById("title").textContent = data.title;
-  document.getElementById("theme").addEventListener("click", () => { theme = themes[(themes.indexOf(theme) + 1) % 3]; applyTheme(); });
+  document.getElementById("theme").addEventListener("click", () => {
+    theme = themes[(themes.indexOf(theme) + 1) % 3];
+    applyTheme();
+  });
   system.addEventListener("change", applyTheme);
   addEventListener("beforeprint", () => wear("light"));
   addEventListener("afterprint", applyTheme);

@@ -8,11 +8,28 @@ const Explorer = (() => {
   /** Put the explorer into a section. `data` is what lesson.report.page.fleet_data makes. */
   function mount(section, data) {
     const state = {};
-    const picker = fleetPicker(section, (fleet, source) => begin(measured(fleet, source)), () => begin(given(data)));
-    const controls = deadlineControls(choose, (ensure) => { state.ensureFirstTier = ensure; beginAt(state.deadline_s); });
-    const answer = h("p", { class: "answer" }), now = h("p", { class: "now", "aria-live": "polite" });
-    const cards = h("div", { class: "cards" }), comparison = h("div", {}), tiers = h("div", {});
-    section.append(picker.element, answer, ...controls.elements, now, cards, h("div", { class: "pair" }, comparison, tiers));
+    const picker = fleetPicker(
+      section,
+      (fleet, source) => begin(measured(fleet, source)),
+      () => begin(given(data)),
+    );
+    const controls = deadlineControls(choose, (ensure) => {
+      state.ensureFirstTier = ensure;
+      beginAt(state.deadline_s);
+    });
+    const answer = h("p", { class: "answer" }),
+      now = h("p", { class: "now", "aria-live": "polite" });
+    const cards = h("div", { class: "cards" }),
+      comparison = h("div", {}),
+      tiers = h("div", {});
+    section.append(
+      picker.element,
+      answer,
+      ...controls.elements,
+      now,
+      cards,
+      h("div", { class: "pair" }, comparison, tiers),
+    );
     const charts = ExplorerCharts.mount(section, choose);
 
     /** Take another fleet, at the deadline it comes with. */
@@ -36,7 +53,9 @@ const Explorer = (() => {
       choose(deadline_s);
     }
 
-    function lookAt(deadline_s) { return Tiers.lookAtDeadline(state.fleet, deadline_s, state.ensureFirstTier); }
+    function lookAt(deadline_s) {
+      return Tiers.lookAtDeadline(state.fleet, deadline_s, state.ensureFirstTier);
+    }
 
     function choose(deadline_s) {
       const look = lookAt(deadline_s);
@@ -44,7 +63,12 @@ const Explorer = (() => {
         controls.refuse(`the deadline must be longer, got ${deadline_s} s: every client would take over 2^53 rounds`);
         return;
       }
-      Object.assign(state, { deadline_s, look, fedcs: Tiers.lookAtFedcs(state.fleet, look), colours: Page.tierColours(look.num_tiers) });
+      Object.assign(state, {
+        deadline_s,
+        look,
+        fedcs: Tiers.lookAtFedcs(state.fleet, look),
+        colours: Page.tierColours(look.num_tiers),
+      });
       controls.show(state);
       now.textContent = ExplorerWords.now(state);
       cards.replaceChildren(...ExplorerWords.cards(state));
@@ -57,10 +81,15 @@ const Explorer = (() => {
   }
 
   function given(data) {
-    const { clients } = data, latency_s = clients.latency_s.map((value) => value ?? Infinity);
+    const { clients } = data,
+      latency_s = clients.latency_s.map((value) => value ?? Infinity);
     return {
-      fleet: { ...clients, latency_s }, source: data.source, original: true, ensureFirstTier: data.ensure_first_tier,
-      deadline_s: data.deadline_s ?? Infinity, numClients: data.num_clients ?? latency_s.length,
+      fleet: { ...clients, latency_s },
+      source: data.source,
+      original: true,
+      ensureFirstTier: data.ensure_first_tier,
+      deadline_s: data.deadline_s ?? Infinity,
+      numClients: data.num_clients ?? latency_s.length,
     };
   }
 
@@ -79,20 +108,38 @@ const Explorer = (() => {
 
   /** The slider, a field and buttons for the deadline, and a box that keeps tier 1 filled. */
   function deadlineControls(choose, ensure) {
-    let state = null, waiting = null;
+    let state = null,
+      waiting = null;
     const slider = h("input", {
-      type: "range", id: "deadline-slider", min: "0", step: "1", "aria-label": "Deadline τ", input: () => later(state.values[slider.value]),
+      type: "range",
+      id: "deadline-slider",
+      min: "0",
+      step: "1",
+      "aria-label": "Deadline τ",
+      input: () => later(state.values[slider.value]),
     });
     const field = h("input", {
-      type: "number", id: "deadline-field", min: "0", step: "any", inputmode: "decimal", placeholder: "none", input: typed,
+      type: "number",
+      id: "deadline-field",
+      min: "0",
+      step: "any",
+      inputmode: "decimal",
+      placeholder: "none",
+      input: typed,
     });
     const alert = h("p", { class: "wrong", role: "alert" });
     const proposed = h("button", { type: "button", click: () => choose(state.proposed_s) });
     const none = h("button", { type: "button", click: () => choose(Infinity) }, "As FedAvg (no deadline)");
     const box = h("input", { type: "checkbox", change: () => ensure(box.checked) });
 
-    function later(deadline_s) { // at most one redraw per frame
-      if (waiting === null) requestAnimationFrame(() => { const value = waiting; waiting = null; choose(value); });
+    function later(deadline_s) {
+      // at most one redraw per frame
+      if (waiting === null)
+        requestAnimationFrame(() => {
+          const value = waiting;
+          waiting = null;
+          choose(value);
+        });
       waiting = deadline_s;
       slider.setAttribute("aria-valuetext", seconds(deadline_s));
     }
@@ -103,7 +150,10 @@ const Explorer = (() => {
       else refuse(`the deadline must be a number > 0, got '${field.value}'`);
     }
 
-    function refuse(message) { alert.textContent = message; field.setAttribute("aria-invalid", "true"); }
+    function refuse(message) {
+      alert.textContent = message;
+      field.setAttribute("aria-invalid", "true");
+    }
 
     function begin(newState) {
       state = newState;
@@ -115,33 +165,77 @@ const Explorer = (() => {
     function show({ deadline_s, values, look }) {
       const place = values.findIndex((value) => value >= deadline_s);
       slider.value = String(place < 0 ? values.length - 1 : place);
-      slider.setAttribute("aria-valuetext", `${seconds(deadline_s)}, ${look.num_tiers} ${look.num_tiers === 1 ? "tier" : "tiers"}`);
+      slider.setAttribute(
+        "aria-valuetext",
+        `${seconds(deadline_s)}, ${look.num_tiers} ${look.num_tiers === 1 ? "tier" : "tiers"}`,
+      );
       if (Number(field.value) !== deadline_s) field.value = Number.isFinite(deadline_s) ? String(deadline_s) : "";
       field.removeAttribute("aria-invalid");
       alert.textContent = "";
     }
 
     const elements = [
-      h("div", { class: "deadline" }, h("label", { for: "deadline-field" }, "Deadline τ"), h("span", {}, field, " s"), slider),
+      h(
+        "div",
+        { class: "deadline" },
+        h("label", { for: "deadline-field" }, "Deadline τ"),
+        h("span", {}, field, " s"),
+        slider,
+      ),
       alert,
-      h("div", { class: "controls" }, proposed, none,
-        h("label", {}, box, " put the fastest client into tier 1 if nobody meets the deadline")),
+      h(
+        "div",
+        { class: "controls" },
+        proposed,
+        none,
+        h("label", {}, box, " put the fastest client into tier 1 if nobody meets the deadline"),
+      ),
     ];
     return { elements, begin, show, refuse };
   }
 
   /** Where the fleet comes from, and how to put another in its place. */
   function fleetPicker(section, take, back) {
-    const told = h("span", {}), alert = h("p", { class: "wrong", role: "alert" });
+    const told = h("span", {}),
+      alert = h("p", { class: "wrong", role: "alert" });
     const input = h("input", {
-      type: "file", accept: ".csv,text/csv,text/plain", class: "visually-hidden", change: () => { read(input.files[0]); input.value = ""; },
+      type: "file",
+      accept: ".csv,text/csv,text/plain",
+      class: "visually-hidden",
+      change: () => {
+        read(input.files[0]);
+        input.value = "";
+      },
     });
-    const again = h("button", { type: "button", hidden: true, click: () => { alert.textContent = ""; back(); } }, "Back to the fleet of this page");
+    const again = h(
+      "button",
+      {
+        type: "button",
+        hidden: true,
+        click: () => {
+          alert.textContent = "";
+          back();
+        },
+      },
+      "Back to the fleet of this page",
+    );
     const example = `data:text/csv;charset=utf-8,${encodeURIComponent(FleetCsv.EXAMPLE)}`;
-    const element = h("div", { class: "drop" }, h("p", {}, told),
-      h("p", {}, "Your own fleet: drop a CSV file of measured latencies here, or ", h("label", { class: "file" }, "choose a file", input),
-        " (", h("a", { download: "fleet.csv", href: example }, "an example"), "). It stays in this page: nothing is sent."),
-      again, alert);
+    const element = h(
+      "div",
+      { class: "drop" },
+      h("p", {}, told),
+      h(
+        "p",
+        {},
+        "Your own fleet: drop a CSV file of measured latencies here, or ",
+        h("label", { class: "file" }, "choose a file", input),
+        " (",
+        h("a", { download: "fleet.csv", href: example }, "an example"),
+        "). It stays in this page: nothing is sent.",
+      ),
+      again,
+      alert,
+    );
 
     async function read(file) {
       if (!file) return;
@@ -150,7 +244,9 @@ const Explorer = (() => {
         const fleet = FleetCsv.read(await file.arrayBuffer(), file.name);
         alert.textContent = "";
         take(fleet, file.name);
-      } catch (error) { alert.textContent = error.message; }
+      } catch (error) {
+        alert.textContent = error.message;
+      }
       element.setAttribute("aria-busy", "false");
     }
 
@@ -164,8 +260,11 @@ const Explorer = (() => {
 
     function show({ fleet, source, original, numClients }) {
       const held = fleet.name.length;
-      told.textContent = `${number(numClients)} ${numClients === 1 ? "client" : "clients"}: ${source}.`
-        + (held < numClients ? ` This page holds ${number(held)} of them, evenly spread over their latencies; its numbers are of these.` : "");
+      told.textContent =
+        `${number(numClients)} ${numClients === 1 ? "client" : "clients"}: ${source}.` +
+        (held < numClients
+          ? ` This page holds ${number(held)} of them, evenly spread over their latencies; its numbers are of these.`
+          : "");
       again.hidden = original;
     }
     return { element, show };

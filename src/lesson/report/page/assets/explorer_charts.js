@@ -3,25 +3,51 @@
 const ExplorerCharts = (() => {
   const { h, number } = Page;
   const { fine, seconds } = ExplorerWords;
-  const MAX_ROWS = 12, MAX_LINES = 15, MAX_DRAWN = 1000, NUM_BINS = 60;
+  const MAX_ROWS = 12,
+    MAX_LINES = 15,
+    MAX_DRAWN = 1000,
+    NUM_BINS = 60;
   const COLOURS = { lesson: "#0072B2", fedavg: "#D55E00", fedcs: "#009E73" };
-  const PALE = "rgba(127,137,150,.35)", EDGE = "rgba(127,137,150,.55)", GREY = "rgb(127,137,150)";
+  const PALE = "rgba(127,137,150,.35)",
+    EDGE = "rgba(127,137,150,.55)",
+    GREY = "rgb(127,137,150)";
 
   /** Put the charts into a section. Their first drawing is at once; later ones, one a frame, so that the slider stays smooth. */
   function mount(section, choose) {
-    const map = h("div", {}), strip = h("div", {}), schedule = h("div", {}), curves = h("div", {});
-    const made = {}, waiting = new Set();
-    let numRounds = 12, state = null;
+    const map = h("div", {}),
+      strip = h("div", {}),
+      schedule = h("div", {}),
+      curves = h("div", {});
+    const made = {},
+      waiting = new Set();
+    let numRounds = 12,
+      state = null;
     const parts = {
-      map: () => { map.hidden = !state.fleet.x_km; if (!map.hidden) draw("map", map, mapChart(state)); },
+      map: () => {
+        map.hidden = !state.fleet.x_km;
+        if (!map.hidden) draw("map", map, mapChart(state));
+      },
       strip: () => draw("strip", strip, stripChart(state)),
       schedule: () => draw("schedule", schedule, scheduleChart(state, numRounds)),
       curves: () => draw("curves", curves, curvesChart(state)),
     };
-    const rounds = Page.choice("Rounds shown", [12, 24, 48].map((count) => [count, `${count} rounds`]),
-      (count) => { numRounds = count; if (state) parts.schedule(); });
-    section.append(h("h3", {}, "Who is in which tier"), h("div", { class: "pair" }, map, strip),
-      h("h3", {}, "The first rounds"), rounds, schedule, h("h3", {}, "Other deadlines"), curves);
+    const rounds = Page.choice(
+      "Rounds shown",
+      [12, 24, 48].map((count) => [count, `${count} rounds`]),
+      (count) => {
+        numRounds = count;
+        if (state) parts.schedule();
+      },
+    );
+    section.append(
+      h("h3", {}, "Who is in which tier"),
+      h("div", { class: "pair" }, map, strip),
+      h("h3", {}, "The first rounds"),
+      rounds,
+      schedule,
+      h("h3", {}, "Other deadlines"),
+      curves,
+    );
 
     function draw(name, parent, { alt, height, traces, layout, caption, zoom = false }) {
       const sized = { ...layout, height };
@@ -44,9 +70,13 @@ const ExplorerCharts = (() => {
     }
 
     function show(newState) {
-      const first = state === null, idle = !waiting.size;
+      const first = state === null,
+        idle = !waiting.size;
       state = newState;
-      if (first) { Object.values(parts).forEach((part) => part()); return; }
+      if (first) {
+        Object.values(parts).forEach((part) => part());
+        return;
+      }
       Object.keys(parts).forEach((name) => waiting.add(name));
       section.setAttribute("aria-busy", "true");
       if (idle) requestAnimationFrame(next);
@@ -56,7 +86,8 @@ const ExplorerCharts = (() => {
 
   /** The clients that are drawn, of many every so many-th: those in tiers, and those nobody can reach. */
   function drawnClients({ fleet, look }) {
-    const step = Math.ceil(fleet.name.length / MAX_DRAWN), some = [...fleet.name.keys()].filter((client) => client % step === 0);
+    const step = Math.ceil(fleet.name.length / MAX_DRAWN),
+      some = [...fleet.name.keys()].filter((client) => client % step === 0);
     return {
       reached: some.filter((client) => look.assigned[client]),
       lost: some.filter((client) => !look.assigned[client]),
@@ -66,25 +97,49 @@ const ExplorerCharts = (() => {
 
   /** Marks of clients in the colours of their tiers. */
   function tierMarks({ fleet, look, colours }, clients, x, y) {
-    const rank = new Map(look.tiers.map(({ tier }, place) => [tier, place])), many = clients.length > 500;
+    const rank = new Map(look.tiers.map(({ tier }, place) => [tier, place])),
+      many = clients.length > 500;
     const colour = clients.map((client) => colours[rank.get(look.assigned[client])]);
-    return marks("%{text}: %{customdata[1]}, tier %{customdata[0]}", x, y,
-      { color: colour, size: many ? 6 : 9, line: { width: many ? 0 : 0.8, color: EDGE } }, {
+    return marks(
+      "%{text}: %{customdata[1]}, tier %{customdata[0]}",
+      x,
+      y,
+      { color: colour, size: many ? 6 : 9, line: { width: many ? 0 : 0.8, color: EDGE } },
+      {
         text: clients.map((client) => Page.plain(String(fleet.name[client]))),
         customdata: clients.map((client) => [look.assigned[client], seconds(fleet.latency_s[client])]),
-      });
+      },
+    );
   }
 
   function marks(hover, x, y, marker, more = {}) {
-    return { type: "scatter", mode: "markers", x, y, marker, showlegend: false, hovertemplate: `${hover}<extra></extra>`, ...more };
+    return {
+      type: "scatter",
+      mode: "markers",
+      x,
+      y,
+      marker,
+      showlegend: false,
+      hovertemplate: `${hover}<extra></extra>`,
+      ...more,
+    };
   }
 
-  function upright(x, look) { return { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: look }; }
+  function upright(x, look) {
+    return { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: look };
+  }
 
   function mapChart(state) {
-    const { fleet } = state, { reached, lost, note } = drawnClients(state);
+    const { fleet } = state,
+      { reached, lost, note } = drawnClients(state);
     const at = (clients) => [clients.map((client) => fleet.x_km[client]), clients.map((client) => fleet.y_km[client])];
-    const reach = 1.08 * Math.max(...at([...reached, ...lost]).flat().map(Math.abs));
+    const reach =
+      1.08 *
+      Math.max(
+        ...at([...reached, ...lost])
+          .flat()
+          .map(Math.abs),
+      );
     const names = lost.map((client) => Page.plain(String(fleet.name[client])));
     const axis = { range: [-reach, reach], zeroline: false, constrain: "domain" };
     return {
@@ -94,25 +149,43 @@ const ExplorerCharts = (() => {
       traces: [
         tierMarks(state, reached, ...at(reached)),
         marks("%{text}: cannot be reached", ...at(lost), { symbol: "x", size: 7, color: GREY }, { text: names }),
-        marks("base station", [0], [0], { symbol: "triangle-up", size: 16, color: "#111", line: { width: 1.5, color: "#fff" } }),
+        marks("base station", [0], [0], {
+          symbol: "triangle-up",
+          size: 16,
+          color: "#111",
+          line: { width: 1.5, color: "#fff" },
+        }),
       ],
-      layout: { xaxis: { ...axis, title: { text: "km" } }, yaxis: { ...axis, scaleanchor: "x" }, margin: { l: 36, r: 8, t: 8, b: 40 } },
+      layout: {
+        xaxis: { ...axis, title: { text: "km" } },
+        yaxis: { ...axis, scaleanchor: "x" },
+        margin: { l: 36, r: 8, t: 8, b: 40 },
+      },
     };
   }
 
   /** A dot per client over its latency, stacked, with the multiples of the deadline as lines. */
   function stripChart(state) {
-    const { fleet, deadline_s } = state, { reached, note } = drawnClients(state);
-    const x = reached.map((client) => fleet.latency_s[client]), [low, high] = [Tiers.smallest(x), Tiers.slowest(x)], log = high / low > 50;
+    const { fleet, deadline_s } = state,
+      { reached, note } = drawnClients(state);
+    const x = reached.map((client) => fleet.latency_s[client]),
+      [low, high] = [Tiers.smallest(x), Tiers.slowest(x)],
+      log = high / low > 50;
     const y = stacked(x.map((value) => (log ? Math.log(value / low) / Math.log(high / low) : value / high)));
-    const lines = Array.from({ length: Math.min(MAX_LINES, Math.floor(high / deadline_s)) }, (_, place) => (place + 1) * deadline_s);
+    const lines = Array.from(
+      { length: Math.min(MAX_LINES, Math.floor(high / deadline_s)) },
+      (_, place) => (place + 1) * deadline_s,
+    );
     return {
       alt: `Latency of each client as a dot, coloured by tier, with lines at multiples of the deadline: ${tierCounts(state)}.`,
       caption: `A dot is a client; dotted lines are multiples of the deadline, where a tier ends${note}`,
       height: fleet.x_km ? 340 : 260,
       traces: [tierMarks(state, reached, x, y)],
       layout: {
-        xaxis: { title: { text: "latency of a client (s)" }, ...(log ? { type: "log" } : { type: "linear", range: [0, 1.04 * high] }) },
+        xaxis: {
+          title: { text: "latency of a client (s)" },
+          ...(log ? { type: "log" } : { type: "linear", range: [0, 1.04 * high] }),
+        },
         yaxis: { title: { text: "clients" }, range: [0, Math.max(4, ...y) * 1.15], tickformat: "d" },
         shapes: lines.map((line_s) => upright(line_s, { color: EDGE, width: 1, dash: "dot" })),
         margin: { l: 48, r: 8, t: 8, b: 44 },
@@ -124,7 +197,8 @@ const ExplorerCharts = (() => {
   function stacked(places) {
     const heights = new Map();
     return places.map((place) => {
-      const bin = Math.min(Math.floor(NUM_BINS * place), NUM_BINS - 1), height = (heights.get(bin) ?? 0) + 1;
+      const bin = Math.min(Math.floor(NUM_BINS * place), NUM_BINS - 1),
+        height = (heights.get(bin) ?? 0) + 1;
       heights.set(bin, height);
       return height;
     });
@@ -139,13 +213,20 @@ const ExplorerCharts = (() => {
   function scheduleRows({ fleet, look, colours }) {
     if (fleet.name.length > MAX_ROWS) {
       return look.tiers.slice(0, MAX_ROWS).map(({ tier, clients }, place) => ({
-        tier, label: `tier ${number(tier)} × ${number(clients.length)}`, colour: colours[place],
+        tier,
+        label: `tier ${number(tier)} × ${number(clients.length)}`,
+        colour: colours[place],
         parts: [["trains and uploads", Tiers.slowest(clients.map((client) => look.latency_s[client]))]],
       }));
     }
-    return look.tiers.flatMap(({ tier, clients }, place) => clients.map((client) => ({
-      tier, label: `${Page.plain(String(fleet.name[client]).slice(0, 16))} (tier ${number(tier)})`, colour: colours[place], parts: workOf(fleet, look, client),
-    })));
+    return look.tiers.flatMap(({ tier, clients }, place) =>
+      clients.map((client) => ({
+        tier,
+        label: `${Page.plain(String(fleet.name[client]).slice(0, 16))} (tier ${number(tier)})`,
+        colour: colours[place],
+        parts: workOf(fleet, look, client),
+      })),
+    );
   }
 
   /** What a client does and for how long: a promoted one as much faster in each part as it is taken to be. */
@@ -153,56 +234,98 @@ const ExplorerCharts = (() => {
     const [compute_s, upload_s] = [fleet.compute_s[client] ?? NaN, fleet.upload_s[client] ?? NaN];
     if (!Number.isFinite(compute_s + upload_s)) return [["trains and uploads", look.latency_s[client]]];
     const factor = look.latency_s[client] / fleet.latency_s[client];
-    return [["trains", factor * compute_s], ["uploads", factor * upload_s]];
+    return [
+      ["trains", factor * compute_s],
+      ["uploads", factor * upload_s],
+    ];
   }
 
   /** The bars of each kind of work and the merges, up to the end of the last round. */
   function scheduleMarks(rows, round_s, numRounds) {
-    const bars = new Map(), merges = { x: [], y: [] }, horizon_s = numRounds * round_s;
+    const bars = new Map(),
+      merges = { x: [], y: [] },
+      horizon_s = numRounds * round_s;
     const bar = (kind, { label, colour }, from_s, to_s) => {
       const length_s = Math.min(to_s, horizon_s) - from_s;
       if (length_s <= 0) return;
       if (!bars.has(kind)) bars.set(kind, { base: [], x: [], y: [], colour: [] });
-      const one = bars.get(kind), pale = colour.replace("rgb(", "rgba(").replace(")", ",.5)");
-      one.base.push(from_s); one.x.push(length_s); one.y.push(label); one.colour.push({ waits: PALE, uploads: pale }[kind] ?? colour);
+      const one = bars.get(kind),
+        pale = colour.replace("rgb(", "rgba(").replace(")", ",.5)");
+      one.base.push(from_s);
+      one.x.push(length_s);
+      one.y.push(label);
+      one.colour.push({ waits: PALE, uploads: pale }[kind] ?? colour);
     };
     for (const row of rows) {
       for (let round = 0; round < numRounds; round += row.tier) {
         let at_s = round * round_s;
         const end_s = (round + row.tier) * round_s;
-        for (const [kind, length_s] of row.parts) { bar(kind, row, at_s, at_s + length_s); at_s += length_s; }
+        for (const [kind, length_s] of row.parts) {
+          bar(kind, row, at_s, at_s + length_s);
+          at_s += length_s;
+        }
         bar("waits", row, at_s, end_s);
-        if (round + row.tier <= numRounds) { merges.x.push(end_s); merges.y.push(row.label); }
+        if (round + row.tier <= numRounds) {
+          merges.x.push(end_s);
+          merges.y.push(row.label);
+        }
       }
     }
     return { bars, merges };
   }
 
   function scheduleChart(state, numRounds) {
-    const { look } = state, rows = scheduleRows(state), { bars, merges } = scheduleMarks(rows, look.round_s, numRounds);
+    const { look } = state,
+      rows = scheduleRows(state),
+      { bars, merges } = scheduleMarks(rows, look.round_s, numRounds);
     const ends_s = Tiers.schedule(look, numRounds).map(({ end_s }) => end_s);
-    const work = ["trains", "uploads", "trains and uploads", "waits"].filter((kind) => bars.has(kind)).map((kind) => {
-      const { colour, ...places } = bars.get(kind);
-      return {
-        type: "bar", orientation: "h", name: kind, ...places, width: 0.6, marker: { color: colour, line: { width: 0 } },
-        hovertemplate: `${kind} from %{base:.4~g} s<extra>%{y}</extra>`,
-      };
-    });
-    const diamond = { symbol: "diamond", size: numRounds > 24 ? 6 : 9, color: "#111", line: { width: 1, color: "#fff" } };
+    const work = ["trains", "uploads", "trains and uploads", "waits"]
+      .filter((kind) => bars.has(kind))
+      .map((kind) => {
+        const { colour, ...places } = bars.get(kind);
+        return {
+          type: "bar",
+          orientation: "h",
+          name: kind,
+          ...places,
+          width: 0.6,
+          marker: { color: colour, line: { width: 0 } },
+          hovertemplate: `${kind} from %{base:.4~g} s<extra>%{y}</extra>`,
+        };
+      });
+    const diamond = {
+      symbol: "diamond",
+      size: numRounds > 24 ? 6 : 9,
+      color: "#111",
+      line: { width: 1, color: "#fff" },
+    };
     const top = innerWidth < 640 ? 92 : 40; // room for the legend and the tools
-    const byTier = state.fleet.name.length > MAX_ROWS, hidden = byTier ? look.num_tiers - rows.length : 0;
+    const byTier = state.fleet.name.length > MAX_ROWS,
+      hidden = byTier ? look.num_tiers - rows.length : 0;
     return {
       alt: `Schedule of the first ${numRounds} rounds of ${fine(look.round_s)} s. Tier j is merged at the end of every j-th round: ${tierCounts(state)}.`,
-      caption: "A bar begins when clients get the newest model; ◆ is where their updates are merged."
-        + (byTier ? " A tier's bar is as long as its slowest client takes." : "") + (hidden ? ` ${number(hidden)} slower tiers are not drawn.` : "")
-        + " Drag or use the tools to zoom in, double-click to zoom out.",
+      caption:
+        "A bar begins when clients get the newest model; ◆ is where their updates are merged." +
+        (byTier ? " A tier's bar is as long as its slowest client takes." : "") +
+        (hidden ? ` ${number(hidden)} slower tiers are not drawn.` : "") +
+        " Drag or use the tools to zoom in, double-click to zoom out.",
       height: top + 76 + 30 * Math.max(rows.length, 3),
       zoom: true,
-      traces: [...work, marks("merged at %{x:.4~g} s", merges.x, merges.y, diamond, { name: "merged", showlegend: true })],
+      traces: [
+        ...work,
+        marks("merged at %{x:.4~g} s", merges.x, merges.y, diamond, { name: "merged", showlegend: true }),
+      ],
       layout: {
         barmode: "overlay",
         xaxis: { title: { text: "time (s)" }, range: [0, ends_s.at(-1) * 1.01] },
-        yaxis: { type: "category", autorange: "reversed", categoryorder: "array", categoryarray: rows.map(({ label }) => label), showgrid: false, ticklabelstandoff: 4 },
+        yaxis: {
+          type: "category",
+          autorange: "reversed",
+          categoryorder: "array",
+          categoryarray: rows.map(({ label }) => label),
+          showgrid: false,
+          ticklabelstandoff: 4,
+        },
         shapes: ends_s.map((end_s) => ({ ...upright(end_s, { color: EDGE, width: 0.6 }), layer: "below" })),
         margin: { l: 60, r: 8, t: top, b: 44 },
       },
@@ -211,32 +334,90 @@ const ExplorerCharts = (() => {
 
   /** Updates per 1000 s and staleness over the deadline, with the one chosen now marked. */
   function curvesChart({ fleet, curve, values, deadline_s, look, fedavg, proposed_s, ensureFirstTier }) {
-    const x = curve.map((row) => row.deadline_s), [first, last] = [values[0], values.at(-1)], here_s = Math.min(Math.max(deadline_s, first), last);
+    const x = curve.map((row) => row.deadline_s),
+      [first, last] = [values[0], values.at(-1)],
+      here_s = Math.min(Math.max(deadline_s, first), last);
     const line = (name, y, colour, dash, more = {}) => ({
-      type: "scatter", mode: "lines", name, x, y, line: { color: colour, width: 2.2, dash }, hovertemplate: `${name}: %{y:.3~g} at τ = %{x} s<extra></extra>`, ...more,
+      type: "scatter",
+      mode: "lines",
+      name,
+      x,
+      y,
+      line: { color: colour, width: 2.2, dash },
+      hovertemplate: `${name}: %{y:.3~g} at τ = %{x} s<extra></extra>`,
+      ...more,
     });
-    const dot = (y, yaxis) => marks("", [here_s], [y], { size: 11, color: COLOURS.lesson, line: { width: 2, color: "#fff" } }, { yaxis, hoverinfo: "skip", hovertemplate: null });
-    const byFedcs = curve.map((row) => (row.served_by_fedcs ? row.served_by_fedcs * fleet.name.length * 1000 / row.deadline_s : null));
+    const dot = (y, yaxis) =>
+      marks(
+        "",
+        [here_s],
+        [y],
+        { size: 11, color: COLOURS.lesson, line: { width: 2, color: "#fff" } },
+        { yaxis, hoverinfo: "skip", hovertemplate: null },
+      );
+    const byFedcs = curve.map((row) =>
+      row.served_by_fedcs ? (row.served_by_fedcs * fleet.name.length * 1000) / row.deadline_s : null,
+    );
     const [shortest] = curve;
-    const unmet = { type: "rect", x0: first / 2, x1: Tiers.smallest(fleet.latency_s), yref: "paper", y0: 0, y1: 1, line: { width: 0 }, fillcolor: EDGE, opacity: 0.25, layer: "below" };
+    const unmet = {
+      type: "rect",
+      x0: first / 2,
+      x1: Tiers.smallest(fleet.latency_s),
+      yref: "paper",
+      y0: 0,
+      y1: 1,
+      line: { width: 0 },
+      fillcolor: EDGE,
+      opacity: 0.25,
+      layer: "below",
+    };
     return {
-      alt: `Updates per 1000 seconds go from ${fine(shortest.updates_per_1000s)} to ${fine(fedavg.updates_per_1000s)} and staleness from ${fine(shortest.staleness)} `
-        + `to 0 versions as the deadline grows from ${fine(first)} to ${fine(last)} s; now it is ${seconds(deadline_s)}.`,
-      caption: `The line is the deadline chosen now, dotted the proposed one, ${seconds(proposed_s)}. Click on a curve to go there. `
-        + `Grey: deadlines nobody meets${ensureFirstTier ? "; the fastest client is taken to" : ""}.`,
+      alt:
+        `Updates per 1000 seconds go from ${fine(shortest.updates_per_1000s)} to ${fine(fedavg.updates_per_1000s)} and staleness from ${fine(shortest.staleness)} ` +
+        `to 0 versions as the deadline grows from ${fine(first)} to ${fine(last)} s; now it is ${seconds(deadline_s)}.`,
+      caption:
+        `The line is the deadline chosen now, dotted the proposed one, ${seconds(proposed_s)}. Click on a curve to go there. ` +
+        `Grey: deadlines nobody meets${ensureFirstTier ? "; the fastest client is taken to" : ""}.`,
       height: 420,
       traces: [
-        line("LESSON", curve.map((row) => row.updates_per_1000s), COLOURS.lesson, "solid"),
-        line("FedAvg", x.map(() => fedavg.updates_per_1000s), COLOURS.fedavg, "dash"),
+        line(
+          "LESSON",
+          curve.map((row) => row.updates_per_1000s),
+          COLOURS.lesson,
+          "solid",
+        ),
+        line(
+          "FedAvg",
+          x.map(() => fedavg.updates_per_1000s),
+          COLOURS.fedavg,
+          "dash",
+        ),
         line("FedCS", byFedcs, COLOURS.fedcs, "dot"),
-        line("staleness of LESSON", curve.map((row) => row.staleness), COLOURS.lesson, "solid", { yaxis: "y2", showlegend: false }),
-        dot(look.updates_per_1000s, "y"), dot(look.staleness, "y2"),
+        line(
+          "staleness of LESSON",
+          curve.map((row) => row.staleness),
+          COLOURS.lesson,
+          "solid",
+          { yaxis: "y2", showlegend: false },
+        ),
+        dot(look.updates_per_1000s, "y"),
+        dot(look.staleness, "y2"),
       ],
       layout: {
-        xaxis: { type: "log", title: { text: "deadline τ (s)" }, range: [Math.log10(first), Math.log10(last * 1.02)], anchor: "y2", tickvals: roundNumbers(first, last) },
+        xaxis: {
+          type: "log",
+          title: { text: "deadline τ (s)" },
+          range: [Math.log10(first), Math.log10(last * 1.02)],
+          anchor: "y2",
+          tickvals: roundNumbers(first, last),
+        },
         yaxis: { domain: [0.47, 1], rangemode: "tozero", title: { text: "updates / 1000 s" } },
         yaxis2: { domain: [0, 0.4], rangemode: "tozero", title: { text: "versions old" } },
-        shapes: [unmet, upright(proposed_s, { color: EDGE, width: 1, dash: "dot" }), upright(here_s, { color: COLOURS.lesson, width: 1.5 })],
+        shapes: [
+          unmet,
+          upright(proposed_s, { color: EDGE, width: 1, dash: "dot" }),
+          upright(here_s, { color: COLOURS.lesson, width: 1.5 }),
+        ],
         margin: { l: 56, r: 8, t: 34, b: 44 },
       },
     };
@@ -244,9 +425,12 @@ const ExplorerCharts = (() => {
 
   /** 1, 2 and 5 times powers of ten between two numbers; of many powers, only those themselves. */
   function roundNumbers(first, last) {
-    const lowest = Math.floor(Math.log10(first)), digits = last / first > 1e4 ? [1] : [1, 2, 5];
+    const lowest = Math.floor(Math.log10(first)),
+      digits = last / first > 1e4 ? [1] : [1, 2, 5];
     const powers = Array.from({ length: Math.ceil(Math.log10(last)) - lowest + 1 }, (_, place) => lowest + place);
-    return powers.flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`))).filter((value) => value >= first && value <= last);
+    return powers
+      .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`)))
+      .filter((value) => value >= first && value <= last);
   }
 
   return { mount };

@@ -1,54 +1,86 @@
 "use strict";
 /* A fleet from a CSV file of measured latencies, with the checks and the words of `lesson plan --latencies`. */
 const FleetCsv = (() => {
-  const REQUIRED = ["client", "latency_s"], OPTIONAL = ["compute_s", "upload_s", "num_samples"];
-  const EXAMPLE = "client,latency_s,compute_s,upload_s\nphone-ana,9.4,7.1,2.3\ntablet-lab,21.5,17.2,4.3\npi-garage,55,33.1,21.9\nsensor-roof,71.3,,\noffline,inf,,\n";
+  const REQUIRED = ["client", "latency_s"],
+    OPTIONAL = ["compute_s", "upload_s", "num_samples"];
+  const EXAMPLE =
+    "client,latency_s,compute_s,upload_s\nphone-ana,9.4,7.1,2.3\ntablet-lab,21.5,17.2,4.3\npi-garage,55,33.1,21.9\nsensor-roof,71.3,,\noffline,inf,,\n";
 
   /** The fleet of a file's bytes; throws an Error whose message is one line. */
   function read(bytes, file) {
     const seen = new Map();
-    const fleet = { name: [], x_km: null, y_km: null, compute_s: [], upload_s: [], latency_s: [], compute_j: null, transmit_j: null };
+    const fleet = {
+      name: [],
+      x_km: null,
+      y_km: null,
+      compute_s: [],
+      upload_s: [],
+      latency_s: [],
+      compute_j: null,
+      transmit_j: null,
+    };
     for (const { line, row } of rows(decode(bytes, file), file)) {
-      const where = `${file} line ${line}`, name = row.client;
+      const where = `${file} line ${line}`,
+        name = row.client;
       if (!name) throw wrong(`${where}: client must have a name, got an empty one`);
-      if (seen.has(name)) throw wrong(`${where}: client '${name.slice(0, 40)}' is there twice, first on line ${seen.get(name)}; rename one`);
+      if (seen.has(name))
+        throw wrong(
+          `${where}: client '${name.slice(0, 40)}' is there twice, first on line ${seen.get(name)}; rename one`,
+        );
       seen.set(name, line);
       fleet.name.push(name);
-      for (const column of ["compute_s", "upload_s", "latency_s"]) fleet[column].push(seconds(row[column] ?? "", column, where));
+      for (const column of ["compute_s", "upload_s", "latency_s"])
+        fleet[column].push(seconds(row[column] ?? "", column, where));
       checkSplit(where, fleet.compute_s.at(-1), fleet.upload_s.at(-1), fleet.latency_s.at(-1));
       checkSamples(row.num_samples ?? "", where);
     }
     if (!seen.size) throw wrong(`${file} has no clients; write one line per client under the header`);
-    if (!fleet.latency_s.some(Number.isFinite)) throw wrong(`no client can be reached: all ${seen.size} latencies are infinite`);
+    if (!fleet.latency_s.some(Number.isFinite))
+      throw wrong(`no client can be reached: all ${seen.size} latencies are infinite`);
     return fleet;
   }
 
   function decode(bytes, file) {
-    try { return new TextDecoder("utf-8", { fatal: true }).decode(bytes); } // leaves out a byte order mark
-    catch { throw wrong(`${file} cannot be read: not a CSV file in UTF-8`); }
+    try {
+      return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    } catch {
+      // leaves out a byte order mark
+      throw wrong(`${file} cannot be read: not a CSV file in UTF-8`);
+    }
   }
 
   function rows(text, file) {
     const [first, ...rest] = records(text, file);
     const header = (first?.values ?? []).map((name) => name.trim());
     checkHeader(header, file);
-    return rest.filter(({ values }) => values.some((value) => value.trim())).map(({ line, values }) => {
-      if (values.length !== header.length) throw wrong(`${file} line ${line}: must have ${header.length} values like the header, got ${values.length}`);
-      return { line, row: Object.fromEntries(header.map((name, place) => [name, values[place].trim()])) };
-    });
+    return rest
+      .filter(({ values }) => values.some((value) => value.trim()))
+      .map(({ line, values }) => {
+        if (values.length !== header.length)
+          throw wrong(`${file} line ${line}: must have ${header.length} values like the header, got ${values.length}`);
+        return { line, row: Object.fromEntries(header.map((name, place) => [name, values[place].trim()])) };
+      });
   }
 
   /** Lines as lists of values, each with the number of its last line; a value in quotes may hold commas and lines. */
   function records(text, file) {
-    const found = [], cell = /"([^"]*(?:""[^"]*)*)"(,|\n|$)|([^,\n]*)(,|\n|$)/y;
+    const found = [],
+      cell = /"([^"]*(?:""[^"]*)*)"(,|\n|$)|([^,\n]*)(,|\n|$)/y;
     const whole = text.replace(/\r\n?/g, "\n").replace(/\n$/, "");
-    let values = [], line = 1;
+    let values = [],
+      line = 1;
     while (whole) {
-      const start = cell.lastIndex, [all, inQuotes, endOfQuoted, plain, endOfPlain] = cell.exec(whole);
-      if (inQuotes === undefined && whole[start] === '"') throw wrong(`${file} cannot be read: on line ${line}, a value in quotes must end with a quote and a comma`);
+      const start = cell.lastIndex,
+        [all, inQuotes, endOfQuoted, plain, endOfPlain] = cell.exec(whole);
+      if (inQuotes === undefined && whole[start] === '"')
+        throw wrong(`${file} cannot be read: on line ${line}, a value in quotes must end with a quote and a comma`);
       values.push(inQuotes === undefined ? plain : inQuotes.replaceAll('""', '"'));
-      const end = endOfQuoted ?? endOfPlain, breaks = all.split("\n").length - 1;
-      if (end === ",") { line += breaks; continue; }
+      const end = endOfQuoted ?? endOfPlain,
+        breaks = all.split("\n").length - 1;
+      if (end === ",") {
+        line += breaks;
+        continue;
+      }
       found.push({ line: line + breaks - (end ? 1 : 0), values });
       if (!end) break;
       line += breaks;
@@ -60,7 +92,9 @@ const FleetCsv = (() => {
   function checkHeader(header, file) {
     const odd = header.some((name) => !REQUIRED.includes(name) && !OPTIONAL.includes(name));
     if (odd || REQUIRED.some((name) => !header.includes(name)) || new Set(header).size !== header.length) {
-      throw wrong(`${file} line 1: the header must be ${REQUIRED} and may add ${OPTIONAL}, got '${header.join(",").slice(0, 80)}'`);
+      throw wrong(
+        `${file} line 1: the header must be ${REQUIRED} and may add ${OPTIONAL}, got '${header.join(",").slice(0, 80)}'`,
+      );
     }
   }
 
@@ -68,25 +102,45 @@ const FleetCsv = (() => {
   function seconds(text, column, where) {
     const optional = OPTIONAL.includes(column);
     if (!text && optional) return null;
-    const value = /^\+?inf(inity)?$/i.test(text) ? Infinity : /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) ? Number(text) : NaN;
-    if (!(optional ? value >= 0 : value > 0)) throw wrong(`${where}: ${column} must be a number ${optional ? ">= 0" : "> 0"}, got '${text.slice(0, 40)}'`);
+    const value = /^\+?inf(inity)?$/i.test(text)
+      ? Infinity
+      : /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text)
+        ? Number(text)
+        : NaN;
+    if (!(optional ? value >= 0 : value > 0))
+      throw wrong(`${where}: ${column} must be a number ${optional ? ">= 0" : "> 0"}, got '${text.slice(0, 40)}'`);
     return value;
   }
 
   function checkSamples(text, where) {
-    if (text && !(/^\d{1,15}$/.test(text) && Number(text) > 0)) throw wrong(`${where}: num_samples must be a whole number >= 1, got '${text.slice(0, 40)}'`);
+    if (text && !(/^\d{1,15}$/.test(text) && Number(text) > 0))
+      throw wrong(`${where}: num_samples must be a whole number >= 1, got '${text.slice(0, 40)}'`);
   }
 
   function checkSplit(where, compute_s, upload_s, latency_s) {
-    const total_s = compute_s + upload_s, short = (value) => String(Number(value.toPrecision(6))).replace("Infinity", "inf");
+    const total_s = compute_s + upload_s,
+      short = (value) => String(Number(value.toPrecision(6))).replace("Infinity", "inf");
     const known = compute_s !== null && upload_s !== null;
-    if (known && total_s !== latency_s && !(Math.abs(total_s - latency_s) <= 0.01 * Math.max(total_s, latency_s) && latency_s < Infinity && total_s < Infinity)) {
-      throw wrong(`${where}: compute_s + upload_s must be latency_s to 1 %, got ${short(total_s)} and ${short(latency_s)}`);
+    if (
+      known &&
+      total_s !== latency_s &&
+      !(
+        Math.abs(total_s - latency_s) <= 0.01 * Math.max(total_s, latency_s) &&
+        latency_s < Infinity &&
+        total_s < Infinity
+      )
+    ) {
+      throw wrong(
+        `${where}: compute_s + upload_s must be latency_s to 1 %, got ${short(total_s)} and ${short(latency_s)}`,
+      );
     }
-    if (Math.max(compute_s, upload_s) > latency_s * 1.01) throw wrong(`${where}: compute_s and upload_s must be within latency_s = ${short(latency_s)}`);
+    if (Math.max(compute_s, upload_s) > latency_s * 1.01)
+      throw wrong(`${where}: compute_s and upload_s must be within latency_s = ${short(latency_s)}`);
   }
 
-  function wrong(message) { return new Error(message.split(/\s+/).join(" ")); }
+  function wrong(message) {
+    return new Error(message.split(/\s+/).join(" "));
+  }
 
   return { EXAMPLE, read };
 })();

@@ -2,7 +2,7 @@
 /* The page of a reproduction: claims with their verdicts, figures and tables. */
 (() => {
   const { data, h, section, table, choice, quoted } = Page;
-  const VERDICTS = { "holds": "#009e73", "holds in part": "#e69f00", "does not hold": "#d55e00", "open": "#7f7f7f" };
+  const VERDICTS = { holds: "#009e73", "holds in part": "#e69f00", "does not hold": "#d55e00", open: "#7f7f7f" };
 
   function what() {
     const made = section("what", "What was run", data.what);
@@ -11,28 +11,81 @@
 
   function claims() {
     if (!data.claims.length) return;
-    const made = section("claims", "The paper's claims", "A claim holds if the whole 95 % interval of what was measured meets it, in every part of it. One that is open could not be told from the seeds there are.");
-    made.append(h("div", { class: "cards" }, Object.entries(VERDICTS).map(([verdict, colour]) => h("div", { class: "card swatched", style: `--swatch:${colour}` },
-      h("div", { class: "value" }, `${data.counts[verdict] ?? 0}`), h("div", {}, verdict), h("div", { class: "quiet" }, `of ${data.claims.length} claims`)))));
+    const made = section(
+      "claims",
+      "The paper's claims",
+      "A claim holds if the whole 95 % interval of what was measured meets it, in every part of it. One that is open could not be told from the seeds there are.",
+    );
+    made.append(
+      h(
+        "div",
+        { class: "cards" },
+        Object.entries(VERDICTS).map(([verdict, colour]) =>
+          h(
+            "div",
+            { class: "card swatched", style: `--swatch:${colour}` },
+            h("div", { class: "value" }, `${data.counts[verdict] ?? 0}`),
+            h("div", {}, verdict),
+            h("div", { class: "quiet" }, `of ${data.claims.length} claims`),
+          ),
+        ),
+      ),
+    );
     const place = h("div", { class: "wrapping" });
     made.append(place);
-    place.before(choice("Which claims", [["", "all"], ...Object.keys(VERDICTS).map((verdict) => [verdict, verdict])], (wanted) => place.replaceChildren(listed(wanted))));
+    place.before(
+      choice("Which claims", [["", "all"], ...Object.keys(VERDICTS).map((verdict) => [verdict, verdict])], (wanted) =>
+        place.replaceChildren(listed(wanted)),
+      ),
+    );
   }
 
-  function verdictOf(claim) { return claim.open ? "open" : claim.verdict; }
+  function verdictOf(claim) {
+    return claim.open ? "open" : claim.verdict;
+  }
 
   function listed(wanted) {
     const chosen = data.claims.filter((claim) => !wanted || verdictOf(claim) === wanted);
-    return table(`${chosen.length} claims`, ["claim", "the paper", "ours, mean ± half a 95 % interval", "seeds", "shown in", "verdict"], chosen.map((claim) => [
-      claim.statement, claim.paper, h("span", {}, claim.parts.map((part) => h("div", {}, `${part.label}: ${part.shown}`))), `${claim.seeds}`, claim.items.join(", "),
-      h("span", {}, h("strong", { style: `border-bottom:3px solid ${VERDICTS[verdictOf(claim)]}` }, verdictOf(claim)), !claim.open && claim.which ? ` (${claim.which})` : "")]));
+    return table(
+      `${chosen.length} claims`,
+      ["claim", "the paper", "ours, mean ± half a 95 % interval", "seeds", "shown in", "verdict"],
+      chosen.map((claim) => [
+        claim.statement,
+        claim.paper,
+        h(
+          "span",
+          {},
+          claim.parts.map((part) => h("div", {}, `${part.label}: ${part.shown}`)),
+        ),
+        `${claim.seeds}`,
+        claim.items.join(", "),
+        h(
+          "span",
+          {},
+          h("strong", { style: `border-bottom:3px solid ${VERDICTS[verdictOf(claim)]}` }, verdictOf(claim)),
+          !claim.open && claim.which ? ` (${claim.which})` : "",
+        ),
+      ]),
+    );
   }
 
   function items() {
     const made = section("items", "Figures and tables");
     for (const item of data.items) {
       made.append(h("h3", { id: item.name }, item.title));
-      if (item.svg) made.append(h("figure", {}, h("img", { class: "figure", src: `data:image/svg+xml;base64,${item.svg}`, alt: item.title, loading: "lazy" })));
+      if (item.svg)
+        made.append(
+          h(
+            "figure",
+            {},
+            h("img", {
+              class: "figure",
+              src: `data:image/svg+xml;base64,${item.svg}`,
+              alt: item.title,
+              loading: "lazy",
+            }),
+          ),
+        );
       else made.append(table(item.name, item.columns, item.rows));
       made.append(quoted(item.command, `the command of ${item.name}`));
     }

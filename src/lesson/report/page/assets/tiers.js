@@ -3,7 +3,10 @@
    A fleet is { name, x_km, y_km, compute_s, upload_s, latency_s, compute_j, transmit_j }: lists, one entry per client;
    null where it is not known, but for latency_s, which is Infinity where a client cannot be reached. */
 const Tiers = (() => {
-  const TOLERANCE = 1e-12, UNREACHABLE = 0, MAX_TIER = 2 ** 53, SLOTS_LOOKED_AT = 500_000;
+  const TOLERANCE = 1e-12,
+    UNREACHABLE = 0,
+    MAX_TIER = 2 ** 53,
+    SLOTS_LOOKED_AT = 500_000;
 
   /** The smallest j with t ≤ j·τ for each client, to a relative 10⁻¹²; 0 for one that never arrives. */
   function assignTiers(latencies, deadline_s) {
@@ -20,7 +23,8 @@ const Tiers = (() => {
   /** The fleet at a deadline: tiers, latencies as they are used, and who was put into tier 1, or null. */
   function sortFleet(fleet, deadline_s, ensureFirstTier) {
     const tiers = assignTiers(fleet.latency_s, deadline_s);
-    if (!ensureFirstTier || tiers.includes(1) || !tiers.some(Boolean)) return { tiers, latency_s: fleet.latency_s, promoted: null };
+    if (!ensureFirstTier || tiers.includes(1) || !tiers.some(Boolean))
+      return { tiers, latency_s: fleet.latency_s, promoted: null };
     const promoted = fleet.latency_s.indexOf(smallest(fleet.latency_s));
     const latency_s = fleet.latency_s.with(promoted, deadline_s);
     return { tiers: assignTiers(latency_s, deadline_s), latency_s, promoted };
@@ -34,11 +38,20 @@ const Tiers = (() => {
     const allInTier1 = groups.length === 1 && groups[0].tier === 1 && groups[0].clients.length === numReachable;
     const round_s = allInTier1 ? slowest(latency_s) : deadline_s;
     const perRound = sum(groups.map(({ tier, clients }) => clients.length / tier));
-    const joulesPerRound = sum(groups.map(({ tier, clients }) => sum(clients.map((client) => joulesOf(fleet, client))) / tier));
+    const joulesPerRound = sum(
+      groups.map(({ tier, clients }) => sum(clients.map((client) => joulesOf(fleet, client))) / tier),
+    );
     return {
       ...figures(round_s, perRound, joulesPerRound, numServed(groups) / tiers.length),
-      deadline_s, promoted, latency_s, assigned: tiers, tiers: groups, num_tiers: groups.length, staleness: meanStaleness(groups),
-      served_by_fedcs: tiers.filter((tier) => tier === 1).length / tiers.length, unreachable: tiers.length - numServed(groups),
+      deadline_s,
+      promoted,
+      latency_s,
+      assigned: tiers,
+      tiers: groups,
+      num_tiers: groups.length,
+      staleness: meanStaleness(groups),
+      served_by_fedcs: tiers.filter((tier) => tier === 1).length / tiers.length,
+      unreachable: tiers.length - numServed(groups),
     };
   }
 
@@ -46,7 +59,10 @@ const Tiers = (() => {
   function lookAtFedavg(fleet) {
     const clients = [...fleet.latency_s.keys()].filter((client) => Number.isFinite(fleet.latency_s[client]));
     const joules = sum(clients.map((client) => joulesOf(fleet, client)));
-    return { ...figures(slowest(fleet.latency_s), clients.length, joules, clients.length / fleet.latency_s.length), staleness: 0 };
+    return {
+      ...figures(slowest(fleet.latency_s), clients.length, joules, clients.length / fleet.latency_s.length),
+      staleness: 0,
+    };
   }
 
   /** The same of FedCS with the deadline of `look`: tier 1 alone; null where it cannot run. */
@@ -59,15 +75,22 @@ const Tiers = (() => {
 
   function figures(round_s, perRound, joulesPerRound, served) {
     const known = Number.isFinite(joulesPerRound);
-    const updates_per_1000s = perRound * 1000 / round_s;
+    const updates_per_1000s = (perRound * 1000) / round_s;
     const joules_per_update = known ? joulesPerRound / perRound : null;
-    return { round_s, updates_per_1000s, served, joules_per_update, joules_per_1000s: known ? joules_per_update * updates_per_1000s : null };
+    return {
+      round_s,
+      updates_per_1000s,
+      served,
+      joules_per_update,
+      joules_per_1000s: known ? joules_per_update * updates_per_1000s : null,
+    };
   }
 
   /** Mean over merged updates of the versions made since their base, as lesson.plan.mean_staleness counts them. */
   function meanStaleness(groups) {
     if (!groups.length) return null;
-    const tiers = groups.map(({ tier }) => tier), rates = groups.map(({ tier, clients }) => clients.length / tier);
+    const tiers = groups.map(({ tier }) => tier),
+      rates = groups.map(({ tier, clients }) => clients.length / tier);
     const missed = tiers[0] === 1 ? tiers.map((tier) => tier - 1) : versionsMissed(tiers);
     return sum(rates.map((rate, place) => rate * missed[place])) / sum(rates);
   }
@@ -80,17 +103,19 @@ const Tiers = (() => {
     const versions = Float64Array.from(new Set(tiers.flatMap(slots))).sort();
     return tiers.map((tier) => {
       const ends = slots(tier);
-      if (!ends.length) return (tier - 1) * versions.length / horizon;
+      if (!ends.length) return ((tier - 1) * versions.length) / horizon;
       return sum(ends.map((end) => countBelow(versions, end) - countBelow(versions, end - tier + 1))) / ends.length;
     });
   }
 
   /** How many of sorted whole numbers are below a limit. */
   function countBelow(sorted, limit) {
-    let low = 0, high = sorted.length;
+    let low = 0,
+      high = sorted.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (sorted[middle] < limit) low = middle + 1; else high = middle;
+      if (sorted[middle] < limit) low = middle + 1;
+      else high = middle;
     }
     return low;
   }
@@ -99,7 +124,11 @@ const Tiers = (() => {
   function schedule(look, numRounds) {
     return Array.from({ length: numRounds }, (_, place) => {
       const round = place + 1;
-      return { round, end_s: round * look.round_s, tiers: look.tiers.filter(({ tier }) => round % tier === 0).map(({ tier }) => tier) };
+      return {
+        round,
+        end_s: round * look.round_s,
+        tiers: look.tiers.filter(({ tier }) => round % tier === 0).map(({ tier }) => tier),
+      };
     });
   }
 
@@ -112,7 +141,7 @@ const Tiers = (() => {
   /** A number rounded up to two digits. */
   function roundUp(value) {
     const unit = 10 ** (Math.floor(Math.log10(value)) - 1);
-    return Number((Math.ceil(value / unit * (1 - 1e-9)) * unit).toPrecision(2));
+    return Number((Math.ceil((value / unit) * (1 - 1e-9)) * unit).toPrecision(2));
   }
 
   function groupsOf(tiers) {
@@ -125,11 +154,31 @@ const Tiers = (() => {
     return [...groups].map(([tier, clients]) => ({ tier, clients })).sort((one, other) => one.tier - other.tier);
   }
 
-  function joulesOf(fleet, client) { return (fleet.compute_j?.[client] ?? NaN) + (fleet.transmit_j?.[client] ?? NaN); }
-  function numServed(groups) { return sum(groups.map(({ clients }) => clients.length)); }
-  function sum(values) { return values.reduce((total, value) => total + value, 0); }
-  function smallest(values) { return values.reduce((least, value) => Math.min(least, value), Infinity); }
-  function slowest(latencies) { return latencies.reduce((most, value) => (Number.isFinite(value) ? Math.max(most, value) : most), 0); }
+  function joulesOf(fleet, client) {
+    return (fleet.compute_j?.[client] ?? NaN) + (fleet.transmit_j?.[client] ?? NaN);
+  }
+  function numServed(groups) {
+    return sum(groups.map(({ clients }) => clients.length));
+  }
+  function sum(values) {
+    return values.reduce((total, value) => total + value, 0);
+  }
+  function smallest(values) {
+    return values.reduce((least, value) => Math.min(least, value), Infinity);
+  }
+  function slowest(latencies) {
+    return latencies.reduce((most, value) => (Number.isFinite(value) ? Math.max(most, value) : most), 0);
+  }
 
-  return { assignTiers, lookAtDeadline, lookAtFedavg, lookAtFedcs, schedule, proposeDeadline, roundUp, smallest, slowest };
+  return {
+    assignTiers,
+    lookAtDeadline,
+    lookAtFedavg,
+    lookAtFedcs,
+    schedule,
+    proposeDeadline,
+    roundUp,
+    smallest,
+    slowest,
+  };
 })();

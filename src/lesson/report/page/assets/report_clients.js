@@ -1,0 +1,196 @@
+"use strict";
+/* Charts of what clients give and get: participation, fairness, costs. */
+const Clients = (() => {
+  const { data, h, section, table, chart, choice, number, plain } = Page;
+  const { groups, contenders, strategyName, tierName, tierAxis, fill, percent } = Looks;
+
+  function participation() {
+    const there = data.participation.map((rows, place) => [rows, place]).filter(([rows]) => rows.length);
+    if (!there.length) return;
+    const made = section(
+      "participation",
+      "Who takes part, and how stale",
+      "How often a client of each tier is merged in 1,000 simulated seconds, and how many versions of the model were made while it worked. Staleness is the price of not waiting. Tiers are by each contender's deadline, also where its strategy uses none, of the clients of all seeds.",
+      "Participation",
+    );
+    const pair = h("div", { class: "pair" });
+    made.append(pair);
+    const bars = (key, title, digits) =>
+      chart(pair, {
+        alt: `${title} by tier: ${there.map(([rows, at]) => `${groups[at].label} ${rows.map((row) => `${tierName(row.tier)} ${number(row[key], digits)}`).join(", ")}`).join("; ")}.`,
+        traces: there.map(([rows, at]) => ({
+          type: "bar",
+          name: plain(groups[at].label),
+          x: rows.map((row) => tierName(row.tier)),
+          y: rows.map((row) => row[key]),
+          marker: fill(groups[at]),
+          hovertemplate: `%{y:.${digits}f}`,
+        })),
+        layout: {
+          barmode: "group",
+          hovermode: "x unified",
+          yaxis: { title: { text: title }, rangemode: "tozero" },
+          xaxis: tierAxis(there.map(([rows]) => rows)),
+        },
+        height: 330,
+      });
+    bars("merged_per_1000s", "merged per client in 1,000 s", 1);
+    bars("staleness", "mean staleness (versions)", 2);
+    made.append(
+      h(
+        "details",
+        {},
+        h("summary", {}, "The numbers"),
+        table(
+          "Participation by tier",
+          [contenders, "tier", "clients", "merged per client in 1,000 s", "share of all merged", "staleness"],
+          there.flatMap(([rows, at]) =>
+            rows.map((row) => [
+              groups[at].label,
+              tierName(row.tier),
+              number(row.clients, 1),
+              number(row.merged_per_1000s, 1),
+              percent(row.share),
+              number(row.staleness, 2),
+            ]),
+          ),
+        ),
+      ),
+    );
+  }
+
+  function fairness() {
+    const there = data.fairness.map((one, place) => [one, place]).filter(([one]) => one.classes.length);
+    if (!there.length) return;
+    const made = section(
+      "fairness",
+      "Is it fair?",
+      "The final model on each class of test images, and on test images mixed as the data of each tier's clients are: a model that forgets slow clients is worse on their tiers.",
+      "Fairness",
+    );
+    const pair = h("div", { class: "pair" });
+    made.append(pair);
+    chart(pair, {
+      alt: `Accuracy by class: ${there.map(([one, at]) => `${groups[at].label} from ${percent(Math.min(...one.classes))} to ${percent(Math.max(...one.classes))}`).join(", ")}.`,
+      traces: there.map(([one, at]) => ({
+        type: "bar",
+        name: plain(groups[at].label),
+        x: one.classes.map((_, label) => `${label}`),
+        y: one.classes,
+        marker: fill(groups[at]),
+        hovertemplate: "%{y:.1%}",
+      })),
+      layout: {
+        barmode: "group",
+        hovermode: "x unified",
+        xaxis: { type: "category", title: { text: "class" } },
+        yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } },
+      },
+      height: 330,
+    });
+    chart(pair, {
+      alt: `Accuracy by the tier of clients: ${there.map(([one, at]) => `${groups[at].label} ${one.tiers.map((row) => `${tierName(row.tier)} ${percent(row.accuracy)}`).join(", ")}`).join("; ")}.`,
+      traces: there.map(([one, at]) => ({
+        type: "bar",
+        name: plain(groups[at].label),
+        x: one.tiers.map((row) => tierName(row.tier)),
+        y: one.tiers.map((row) => row.accuracy),
+        marker: fill(groups[at]),
+        hovertemplate: "%{y:.1%}",
+      })),
+      layout: {
+        barmode: "group",
+        hovermode: "x unified",
+        xaxis: tierAxis(there.map(([one]) => one.tiers)),
+        yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } },
+      },
+      height: 330,
+    });
+    made.append(
+      table(
+        "Accuracy over clients, means over seeds",
+        [contenders, "worst client", "a quarter below", "median", "a quarter above", "best client"],
+        there
+          .filter(([one]) => one.clients.length)
+          .map(([one, at]) => [h("span", {}, strategyName(at)), ...one.clients.map(percent)]),
+      ),
+    );
+  }
+
+  function costs() {
+    const targets = data.costs[0]
+      .map((row) => row.target)
+      .filter((_, place) => data.costs.some((rows) => rows[place].seconds !== null));
+    if (!targets.length) return;
+    const made = section(
+      "costs",
+      "What it costs to get there",
+      "Bytes sent by clients and joules they spend, computing and sending, until a target accuracy is reached.",
+      "Costs",
+    );
+    const pair = h("div", { class: "pair" }),
+      numbers = h("div");
+    const kinds = [
+      ["bytes", 1e-6, "uploaded (MB)"],
+      ["joules", 1e-3, "energy (kJ)"],
+    ];
+    const drawn = [];
+    const pick = (target) => {
+      const rows = data.costs.map((all) => all.find((row) => row.target === target));
+      const there = rows.map((row, at) => [row, at]).filter(([row]) => row.seconds !== null);
+      kinds.forEach(([key, scale, title], place) => {
+        const traces = [
+          {
+            type: "bar",
+            x: there.map(([, at]) => plain(groups[at].label)),
+            y: there.map(([row]) => (row[key] === null ? null : row[key] * scale)),
+            marker: {
+              color: there.map(([, at]) => groups[at].colour),
+              pattern: { shape: there.map(([, at]) => fill(groups[at]).pattern.shape), size: 6, solidity: 0.35 },
+            },
+            error_y: {
+              type: "data",
+              array: there.map(([row]) => (row[`${key}_half`] === null ? 0 : row[`${key}_half`] * scale)),
+              thickness: 1,
+            },
+            hovertemplate: "%{y:,.1f}<extra></extra>",
+          },
+        ];
+        const alt = `${title} to ${percent(target)}: ${there.map(([row, at]) => `${groups[at].label} ${row[key] === null ? "unknown" : number(row[key] * scale, 1)}`).join(", ") || "nobody from every seed"}.`;
+        const layout = { yaxis: { title: { text: title }, rangemode: "tozero" }, xaxis: { type: "category" } };
+        if (drawn[place]) drawn[place].update(traces, layout, alt);
+        else drawn.push(chart(pair, { alt, traces, layout, height: 300 }));
+      });
+      numbers.replaceChildren(
+        table(
+          `To ${percent(target)}`,
+          [contenders, "seconds", "uploads", "MB uploaded", "kJ", "seeds that arrive"],
+          rows.map((row, at) => [
+            h("span", {}, strategyName(at)),
+            number(row.seconds),
+            number(row.uploads),
+            row.bytes === null ? "–" : number(row.bytes * 1e-6, 1),
+            row.joules === null ? "–" : number(row.joules * 1e-3, 1),
+            `${row.seeds} of ${groups[at].seeds}`,
+          ]),
+        ),
+      );
+    };
+    const ordered = [...targets].reverse();
+    made.append(pair, numbers);
+    pair.before(
+      h(
+        "div",
+        { class: "controls" },
+        "To ",
+        choice(
+          "Target accuracy",
+          ordered.map((target) => [target, `${(100 * target).toFixed(0)} %`]),
+          pick,
+        ),
+      ),
+    );
+  }
+
+  return { participation, fairness, costs };
+})();

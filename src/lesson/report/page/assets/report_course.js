@@ -1,0 +1,231 @@
+"use strict";
+/* Charts of how runs went: accuracy, who works when, where the time goes. */
+const Course = (() => {
+  const { data, h, section, table, chart, choice, number, plain } = Page;
+  const { groups, contenders, faint, percent } = Looks;
+
+  function accuracy() {
+    if (!data.curves.some((curve) => curve.time_s.at.length)) return;
+    const lead =
+      "How good the model is on test images it has never seen. Hover to read all lines at one moment; drag to zoom, double-click to come back." +
+      (data.hidden ? ` The ${groups.length} best of ${groups.length + data.hidden} are drawn.` : "");
+    const made = section("accuracy", "Accuracy", lead);
+    const axes = { time_s: "simulated time (s)", round: "global rounds" };
+    const place = h("div");
+    let drawn = null;
+    const pick = (over) => {
+      const traces = data.curves.flatMap((curve, at) => lines(curve[over], groups[at]));
+      const layout = {
+        hovermode: "x unified",
+        xaxis: { title: { text: axes[over] }, rangemode: "tozero" },
+        yaxis: { title: { text: "test accuracy" }, tickformat: ".0%", rangemode: "tozero" },
+      };
+      const alt = `Test accuracy over ${axes[over]}: ${data.curves.map((curve, at) => `${groups[at].label} ends at ${percent(curve[over].mean.at(-1))}`).join(", ")}.`;
+      if (drawn) drawn.update(traces, layout, alt);
+      else drawn = chart(place, { alt, traces, layout, height: 430, numbers: accuracyNumbers() });
+    };
+    made.append(place);
+    place.before(
+      h(
+        "div",
+        { class: "controls" },
+        choice(
+          "Horizontal axis",
+          [
+            ["time_s", "over simulated time"],
+            ["round", "over rounds"],
+          ],
+          pick,
+        ),
+      ),
+    );
+  }
+
+  function lines(curve, group) {
+    const shared = { x: curve.at, legendgroup: group.label, line: { color: group.colour, dash: group.dash, width: 2 } };
+    const mean = {
+      ...shared,
+      y: curve.mean,
+      name: plain(group.label),
+      mode: curve.at.length > 3 ? "lines" : "lines+markers",
+      hovertemplate: "%{y:.1%}",
+    };
+    if (!curve.low) return [mean];
+    const edge = {
+      ...shared,
+      mode: "lines",
+      line: { width: 0, color: group.colour },
+      showlegend: false,
+      hoverinfo: "skip",
+    };
+    return [
+      { ...edge, y: curve.low },
+      { ...edge, y: curve.high, fill: "tonexty", fillcolor: faint(group.colour) },
+      mean,
+    ];
+  }
+
+  function accuracyNumbers() {
+    const at = [0.1, 0.25, 0.5, 0.75, 1];
+    const end = Math.max(...data.curves.map((curve) => curve.time_s.at.at(-1) ?? 0));
+    return table(
+      "Mean accuracy by simulated time",
+      [contenders, ...at.map((share) => `${number(share * end)} s`)],
+      data.curves.map((curve, place) => [
+        groups[place].label,
+        ...at.map((share) => percent(lastBefore(curve.time_s, share * end))),
+      ]),
+    );
+  }
+
+  function lastBefore(curve, moment) {
+    let found;
+    curve.at.forEach((at, place) => {
+      if (at <= moment + 1e-9) found = curve.mean[place];
+    });
+    return found;
+  }
+
+  function schedule() {
+    const there = data.schedule.map((one, place) => [one, place]).filter(([one]) => one && one.pieces.length);
+    if (!there.length) return;
+    const made = section(
+      "schedule",
+      "Who works when",
+      "A row is a client, the fast ones on top. It trains, uploads, perhaps waits for its round to end, and is merged at the diamond. Drag to zoom." +
+        someDrawn(there),
+      "Schedule",
+    );
+    const place = h("div");
+    let drawn = null;
+    const pick = (at) => {
+      const [traces, layout] = work(data.schedule[at], groups[at].label);
+      const alt = `Schedule of ${groups[at].label}: ${data.schedule[at].pieces.length} pieces of work of ${data.schedule[at].clients.length} clients.`;
+      if (drawn) drawn.update(traces, layout, alt);
+      else drawn = chart(place, { alt, traces, layout, height: 520 });
+    };
+    made.append(place);
+    there.sort(
+      ([, one], [, other]) => groups[other].label.startsWith("lesson") - groups[one].label.startsWith("lesson"),
+    );
+    const controls = choice(
+      "Strategy",
+      there.map(([, at]) => [at, groups[at].label]),
+      pick,
+    );
+    if (there.length > 1) place.before(h("div", { class: "controls" }, controls));
+  }
+
+  function someDrawn(there) {
+    const [{ clients, num_clients: all }] = there[0];
+    return clients.length < all ? ` ${clients.length} of ${number(all)} clients are drawn.` : "";
+  }
+
+  function work({ pieces, ends_s: ends, until_s: until, clients, names }, label) {
+    const row = new Map(clients.map((client, place) => [client, place]));
+    const name = new Map(clients.map((client, place) => [client, plain(`${names[place]}`)]));
+    const bar = (from, to, title, colour, those = pieces.filter((piece) => piece[2] !== null)) => ({
+      type: "bar",
+      orientation: "h",
+      name: title,
+      marker: { color: colour },
+      base: those.map((piece) => piece[from]),
+      x: those.map((piece) => piece[to] - piece[from]),
+      y: those.map((piece) => row.get(piece[0])),
+      showlegend: those.length > 0,
+      hovertemplate: those.map(
+        (piece) =>
+          `client ${name.get(piece[0])}, ${title}: ${number(piece[from], 1)} to ${number(piece[to], 1)} s<extra></extra>`,
+      ),
+    });
+    const whole = pieces.filter((piece) => piece[2] === null);
+    const merged = {
+      type: "scatter",
+      mode: "markers",
+      name: "is merged",
+      x: pieces.map((piece) => piece[4]),
+      y: pieces.map((piece) => row.get(piece[0])),
+      marker: { symbol: "diamond", size: 6, color: "#d55e00" },
+      hovertemplate: "merged at %{x:.1f} s<extra></extra>",
+    };
+    const every = Math.max(1, Math.ceil(clients.length / 25));
+    return [
+      [
+        bar(1, 2, "trains", "#4c86b8"),
+        bar(2, 3, "uploads", "#e0a030"),
+        bar(1, 3, "trains and uploads", "#7a9e8a", whole),
+        bar(3, 4, "waits", "rgba(128,128,128,0.28)", pieces),
+        merged,
+      ],
+      {
+        barmode: "overlay",
+        bargap: 0.25,
+        xaxis: { title: { text: `simulated time (s), ${plain(label)}` }, range: [0, until] },
+        yaxis: {
+          autorange: "reversed",
+          tickvals: clients.map((_, place) => place).filter((place) => place % every === 0),
+          ticktext: clients.map((client) => `${name.get(client)}`).filter((_, place) => place % every === 0),
+          title: { text: "client, fast to slow" },
+        },
+        shapes: ends.map((end) => ({
+          type: "line",
+          x0: end,
+          x1: end,
+          yref: "paper",
+          y0: 0,
+          y1: 1,
+          line: { width: 0.6, color: "rgba(128,128,128,0.5)" },
+          layer: "below",
+        })),
+      },
+    ];
+  }
+
+  function latencies() {
+    if (!data.latencies) return;
+    const made = section(
+      "latency",
+      "Where the time goes",
+      "How long clients take for one piece of local work, for its upload, and for both: the share of clients per second.",
+      "Latency",
+    );
+    const names = {
+      compute_s: ["computing", "#4c86b8", "solid"],
+      upload_s: ["uploading", "#e0a030", "solid"],
+      latency_s: ["both", "#888888", "dash"],
+    };
+    const there = Object.keys(names).filter((name) => data.latencies[name]);
+    const deadline = data.fleet && data.fleet.deadline_s;
+    const end = Math.max(...there.map((name) => data.latencies[name].x.at(-1)));
+    chart(made, {
+      alt: `Density of latencies: ${there.map((name) => names[name][0]).join(", ")}, from 0 to ${number(end)} s.`,
+      traces: there.map((name) => ({
+        x: data.latencies[name].x,
+        y: data.latencies[name].y,
+        name: names[name][0],
+        mode: "lines",
+        fill: name === "latency_s" ? "none" : "tozeroy",
+        line: { color: names[name][1], dash: names[name][2] },
+        hovertemplate: "%{x:.1f} s",
+      })),
+      layout: {
+        xaxis: { title: { text: "seconds" }, rangemode: "tozero" },
+        yaxis: { title: { text: "share of clients per second" }, rangemode: "tozero" },
+        shapes: deadline
+          ? Array.from({ length: Math.min(12, Math.floor(end / deadline)) }, (_, at) => ({
+              type: "line",
+              x0: (at + 1) * deadline,
+              x1: (at + 1) * deadline,
+              yref: "paper",
+              y0: 0,
+              y1: 1,
+              line: { dash: "dot", width: 1, color: "rgba(128,128,128,0.8)" },
+            }))
+          : [],
+      },
+      caption: deadline ? "Dotted: multiples of the deadline, where tiers end." : null,
+    });
+  }
+
+  return { accuracy, schedule, latencies };
+})();

@@ -1,0 +1,43 @@
+"use strict";
+/* How contenders are named and coloured on a report. */
+const Looks = (() => {
+  const { data, h, swatch } = Page;
+  const groups = data.groups;
+  const several = groups.length > 1,
+    contenders = data.varies.join(", ");
+
+  function strategyName(place) {
+    return [swatch(groups[place].colour), groups[place].label];
+  }
+
+  function groupOf(label) {
+    return groups.findIndex((group) => group.label === label);
+  }
+
+  function tierName(tier) {
+    return tier ? `tier ${tier}` : "never heard";
+  }
+
+  /** An axis of tiers, in their order whichever strategy has them first. */
+  function tierAxis(rows) {
+    const tiers = [...new Set(rows.flat().map((row) => row.tier))].sort((one, other) => one - other);
+    return { type: "category", categoryorder: "array", categoryarray: tiers.map(tierName) };
+  }
+
+  function faint(colour) {
+    const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+    return `rgba(${r},${g},${b},0.18)`;
+  }
+
+  /** The looks of a bar: where lines of a colour are told apart by dashes, bars are by hatching. */
+  function fill(group) {
+    const shape = { solid: "", dash: "/", dot: ".", dashdot: "x" }[group.dash];
+    return { color: group.colour, pattern: { shape, fillmode: "overlay", size: 6, solidity: 0.35 } };
+  }
+
+  function percent(value) {
+    return value === undefined || value === null ? "–" : `${(100 * value).toFixed(1)} %`;
+  }
+
+  return { groups, several, contenders, strategyName, groupOf, tierName, tierAxis, faint, fill, percent };
+})();
