@@ -33,6 +33,7 @@ const Clients = (() => {
           xaxis: tierAxis(there.map(([rows]) => rows)),
         },
         height: 330,
+        zoom: false,
       });
     bars("merged_per_1000s", "merged per client in 1,000 s", 1);
     bars("staleness", "mean staleness (versions)", 2);
@@ -87,6 +88,7 @@ const Clients = (() => {
         yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } },
       },
       height: 330,
+      zoom: false,
     });
     chart(pair, {
       alt: `Accuracy by the tier of clients: ${there.map(([one, at]) => `${groups[at].label} ${one.tiers.map((row) => `${tierName(row.tier)} ${percent(row.accuracy)}`).join(", ")}`).join("; ")}.`,
@@ -105,6 +107,7 @@ const Clients = (() => {
         yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } },
       },
       height: 330,
+      zoom: false,
     });
     made.append(
       table(
@@ -159,7 +162,7 @@ const Clients = (() => {
         const alt = `${title} to ${percent(target)}: ${there.map(([row, at]) => `${groups[at].label} ${row[key] === null ? "unknown" : number(row[key] * scale, 1)}`).join(", ") || "nobody from every seed"}.`;
         const layout = { yaxis: { title: { text: title }, rangemode: "tozero" }, xaxis: { type: "category" } };
         if (drawn[place]) drawn[place].update(traces, layout, alt);
-        else drawn.push(chart(pair, { alt, traces, layout, height: 300 }));
+        else drawn.push(chart(pair, { alt, traces, layout, height: 300, zoom: false }));
       });
       numbers.replaceChildren(
         table(
