@@ -5,7 +5,7 @@
   const { groups, several, contenders, strategyName, groupOf } = Looks;
   const IDEA = [
     "Federated learning trains one model on data that stays with many clients: each takes a step on its own data and sends the result to a server, which averages. Clients differ. Waiting for the slowest in every round (FedAvg) is slow; leaving the slow ones out (FedCS) loses what only they know.",
-    "LESSON does neither. A deadline τ divides time into rounds. A client that needs up to one deadline is in tier 1 and uploads in every round; one that needs up to two is in tier 2 and uploads in every second round; and so on. The server merges whoever is due. Slow clients take larger steps, in proportion to their tier, so that they count as much as fast ones.",
+    "LESSON does neither. A deadline τ divides time into rounds. A client that needs up to one deadline is in tier 1 and uploads in every round; one that needs up to two is in tier 2 and uploads in every second round; and so on. The server merges whoever is due. Slow clients take larger steps, in proportion to their tier, so that they count as much as fast ones. The price is staleness: what a slow client sends was made from an older model.",
     "Everything here is measured in simulated time: computing and radio of each client follow a model (or measurements), and every strategy runs on the same clock.",
   ];
 
