@@ -98,6 +98,13 @@ class RunFolder:
             raise InputError(f"{self.summary} is damaged; remove the folder and run again") from None
         return summary
 
+    def read_clients(self) -> dict[str, Any]:
+        """Who took part in a run that has ended, as `clients_of` tells it; empty where nobody wrote it down."""
+        kept = read_kept(self.clients, dict[str, Any](), "run it again")
+        if kept and not {"clients", "promoted", "num_clients", "class_accuracy"} <= kept.keys():
+            raise InputError(f"{self.clients} is damaged (it does not tell of clients); remove it, or put back a copy")
+        return kept
+
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:
         """Nobody else writes this folder meanwhile."""

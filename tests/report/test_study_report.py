@@ -193,7 +193,8 @@ def keep_clients(path: Path, **columns: list[float | None] | None) -> None:
     make_run(path)
     kept = {"number": [0, 7, 8, 99], "compute_s": [30.0, 40.0, 15.0, None], "upload_s": [11.0, 5.0, 5.0, None]}
     kept |= {"latency_s": [41.0, 45.0, 20.0, None], "x_km": [0.1, 0.2, 0.3, 0.4], "y_km": [0.0, 0.0, 0.5, -0.5]}
-    told = {"num_clients": 100, "promoted": {"client": 8, "latency_s": 40.5}, "clients": kept | columns}
+    told = {"num_clients": 100, "class_accuracy": [0.9], "promoted": {"client": 8, "latency_s": 40.5}}
+    told["clients"] = kept | columns
     (path / "clients.json").write_text(json.dumps(told))
 
 

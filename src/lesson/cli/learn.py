@@ -164,10 +164,10 @@ class CompareCommand(_Learning):
         write_table(study, out / COMPARED)
         PipedConsole().print(comparison_table(study.table(), f"{title}, {self.seeds} seeds"))
         print_notes(note for run in study.runs for note in run.summary["notes"])
-        if study.curves().empty:
+        figures = draw_comparison(study, title, out)
+        for path in figures:
+            print(f"figure: {path}")
+        if not figures:
             print("no figures: no round reached an evaluation; take a smaller run.eval_every_s")
-        else:
-            for path in draw_comparison(study, title, out):
-                print(f"figure: {path}")
         print_report(study, out)
         print(f"folder: {out}")

@@ -51,19 +51,19 @@ class ReportCommand:
         from lesson.report.page.paper_page import holds_paper, write_paper_page
         from lesson.report.page.study_page import REPORT, write_study_page
 
-        page = self.output or (self.folders[0] / REPORT if self.figures is None else None)
+        page = self.output or self.folders[0] / REPORT
         if holds_paper(self.folders):
             if self.figures is not None:
                 raise InputError(f"{self.folders[0]} has the paper's figures already; leave --figures out")
-            write_paper_page(self.folders[0], page or self.folders[0] / REPORT)
+            write_paper_page(self.folders[0], page)
         else:
             study = load_together(self.folders)
             if self.figures is not None:
                 self._draw(study, self.figures, suffixes, width_in)
-            if page is not None:
-                write_study_page(study, page)
-        if page is not None:
-            print(f"report: {page}")
+                if self.output is None:
+                    return
+            write_study_page(study, page)
+        print(f"report: {page}")
 
     def _draw(self, study: "Study", folder: Path, suffixes: list[str], width_in: float) -> None:
         """All figures there can be, into a folder."""

@@ -7,6 +7,7 @@ from lesson.grid import short_names
 from lesson.report.compare_text import cell
 from lesson.report.groups import groups_of, labels_in_words, title_of
 from lesson.report.sweep_text import columns_of
+from lesson.report.words import count
 from lesson.study import Run, Study
 from lesson.summary import TARGETS
 
@@ -51,7 +52,7 @@ def study_card(study: Study) -> str:
         cells = [f"{len(group.runs)}", *(cell(figures, *column) for column in columns.values())]
         lines.append(_row([*said, *cells], "right", dot=group.look[0]))
     title = title_of(study.runs[0].settings, study.by) if study.runs else "no finished run"
-    heading = f"<b>{len(study.runs)} {'run' if len(study.runs) == 1 else 'runs'}</b>"
+    heading = f"<b>{count(len(study.runs), 'run')}</b>"
     failed = [f"without {name}: {reason}" for name, reason in study.failures.items()]
     notes = dict.fromkeys(note for run in study.runs for note in run.summary["notes"])
     return _card(heading, f"{title}; mean ± 95 % interval over seeds", "".join(lines), [*failed, *notes])

@@ -1,16 +1,21 @@
 """Accuracy over rounds, simulated time, uploads or energy: a line and a 95 % band per strategy, or whatever varies."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
+import pandas as pd
 from matplotlib.axes import Axes
 
 from lesson.errors import unknown
 from lesson.report.bands import draw_band
 from lesson.report.files import STYLE, ShownFigure, save_figure
-from lesson.report.groups import groups_of, title_of
+from lesson.report.groups import Group, groups_of, title_of
+from lesson.report.words import count
 from lesson.study import Study
 
+GroupCurves = tuple[Group, list[pd.DataFrame]]
+"""A group, and a table of evaluations for each of its runs."""
 OVER = {
     "round": ("round", "global rounds", 1.0),
     "time": ("time_s", "simulated time (s)", 1.0),
@@ -24,35 +29,41 @@ def draw_accuracy(study: Study, by: str) -> ShownFigure:
     """Accuracy over time or round, with the settings that all runs share above it."""
     if by not in ("time", "round"):
         raise unknown("by", by, ["time", "round"])
-    return _draw(study, by, title_of(study.runs[0].settings, study.by) if study.runs else "")
+    return _draw(group_curves(study), by, title_of(study.runs[0].settings, study.by) if study.runs else "")
 
 
 def draw_comparison(study: Study, title: str, folder: Path) -> list[Path]:
-    """Write accuracy_round.png and accuracy_time.png; their paths."""
+    """Write accuracy_round.png and accuracy_time.png; their paths, none if there was no evaluation."""
+    groups = group_curves(study)
+    if all(curve.empty for _, curves in groups for curve in curves):
+        return []
     paths = [folder / f"accuracy_{over}.png" for over in ("round", "time")]
     for over, path in zip(("round", "time"), paths, strict=True):
-        save_figure(_draw(study, over, title), path)
+        save_figure(_draw(groups, over, title), path)
     return paths
 
 
-def draw_lines(axes: Axes, study: Study, over: str) -> None:
-    """A line and a band for each group of a study's runs, and what the axes mean."""
+def group_curves(study: Study) -> list[GroupCurves]:
+    """The groups of a study with the evaluations of their runs, for any number of figures."""
+    return [(group, [Study([run]).curves() for run in group.runs]) for group in groups_of(study)]
+
+
+def draw_lines(axes: Axes, groups: Sequence[GroupCurves], over: str) -> None:
+    """A line and a band for each group, and what the axes mean."""
     column, label, unit = OVER[over]
-    for group in groups_of(study):
-        curves = [Study([run]).curves() for run in group.runs]
+    for group, curves in groups:
         points = [(unit * curve[column].to_numpy(float), curve["accuracy"].to_numpy(float)) for curve in curves]
-        seeds = f"{len(points)} {'seed' if len(points) == 1 else 'seeds'}"
-        draw_band(axes, points, group.look[0], f"{group.name} ({seeds})", group.look[1])
+        draw_band(axes, points, group.look[0], f"{group.name} ({count(len(points), 'seed')})", group.look[1])
     axes.set(xlabel=label, ylabel="test accuracy")
 
 
-def _draw(study: Study, over: str, title: str) -> ShownFigure:
+def _draw(groups: Sequence[GroupCurves], over: str, title: str) -> ShownFigure:
     with matplotlib.rc_context(STYLE):
         figure = ShownFigure(figsize=(7, 4.4), layout="constrained")
         axes = figure.subplots()
-        draw_lines(axes, study, over)
+        draw_lines(axes, groups, over)
         axes.set(ylim=(0, 1), title=title)
         axes.grid(alpha=0.25)
-        if study.runs:
+        if groups:
             axes.legend(frameon=False, loc="lower right")
     return figure

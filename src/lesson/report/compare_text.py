@@ -21,12 +21,17 @@ def comparison_table(table: pd.DataFrame, title: str) -> Table:
         shown.add_row(label, *(cell(table.loc[strategy], name, scale, digits) for strategy in table.index))
 
     row("accuracy, last 10 (%)", "accuracy_last10", 100, 1)
-    for target in (one for one in TARGETS if (table[f"time_to_{one:g}_seeds"] > 0).any()):
+    for target in reached_targets(table):
         row(f"time to {target:.0%} (s)", f"time_to_{target:g}", 1, 0)
     row("uploads", "uploads", 1, 0)
     row("uploaded (MB)", "bytes_up", 1e-6, 1)
     row("energy (kJ)", "energy_j", 1e-3, 1)
     return shown
+
+
+def reached_targets(table: pd.DataFrame) -> list[float]:
+    """The targets that some seed of some group of a study reached, by its table."""
+    return [target for target in TARGETS if table.get(f"time_to_{target:g}_seeds", pd.Series([0])).any()]
 
 
 def cell(figures: Any, name: str, scale: float, digits: int) -> str:

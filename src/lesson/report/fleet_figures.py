@@ -1,7 +1,6 @@
 """The clients of a study for a paper: where they are, and what their latency is made of."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +11,7 @@ from lesson.arrays import FloatArray, IntArray
 from lesson.report.files import in_paper_style
 from lesson.report.palette import tier_colours
 from lesson.report.panels import MAX_TIERS_NAMED, density, draw_map
-from lesson.run_folder import RunFolder, read_kept
+from lesson.run_folder import RunFolder
 from lesson.study import Run, Study
 from lesson.tiers import assign_tiers
 
@@ -55,7 +54,7 @@ def kept_clients(study: Study) -> tuple[KeptClients | None, list[str]]:
 
 
 def _read(run: Run) -> KeptClients | None:
-    kept = read_kept(RunFolder(run.path).clients, dict[str, Any](), "run it again")
+    kept = RunFolder(run.path).read_clients()
     if not kept:
         return None
     columns, deadline_s = kept["clients"], run.settings.scenario.deadline_s

@@ -1,7 +1,7 @@
 """The figures of a study for a paper: accuracy over what it costs, times to targets, the clients and their latency."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -9,7 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesson.report.compare_figure import draw_lines
+from lesson.report.compare_figure import GroupCurves, draw_lines, group_curves
+from lesson.report.compare_text import reached_targets
 from lesson.report.files import in_paper_style
 from lesson.report.fleet_figures import draw_clients, draw_latency, kept_clients
 from lesson.report.groups import Group, groups_of
@@ -27,15 +28,17 @@ _MARKERS = {"-": "o", "--": "s", ":": "^", "-.": "D"}
 
 def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list[str]]:
     """The figures there can be, by name, and a line for each thing a reader should know of them."""
-    curves, table = study.curves(), study.table()
+    groups, table = group_curves(study), study.table()
+    curves = [curve for _, runs in groups for curve in runs if not curve.empty]
     draws: dict[str, Callable[[], Figure]] = {}
     notes = [f"without {name}: {reason}" for name, reason in study.failures.items()]
-    if curves.empty:
+    if not curves:
         notes.append("no figure of accuracy: no round reached an evaluation; take a smaller run.eval_every_s")
     else:
-        overs = ["time", "round", "uploads", *([] if curves["energy_j"].isna().any() else ["energy"])]
-        draws |= {f"accuracy_{over}": partial(_draw_curves, study, over, width_in) for over in overs}
-    if targets := [target for target in TARGETS if table[f"time_to_{target:g}_seeds"].any()]:
+        known = not any(curve["energy_j"].isna().any() for curve in curves)
+        overs = ["time", "round", "uploads", *(["energy"] if known else [])]
+        draws |= {f"accuracy_{over}": partial(_draw_curves, groups, over, width_in) for over in overs}
+    if targets := reached_targets(table):
         draws["time_to_accuracy"] = partial(_draw_times, study, table, targets, width_in)
     else:
         notes.append(f"no figure of times: no run reached {TARGETS[0]:.0%} in three evaluations in a row")
@@ -48,11 +51,11 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
 
 
 @in_paper_style
-def _draw_curves(study: Study, over: str, width_in: float) -> Figure:
+def _draw_curves(groups: Sequence[GroupCurves], over: str, width_in: float) -> Figure:
     """A line and a 95 % band per group."""
     figure = Figure(figsize=(width_in, HEIGHT * width_in), layout="constrained")
     axes = figure.subplots()
-    draw_lines(axes, study, over)
+    draw_lines(axes, groups, over)
     axes.set_xlim(0, None)
     axes.grid(alpha=0.25, linewidth=0.4)
     if len(axes.lines) <= MAX_NAMES_INSIDE:

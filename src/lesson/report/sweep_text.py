@@ -6,10 +6,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lesson.grid import short_names
-from lesson.report.compare_text import cell
+from lesson.report.compare_text import cell, reached_targets
 from lesson.report.groups import labels_in_words
 from lesson.study import Study
-from lesson.summary import TARGETS
 
 MAX_TARGETS = 2
 Column = tuple[str, float, int]
@@ -29,8 +28,9 @@ def sweep_table(study: Study, title: str) -> Table:
 
 def columns_of(table: pd.DataFrame) -> dict[str, Column]:
     """The figures worth a column, by their headings."""
+    targets = reached_targets(table)[-MAX_TARGETS:]
     columns: dict[str, Column] = {"accuracy,\nlast 10 (%)": ("accuracy_last10", 100.0, 1)}
-    columns |= {f"time to\n{target:.0%} (s)": (f"time_to_{target:g}", 1.0, 0) for target in _telling(table)}
+    columns |= {f"time to\n{target:.0%} (s)": (f"time_to_{target:g}", 1.0, 0) for target in targets}
     return columns | {"uploads": ("uploads", 1.0, 0), "energy\n(kJ)": ("energy_j", 1e-3, 1)}
 
 
@@ -40,11 +40,6 @@ def failure_table(study: Study) -> Table:
     for name, reason in study.failures.items():
         shown.add_row(Text(name), Text(reason))
     return shown
-
-
-def _telling(table: pd.DataFrame) -> list[float]:
-    """The highest targets that some seed of some combination reached."""
-    return [target for target in TARGETS if table.get(f"time_to_{target:g}_seeds", pd.Series([0])).any()][-MAX_TARGETS:]
 
 
 def _table(title: str, headings: list[str]) -> Table:

@@ -1,9 +1,14 @@
-"""A table of words as Markdown and in the terminal."""
+"""Numbers and tables in words, as Markdown and in the terminal."""
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
+
+
+def count(number: int, what: str) -> str:
+    """So many of something."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def markdown(table: pd.DataFrame) -> str:

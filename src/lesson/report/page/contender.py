@@ -1,13 +1,11 @@
 """What a page needs of the runs that differ in their seed only, read from their folders."""
 
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from lesson.errors import InputError
 from lesson.report.groups import Group, groups_of
 from lesson.report.page.course import Course, course_of
-from lesson.run_folder import RunFolder, read_kept
+from lesson.run_folder import RunFolder
 from lesson.scenario import Scenario
 from lesson.study import Run, Study
 from lesson.summary import each_line
@@ -41,7 +39,7 @@ class Contender:
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
         """Who took part in each, with real latencies; empty for a folder that does not say."""
-        return [_real(_read(RunFolder(run.path).clients)) for run in self.runs]
+        return [_real(RunFolder(run.path).read_clients()) for run in self.runs]
 
 
 def contenders(study: Study) -> list[Contender]:
@@ -50,13 +48,6 @@ def contenders(study: Study) -> list[Contender]:
     seeds = [{int(run.summary["seed"]) for run in group.runs} for group in groups]
     common = set.intersection(*seeds) or set.union(*seeds)
     return [Contender(group, min(common)) for group in groups]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    kept: dict[str, Any] = read_kept(path, {}, "run it again")
-    if kept and not {"clients", "promoted", "num_clients", "class_accuracy"} <= kept.keys():
-        raise InputError(f"{path} is damaged (it does not tell of clients); remove it, or put back a copy")
-    return kept
 
 
 def _real(kept: dict[str, Any]) -> dict[str, Any]:

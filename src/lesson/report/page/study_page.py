@@ -1,6 +1,5 @@
 """The page of finished runs: report.html."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from lesson.report.page.document import write_document
 from lesson.report.page.fleet_data import EXPLORER
 from lesson.report.page.study_data import study_data
 from lesson.run_folder import RunFolder
+from lesson.settings import Settings
 from lesson.study import Run, Study
 
 SCRIPTS = ("report_looks.js", "report_course.js", "report_clients.js", "report.js")
@@ -52,15 +52,14 @@ def _are_a_comparison(runs: Sequence[Run]) -> bool:
     pairs = {(run.summary["strategy"], run.summary["seed"]) for run in runs}
     strategies, seeds = {name for name, _ in pairs}, {seed for _, seed in pairs}
     complete = len(pairs) == len(runs) == len(strategies) * len(seeds) and max(seeds) - min(seeds) == len(seeds) - 1
-    return complete and len({_besides(run) for run in runs}) == 1
+    return complete and all(_besides(run) == _besides(runs[0]) for run in runs)
 
 
-def _besides(run: Run) -> str:
+def _besides(run: Run) -> Settings:
     """A run's settings but for its seed and its strategy's name."""
     settings = run.settings
-    strategy, limits = (part.model_dump() for part in (settings.strategy, settings.run))
-    rest = [settings.scenario.model_dump(), settings.server.model_dump(), strategy["options"], limits | {"seed": 0}]
-    return json.dumps(rest, default=str, sort_keys=True)
+    strategy, limits = settings.strategy.model_copy(update={"name": ""}), settings.run.model_copy(update={"seed": 0})
+    return settings.model_copy(update={"strategy": strategy, "run": limits})
 
 
 def _config(run: Run) -> str:

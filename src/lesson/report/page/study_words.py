@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lesson.report.compare_text import cell
+from lesson.report.compare_text import cell, reached_targets
 from lesson.report.page.contender import Contender
-from lesson.summary import TARGETS
+from lesson.report.words import count
 from lesson.tiers import assign_tiers
 
 Costs = Sequence[Mapping[str, Any]]
@@ -69,7 +69,7 @@ def _latencies(groups: Sequence[Contender]) -> str:
 
 def verdict(groups: Sequence[Contender], table: pd.DataFrame, costs: Mapping[str, Costs]) -> dict[str, Any]:
     """Who reached what when: cards for the best of those with known costs, and a table of all."""
-    reached = [target for target in TARGETS if (table[f"time_to_{target:g}_seeds"] > 0).any()]
+    reached = reached_targets(table)
     columns: list[tuple[str, str, float, int]] = [("accuracy (%)", "accuracy_last10", 100, 1)]
     columns += [(f"to {target:.0%} (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]]
     columns += [("uploads", "uploads", 1, 0), ("uploaded (MB)", "bytes_up", 1e-6, 1)]
@@ -122,8 +122,3 @@ def _card(label: str, value: str, who: str, note: str) -> dict[str, str]:
 
 def _different(words: Any) -> str:
     return " or ".join(dict.fromkeys(words))
-
-
-def count(number: int, what: str) -> str:
-    """So many of something."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -103,6 +103,20 @@ const Page = (() => {
     };
   }
 
+  /** Draws a chart into a place, and from then on changes it. Its words, traces and layout may differ each time. */
+  function canvas(parent) {
+    let drawn = null;
+    return (options) => {
+      if (drawn) drawn.update(options.traces, options.layout, options.alt);
+      else drawn = chart(parent, options);
+    };
+  }
+
+  /** An upright line in a chart. */
+  function upright(x, look) {
+    return { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: look };
+  }
+
   function themed(layout) {
     const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map((name) =>
       getComputedStyle(document.documentElement).getPropertyValue(name).trim(),
@@ -223,5 +237,5 @@ const Page = (() => {
   addEventListener("beforeprint", () => wear("light"));
   addEventListener("afterprint", applyTheme);
   applyTheme();
-  return { data, h, section, table, chart, choice, quoted, tierColours, number, plain, swatch };
+  return { data, h, section, table, chart, canvas, upright, choice, quoted, tierColours, number, plain, swatch };
 })();

@@ -1,7 +1,7 @@
 "use strict";
 /* The charts of the explorer: map, latencies, schedule, and what other deadlines would do. */
 const ExplorerCharts = (() => {
-  const { h, number } = Page;
+  const { h, number, upright } = Page;
   const { fine, seconds } = ExplorerWords;
   const MAX_ROWS = 12,
     MAX_LINES = 15,
@@ -123,10 +123,6 @@ const ExplorerCharts = (() => {
       hovertemplate: `${hover}<extra></extra>`,
       ...more,
     };
-  }
-
-  function upright(x, look) {
-    return { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: look };
   }
 
   function mapChart(state) {

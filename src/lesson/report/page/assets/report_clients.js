@@ -1,7 +1,7 @@
 "use strict";
 /* Charts of what clients give and get: participation, fairness, costs. */
 const Clients = (() => {
-  const { data, h, section, table, chart, choice, number, plain } = Page;
+  const { data, h, section, table, chart, canvas, choice, number, plain } = Page;
   const { groups, contenders, strategyName, tierName, tierAxis, fill, percent } = Looks;
 
   function participation() {
@@ -137,7 +137,7 @@ const Clients = (() => {
       ["bytes", 1e-6, "uploaded (MB)"],
       ["joules", 1e-3, "energy (kJ)"],
     ];
-    const drawn = [];
+    const canvases = kinds.map(() => canvas(pair));
     const pick = (target) => {
       const rows = data.costs.map((all) => all.find((row) => row.target === target));
       const there = rows.map((row, at) => [row, at]).filter(([row]) => row.seconds !== null);
@@ -161,8 +161,7 @@ const Clients = (() => {
         ];
         const alt = `${title} to ${percent(target)}: ${there.map(([row, at]) => `${groups[at].label} ${row[key] === null ? "unknown" : number(row[key] * scale, 1)}`).join(", ") || "nobody from every seed"}.`;
         const layout = { yaxis: { title: { text: title }, rangemode: "tozero" }, xaxis: { type: "category" } };
-        if (drawn[place]) drawn[place].update(traces, layout, alt);
-        else drawn.push(chart(pair, { alt, traces, layout, height: 300, zoom: false }));
+        canvases[place]({ alt, traces, layout, height: 300, zoom: false });
       });
       numbers.replaceChildren(
         table(

@@ -1,7 +1,7 @@
 "use strict";
 /* Charts of how runs went: accuracy, who works when, where the time goes. */
 const Course = (() => {
-  const { data, h, section, table, chart, choice, number, plain } = Page;
+  const { data, h, section, table, chart, canvas, upright, choice, number, plain } = Page;
   const { groups, contenders, faint, percent } = Looks;
 
   function accuracy() {
@@ -11,8 +11,8 @@ const Course = (() => {
       (data.hidden ? ` The ${groups.length} best of ${groups.length + data.hidden} are drawn.` : "");
     const made = section("accuracy", "Accuracy", lead);
     const axes = { time_s: "simulated time (s)", round: "global rounds" };
-    const place = h("div");
-    let drawn = null;
+    const place = h("div"),
+      draw = canvas(place);
     const pick = (over) => {
       const traces = data.curves.flatMap((curve, at) => lines(curve[over], groups[at]));
       const layout = {
@@ -21,8 +21,7 @@ const Course = (() => {
         yaxis: { title: { text: "test accuracy" }, tickformat: ".0%", rangemode: "tozero" },
       };
       const alt = `Test accuracy over ${axes[over]}: ${data.curves.map((curve, at) => `${groups[at].label} ends at ${percent(curve[over].mean.at(-1))}`).join(", ")}.`;
-      if (drawn) drawn.update(traces, layout, alt);
-      else drawn = chart(place, { alt, traces, layout, height: 430, numbers: accuracyNumbers() });
+      draw({ alt, traces, layout, height: 430, numbers: accuracyNumbers() });
     };
     made.append(place);
     place.before(
@@ -96,13 +95,12 @@ const Course = (() => {
         someDrawn(there),
       "Schedule",
     );
-    const place = h("div");
-    let drawn = null;
+    const place = h("div"),
+      draw = canvas(place);
     const pick = (at) => {
       const [traces, layout] = work(data.schedule[at], groups[at].label);
       const alt = `Schedule of ${groups[at].label}: ${data.schedule[at].pieces.length} pieces of work of ${data.schedule[at].clients.length} clients.`;
-      if (drawn) drawn.update(traces, layout, alt);
-      else drawn = chart(place, { alt, traces, layout, height: 520 });
+      draw({ alt, traces, layout, height: 520 });
     };
     made.append(place);
     there.sort(
@@ -168,13 +166,7 @@ const Course = (() => {
           title: { text: "client, fast to slow" },
         },
         shapes: ends.map((end) => ({
-          type: "line",
-          x0: end,
-          x1: end,
-          yref: "paper",
-          y0: 0,
-          y1: 1,
-          line: { width: 0.6, color: "rgba(128,128,128,0.5)" },
+          ...upright(end, { width: 0.6, color: "rgba(128,128,128,0.5)" }),
           layer: "below",
         })),
       },
@@ -212,15 +204,9 @@ const Course = (() => {
         xaxis: { title: { text: "seconds" }, rangemode: "tozero" },
         yaxis: { title: { text: "share of clients per second" }, rangemode: "tozero" },
         shapes: deadline
-          ? Array.from({ length: Math.min(12, Math.floor(end / deadline)) }, (_, at) => ({
-              type: "line",
-              x0: (at + 1) * deadline,
-              x1: (at + 1) * deadline,
-              yref: "paper",
-              y0: 0,
-              y1: 1,
-              line: { dash: "dot", width: 1, color: "rgba(128,128,128,0.8)" },
-            }))
+          ? Array.from({ length: Math.min(12, Math.floor(end / deadline)) }, (_, at) =>
+              upright((at + 1) * deadline, { dash: "dot", width: 1, color: "rgba(128,128,128,0.8)" }),
+            )
           : [],
       },
       caption: deadline ? "Dotted: multiples of the deadline, where tiers end." : null,
