@@ -82,7 +82,9 @@ def test_kernels_have_the_bits_of_the_plain_draws(monkeypatch: pytest.MonkeyPatc
 def test_a_cohort_agrees_with_the_reference(name: str, num: int, trainer: Any, steps: int) -> None:
     cpu, cuda = tasks(name)
     base = cpu.initial_vector()
-    work = replace(make_work(num, steps), lr=0.02 * (1 + np.arange(num) % 4))  # larger steps magnify what is rounded
+    # Larger steps magnify what is rounded; after some, a maximum of a pool is so close to the next that rounding decides
+    # which of them the gradient goes to: at 0.02, a relative 3e-7 in the base moves MNIST's cohort of 8 by 3 %.
+    work = replace(make_work(num, steps), lr=0.03 * (1 + np.arange(num) % 4))
     if steps > 1:
         work.local_steps[: num // 2] = steps // 2
     expected = cohort(ReferenceTrainer(cpu), base, work)
@@ -126,16 +128,16 @@ def test_cohorts_of_several_steps_together() -> None:
         assert torch.allclose(one.cpu(), cohort(ReferenceTrainer(cpu), start, work), atol=2e-5)
 
 
-def test_models_are_not_rounded_when_they_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_not_rounded_when_they_are_merged() -> None:
     """Not even where the process lets products of matrices be rounded, as some installations do from the start."""
+    from lesson.learn.cuda.graphs import arithmetic
+
     _, cuda = tasks("mnist")
     trainer, base = gpu(cuda).trainer("batched"), cuda.initial_vector()
     work = replace(make_work(8), lr=np.zeros(8))
-    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-        monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
-    else:
-        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    for given in trainer.cohorts([(base, work)] * 4):
+    with arithmetic("tf32"):
+        merged = trainer.cohorts([(base, work)] * 4)
+    for given in merged:
         assert torch.allclose(given, 0.7 * base, rtol=1e-6, atol=1e-9)
 
 

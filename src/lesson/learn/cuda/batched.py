@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from lesson.learn.cuda.gather import gathered
-from lesson.learn.cuda.graphs import Graph, Precision, arithmetic, padded_size
+from lesson.learn.cuda.graphs import Graph, Precision, padded_size
 from lesson.learn.minibatch import NO_SAMPLE
 from lesson.learn.reference import BLOCK
 from lesson.learn.task import Job, Task, Work, joined, sent
@@ -48,8 +48,7 @@ class CudaBatchedTrainer:
             weights = np.zeros((len(jobs), len(rows)))
             weights[cohort[rows], np.arange(len(rows))] = work.weight[rows]
             models = self._train(bases[sent(cohort[rows], self._task.device)], work[rows])
-            with arithmetic("float32"):  # models are not rounded when they are merged, whatever this process may do
-                sums += sent(weights, self._task.device).to(models.dtype) @ models
+            sums += sent(weights, self._task.device) @ models.double()  # a product of floats may be rounded to TF32
         return list(sums)
 
     def close(self) -> None:
