@@ -82,8 +82,8 @@ def test_kernels_have_the_bits_of_the_plain_draws(monkeypatch: pytest.MonkeyPatc
 def test_a_cohort_agrees_with_the_reference(name: str, num: int, trainer: Any, steps: int) -> None:
     cpu, cuda = tasks(name)
     base = cpu.initial_vector()
-    # Larger steps magnify what is rounded. At some, a pool's maximum is so close to the next that rounding decides which
-    # of them gets the gradient: at 0.02, a relative 3e-7 in the base moves MNIST's cohort of 8 by 3 %.
+    # Larger steps magnify what is rounded. At some, a pool's maximum is so close to the next that rounding decides who
+    # gets the gradient: at 0.02, a relative 3e-7 in the base moves MNIST's cohort of 8 by 3 %.
     work = replace(make_work(num, steps), lr=0.03 * (1 + np.arange(num) % 4))
     if steps > 1:
         work.local_steps[: num // 2] = steps // 2
