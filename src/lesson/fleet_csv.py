@@ -2,12 +2,12 @@
 
 import csv
 import math
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
 import numpy as np
 
+from lesson.csv_rows import number, read_rows
 from lesson.errors import InputError
 from lesson.fleet import Fleet, measured_fleet
 from lesson.scenario import Scenario
@@ -27,7 +27,8 @@ def read_fleet(path: Path, scenario: Scenario) -> Fleet:
     names: dict[str, int] = {}
     seconds: dict[str, list[float]] = {"compute_s": [], "upload_s": [], "latency_s": []}
     samples: list[int] = []
-    for line, row in _rows(path):
+    for line, cells in read_rows(path, "latencies", REQUIRED, OPTIONAL):
+        row = dict(zip(REQUIRED + OPTIONAL, cells, strict=True))
         where, name = f"{path} line {line}", row["client"]
         if not name:
             raise InputError(f"{where}: client must have a name, got an empty one")
@@ -35,9 +36,9 @@ def read_fleet(path: Path, scenario: Scenario) -> Fleet:
             raise InputError(f"{where}: client '{name[:40]}' is there twice, first on line {names[name]}; rename one")
         names[name] = line
         for column, values in seconds.items():
-            values.append(_seconds(row.get(column, ""), column, where))
+            values.append(_seconds(row[column], column, where))
         _check_split(where, *(values[-1] for values in seconds.values()))
-        samples.append(_samples(row.get("num_samples", ""), where) or _usual_samples(scenario))
+        samples.append(_samples(row["num_samples"], where) or _usual_samples(scenario))
     if not names:
         raise InputError(f"{path} has no clients; write one line per client under the header")
     num_samples = np.array(samples, dtype=np.int64)
@@ -57,48 +58,11 @@ def fleet_csv(fleet: Fleet) -> str:
     return text.getvalue()
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Each row by column name, with its line."""
-    if path.is_char_device():
-        raise InputError(f"{path} cannot be read: latencies must be a file")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            _check_header(path, header)
-            for values in reader:
-                if not values or not any(map(str.strip, values)):
-                    continue
-                if len(values) != len(header):
-                    wanted = f"must have {len(header)} values like the header, got {len(values)}"
-                    raise InputError(f"{path} line {reader.line_num}: {wanted}")
-                yield reader.line_num, dict(zip(header, map(str.strip, values), strict=True))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; latencies must be a CSV file with {','.join(REQUIRED)}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} cannot be read: not a CSV file in UTF-8") from None
-    except csv.Error as error:
-        raise InputError(f"{path} cannot be read: after line {reader.line_num}, {error}") from None
-
-
-def _check_header(path: Path, header: list[str]) -> None:
-    allowed = f"{','.join(REQUIRED)} and may add {','.join(OPTIONAL)}"
-    wrong = [name for name in header if name not in REQUIRED + OPTIONAL]
-    missing = [name for name in REQUIRED if name not in header]
-    if wrong or missing or len(set(header)) != len(header):
-        raise InputError(f"{path} line 1: the header must be {allowed}, got '{','.join(header)[:80]}'")
-
-
 def _seconds(text: str, column: str, where: str) -> float:
     """The number of a cell; NaN for an empty one where that is allowed."""
     if not text and column in OPTIONAL:
         return math.nan
-    try:
-        value = float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        value = math.nan
+    value = number(text)
     if not (value >= 0 if column in OPTIONAL else value > 0):
         bound = ">= 0" if column in OPTIONAL else "> 0"
         raise InputError(f"{where}: {column} must be a number {bound}, got {text[:40]!r}")
