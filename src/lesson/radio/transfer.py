@@ -1,0 +1,83 @@
+"""When a transfer is through whose rate changes from one block of time to the next, integrated exactly.
+
+Block b covers the seconds [b·coherence_s, (b + 1)·coherence_s), for everybody the same.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lesson.arrays import FloatArray, IntArray
+
+Rates = Callable[[IntArray, IntArray], FloatArray]
+"""Bits per second of clients (n, 1) in time blocks (n, K): (n, K)."""
+
+MAX_BLOCKS = 1_000_000
+"""A transfer that needs more blocks than these never ends; without a limit, a rate of 0 would be followed for ever."""
+
+_MAX_ROWS = 1 << 14
+_MAX_ELEMENTS = 1 << 18
+"""Clients and rates looked at together: enough to hide the cost of a call, and few enough for the cache."""
+
+
+def block_at(time_s: FloatArray, coherence_s: float) -> IntArray:
+    """The block that each finite time lies in, (n,); block 0 if nothing ever changes."""
+    if np.isinf(coherence_s):
+        return np.zeros(len(time_s), dtype=np.int64)
+    blocks = np.floor(time_s / coherence_s)
+    # The division rounds, so the quotient may be one off at a border; the border itself decides.
+    blocks -= blocks * coherence_s > time_s
+    blocks += (blocks + 1) * coherence_s <= time_s
+    return blocks.astype(np.int64)
+
+
+def finish_s(clients: IntArray, begin_s: FloatArray, bits: FloatArray, rates: Rates, coherence_s: float) -> FloatArray:
+    """When each of these transfers is through that begin at a time of their own and have a band of their own, (n,).
+
+    The result of a client does not depend, to the bit, on who else is asked for.
+    """
+    through_s = begin_s.astype(np.float64)
+    under_way = np.flatnonzero((bits > 0) & np.isfinite(begin_s))
+    for first in range(0, len(under_way), _MAX_ROWS):
+        rows = under_way[first : first + _MAX_ROWS]
+        through_s[rows] = _finish_s(clients[rows], begin_s[rows], bits[rows], rates, coherence_s)
+    return through_s
+
+
+def _finish_s(clients: IntArray, begin_s: FloatArray, bits: FloatArray, rates: Rates, coherence_s: float) -> FloatArray:
+    """When each of these transfers is through, (n,): the rest of the block they begin in, then whole blocks."""
+    block = block_at(begin_s, coherence_s)
+    rate_bps = rates(clients[:, None], block[:, None])[:, 0]
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        through_s = begin_s + bits / rate_bps
+        sent_bits = rate_bps * ((block + 1) * coherence_s - begin_s)
+        per_block_bits = rate_bps * coherence_s
+    rows = np.flatnonzero(sent_bits < bits)
+    through_s[rows] = np.inf
+    clients, bits, block = clients[rows], bits[rows], block[rows] + 1
+    sent_bits, per_block_bits = sent_bits[rows], per_block_bits[rows]
+    num_seen = 1
+    while len(rows) and num_seen < MAX_BLOCKS:
+        num_blocks = _num_blocks(bits - sent_bits, per_block_bits, MAX_BLOCKS - num_seen)
+        rate = rates(clients[:, None], block[:, None] + np.arange(num_blocks))
+        # The sum goes on from what was sent before, one block after the other, so that no cut of the blocks shows.
+        total_bits = rate * coherence_s
+        total_bits[:, 0] += sent_bits
+        np.cumsum(total_bits, axis=1, out=total_bits)
+        done = np.flatnonzero(total_bits[:, -1] >= bits)
+        column = np.count_nonzero(total_bits[done] < bits[done, None], axis=1)
+        before_bits = np.where(column > 0, total_bits[done, column - 1], sent_bits[done])
+        through_s[rows[done]] = (block[done] + column) * coherence_s + (bits[done] - before_bits) / rate[done, column]
+        left = np.flatnonzero(total_bits[:, -1] < bits)
+        per_block_bits = (total_bits[left, -1] - sent_bits[left]) / num_blocks
+        rows, clients, bits, block = rows[left], clients[left], bits[left], block[left] + num_blocks
+        sent_bits = total_bits[left, -1]
+        num_seen += num_blocks
+    return through_s
+
+
+def _num_blocks(left_bits: FloatArray, per_block_bits: FloatArray, at_most: int) -> int:
+    """How many blocks to look at next: what the median needs, so that at most as many are in vain as are needed."""
+    with np.errstate(divide="ignore", over="ignore"):
+        needed = float(np.median(left_bits / per_block_bits)) + 1
+    return max(int(min(needed, _MAX_ELEMENTS // len(left_bits), at_most)), 1)

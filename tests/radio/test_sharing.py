@@ -1,0 +1,244 @@
+"""Clients that share one band, by hand and against what must hold for any of them."""
+
+import math
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lesson.radio import SharedBand, finish_s
+from lesson.radio.sharing import SharedRates
+
+Discipline = Literal["equal", "in-turn"]
+DISCIPLINES: tuple[Discipline, ...] = ("equal", "in-turn")
+
+
+def split(clients: np.ndarray, block: int, num: int) -> np.ndarray:
+    """120 bit/s in all."""
+    return np.full(len(clients), 120 / num)
+
+
+def faded(clients: np.ndarray, block: int | np.ndarray, num: int = 1) -> np.ndarray:
+    """Between 0 and 100 bit/s for each, whoever else sends."""
+    return (clients * 31 + block * 17 + 5) % 101 + np.zeros(np.shape(clients))
+
+
+def band(
+    discipline: Discipline,
+    uploads: list[tuple[int, float, float]],
+    rates: SharedRates = split,
+    coherence_s: float = math.inf,
+) -> SharedBand:
+    shared = SharedBand(discipline, rates, coherence_s)
+    add(shared, uploads)
+    return shared
+
+
+def add(shared: SharedBand, uploads: list[tuple[int, float, float]]) -> None:
+    client, ready_s, bits = (list(column) for column in zip(*uploads, strict=True))
+    shared.add(np.array(client), np.array(ready_s, dtype=float), np.array(bits, dtype=float))
+
+
+def through_s(shared: SharedBand) -> dict[int, float]:
+    return dict(zip(*(array.tolist() for array in shared.forecast()), strict=True))
+
+
+def sent_s(shared: SharedBand, *clients: int) -> list[float]:
+    return shared.sent_s(np.array(clients)).tolist()
+
+
+def test_equal_shares_of_three_that_come_one_by_one() -> None:
+    # 0 to 1 s: client 0 has 120 bit/s, 240 - 120 = 120 left.
+    # 1 to 2 s: 60 bit/s each, 60 left of client 0 and 90 - 60 = 30 of client 1.
+    # From 2 s: 40 bit/s each; client 1 needs 30 / 40 s: 2.75 s; 60 - 30 = 30 and 150 - 30 = 120 are left.
+    # From 2.75 s: 60 bit/s each; client 0 needs 30 / 60 s: 3.25 s; 120 - 30 = 90 left of client 2.
+    # From 3.25 s: 120 bit/s; client 2 needs 90 / 120 s: 4 s, which are all 480 bits at 120 bit/s.
+    shared = band("equal", [(0, 0.0, 240.0), (1, 1.0, 90.0), (2, 2.0, 150.0)])
+    assert through_s(shared) == {0: 3.25, 1: 2.75, 2: 4.0}
+    shared.advance(3.0)
+    # Client 2 was there for 1 s; client 1 stopped when it was through.
+    assert sent_s(shared, 2, 0, 1) == [1.0, 3.0, 1.75]
+    assert through_s(shared) == {0: 3.25, 1: 2.75, 2: 4.0}
+
+
+def test_a_block_border_changes_the_rate_of_one() -> None:
+    def halved_later(clients: np.ndarray, block: int, num: int) -> np.ndarray:
+        return np.where((clients == 0) & (block > 0), 60.0, 120.0) / num
+
+    # As above until 2.75 s, then 60 bit/s each until the border at 3 s: 15 and 105 are left.
+    # Client 0 has 30 bit/s there and needs 15 / 30 s: 3.5 s; client 2 has 105 - 30 = 75 left, alone: 4.125 s.
+    shared = band("equal", [(0, 0.0, 240.0), (1, 1.0, 90.0), (2, 2.0, 150.0)], halved_later, 3.0)
+    assert through_s(shared) == {0: 3.5, 1: 2.75, 2: 4.125}
+
+
+def test_two_may_be_through_at_once() -> None:
+    # 60 bit/s each: both need 2 s.
+    assert through_s(band("equal", [(4, 1.0, 120.0), (3, 1.0, 120.0)])) == {4: 3.0, 3: 3.0}
+
+
+def test_who_comes_later_slows_the_others_down() -> None:
+    shared = band("equal", [(0, 0.0, 240.0)])
+    assert through_s(shared) == {0: 2.0}
+    shared.advance(1.0)
+    # 120 left of client 0 and 60 of client 1, at 60 bit/s each: 2 s; then 60 left of client 0, alone: 2.5 s.
+    add(shared, [(1, 1.0, 60.0), (2, math.inf, 60.0)])
+    assert through_s(shared) == {0: 2.5, 1: 2.0, 2: math.inf}
+
+
+def test_in_turn() -> None:
+    # Client 0: 1 to 4 s. Clients 7 and 3 are ready at 2 s, 7 was added first: 7 from 4 to 6 s, 3 from 6 to 7 s.
+    # Then nobody, until client 5 is ready: 9 to 10 s.
+    uploads = [(5, 9.0, 120.0), (0, 1.0, 360.0), (7, 2.0, 240.0), (3, 2.0, 120.0)]
+    shared = band("in-turn", uploads)
+    assert through_s(shared) == {5: 10.0, 0: 4.0, 7: 6.0, 3: 7.0}
+    shared.advance(6.5)
+    assert sent_s(shared, 0, 7, 3, 5) == [3.0, 2.0, 0.5, 0.0]
+    shared.advance(9.25)
+    assert sent_s(shared, 0, 7, 3, 5) == [3.0, 2.0, 1.0, 0.25]
+
+
+def test_in_turn_the_rates_are_those_of_the_blocks_sent_in() -> None:
+    def by_block(clients: np.ndarray, block: int, num: int) -> np.ndarray:
+        assert num == 1
+        return np.array([[10.0, 20.0], [40.0, 5.0]])[clients, min(block, 1)]
+
+    # Client 0: 10 s at 10 bit/s are 100, 40 more at 20 bit/s take 2 s: 12 s. Client 1 has 5 bit/s by then: 14 s.
+    assert through_s(band("in-turn", [(0, 0.0, 140.0), (1, 0.0, 10.0)], by_block, 10.0)) == {0: 12.0, 1: 14.0}
+
+
+def test_the_others_speed_up_when_one_is_removed() -> None:
+    shared = band("equal", [(0, 0.0, 240.0), (1, 0.0, 240.0)])
+    shared.advance(1.0)
+    shared.remove(np.array([1]))
+    # 240 - 60 = 180 left at 120 bit/s: 1.5 s more.
+    assert through_s(shared) == {0: 2.5}
+    shared = band("in-turn", [(0, 0.0, 240.0), (1, 0.0, 240.0)])
+    shared.advance(1.0)
+    shared.remove(np.array([0]))
+    assert through_s(shared) == {1: 3.0}
+    add(shared, [(0, 1.5, 120.0)])
+    assert through_s(shared) == {1: 3.0, 0: 4.0}
+
+
+def test_nothing_to_send_and_nobody_there() -> None:
+    assert through_s(band("equal", [(0, 3.0, 0.0), (1, 3.0, 120.0)])) == {0: 3.0, 1: 4.0}
+    # In turn, even nothing waits: client 1 is behind client 0.
+    assert through_s(band("in-turn", [(0, 3.0, 120.0), (1, 3.0, 0.0)])) == {0: 4.0, 1: 4.0}
+    shared = SharedBand("equal", split, 1.0)
+    assert through_s(shared) == {}
+    shared.advance(5.0)
+    # A time before the one advanced to is now.
+    add(shared, [(0, 4.0, 120.0)])
+    assert through_s(shared) == {0: 6.0}
+
+
+@pytest.mark.parametrize("coherence_s", [1.0, math.inf])
+def test_no_rate_for_ever_is_never_through(coherence_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_first(clients: np.ndarray, block: int, num: int) -> np.ndarray:
+        return np.where(clients == 0, 120.0 / num, 0.0)
+
+    monkeypatch.setattr("lesson.radio.sharing.MAX_BLOCKS", 1000)
+    uploads = [(1, 0.0, 60.0), (0, 5000.0, 60.0), (2, 6000.0, 0.0)]
+    # Client 0 has half the band, 60 bit/s, as client 1 goes on in vain; in turn it waits for client 1.
+    assert through_s(band("equal", uploads, only_first, coherence_s)) == {1: math.inf, 0: 5001.0, 2: 6000.0}
+    assert through_s(band("in-turn", uploads, only_first, coherence_s)) == dict.fromkeys((0, 1, 2), math.inf)
+    shared = band("equal", uploads, only_first, coherence_s)
+    shared.advance(5000.5)
+    assert sent_s(shared, 1, 0) == [5000.5, 0.5]
+    assert through_s(shared) == {1: math.inf, 0: 5001.0, 2: 6000.0}
+
+
+def test_an_infinite_rate_takes_no_time() -> None:
+    def boundless(clients: np.ndarray, block: int, num: int) -> np.ndarray:
+        return np.where(clients == 0, math.inf, 120 / num)
+
+    assert through_s(band("equal", [(0, 1.0, 60.0), (1, 1.0, 120.0)], boundless)) == {0: 1.0, 1: 2.0}
+
+
+UPLOADS = st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 500.0)), min_size=1, max_size=8).map(
+    lambda rows: [(client, *row) for client, row in enumerate(rows)]
+)
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+@given(uploads=UPLOADS, stop_s=st.floats(0.0, 40.0))
+def test_all_bits_are_sent_once(discipline: Discipline, uploads: list[tuple[int, float, float]], stop_s: float) -> None:
+    # However they share 120 bit/s, the band is busy as long as somebody has something to send.
+    shared = band(discipline, uploads, split, 0.7)
+    end_s = 0.0
+    for _, ready_s, bits in sorted(uploads, key=lambda upload: upload[1]):
+        end_s = max(end_s, ready_s) + bits / 120
+    assert max(through_s(shared).values()) == pytest.approx(end_s, rel=1e-9)
+    shared.advance(stop_s)
+    assert max(through_s(shared).values()) == pytest.approx(end_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+@given(uploads=UPLOADS, stop_s=st.floats(0.0, 40.0))
+def test_what_is_not_left_was_sent(
+    discipline: Discipline, uploads: list[tuple[int, float, float]], stop_s: float
+) -> None:
+    def steady(clients: np.ndarray, block: int, num: int) -> np.ndarray:
+        return 10.0 + clients
+
+    shared = band(discipline, uploads, steady, 0.7)
+    shared.advance(stop_s)
+    state = shared.state()
+    bits = np.array([upload[2] for upload in uploads])
+    sent_bits = (10.0 + state["client"]) * state["sent_s"]
+    assert state["left_bits"] + sent_bits == pytest.approx(bits, rel=1e-9, abs=1e-9)
+
+
+@given(uploads=UPLOADS, coherence_s=st.sampled_from([0.3, 1.0, 7.0]))
+def test_equal_shares_without_interference_are_bands_of_their_own(
+    uploads: list[tuple[int, float, float]], coherence_s: float
+) -> None:
+    client, ready_s, bits = (np.array(column) for column in zip(*uploads, strict=True))
+    expected_s = finish_s(client, ready_s, bits, faded, coherence_s)
+    assert band("equal", uploads, faded, coherence_s).forecast()[1] == pytest.approx(expected_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+@given(uploads=UPLOADS, stops_s=st.lists(st.floats(0.0, 40.0), max_size=4), coherence_s=st.sampled_from([0.3, 7.0]))
+def test_a_forecast_comes_true(
+    discipline: Discipline, uploads: list[tuple[int, float, float]], stops_s: list[float], coherence_s: float
+) -> None:
+    def rates(clients: np.ndarray, block: int, num: int) -> np.ndarray:
+        return faded(clients, block) / num
+
+    shared = band(discipline, uploads, rates, coherence_s)
+    forecast_s = through_s(shared)
+    for time_s in sorted(forecast_s.values()):
+        shared.advance(time_s)
+        assert through_s(shared) == forecast_s  # to the bit
+    shared = band(discipline, uploads, rates, coherence_s)
+    for stop_s in sorted(stops_s):
+        shared.advance(stop_s)
+    assert through_s(shared) == pytest.approx(forecast_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+def test_a_restored_band_goes_on_to_the_bit(discipline: Discipline) -> None:
+    first = band(discipline, [(3, 0.1, 240.0), (1, 0.2, 90.0), (2, 2.0, 150.0)], split, 0.3)
+    first.advance(1.1)
+    second = SharedBand(discipline, split, 0.3)
+    second.restore(first.state())
+    for shared in (first, second):
+        shared.advance(2.3)
+        shared.remove(np.array([1]))
+        add(shared, [(0, 2.4, 100.0)])
+        shared.advance(2.7)
+    assert through_s(first) == through_s(second)
+    assert sent_s(first, 0, 2, 3) == sent_s(second, 0, 2, 3)
+
+
+def test_a_state_does_not_move_on() -> None:
+    shared = band("equal", [(0, 0.0, 240.0)])
+    state = shared.state()
+    shared.advance(1.0)
+    shared.restore(state)
+    shared.advance(0.5)
+    assert sent_s(shared, 0) == [0.5]
+    assert state["left_bits"].tolist() == [240.0]
