@@ -1,6 +1,27 @@
-"""The radio link of a client, Eq. (5) and (6): path loss, gain, rate and upload time as pure functions."""
+"""The radio link of a client, Eq. (5) and (6), as pure functions; fading, shadowing, city models and moving clients."""
 
+from lesson.radio.fading import FadingKind, fading_gain
 from lesson.radio.link import gain, rate_bps, signal_to_noise, upload_s, watts
+from lesson.radio.mobility import Itinerary, RandomWaypoint
 from lesson.radio.path_loss import log_distance_path_loss_db
+from lesson.radio.shadowing import GaussianField, shadowing_db
+from lesson.radio.tr38901 import UrbanModel, breakpoint_km, line_of_sight_probability, path_loss_db
 
-__all__ = ["gain", "log_distance_path_loss_db", "rate_bps", "signal_to_noise", "upload_s", "watts"]
+__all__ = [
+    "FadingKind",
+    "GaussianField",
+    "Itinerary",
+    "RandomWaypoint",
+    "UrbanModel",
+    "breakpoint_km",
+    "fading_gain",
+    "gain",
+    "line_of_sight_probability",
+    "log_distance_path_loss_db",
+    "path_loss_db",
+    "rate_bps",
+    "shadowing_db",
+    "signal_to_noise",
+    "upload_s",
+    "watts",
+]
