@@ -16,6 +16,7 @@ ORDER = [
     "lesson.named",
     "lesson.arrays",
     "lesson.streams",
+    "lesson.draws",
     "lesson.checked",
     "lesson.scenario",
     "lesson.settings",

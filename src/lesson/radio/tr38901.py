@@ -1,0 +1,85 @@
+"""Path loss and line of sight in cities, 3GPP TR 38.901: urban macro (UMa) and urban micro, street canyon (UMi).
+
+For outdoor users 1.5 m above the ground and carriers of 0.5 to 100 GHz. Distances are those along the ground. The
+models begin at 10 m: a client that is nearer is taken to be at 10 m. They end at 5 km, beyond which the formulas go on.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lesson.arrays import BoolArray, FloatArray
+
+UrbanModel = Literal["uma", "umi"]
+
+MIN_DISTANCE_M = 10.0
+USER_HEIGHT_M = 1.5
+_OBSTACLE_HEIGHT_M = 1.0  # h_E, by which both heights count less in the breakpoint distance
+_LIGHT_MPS = 3e8  # as the standard has it
+_ALWAYS_SEEN_M = 18.0
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """Path loss base + per_decade·log10(d) + per_carrier_decade·log10(f), d in m in space and f in GHz."""
+
+    base_db: float
+    per_decade_db: float
+    per_carrier_decade_db: float = 20.0
+
+    def __call__(self, space_m: FloatArray, carrier_ghz: float) -> FloatArray:
+        """Path loss in dB, of the shape of the distances."""
+        carrier_db = self.per_carrier_decade_db * math.log10(carrier_ghz)
+        return self.base_db + self.per_decade_db * np.log10(space_m) + carrier_db
+
+
+@dataclass(frozen=True)
+class _Urban:
+    """One row of tables 7.4.1-1 and 7.4.2-1. Terms in the user's height are 0 at 1.5 m and left out."""
+
+    station_height_m: float
+    near: _Loss
+    far: _Loss
+    breakpoint_db: float
+    hidden: _Loss
+    sight_m: float
+
+
+_MODELS: dict[UrbanModel, _Urban] = {
+    "uma": _Urban(25.0, _Loss(28.0, 22.0), _Loss(28.0, 40.0), 9.0, _Loss(13.54, 39.08), 63.0),
+    "umi": _Urban(10.0, _Loss(32.4, 21.0), _Loss(32.4, 40.0), 9.5, _Loss(22.4, 35.3, 21.3), 36.0),
+}
+
+
+def path_loss_db(
+    model: UrbanModel, distance_km: FloatArray, carrier_ghz: float, line_of_sight: BoolArray
+) -> FloatArray:
+    """Path loss in dB of each client, of the shape of the distances. Table 7.4.1-1; no shadowing in it."""
+    row = _MODELS[model]
+    ground_m = _ground_m(distance_km)
+    drop_m = row.station_height_m - USER_HEIGHT_M
+    space_m = np.hypot(ground_m, drop_m)
+    break_m = breakpoint_km(model, carrier_ghz) * 1000
+    far_db = row.far(space_m, carrier_ghz) - row.breakpoint_db * math.log10(break_m**2 + drop_m**2)
+    seen_db = np.where(ground_m <= break_m, row.near(space_m, carrier_ghz), far_db)
+    return np.where(line_of_sight, seen_db, np.maximum(seen_db, row.hidden(space_m, carrier_ghz)))
+
+
+def breakpoint_km(model: UrbanModel, carrier_ghz: float) -> float:
+    """Distance at which path loss in line of sight turns steeper: d'BP = 4·h'BS·h'UT·f/c, heights less 1 m."""
+    station_m = _MODELS[model].station_height_m - _OBSTACLE_HEIGHT_M
+    user_m = USER_HEIGHT_M - _OBSTACLE_HEIGHT_M
+    return 4 * station_m * user_m * carrier_ghz * 1e9 / _LIGHT_MPS / 1000
+
+
+def line_of_sight_probability(model: UrbanModel, distance_km: FloatArray) -> FloatArray:
+    """Probability that a client sees the base station, of the shape of the distances. Table 7.4.2-1."""
+    ground_m = _ground_m(distance_km)
+    sure: FloatArray = np.minimum(1.0, _ALWAYS_SEEN_M / ground_m)
+    return sure + np.exp(-ground_m / _MODELS[model].sight_m) * (1 - sure)
+
+
+def _ground_m(distance_km: FloatArray) -> FloatArray:
+    return np.maximum(distance_km * 1000, MIN_DISTANCE_M)

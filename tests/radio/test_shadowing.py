@@ -1,0 +1,81 @@
+"""Shadowing: variance and correlation over many fields, and what a field keeps.
+
+Over 4000 seeds a variance of Gaussian values strays by √(2/4000) = 0.022 and a covariance ρ by √((1 + ρ²)/4000),
+at most the same; averaged over four places far apart, by half of that. Tests allow four times 0.011.
+"""
+
+import numpy as np
+import pytest
+
+from lesson.radio import GaussianField, shadowing_db
+
+CORRELATION_KM = 0.05
+ABOUT = 0.045
+
+
+@pytest.fixture(scope="module")
+def fields() -> list[GaussianField]:
+    return [GaussianField(seed, "shadowing", CORRELATION_KM) for seed in range(4000)]
+
+
+def values(fields: list[GaussianField], ahead_km: float, aside_km: float = 0.0) -> np.ndarray:
+    places_km = np.array([0.0, 1.0, 2.0, 3.0])
+    return np.array([field(places_km + ahead_km, places_km / 2 + aside_km) for field in fields])
+
+
+def test_mean_and_variance(fields: list[GaussianField]) -> None:
+    drawn = values(fields, 0.3, -0.7)
+    assert drawn.mean() == pytest.approx(0, abs=4 / np.sqrt(4 * 4000))
+    assert np.mean(drawn**2) == pytest.approx(1, abs=ABOUT)
+    assert np.mean(drawn**4) == pytest.approx(3, abs=4 * np.sqrt(96 / (4 * 4000)))
+
+
+@pytest.mark.parametrize(
+    ("ahead_km", "aside_km", "expected"),
+    [
+        (0.05, 0.0, np.exp(-1)),
+        (0.03, 0.04, np.exp(-1)),  # as far, √(3² + 4²) = 5, in another direction
+        (0.0, -0.1, np.exp(-2)),
+        (0.005, 0.0, np.exp(-0.1)),
+        (0.3, 0.4, 0.0),
+    ],
+)
+def test_correlation_falls_off_with_distance(fields, ahead_km: float, aside_km: float, expected: float) -> None:
+    product = values(fields, 0.0) * values(fields, ahead_km, aside_km)
+    assert product.mean() == pytest.approx(expected, abs=ABOUT)
+
+
+def test_one_field_over_a_city_comes_close() -> None:
+    # 4 km hold 80 correlation distances each way; what is left is the chance of 300 waves, √(1/600) = 0.04.
+    places_km = np.linspace(-2, 2, 400)
+    field = GaussianField(0, "shadowing", CORRELATION_KM)
+    here, there = field(places_km[:, None], places_km), field(places_km[:, None] + CORRELATION_KM, places_km)
+    assert np.var(here) == pytest.approx(1, abs=0.1)
+    assert np.mean(here * there) == pytest.approx(np.exp(-1), abs=0.12)
+
+
+def test_a_place_keeps_its_value() -> None:
+    x_km, y_km = np.linspace(-1, 1, 1001), np.linspace(1, -1, 1001)
+    drawn = GaussianField(7, "shadowing", CORRELATION_KM)(x_km, y_km)
+    again = GaussianField(7, "shadowing", CORRELATION_KM)
+    assert np.array_equal(again(x_km[::-7], y_km[::-7]), drawn[::-7])
+    assert again(x_km[500], y_km[500]) == drawn[500]
+    assert again(x_km[:6].reshape(2, 3), y_km[:6].reshape(2, 3)).tolist() == drawn[:6].reshape(2, 3).tolist()
+
+
+def test_seeds_and_names_have_fields_of_their_own() -> None:
+    here = np.array([0.0]), np.array([0.0])
+    others = [(0, "shadowing"), (1, "shadowing"), (0, "other")]
+    assert len({float(GaussianField(*other, CORRELATION_KM)(*here)[0]) for other in others}) == 3
+
+
+def test_a_longer_correlation_stretches_the_field() -> None:
+    x_km = np.linspace(0, 1, 50)
+    short, long = GaussianField(5, "shadowing", 0.05), GaussianField(5, "shadowing", 0.1)
+    assert long(2 * x_km, 0 * x_km) == pytest.approx(short(x_km, 0 * x_km), abs=1e-5)
+
+
+def test_the_spread_scales_the_field() -> None:
+    field, x_km = GaussianField(0, "shadowing", CORRELATION_KM), np.linspace(-1, 1, 10)
+    assert np.array_equal(shadowing_db(x_km, x_km, field, 8.0), 8 * field(x_km, x_km))
+    assert not shadowing_db(x_km, x_km, field, 0.0).any()
