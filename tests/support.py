@@ -29,6 +29,7 @@ def make_fleet(
         upload_s=upload,
         shared_upload_s=shared.copy(),
         latency_s=latencies,
+        download_s=np.zeros(len(latencies)),
         compute_j=joules,
         transmit_j=10 * joules,
         shared_transmit_j=10 * joules if shared_upload_s is None else 10 * joules * shared / upload,

@@ -55,30 +55,3 @@ def test_a_drawn_fleet_follows_the_equations_client_by_client() -> None:
         assert fleet.latency_s[client] == fleet.compute_s[client] + fleet.upload_s[client]
         assert fleet.compute_j[client] == pytest.approx(1e-28 * people.cpu_hz[client] ** 3 * compute, rel=1e-9)
         assert fleet.transmit_j[client] == pytest.approx(0.1 * upload, rel=1e-9)
-
-
-def test_the_first_look_replaces_what_was_believed() -> None:
-    believed = np.array([10.0, 20.0])
-    latency.Estimates(believed).see(1, 7.0)
-    assert believed.tolist() == [10.0, 7.0]
-
-
-@pytest.mark.parametrize(
-    ("seen_s", "believed_s"),
-    [
-        ([8.0], 8.0),
-        ([8.0, 30.0], 30.0),  # of two, the longer
-        ([8.0, 30.0, 9.0], 9.0),  # of more, the second longest
-        ([8.0, 30.0, 9.0, 31.0], 30.0),
-        ([8.0, 9.0, 7.0, 30.0, 6.0], 9.0),
-        ([99.0, 8.0, 9.0, 7.0, 30.0, 6.0], 9.0),  # the first is forgotten
-        ([8.0, 8.0, 8.0, 8.0, 500.0, 8.0, 8.0, 8.0, 8.0], 8.0),  # slow once
-        ([8.0, 8.0, 8.0, 20.0, 21.0], 20.0),  # slower twice in five: believed
-    ],
-)
-def test_the_second_longest_of_the_last_five_is_believed(seen_s: list[float], believed_s: float) -> None:
-    estimates = latency.Estimates(np.array([1.0, 1.0]))
-    for seconds in seen_s:
-        estimates.see(0, seconds)
-    assert estimates.latency_s.tolist() == [believed_s, 1.0]
-    assert np.isnan(estimates.seen_s[1]).all()

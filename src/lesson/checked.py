@@ -1,10 +1,29 @@
 """Settings that are checked when they are made, with errors of one line."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from lesson.errors import InputError, unknown
+
+MAX_COUNT = 1_000_000_000
+
+
+def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"must be [low, high] with low <= high, got [{bounds[0]}, {bounds[1]}]")
+    return bounds
+
+
+Positive = Annotated[float, Field(gt=0, strict=True)]
+NotNegative = Annotated[float, Field(ge=0, strict=True)]
+Unbounded = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=True)]
+Finite = Annotated[float, Field(strict=True)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, Field(strict=True)]
+Range = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
+CountRange = Annotated[tuple[Count, Count], AfterValidator(_ordered)]
 
 
 class Checked(BaseModel):

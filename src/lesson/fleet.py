@@ -8,6 +8,7 @@ import numpy as np
 from lesson import latency, radio
 from lesson.arrays import BoolArray, FloatArray, IntArray
 from lesson.errors import InputError
+from lesson.radio.channel import Channel
 from lesson.scenario import Population, Scenario, draw_population
 from lesson.tiers import UNREACHABLE, assign_tiers
 
@@ -30,6 +31,8 @@ class Fleet:
     shared_upload_s: FloatArray
     """Seconds to upload alone on the band of all clients together, for strategies whose clients send in turn."""
     latency_s: FloatArray
+    download_s: FloatArray
+    """Seconds until the model is there, in `latency_s` too; 0 where it is neglected, as the paper does."""
     compute_j: FloatArray
     transmit_j: FloatArray
     shared_transmit_j: FloatArray
@@ -77,6 +80,7 @@ class Fleet:
             self,
             compute_s=taken_as_deadline(self.compute_s),
             upload_s=taken_as_deadline(self.upload_s),
+            download_s=taken_as_deadline(self.download_s),
             latency_s=latencies,
             promoted=Promotion(fastest, real_s),
         )
@@ -93,7 +97,7 @@ def draw_fleet(
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)
     with np.errstate(all="ignore"):  # settings far out give infinite latencies: unreachable clients
-        return _fleet_of(scenario, people)
+        return _fleet_of(scenario, people, seed)
 
 
 def measured_fleet(
@@ -112,6 +116,7 @@ def measured_fleet(
         upload_s=upload_s,
         shared_upload_s=upload_s,
         latency_s=latency_s,
+        download_s=np.zeros(len(names)),
         compute_j=unknown,
         transmit_j=unknown,
         shared_transmit_j=unknown,
@@ -122,28 +127,29 @@ def measured_fleet(
     )
 
 
-def _fleet_of(scenario: Scenario, people: Population) -> Fleet:
+def _fleet_of(scenario: Scenario, people: Population, seed: int) -> Fleet:
     steps, processed = local_work(scenario, people.num_samples)
     charged = processed if scenario.latency_samples == "processed" else np.full(len(people), scenario.latency_samples)
     cycles = latency.num_cycles(scenario.local_iterations, people.cycles_per_sample, charged)
-    path_loss = radio.log_distance_path_loss_db(
-        people.distance_km, scenario.path_loss_1km_db, scenario.path_loss_slope_db
-    )
+    gain = radio.gain(Channel(scenario, seed).loss_db(people.x_km, people.y_km))
 
-    def upload_s(num_bands: int) -> FloatArray:
-        """Seconds to upload over so many clients' bands, noise included: b and N0 grow with them, p does not."""
+    def sent_s(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
+        """Seconds to send a model over so many clients' bands, noise included: b and N0 grow with them, p does not."""
         noise_w = num_bands * radio.watts(scenario.noise_dbm)
-        snr = radio.signal_to_noise(people.power_w, radio.gain(path_loss), noise_w)
+        snr = radio.signal_to_noise(power_w, gain, noise_w)
         return radio.upload_s(scenario.model_bits, radio.rate_bps(num_bands * scenario.bandwidth_hz, snr))
 
-    compute, upload = latency.compute_s(cycles, people.cpu_hz), upload_s(1)
-    shared_upload = np.nan_to_num(upload_s(len(people)), nan=np.inf, posinf=np.inf)
+    compute, upload = latency.compute_s(cycles, people.cpu_hz), sent_s(people.power_w)
+    station_w = np.full(len(people), scenario.station_power_w)
+    download = sent_s(station_w) if scenario.download else np.zeros(len(people))
+    shared_upload = np.nan_to_num(sent_s(people.power_w, len(people)), nan=np.inf, posinf=np.inf)
     return Fleet(
         names=range(len(people)),
         compute_s=compute,
         upload_s=upload,
         shared_upload_s=shared_upload,
-        latency_s=np.nan_to_num(latency.latency_s(compute, upload), nan=np.inf, posinf=np.inf),
+        latency_s=np.nan_to_num(download + latency.latency_s(compute, upload), nan=np.inf, posinf=np.inf),
+        download_s=download,
         compute_j=latency.compute_j(scenario.energy_kappa, cycles, people.cpu_hz),
         transmit_j=latency.transmit_j(people.power_w, upload),
         shared_transmit_j=latency.transmit_j(people.power_w, shared_upload),

@@ -104,6 +104,18 @@ class InFlight:
         at_s = np.array([arrives_s])
         self._push(at_s, np.array([client]), self._id[[client]])
 
+    def reschedule(self, clients: IntArray, arrives_s: FloatArray) -> None:
+        """Say anew when the work of these clients, all that are in flight, lands."""
+        self._arrives_s[clients] = arrives_s
+        self._groups = []
+        order = np.lexsort((self._id[clients], arrives_s))
+        order = order[np.isfinite(arrives_s[order])]
+        self._push(arrives_s[order], clients[order], self._id[clients[order]])
+
+    def num_starts(self, clients: IntArray) -> IntArray:
+        """How many pieces of work each of these clients has started."""
+        return self._num_starts[clients]
+
     def land(self, until_s: float) -> Updates:
         """Take out what arrives by a time, in the order of arrival and then of start."""
         limit_s = until_s * (1 + TOLERANCE)
@@ -169,11 +181,8 @@ class InFlight:
             getattr(self, name)[:] = state[name]
         self._next_id = int(state["next_id"][0])
         busy = self.everybody()
-        busy = busy[np.lexsort((self._id[busy], self._arrives_s[busy]))]
         self._count = len(busy)
-        self._groups = []
-        busy = busy[np.isfinite(self._arrives_s[busy])]
-        self._push(self._arrives_s[busy], busy, self._id[busy])
+        self.reschedule(busy, self._arrives_s[busy])
 
     def _push(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray) -> None:
         if len(ids):

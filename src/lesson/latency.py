@@ -1,6 +1,4 @@
-"""How long a client takes for a round and what energy it costs, Eq. (3) and (4); and what a server believes of it."""
-
-import numpy as np
+"""How long a client takes for a round and what energy it costs, Eq. (3) and (4)."""
 
 from lesson.arrays import FloatArray, IntArray
 
@@ -28,25 +26,3 @@ def compute_j(kappa: float, num_cycles: FloatArray, cpu_hz: FloatArray) -> Float
 def transmit_j(power_w: FloatArray, upload_s: FloatArray) -> FloatArray:
     """Joules each client spends on its upload, (num_clients,): power × upload time."""
     return power_w * upload_s
-
-
-class Estimates:
-    """What a server believes of each client's latency, by the last few times it has seen.
-
-    The second longest of the last five, of two the longer: a client is rarely later than believed, and one that was
-    slow once is not taken for a slow one.
-    """
-
-    WINDOW = 5
-
-    def __init__(self, latency_s: FloatArray) -> None:
-        self.latency_s = latency_s
-        """The estimates, (num_clients,), changed in place; what is in them at first is replaced by the first look."""
-        self.seen_s: FloatArray = np.full((len(latency_s), self.WINDOW), np.nan)
-
-    def see(self, client: int, seconds: float) -> None:
-        """Take in how long a client took."""
-        row = self.seen_s[client]
-        row[:-1], row[-1] = row[1:], seconds
-        known = np.sort(row[~np.isnan(row)])
-        self.latency_s[client] = known[-2] if len(known) > 2 else known[-1]

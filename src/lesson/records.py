@@ -20,8 +20,9 @@ class RoundRecord:
     staleness: IntArray
     """Versions that were made since each merged update's base, in the order of `merged`."""
     merged_started_s: FloatArray
+    merged_expected_s: FloatArray
     merged_arrived_s: FloatArray
-    """When their work began and when they arrived."""
+    """When their work began, how long it was expected to take, and when they arrived."""
     uploads: int
     """Updates that arrived in this round."""
     bytes_up: int
@@ -32,6 +33,12 @@ class RoundRecord:
     note: str
     refused: int = 0
     """Updates that were given up or could not be used: of real clients alone."""
+    misses: int | None = None
+    """Updates that arrived after the end of a round by which they had been expected; None where times do not vary."""
+    retiered: int | None = None
+    """Clients that started in another tier than the time before."""
+    lost: int | None = None
+    """Updates whose clients left before they were through."""
 
 
 def first_tier_note(fleet: Fleet) -> str:

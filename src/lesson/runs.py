@@ -165,6 +165,7 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
         "energy_j": None if None in energy else sum(energy),
         "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
         **(_merged_fields(record) if named else {}),
+        **(_surprises(record, named) if record.misses is not None else {}),
         **({"refused": record.refused} if record.refused else {}),
         **({"note": record.note} if record.note else {}),
     }
@@ -178,6 +179,12 @@ def _merged_fields(record: RoundRecord) -> dict[str, Any]:
         "merged_started_s": record.merged_started_s.round(3).tolist(),
         "merged_arrived_s": record.merged_arrived_s.round(3).tolist(),
     }
+
+
+def _surprises(record: RoundRecord, named: bool) -> dict[str, Any]:
+    """How far the server was wrong, where times vary; in small fleets with what it believed of each merged update."""
+    believed = {"merged_expected_s": record.merged_expected_s.round(3).tolist()} if named else {}
+    return believed | {"misses": record.misses, "retiered": record.retiered, "lost": record.lost}
 
 
 def client_fields(scores: ClientScores) -> dict[str, Any]:

@@ -5,30 +5,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from lesson.arrays import FloatArray, IntArray
-from lesson.checked import Checked
+from lesson.checked import MAX_COUNT, Checked, Count, CountRange, Finite, Flag, Positive, Range, Unbounded
 from lesson.errors import InputError, unknown
 from lesson.streams import stream
+from lesson.variation import Variation
 
 MAX_CLIENTS = 10_000_000
-MAX_COUNT = 1_000_000_000
-
-
-def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
-    if bounds[0] > bounds[1]:
-        raise ValueError(f"must be [low, high] with low <= high, got [{bounds[0]}, {bounds[1]}]")
-    return bounds
-
-
-Positive = Annotated[float, Field(gt=0, strict=True)]
-Unbounded = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=True)]
-Finite = Annotated[float, Field(strict=True)]
-Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
-Flag = Annotated[bool, Field(strict=True)]
-Range = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
-CountRange = Annotated[tuple[Count, Count], AfterValidator(_ordered)]
 
 # What the paper's text says and its authors' code does otherwise; the defaults below are the code's.
 PRINTED: dict[str, Any] = {
@@ -44,8 +29,8 @@ PRINTED: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {"released": {}, "printed": PRINTED}
 
 
-class Scenario(Checked):
-    """All parameters of the paper's simulation, checked when made. `preset` fills in what is not given."""
+class Paper(Checked):
+    """All parameters of the paper's simulation."""
 
     wanted: ClassVar[dict[str, str]] = {
         "samples_per_client": f"a whole number from 1 to {MAX_COUNT} or [low, high]",
@@ -93,6 +78,12 @@ class Scenario(Checked):
         "dirichlet-per-class", description="how the data set is divided among clients"
     )
     beta: Positive = Field(1.0, description="concentration β of the Dirichlet split")
+
+
+class Scenario(Variation, Paper):
+    """The parameters of the paper and what may be added, checked when made. `preset` fills in what is not given."""
+
+    wanted: ClassVar[dict[str, str]] = Paper.wanted | Variation.wanted
 
     @model_validator(mode="before")
     @classmethod

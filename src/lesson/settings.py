@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lesson.checked import Checked
+from lesson.checked import MAX_COUNT, Checked, Positive, Unbounded
 from lesson.errors import InputError, unknown
-from lesson.scenario import MAX_COUNT, PRESETS, Positive, Scenario, Unbounded
+from lesson.scenario import PRESETS, Scenario
 
 DEFAULT_TIME_BUDGET_S = 10_000.0
 

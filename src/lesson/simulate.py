@@ -24,15 +24,19 @@ from lesson.arrays import (
     with_prefix,
 )
 from lesson.errors import InputError
+from lesson.estimates import TIMES, Beliefs
 from lesson.fleet import Fleet
 from lesson.flight import InFlight
 from lesson.records import RoundRecord, first_tier_note
+from lesson.scenario import Scenario
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.streams import stream
-from lesson.tiers import TOLERANCE
+from lesson.tiers import TOLERANCE, UNREACHABLE
+from lesson.traces import Presence
+from lesson.truth import Truth
 
 MAX_ROUNDS_STUCK = 1000
-_SHOWN = ("compute_s", "upload_s", "shared_upload_s", "latency_s", "local_steps", "num_samples", "client_weight")
+_SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
 _VALUES = ("round", "version", "now_s", "over", "_rounds_stuck")
 
 
@@ -55,7 +59,20 @@ class Learner(Protocol):
 class Simulation:
     """A strategy, a fleet and the clock between them; `step` runs one round."""
 
-    def __init__(self, strategy: Strategy, fleet: Fleet, *, learner: Learner | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        fleet: Fleet,
+        *,
+        learner: Learner | None = None,
+        seed: int = 0,
+        scenario: Scenario | None = None,
+    ) -> None:
+        """Of a scenario, only what makes times vary is looked at; without one, work takes as long as the fleet says."""
+        self._truth: Truth | None = None
+        if scenario is not None and scenario.varies:
+            self._truth, self._beliefs = Truth(scenario, fleet, seed), Beliefs(scenario, fleet, seed)
+            fleet = self._beliefs.fleet
         self.strategy, self.fleet, self.learner, self.seed = strategy, fleet, learner, seed
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self.round = self.version = 0
@@ -64,37 +81,50 @@ class Simulation:
         """Why nothing more can happen, once that is so."""
         self._known = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
         self._flight = InFlight(len(fleet))
-        self._at_server = self._flight.land(0.0)
+        self._at_server = self._nothing = self._flight.work_of(NO_CLIENTS)
         self._idle, self._connected = fleet.reachable, fleet.reachable
+        self._present = self._truth.presence if self._truth is not None else None
+        self._met_s = 0.0
+        if self._present is not None:
+            self._idle &= self._present.is_there(0.0)
+            self._connected &= self._idle
         self._num_connected = int(np.count_nonzero(self._idle))
         self._waiting: IntArray = np.zeros(len(fleet), dtype=np.int64)
         self._freed: list[IntArray] = [np.flatnonzero(self._idle)]
         self._work: FloatArray = np.ones(len(fleet))
         self._in_turn: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
+        self._tiers: IntArray = np.zeros(0 if self._truth is None else len(fleet), dtype=np.int64)
+        """In which each client started last; 0 before."""
         self._rounds_stuck = 0
         self._users: dict[int, int] = {}
         """How many updates in flight or at the server started from each version."""
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
         """Run the next round and say what happened in it; None, and the run is over, if it ends after `until_s`."""
-        self.round += 1
         start_s = self.now_s
+        if self._present is not None and not self._somebody_comes(self._present, until_s):
+            return None
+        self.round += 1
         plan = self.strategy.open_round(self._view(distinct(self._freed)), stream(self.seed, "strategy", self.round))
         self._freed.clear()
         spent_j = self._drop(plan.drops)
-        self._start(plan)
+        retiered = self._start(plan)
         end_s, note = self._close(plan.closes, until_s)
         if end_s > until_s * (1 + TOLERANCE):
             self.over = "time is up"
             return None
         self.now_s = end_s
-        landed = self._land()
+        landed, lost = self._land()
         merged = self._merge(self.strategy.merge(self._view(NO_CLIENTS), self._at_server))
         moved = len(plan.starts) or len(plan.drops) or len(landed) or len(merged) or self.now_s > start_s
         self.over = self._why_over(bool(moved))
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
         notes = [plan.note, note, promoted, self.over]
         spent_j += self._spent_j(landed, np.inf)
+        told = {}
+        if self._truth is not None:
+            spent_j += self._spent_j(lost, lost.arrived_s - lost.started_s)
+            told = {"misses": _num_late(landed, start_s), "retiered": retiered, "lost": len(lost)}
         return RoundRecord(
             round=self.round,
             start_s=start_s,
@@ -104,6 +134,7 @@ class Simulation:
             merged=merged.client,
             staleness=self.version - 1 - merged.base_version,
             merged_started_s=merged.started_s,
+            merged_expected_s=merged.expected_s,
             merged_arrived_s=merged.arrived_s,
             uploads=len(landed),
             bytes_up=len(landed) * self.model_bytes,
@@ -111,7 +142,29 @@ class Simulation:
             compute_j=_known(spent_j[0]),
             transmit_j=_known(spent_j[1]),
             note="; ".join(filter(None, notes)),
+            **told,
         )
+
+    def _somebody_comes(self, present: Presence, until_s: float) -> bool:
+        """Whether somebody is connected or at work, now or when the next one comes; time passes until then."""
+        while not self._num_connected and not len(self._flight):
+            comes_s = present.next_arrival_s(self.now_s)
+            if comes_s > until_s * (1 + TOLERANCE):
+                self.over = "nobody is there any more" if math.isinf(comes_s) else "time is up"
+                return False
+            self.now_s = comes_s
+            self._meet(present)
+        return True
+
+    def _meet(self, present: Presence) -> None:
+        """Note who has come and who has left since the last time."""
+        came, left = present.changes(self._met_s, self.now_s)
+        self._met_s = self.now_s
+        came = came[np.isfinite(self.fleet.latency_s[came])]
+        self._connected[left], self._idle[left] = False, False
+        self._connected[came], self._idle[came] = True, ~self._flight.busy(came)
+        self._num_connected = int(np.count_nonzero(self._connected))
+        self._freed.append(came)
 
     def _view(self, freed: IntArray) -> ServerView:
         needs, learner = self.strategy.needs, self.learner
@@ -136,6 +189,8 @@ class Simulation:
             return np.zeros(2)
         self._check(all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
         dropped = self._flight.take(clients)
+        if self._truth is not None:
+            self._truth.leave_band(clients, dropped=True)
         self._let_go(dropped)
         return self._spent_j(dropped, self.now_s - dropped.started_s)
 
@@ -145,7 +200,8 @@ class Simulation:
         self._idle[updates.client] = True
         self._freed.append(updates.client)
 
-    def _start(self, plan: RoundPlan) -> None:
+    def _start(self, plan: RoundPlan) -> int:
+        """Put clients to work; how many of them are in another tier than when they last started."""
         starts, fleet = plan.starts, self.fleet
         self._check(np.all(starts >= 0) and np.all(self._idle[starts]), "starts clients that are not idle")
         self._check(all_distinct(starts), "starts clients twice")
@@ -166,7 +222,7 @@ class Simulation:
             version=self.version,
             round=self.round,
             now_s=self.now_s,
-            takes_s=self._takes_s(expected_s),
+            takes_s=self._takes_s(starts, expected_s, in_turn),
             expected_s=expected_s,
             lr_scale=plan.lr_scale,
             local_steps=steps,
@@ -174,14 +230,21 @@ class Simulation:
         )
         self._idle[starts] = False
         self._users[self.version] = self._users.get(self.version, 0) + len(starts)
+        if self._truth is None or plan.tiers is None:
+            return 0
+        before, self._tiers[starts] = self._tiers[starts], plan.tiers
+        return int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
 
-    def _takes_s(self, expected_s: FloatArray) -> FloatArray:
-        """How long work really takes that is expected to take so long."""
-        return expected_s
+    def _takes_s(self, starts: IntArray, expected_s: FloatArray, in_turn: bool) -> FloatArray:
+        """How long the work of those who start now really takes, which is expected to take so long."""
+        if self._truth is None:
+            return expected_s
+        free_s = self._flight.final_arrival_s() if in_turn else None
+        return self._truth.launch(starts, self._flight.num_starts(starts), self._work[starts], self.now_s, free_s)
 
     def _parts_s(self, starts: IntArray, in_turn: bool) -> FloatArray:
         """Seconds until each start lands, put together from its compute and upload time."""
-        compute_s = self._work[starts] * self.fleet.compute_s[starts]
+        compute_s = self.fleet.download_s[starts] + self._work[starts] * self.fleet.compute_s[starts]
         upload_s = (self.fleet.shared_upload_s if in_turn else self.fleet.upload_s)[starts]
         if np.any(np.isnan(compute_s + upload_s)):
             raise InputError(
@@ -205,11 +268,17 @@ class Simulation:
         """Why the run ends here; empty if it goes on."""
         self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
         if not moved and not len(self._flight):
+            if self._present is not None and (change_s := self._present.next_change_s(self.now_s)) < np.inf:
+                self.now_s = change_s
+                self._meet(self._present)
+                return ""
             return "nobody is training and nobody can start"
         return "the strategy lets neither time nor work pass" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:  # noqa: ARG002
         """When the round closes, with a note; who waits for real clients need not wait longer than `until_s`."""
+        if self._truth is not None:
+            self._truth.forecast(self._flight)
         return self._closing_s(closes)
 
     def _closing_s(self, closes: Closing) -> tuple[float, str]:
@@ -231,14 +300,28 @@ class Simulation:
             return max(self.now_s, close_s), ""
         return max(self.now_s, flight.final_arrival_s()), "nothing in flight could close the round"
 
-    def _land(self) -> Updates:
-        """Updates that have arrived by now; they wait at the server."""
-        landed = self._accepted(self._flight.land(self.now_s))
+    def _land(self) -> tuple[Updates, Updates]:
+        """Updates that have arrived by now, which wait at the server, and those that were lost."""
+        landed, lost = self._flight.land(self.now_s), self._nothing
+        if self._truth is not None:
+            self._truth.pass_time(self.now_s)
+            self._truth.leave_band(landed.client)
+            gone = self._truth.lost[landed.client]
+            landed, lost = landed[~gone], landed[gone]
+            self._lose(lost)
+            self._beliefs.see(landed.client, self._truth.parts_s(landed, self._work[landed.client]))
+        landed = self._accepted(landed)
         self._idle[landed.client] = True
         self._waiting[landed.client] += 1
         self._freed.append(landed.client)
         self._at_server = Updates.join(self._at_server, landed)
-        return landed
+        if self._present is not None:
+            self._meet(self._present)
+        return landed, lost
+
+    def _lose(self, lost: Updates) -> None:
+        """Let go of work whose clients have left."""
+        self._let_go(lost)
 
     def _accepted(self, landed: Updates) -> Updates:
         """What can be used of what has landed."""
@@ -293,6 +376,10 @@ class Simulation:
         arrays |= {f"server.{name}": getattr(self._at_server, name) for name in Updates.__slots__}
         arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "in_turn": self._in_turn}
         arrays |= {"freed": distinct(self._freed)}
+        if self._truth is not None:
+            arrays |= {"tiers": self._tiers, "connected": self._connected}
+            arrays |= {f"truth.{name}": array for name, array in self._truth.state().items()}
+            arrays |= {f"beliefs.{name}": array for name, array in self._beliefs.state().items()}
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
@@ -308,10 +395,17 @@ class Simulation:
         self._idle[:], self._waiting[:], self._work[:] = arrays["idle"], arrays["waiting"], arrays["work"]
         self._in_turn[:] = arrays.get("in_turn", False)  # older checkpoints know of none
         self._freed = [arrays["freed"]]
+        if self._truth is not None:
+            self._tiers[:], self._connected[:] = arrays["tiers"], arrays["connected"]
+            self._num_connected, self._met_s = int(np.count_nonzero(self._connected)), self.now_s
+            self._truth.restore(with_prefix(arrays, "truth."))
+            self._beliefs.restore(with_prefix(arrays, "beliefs."))
 
     def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
         """Joules for computing and for sending so long after the start, (2,); NaN where the fleet does not know."""
         clients, fleet = updates.client, self.fleet
+        if self._truth is not None:
+            return self._truth.spent_j(clients, elapsed_s, updates.started_s)
         in_turn = self._in_turn[clients]
         upload_s = np.where(in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
         transmit_j = np.where(in_turn, fleet.shared_transmit_j[clients], fleet.transmit_j[clients])
@@ -328,17 +422,26 @@ def simulate(
     rounds: int | None = None,
     until_s: float = np.inf,
     seed: int = 0,
+    scenario: Scenario | None = None,
 ) -> Iterator[RoundRecord]:
-    """A record per round, for so many rounds or while they end by `until_s`; fewer if nothing more can happen."""
+    """A record per round, for so many rounds or while they end by `until_s`; fewer if nothing more can happen.
+
+    A scenario says what makes times vary, if anything does.
+    """
     if not until_s > 0:
         raise InputError(f"until_s must be > 0, got {until_s}")
     if rounds is None and until_s == np.inf:
         raise InputError("rounds or until_s must be given: a run has to end")
-    simulation = Simulation(strategy, fleet, seed=seed)
+    simulation = Simulation(strategy, fleet, seed=seed, scenario=scenario)
     while (rounds is None or simulation.round < rounds) and not simulation.over:
         record = simulation.step(until_s)
         if record is not None:
             yield record
+
+
+def _num_late(landed: Updates, start_s: float) -> int:
+    """How many updates that landed in a round had been expected by its start."""
+    return int(np.count_nonzero(landed.started_s + landed.expected_s <= start_s * (1 + TOLERANCE)))
 
 
 def _known(joules: float) -> float | None:

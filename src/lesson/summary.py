@@ -12,6 +12,8 @@ TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LAST, IN_A_ROW = 10, 3
 MAX_NOTES = 10
 ROUNDING = 1e-12
+SURPRISES = ("misses", "retiered", "lost")
+"""Told of runs whose times vary: uploads that missed their slot, clients in a new tier, work that was lost."""
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -50,6 +52,7 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -
         "accuracy_last10": sum(last) / len(last),
         "uploads": uploads,
         "refused": sum(line.get("refused", 0) for line in lines),
+        **{name: sum(line[name] for line in lines) for name in SURPRISES if lines and name in lines[0]},
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "energy_j": None if None in energy else sum(energy),

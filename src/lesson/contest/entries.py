@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from lesson.contest.rules import MAX_POINTS, Rules, Several, Table, Text
+from lesson.checked import Text
+from lesson.contest.rules import MAX_POINTS, Rules, Several, Table
 from lesson.errors import InputError, unknown
 from lesson.grid import checked_settings, in_words
 from lesson.paper.items import run_name

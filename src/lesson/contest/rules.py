@@ -4,8 +4,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from lesson.checked import Checked
-from lesson.scenario import Positive
+from lesson.checked import Checked, Positive, Text
 
 MAX_POINTS = 6
 """Settings that an entry may be tuned over."""
@@ -20,7 +19,6 @@ def _differ(values: tuple[T, ...]) -> tuple[T, ...]:
     return values
 
 
-Text = Annotated[str, Field(strict=True)]
 Seed = Annotated[int, Field(ge=0, strict=True)]
 Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
 Several = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_differ)]

@@ -12,6 +12,7 @@ from lesson.arrays import FloatArray, IntArray, with_prefix
 from lesson.federation.clients import Clients, Reply
 from lesson.fleet import Fleet
 from lesson.records import RoundRecord
+from lesson.scenario import Scenario
 from lesson.simulate import Learner, Simulation
 from lesson.strategies.base import Merge, RoundPlan, Strategy, Updates
 
@@ -30,9 +31,10 @@ class Federation(Simulation):
         *,
         learner: Learner | None = None,
         seed: int = 0,
+        scenario: Scenario | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(strategy, fleet, learner=learner, seed=seed)
+        super().__init__(strategy, fleet, learner=learner, seed=seed, scenario=scenario)
         self.refused = Counter[str]()
         """How many updates were refused or given up in all, by the kind of fault."""
         self.merged_metrics: list[tuple[float, Mapping[str, float]]] = []
@@ -65,9 +67,10 @@ class Federation(Simulation):
         waiting = with_prefix(arrays, "waiting.")
         self._clients.put_back(self._at_server, [waiting[str(place)] for place in range(len(self._at_server))])
 
-    def _start(self, plan: RoundPlan) -> None:
-        super()._start(plan)
+    def _start(self, plan: RoundPlan) -> int:
+        retiered = super()._start(plan)
         self._send(plan.starts)
+        return retiered
 
     def _send(self, clients: IntArray) -> None:
         """Have these clients do the work they are at."""
@@ -78,6 +81,10 @@ class Federation(Simulation):
     def _patience_s(self, expected_s: FloatArray) -> FloatArray:
         """How long to wait for updates that are expected to take so long."""
         return np.maximum(MIN_PATIENCE_S, PATIENCE * expected_s)
+
+    def _lose(self, lost: Updates) -> None:
+        self._clients.give_up(lost.client)
+        super()._lose(lost)
 
     def _drop(self, clients: IntArray) -> FloatArray:
         self._clients.give_up(clients)

@@ -62,6 +62,11 @@ class VirtualFederation(Federation):
             if not replies:
                 time.sleep(POLL_S)
 
+    def _lose(self, lost: Updates) -> None:
+        for update in lost.keys:
+            self._early.pop(update, None)
+        super()._lose(lost)
+
     def _drop(self, clients: IntArray) -> FloatArray:
         for update in self._flight.work_of(clients).keys:
             self._early.pop(update, None)

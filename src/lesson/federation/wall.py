@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import FloatArray
+from lesson.arrays import FloatArray, IntArray
 from lesson.errors import RunStoppedError
+from lesson.estimates import cautious
 from lesson.federation.base import Federation
 from lesson.federation.clients import LOST, NO_REPLY, RESTARTED, TOO_LATE, Event, Joined, Left, Reply
-from lesson.latency import Estimates
 from lesson.records import RoundRecord
 from lesson.strategies.base import Closing, Updates
 
@@ -35,7 +35,7 @@ class WallFederation(Federation):
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self.estimates = Estimates(self.fleet.latency_s)
+        self.estimates = cautious(len(self.fleet))
         self._clock, self._sleep = clock, sleep
         self._zero_s = clock()
         self._alone_s = 0.0
@@ -73,7 +73,7 @@ class WallFederation(Federation):
         """Seconds on the wall since the run began, those before a restart included."""
         return self._clock() - self._zero_s
 
-    def _takes_s(self, expected_s: FloatArray) -> FloatArray:
+    def _takes_s(self, starts: IntArray, expected_s: FloatArray, in_turn: bool) -> FloatArray:  # noqa: ARG002
         return np.full_like(expected_s, np.inf)
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
@@ -104,10 +104,10 @@ class WallFederation(Federation):
             raise RunStoppedError(f"no client has been connected for {NOBODY_S:g} s; start some and resume the run")
         return not self._num_connected
 
-    def _land(self) -> Updates:
-        landed = super()._land()
+    def _land(self) -> tuple[Updates, Updates]:
+        landed, lost = super()._land()
         self._idle[landed.client] = self._connected[landed.client]
-        return landed
+        return landed, lost
 
     def _happens(self, event: Event, now_s: float) -> None:
         match event:
@@ -142,8 +142,8 @@ class WallFederation(Federation):
 
     def _come(self, client: int, measured: Joined) -> None:
         if not math.isnan(measured.latency_s):
-            self.estimates.seen_s[client] = np.nan
-            self.estimates.see(client, measured.latency_s)
+            self.estimates.forget(client)
+            self.believe(client, measured.latency_s)
             self._divide(client, measured.compute_s / measured.latency_s)
         self._connected[client] = True
         self._idle[client] = not self._flight.busy(np.array([client]))[0]
@@ -157,8 +157,12 @@ class WallFederation(Federation):
         share = self.fleet.compute_s[client] / (self.fleet.compute_s[client] + self.fleet.upload_s[client])
         if self._work[client] != 1:
             took_s /= 1 + share * (self._work[client] - 1)
-        self.estimates.see(client, took_s)
+        self.believe(client, took_s)
         self._divide(client, share)
+
+    def believe(self, client: int, seconds: float) -> None:
+        """Take in how long a client took."""
+        self.fleet.latency_s[client] = self.estimates.see(np.array([client]), np.array([seconds]))[0]
 
     def _divide(self, client: int, share: float) -> None:
         """Have so large a part of the latency that is believed be for computing, the rest for the upload."""

@@ -164,10 +164,11 @@ def make_federation(
     fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
     if clock == "virtual":
         fleet = fleet_for(settings.strategy.name, fleet, scenario)
-        return VirtualFederation(strategy, fleet, post, learner=learner, seed=seed, tell=tell), learner
+        virtual = VirtualFederation(strategy, fleet, post, learner=learner, seed=seed, scenario=scenario, tell=tell)
+        return virtual, learner
     federation = WallFederation(strategy, fleet, post, learner=learner, seed=seed, tell=tell)
     for client, profile in profiles.items():
-        federation.estimates.see(client, profile.latency_s)
+        federation.believe(client, profile.latency_s)
     return federation, learner
 
 

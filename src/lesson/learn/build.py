@@ -35,7 +35,8 @@ def build(
     backend, rates = _backend(task, settings, num_threads), (scenario.learning_rate, scenario.lr_cap)
     learner = Learner(task, *rates, backend, settings.run.trainer, settings.server, strategy.needs)
     fleet = draw_fleet(scenario, seed=seed, num_samples=task.holdings.num_samples)
-    return Simulation(strategy, fleet_for(settings.strategy.name, fleet, scenario), learner=learner, seed=seed), learner
+    fleet = fleet_for(settings.strategy.name, fleet, scenario)
+    return Simulation(strategy, fleet, learner=learner, seed=seed, scenario=scenario), learner
 
 
 def strategy_of(settings: Settings) -> Strategy:

@@ -28,6 +28,8 @@ class ServerView:
     upload_s: FloatArray
     shared_upload_s: FloatArray
     """Of a client alone on the band of all clients together: what it takes where a plan lets uploads go in turn."""
+    download_s: FloatArray
+    """Until the model is there; 0 where that is neglected."""
     latency_s: FloatArray
     """The server's estimates, not the truth. A fleet from a file may know the total alone: the parts are NaN then."""
     local_steps: IntArray
@@ -144,6 +146,8 @@ class RoundPlan:
     """In turn: one channel, used in the order of `starts`, each upload taking `shared_upload_s`."""
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
     """Busy clients whose work nobody waits for any more. They are idle at once and may be among `starts`."""
+    tiers: IntArray | None = None
+    """For the round's record: one per start, of a strategy that has tiers."""
     note: str = ""
     """For the round's record: why, where a strategy has something to explain."""
 

@@ -42,13 +42,14 @@ class FedCSGreedy(Stateless):
         if view.round == 1:
             self._check(view, connected)
         asked = draw_share(connected, self.fraction, rng)
-        starts = asked[schedule(view.compute_s[asked], view.shared_upload_s[asked], self.deadline_s)]
+        ready_s = view.download_s[asked] + view.compute_s[asked]
+        starts = asked[schedule(ready_s, view.shared_upload_s[asked], self.deadline_s)]
         closes = AllOf(starts) if len(starts) else Deadline(view.now_s + self.deadline_s)
         return RoundPlan(starts, closes, uploads="in-turn")
 
     def _check(self, view: ServerView, connected: IntArray) -> None:
         check_connected(view)
-        alone_s = (view.compute_s + view.shared_upload_s)[connected]
+        alone_s = (view.download_s + view.compute_s + view.shared_upload_s)[connected]
         if np.any(np.isnan(alone_s)):
             raise InputError("fedcs-greedy needs compute_s and upload_s of every client; add both columns to the file")
         if not np.any(alone_s <= self.deadline_s * (1 + TOLERANCE)):

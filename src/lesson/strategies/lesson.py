@@ -56,7 +56,7 @@ class Lesson:
         everybody = len(starts) == view.num_connected if self.participation is None else set(self._members) == {1}
         everybody_in_tier_1 = everybody and tiers.max(initial=1) == 1
         closes = AllOf(starts, by_s=end_s) if everybody_in_tier_1 else Deadline(end_s)
-        return RoundPlan(starts, closes, lr_scale=tiers.astype(np.float64) if self.scaling else 1.0)
+        return RoundPlan(starts, closes, lr_scale=tiers.astype(np.float64) if self.scaling else 1.0, tiers=tiers)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, *self._due(view, arrived))

@@ -55,6 +55,6 @@ class LessonFilled(Lesson):
         """How many minibatches each of these clients has time for in its slot, at most one per sample it holds."""
         slots_s = assign_tiers(view.latency_s[clients], self.deadline_s) * self.deadline_s
         with np.errstate(divide="ignore"):
-            rooms = (slots_s - view.upload_s[clients]) / view.compute_s[clients]
+            rooms = (slots_s - view.upload_s[clients] - view.download_s[clients]) / view.compute_s[clients]
         fitting = np.clip(np.nan_to_num(rooms * (1 + TOLERANCE), nan=1.0), 1, np.maximum(1, view.num_samples[clients]))
         return np.floor(fitting).astype(np.int64)

@@ -1,0 +1,91 @@
+"""When transfers end on channels that change, and on a band that is shared."""
+
+from pathlib import Path
+
+import numpy as np
+
+from lesson import radio
+from lesson.arrays import FloatArray, IntArray
+from lesson.draws import key
+from lesson.fleet import Fleet
+from lesson.radio.channel import Channel
+from lesson.scenario import Population, Scenario
+from lesson.traces import read_positions
+
+
+class Airtime:
+    """The rates of a drawn fleet's clients over time, in blocks of `coherence_s`, and how long transfers then take."""
+
+    def __init__(self, scenario: Scenario, fleet: Fleet, people: Population, seed: int) -> None:
+        self._scenario, self._power_w = scenario, people.power_w
+        self.bits: FloatArray = np.full(len(fleet), fleet.model_bits)
+        """To upload; fewer for a client that is taken as faster than it is."""
+        if fleet.promoted is not None:
+            self.bits[fleet.promoted.client] *= fleet.latency_s[fleet.promoted.client] / fleet.promoted.latency_s
+        self.coherence_s = scenario.coherence_s if scenario.channel_changes else np.inf
+        self._fading = key(seed, "fading")
+        self._channel = Channel(scenario, seed)
+        self._whole_hz = len(fleet) * scenario.bandwidth_hz
+        self._walk = _walk_of(scenario, fleet, people, seed)
+        self._snr = self._signal_to_noise(people.x_km, people.y_km) if self._walk is None else None
+        """Of a client on its own band, (num_clients,), if nobody moves."""
+
+    def uploaded_s(self, clients: IntArray, begin_s: FloatArray, *, whole_band: bool = False) -> FloatArray:
+        """When uploads are through that begin at these times, on a band of one's own or alone on that of all."""
+        band_hz = self._whole_hz if whole_band else self._scenario.bandwidth_hz
+
+        def rates(who: IntArray, blocks: IntArray) -> FloatArray:
+            return self._rate_bps(who, blocks, band_hz)
+
+        return radio.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
+
+    def downloaded_s(self, clients: IntArray, begin_s: FloatArray) -> FloatArray:
+        """When downloads are through, each on a band of its own."""
+        scenario = self._scenario
+        louder = scenario.station_power_w / self._power_w
+
+        def rates(who: IntArray, blocks: IntArray) -> FloatArray:
+            return self._rate_bps(who, blocks, scenario.bandwidth_hz, louder)
+
+        return radio.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
+
+    def shared_rate_bps(self, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
+        """Bits per second of clients, (n,), when so many split the band of all among them."""
+        return self._rate_bps(clients[:, None], np.array([[block]]), self._whole_hz / num_sharing)[:, 0]
+
+    def _rate_bps(
+        self, clients: IntArray, blocks: IntArray, band_hz: float, louder: FloatArray | None = None
+    ) -> FloatArray:
+        """Bits per second of clients (n, 1) in time blocks (n, K) on so wide a band, whose noise grows with it."""
+        scenario = self._scenario
+        if self._walk is None:
+            assert self._snr is not None
+            snr = self._snr[clients]
+        else:
+            times_s = np.broadcast_to(blocks * self.coherence_s, (len(clients), blocks.shape[1]))
+            x_km, y_km = self._walk.at(clients[:, 0], times_s)
+            snr = self._signal_to_noise(x_km, y_km, self._power_w[clients])
+        if louder is not None:
+            snr = snr * louder[clients]
+        if band_hz != scenario.bandwidth_hz:
+            snr = snr * (scenario.bandwidth_hz / band_hz)
+        if scenario.fading != "none":
+            snr = snr * radio.fading_gain(scenario.fading, scenario.rician_k_db, self._fading, clients, blocks)
+        return np.broadcast_to(radio.rate_bps(band_hz, snr), (len(clients), blocks.shape[1]))
+
+    def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray | None = None) -> FloatArray:
+        """On a client's own band, without fading, at these places."""
+        gain = radio.gain(self._channel.loss_db(x_km, y_km))
+        noise_w = radio.watts(self._scenario.noise_dbm)
+        return radio.signal_to_noise(self._power_w if power_w is None else power_w, gain, noise_w)
+
+
+def _walk_of(
+    scenario: Scenario, fleet: Fleet, people: Population, seed: int
+) -> radio.RandomWaypoint | radio.Itinerary | None:
+    """Where clients are over time; None if they stay where they are."""
+    if scenario.positions:
+        return radio.Itinerary(read_positions(Path(scenario.positions), fleet.names, scenario.area_km))
+    if not scenario.moves:
+        return None
+    return radio.RandomWaypoint(seed, people.x_km, people.y_km, scenario.area_km, scenario.speed_mps, scenario.pause_s)

@@ -1,0 +1,52 @@
+"""The mean gain of a channel as a function of the place: path loss by the scenario's model, and shadowing."""
+
+import numpy as np
+
+from lesson.arrays import BoolArray, FloatArray
+from lesson.radio.path_loss import log_distance_path_loss_db
+from lesson.radio.shadowing import GaussianField, shadowing_db
+from lesson.radio.tr38901 import UrbanModel, line_of_sight_probability, path_loss_db
+from lesson.scenario import Scenario
+
+SIGHT_KM = 0.05
+"""Distance at which line of sight is correlated by 1/e, TR 38.901, table 7.6.3.1-2."""
+
+NEAREST_KM = 1e-6
+"""Who walks right up to the base station is taken to be so far away."""
+
+
+class Channel:
+    """Loss between a place and the base station at (0, 0), without what changes with time."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self._scenario = scenario
+        self._shadows = GaussianField(seed, "shadowing", scenario.shadowing_km)
+        self._sights = GaussianField(seed, "line of sight", SIGHT_KM)
+
+    def loss_db(self, x_km: FloatArray, y_km: FloatArray) -> FloatArray:
+        """Path loss and shadowing at these places, in their shape."""
+        scenario, distance_km = self._scenario, np.maximum(np.hypot(x_km, y_km), NEAREST_KM)
+        if scenario.path_loss == "log-distance":
+            loss_db = log_distance_path_loss_db(distance_km, scenario.path_loss_1km_db, scenario.path_loss_slope_db)
+        else:
+            seen = self._line_of_sight(scenario.path_loss, x_km, y_km)
+            loss_db = path_loss_db(scenario.path_loss, distance_km, scenario.carrier_ghz, seen)
+        if scenario.shadowing_db:
+            loss_db = loss_db + shadowing_db(x_km, y_km, self._shadows, scenario.shadowing_db)
+        return loss_db
+
+    def _line_of_sight(self, model: UrbanModel, x_km: FloatArray, y_km: FloatArray) -> BoolArray:
+        """Where the base station is seen: of places close together both or neither, mostly."""
+        scenario = self._scenario
+        if scenario.line_of_sight != "drawn":
+            return np.full(np.shape(x_km), scenario.line_of_sight == "always")
+        probability = line_of_sight_probability(model, np.hypot(x_km, y_km))
+        return np.less(_normal_share(self._sights(x_km, y_km)), probability)
+
+
+def _normal_share(value: FloatArray) -> FloatArray:
+    """Φ: the share of a normal distribution below each value, to 1e-7 (Abramowitz and Stegun, 26.2.17)."""
+    t = 1 / (1 + 0.2316419 * np.abs(value))
+    series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    above = np.exp(-(value**2) / 2) / np.sqrt(2 * np.pi) * series
+    return np.asarray(np.where(value > 0, 1 - above, above))

@@ -1,0 +1,168 @@
+"""What really happens to clients' work, where that is not what the server believes: channels that change, a band that
+is shared, computing that is slower at times, traces, and clients that come and go."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.airtime import Airtime
+from lesson.arrays import BoolArray, FloatArray, IntArray, with_prefix
+from lesson.draws import exponentials, key
+from lesson.errors import InputError
+from lesson.estimates import PARTS
+from lesson.fleet import Fleet
+from lesson.flight import InFlight
+from lesson.radio import SharedBand
+from lesson.scenario import Scenario
+from lesson.strategies.base import Updates
+from lesson.tiers import TOLERANCE
+from lesson.traces import read_presence, read_work
+
+_ARRAYS = (*PARTS, "_upload_begins_s", "lost")
+
+
+class Truth:
+    """How long each piece of work takes; arrays are (num_clients,), of the work a client is at or did last."""
+
+    def __init__(self, scenario: Scenario, fleet: Fleet, seed: int) -> None:
+        _check_known(scenario, fleet)
+        self._fleet, self._slowdown, self._slow = fleet, scenario.slowdown, key(seed, "slowdown")
+        self.download_s: FloatArray = np.zeros(len(fleet))
+        self.compute_s: FloatArray = np.zeros(len(fleet))
+        self.upload_s: FloatArray = np.zeros(len(fleet))
+        """Spent sending; waiting for a turn does not count."""
+        self._upload_begins_s: FloatArray = np.zeros(len(fleet))
+        self.lost: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
+        """Whose work never arrives, as it leaves before."""
+        self._trace = read_work(Path(scenario.trace), fleet.names) if scenario.trace else None
+        self.presence = read_presence(Path(scenario.presence), fleet.names) if scenario.presence else None
+        people, self._airtime = fleet.population, None
+        if people is not None and (scenario.channel_changes or scenario.spectrum != "fixed"):
+            self._airtime = Airtime(scenario, fleet, people, seed)
+        self._downloads = scenario.download
+        self._band: SharedBand | None = None
+        if self._airtime is not None and scenario.spectrum != "fixed":
+            self._band = SharedBand(scenario.spectrum, self._airtime.shared_rate_bps, self._airtime.coherence_s)
+        self._to_forecast = False
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self._compute_w = fleet.compute_j / fleet.compute_s
+            self._transmit_w = fleet.transmit_j / fleet.upload_s
+
+    def launch(
+        self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float, free_s: float | None = None
+    ) -> FloatArray:
+        """Seconds until each of these clients lands, or is lost, that begin their index-th work, so much of the usual,
+        now; infinite where a shared band decides. Given since when the channel is free, they upload in turn."""
+        ready_s = now_s + self._prepare(clients, index, work, now_s)
+        if self._band is not None and self._airtime is not None and free_s is None:
+            self._upload_begins_s[clients] = ready_s
+            self._band.add(clients, ready_s, self._airtime.bits[clients])
+            self._to_forecast = True
+            return np.full(len(clients), np.inf)
+        begins_s, ends_s = ready_s, self._ends_s(clients, index, ready_s)
+        if free_s is not None:
+            begins_s, ends_s = self._in_turn(clients, index, ready_s, free_s)
+        self.upload_s[clients], self._upload_begins_s[clients] = ends_s - begins_s, begins_s
+        if self.presence is not None:
+            leaves_s = self.presence.leaves_s(clients, now_s)
+            self.lost[clients] = ends_s > leaves_s * (1 + TOLERANCE)
+            ends_s = np.where(self.lost[clients], leaves_s, ends_s)
+        return ends_s - now_s
+
+    def _prepare(self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float) -> FloatArray:
+        """Seconds until each of these clients has its update."""
+        download_s = self._fleet.download_s[clients]
+        if self._downloads and self._airtime is not None:
+            download_s = self._airtime.downloaded_s(clients, np.full(len(clients), now_s)) - now_s
+        usual_s = self._fleet.compute_s[clients] if self._trace is None else self._trace.at(clients, index)[0]
+        compute_s = work * usual_s
+        if self._slowdown:
+            compute_s = compute_s * (1 + self._slowdown * exponentials(self._slow, clients, index))
+        self.download_s[clients], self.compute_s[clients] = download_s, compute_s
+        return download_s + compute_s
+
+    def _ends_s(
+        self, clients: IntArray, index: IntArray, begins_s: FloatArray, *, whole_band: bool = False
+    ) -> FloatArray:
+        """When uploads are through that begin at these times, on a band of one's own or alone on that of all."""
+        if self._trace is not None:
+            return begins_s + self._trace.at(clients, index)[1]
+        if self._airtime is not None:
+            return self._airtime.uploaded_s(clients, begins_s, whole_band=whole_band)
+        return begins_s + (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]
+
+    def _in_turn(
+        self, clients: IntArray, index: IntArray, ready_s: FloatArray, free_s: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """When uploads begin and end that follow each other on the band of all, in the order of `clients`."""
+        begins_s, ends_s = ready_s.copy(), ready_s.copy()
+        for place in range(len(clients)):
+            here = slice(place, place + 1)
+            begins_s[here] = np.maximum(ready_s[here], free_s)
+            ends_s[here] = self._ends_s(clients[here], index[here], begins_s[here], whole_band=True)
+            free_s = float(ends_s[place])
+        return begins_s, ends_s
+
+    def forecast(self, flight: InFlight) -> None:
+        """Tell those in flight when they land on a shared band, if nobody else starts."""
+        if self._band is not None and self._to_forecast:
+            flight.reschedule(*self._band.forecast())
+            self._to_forecast = False
+
+    def pass_time(self, now_s: float) -> None:
+        """Let a shared band be used until now."""
+        if self._band is not None:
+            self._band.advance(now_s)
+
+    def leave_band(self, clients: IntArray, *, dropped: bool = False) -> None:
+        """Take clients off a shared band that have landed, or whose work was dropped."""
+        if self._band is not None:
+            self.upload_s[clients] = self._band.sent_s(clients)
+            self._band.remove(clients)
+            self._to_forecast |= dropped
+
+    def parts_s(self, landed: Updates, work: FloatArray) -> dict[str, FloatArray]:
+        """What the server sees of updates that have landed: how long the usual work would have taken, by part.
+
+        Clients tell when they had the model and when they had computed. An upload seems to take as long as from then
+        on, with waiting for others; in turn on the band of all, as long as it was sent.
+        """
+        clients = landed.client
+        return {
+            "download_s": self.download_s[clients],
+            "compute_s": self.compute_s[clients] / work,
+            "upload_s": landed.arrived_s - self._upload_begins_s[clients],
+        }
+
+    def spent_j(self, clients: IntArray, elapsed_s: FloatArray | float, started_s: FloatArray) -> FloatArray:
+        """Joules for computing and for sending so long after the start, (2,): power times time."""
+        computing_s = np.clip(elapsed_s - self.download_s[clients], 0, self.compute_s[clients])
+        sending_s = self.upload_s[clients]
+        if self._band is None:
+            sending_s = np.clip(started_s + elapsed_s - self._upload_begins_s[clients], 0, sending_s)
+        compute_j, transmit_j = computing_s * self._compute_w[clients], sending_s * self._transmit_w[clients]
+        return np.array([compute_j.sum(), transmit_j.sum()])
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything as arrays, for `restore`."""
+        band = {} if self._band is None else {f"band.{name}": array for name, array in self._band.state().items()}
+        return band | {name: getattr(self, name) for name in _ARRAYS}
+
+    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
+        for name in _ARRAYS:
+            getattr(self, name)[:] = state[name]
+        if self._band is not None:
+            self._band.restore(with_prefix(state, "band."))
+
+
+def _check_known(scenario: Scenario, fleet: Fleet) -> None:
+    """Raise if a fleet does not tell what its scenario needs."""
+    if fleet.population is None:
+        for name in ("fading", "speed_mps", "positions", "spectrum"):
+            if getattr(scenario, name) != type(scenario).model_fields[name].default:
+                raise InputError(f"{name} must be left out with measured latencies: they do not tell where clients are")
+        if scenario.slowdown and np.any(np.isnan(fleet.compute_s)):
+            raise InputError("slowdown needs compute_s of every client; add the column to the file of latencies")
