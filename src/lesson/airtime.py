@@ -27,8 +27,8 @@ class Airtime:
         self._channel = Channel(scenario, seed)
         self._whole_hz = len(fleet) * scenario.bandwidth_hz
         self._walk = _walk_of(scenario, fleet, people, seed)
-        self._snr = self._signal_to_noise(people.x_km, people.y_km) if self._walk is None else None
-        """Of a client on its own band, (num_clients,), if nobody moves."""
+        self._standing_snr = self._signal_to_noise(people.x_km, people.y_km, people.power_w)
+        self._louder = scenario.station_power_w / people.power_w
 
     def uploaded_s(self, clients: IntArray, begin_s: FloatArray, *, whole_band: bool = False) -> FloatArray:
         """When uploads are through that begin at these times, on a band of one's own or alone on that of all."""
@@ -41,11 +41,9 @@ class Airtime:
 
     def downloaded_s(self, clients: IntArray, begin_s: FloatArray) -> FloatArray:
         """When downloads are through, each on a band of its own."""
-        scenario = self._scenario
-        louder = scenario.station_power_w / self._power_w
 
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
-            return self._rate_bps(who, blocks, scenario.bandwidth_hz, louder)
+            return self._rate_bps(who, blocks, self._scenario.bandwidth_hz, self._louder)
 
         return radio.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
 
@@ -53,18 +51,18 @@ class Airtime:
         """Bits per second of clients, (n,), when so many split the band of all among them."""
         return self._rate_bps(clients[:, None], np.array([[block]]), self._whole_hz / num_sharing)[:, 0]
 
+    def typical_s(self, clients: IntArray, now_s: float, *, down: bool = False) -> FloatArray:
+        """Seconds that a transfer on a band of one's own takes where each client is now, without fading."""
+        block = radio.block_at(np.array([now_s]), self.coherence_s)
+        snr = self._mean_snr(clients[:, None], block[:, None])[:, 0]
+        rate_bps = radio.rate_bps(self._scenario.bandwidth_hz, snr * self._louder[clients] if down else snr)
+        return radio.upload_s(1.0, rate_bps) * self.bits[clients]
+
     def _rate_bps(
         self, clients: IntArray, blocks: IntArray, band_hz: float, louder: FloatArray | None = None
     ) -> FloatArray:
         """Bits per second of clients (n, 1) in time blocks (n, K) on so wide a band, whose noise grows with it."""
-        scenario = self._scenario
-        if self._walk is None:
-            assert self._snr is not None
-            snr = self._snr[clients]
-        else:
-            times_s = np.broadcast_to(blocks * self.coherence_s, (len(clients), blocks.shape[1]))
-            x_km, y_km = self._walk.at(clients[:, 0], times_s)
-            snr = self._signal_to_noise(x_km, y_km, self._power_w[clients])
+        scenario, snr = self._scenario, self._mean_snr(clients, blocks)
         if louder is not None:
             snr = snr * louder[clients]
         if band_hz != scenario.bandwidth_hz:
@@ -73,11 +71,18 @@ class Airtime:
             snr = snr * radio.fading_gain(scenario.fading, scenario.rician_k_db, self._fading, clients, blocks)
         return np.broadcast_to(radio.rate_bps(band_hz, snr), (len(clients), blocks.shape[1]))
 
-    def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray | None = None) -> FloatArray:
+    def _mean_snr(self, clients: IntArray, blocks: IntArray) -> FloatArray:
+        """Signal-to-noise ratio of clients (n, 1) on their own bands in time blocks (n, K), without fading."""
+        if self._walk is None:
+            return self._standing_snr[clients]
+        times_s = np.broadcast_to(blocks * self.coherence_s, (len(clients), blocks.shape[1]))
+        x_km, y_km = self._walk.at(clients[:, 0], times_s)
+        return self._signal_to_noise(x_km, y_km, self._power_w[clients])
+
+    def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray) -> FloatArray:
         """On a client's own band, without fading, at these places."""
         gain = radio.gain(self._channel.loss_db(x_km, y_km))
-        noise_w = radio.watts(self._scenario.noise_dbm)
-        return radio.signal_to_noise(self._power_w if power_w is None else power_w, gain, noise_w)
+        return radio.signal_to_noise(power_w, gain, radio.watts(self._scenario.noise_dbm))
 
 
 def _walk_of(

@@ -61,6 +61,7 @@ class Beliefs:
         self._error, self._spread = key(seed, "estimate error"), scenario.estimate_error
         if self._spread:
             self._believe(np.arange(len(fleet)), {name: getattr(fleet, name) for name in self._recent})
+        self.first_latency_s = self.fleet.latency_s.copy()
 
     def see(self, clients: IntArray, took_s: Mapping[str, FloatArray]) -> None:
         """Take in how long the PARTS of the usual work took each of these clients, apart from how much it was."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from lesson.errors import InputError
 from lesson.radio.channel import Channel
 from lesson.scenario import Population, Scenario, draw_population
 from lesson.tiers import UNREACHABLE, assign_tiers
+from lesson.traces import read_work
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def draw_fleet(
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)
     with np.errstate(all="ignore"):  # settings far out give infinite latencies: unreachable clients
-        return _fleet_of(scenario, people, seed)
+        return _as_traced(_fleet_of(scenario, people, seed), scenario)
 
 
 def measured_fleet(
@@ -110,7 +112,7 @@ def measured_fleet(
 ) -> Fleet:
     """The fleet of clients whose times were measured; what an upload costs alone on the channel is what it costs."""
     unknown = np.full(len(names), np.nan)
-    return Fleet(
+    measured = Fleet(
         names=names,
         compute_s=compute_s,
         upload_s=upload_s,
@@ -125,6 +127,26 @@ def measured_fleet(
         local_steps=local_work(scenario, num_samples)[0],
         model_bits=scenario.model_bits,
     )
+    return _as_traced(measured, scenario)
+
+
+def _as_traced(fleet: Fleet, scenario: Scenario) -> Fleet:
+    """A fleet with the times that a trace says of each client's first piece of work, if there is one."""
+    if not scenario.trace:
+        return fleet
+    everybody = np.arange(len(fleet))
+    compute, upload = read_work(Path(scenario.trace), fleet.names).at(everybody, np.zeros_like(everybody))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return replace(
+            fleet,
+            compute_s=compute,
+            upload_s=upload,
+            shared_upload_s=upload,
+            latency_s=fleet.download_s + latency.latency_s(compute, upload),
+            compute_j=fleet.compute_j / fleet.compute_s * compute,
+            transmit_j=fleet.transmit_j / fleet.upload_s * upload,
+            shared_transmit_j=fleet.transmit_j / fleet.upload_s * upload,
+        )
 
 
 def _fleet_of(scenario: Scenario, people: Population, seed: int) -> Fleet:

@@ -72,7 +72,7 @@ class Simulation:
         self._truth: Truth | None = None
         if scenario is not None and scenario.varies:
             self._truth, self._beliefs = Truth(scenario, fleet, seed), Beliefs(scenario, fleet, seed)
-            fleet = self._beliefs.fleet
+            fleet, self._ask_every_s, self._num_asked = self._beliefs.fleet, scenario.ask_every_s, 0
         self.strategy, self.fleet, self.learner, self.seed = strategy, fleet, learner, seed
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self.round = self.version = 0
@@ -80,6 +80,8 @@ class Simulation:
         self.over = ""
         """Why nothing more can happen, once that is so."""
         self._known = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
+        first_s = fleet.latency_s if self._truth is None else self._beliefs.first_latency_s
+        self._known["first_latency_s"] = read_only(first_s)
         self._flight = InFlight(len(fleet))
         self._at_server = self._nothing = self._flight.work_of(NO_CLIENTS)
         self._idle, self._connected = fleet.reachable, fleet.reachable
@@ -105,6 +107,8 @@ class Simulation:
         if self._present is not None and not self._somebody_comes(self._present, until_s):
             return None
         self.round += 1
+        if self._truth is not None and int(self.now_s / self._ask_every_s) > self._num_asked:
+            self._ask(self._truth)
         plan = self.strategy.open_round(self._view(distinct(self._freed)), stream(self.seed, "strategy", self.round))
         self._freed.clear()
         spent_j = self._drop(plan.drops)
@@ -144,6 +148,13 @@ class Simulation:
             note="; ".join(filter(None, notes)),
             **told,
         )
+
+    def _ask(self, truth: Truth) -> None:
+        """Let idle clients say how long their work would take now."""
+        self._num_asked = int(self.now_s / self._ask_every_s)
+        idle = np.flatnonzero(self._idle)
+        self._beliefs.see(idle, truth.asked_s(idle, self._flight.num_starts(idle), self.now_s))
+        self._freed.append(idle)
 
     def _somebody_comes(self, present: Presence, until_s: float) -> bool:
         """Whether somebody is connected or at work, now or when the next one comes; time passes until then."""
@@ -309,7 +320,8 @@ class Simulation:
             gone = self._truth.lost[landed.client]
             landed, lost = landed[~gone], landed[gone]
             self._lose(lost)
-            self._beliefs.see(landed.client, self._truth.parts_s(landed, self._work[landed.client]))
+            who = landed.client
+            self._beliefs.see(who, self._truth.parts_s(landed, self._work[who], self._in_turn[who]))
         landed = self._accepted(landed)
         self._idle[landed.client] = True
         self._waiting[landed.client] += 1
@@ -398,6 +410,7 @@ class Simulation:
         if self._truth is not None:
             self._tiers[:], self._connected[:] = arrays["tiers"], arrays["connected"]
             self._num_connected, self._met_s = int(np.count_nonzero(self._connected)), self.now_s
+            self._num_asked = int(self.now_s / self._ask_every_s)
             self._truth.restore(with_prefix(arrays, "truth."))
             self._beliefs.restore(with_prefix(arrays, "beliefs."))
 

@@ -20,7 +20,7 @@ from lesson.strategies.base import Updates
 from lesson.tiers import TOLERANCE
 from lesson.traces import read_presence, read_work
 
-_ARRAYS = (*PARTS, "_upload_begins_s", "lost")
+_ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost")
 
 
 class Truth:
@@ -34,6 +34,8 @@ class Truth:
         self.upload_s: FloatArray = np.zeros(len(fleet))
         """Spent sending; waiting for a turn does not count."""
         self._upload_begins_s: FloatArray = np.zeros(len(fleet))
+        self._shares: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
+        """Whose work goes through the shared band."""
         self.lost: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
         """Whose work never arrives, as it leaves before."""
         self._trace = read_work(Path(scenario.trace), fleet.names) if scenario.trace else None
@@ -45,7 +47,7 @@ class Truth:
         self._band: SharedBand | None = None
         if self._airtime is not None and scenario.spectrum != "fixed":
             self._band = SharedBand(scenario.spectrum, self._airtime.shared_rate_bps, self._airtime.coherence_s)
-        self._to_forecast = False
+        self._spectrum, self._to_forecast = scenario.spectrum, False
         with np.errstate(divide="ignore", invalid="ignore"):
             self._compute_w = fleet.compute_j / fleet.compute_s
             self._transmit_w = fleet.transmit_j / fleet.upload_s
@@ -56,13 +58,17 @@ class Truth:
         """Seconds until each of these clients lands, or is lost, that begin their index-th work, so much of the usual,
         now; infinite where a shared band decides. Given since when the channel is free, they upload in turn."""
         ready_s = now_s + self._prepare(clients, index, work, now_s)
+        self._shares[clients] = False
         if self._band is not None and self._airtime is not None and free_s is None:
-            self._upload_begins_s[clients] = ready_s
+            self._upload_begins_s[clients], self._shares[clients] = ready_s, True
             self._band.add(clients, ready_s, self._airtime.bits[clients])
             self._to_forecast = True
             return np.full(len(clients), np.inf)
-        begins_s, ends_s = ready_s, self._ends_s(clients, index, ready_s)
-        if free_s is not None:
+        if free_s is None:
+            begins_s, ends_s = ready_s, self._ends_s(clients, index, ready_s)
+        elif self._spectrum == "equal":
+            raise InputError("spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'")
+        else:
             begins_s, ends_s = self._in_turn(clients, index, ready_s, free_s)
         self.upload_s[clients], self._upload_begins_s[clients] = ends_s - begins_s, begins_s
         if self.presence is not None:
@@ -105,6 +111,17 @@ class Truth:
             free_s = float(ends_s[place])
         return begins_s, ends_s
 
+    def asked_s(self, clients: IntArray, index: IntArray, now_s: float) -> dict[str, FloatArray]:
+        """What idle clients say their usual work would take, by part: their channel's mean where they are now."""
+        fleet = self._fleet
+        compute_s, upload_s, download_s = fleet.compute_s[clients], fleet.upload_s[clients], fleet.download_s[clients]
+        if self._trace is not None:
+            compute_s, upload_s = self._trace.at(clients, index)
+        elif self._airtime is not None:
+            upload_s = self._airtime.typical_s(clients, now_s)
+            download_s = self._airtime.typical_s(clients, now_s, down=True) if self._downloads else download_s
+        return {"download_s": download_s, "compute_s": compute_s, "upload_s": upload_s}
+
     def forecast(self, flight: InFlight) -> None:
         """Tell those in flight when they land on a shared band, if nobody else starts."""
         if self._band is not None and self._to_forecast:
@@ -119,29 +136,33 @@ class Truth:
     def leave_band(self, clients: IntArray, *, dropped: bool = False) -> None:
         """Take clients off a shared band that have landed, or whose work was dropped."""
         if self._band is not None:
-            self.upload_s[clients] = self._band.sent_s(clients)
-            self._band.remove(clients)
+            leaving = clients[self._shares[clients]]
+            self.upload_s[leaving] = self._band.sent_s(leaving)
+            self._band.remove(leaving)
             self._to_forecast |= dropped
 
-    def parts_s(self, landed: Updates, work: FloatArray) -> dict[str, FloatArray]:
+    def parts_s(self, landed: Updates, work: FloatArray, in_turn: BoolArray) -> dict[str, FloatArray]:
         """What the server sees of updates that have landed: how long the usual work would have taken, by part.
 
-        Clients tell when they had the model and when they had computed. An upload seems to take as long as from then
-        on, with waiting for others; in turn on the band of all, as long as it was sent.
+        Clients tell when they had the model and when they had computed; on a shared band an upload seems to take all
+        the time after that. Where a plan lets uploads go in turn, it is told what one on a band of its own would take.
         """
-        clients = landed.client
+        clients, fleet = landed.client, self._fleet
+        upload_s = landed.arrived_s - self._upload_begins_s[clients]
+        if in_turn.any():
+            alone_s, own_s = fleet.shared_upload_s[clients], fleet.upload_s[clients]
+            upload_s *= np.divide(own_s, alone_s, out=np.ones(len(clients)), where=in_turn & (alone_s > 0))
         return {
             "download_s": self.download_s[clients],
             "compute_s": self.compute_s[clients] / work,
-            "upload_s": landed.arrived_s - self._upload_begins_s[clients],
+            "upload_s": upload_s,
         }
 
     def spent_j(self, clients: IntArray, elapsed_s: FloatArray | float, started_s: FloatArray) -> FloatArray:
         """Joules for computing and for sending so long after the start, (2,): power times time."""
         computing_s = np.clip(elapsed_s - self.download_s[clients], 0, self.compute_s[clients])
-        sending_s = self.upload_s[clients]
-        if self._band is None:
-            sending_s = np.clip(started_s + elapsed_s - self._upload_begins_s[clients], 0, sending_s)
+        sent_s = np.clip(started_s + elapsed_s - self._upload_begins_s[clients], 0, self.upload_s[clients])
+        sending_s = np.where(self._shares[clients], self.upload_s[clients], sent_s)
         compute_j, transmit_j = computing_s * self._compute_w[clients], sending_s * self._transmit_w[clients]
         return np.array([compute_j.sum(), transmit_j.sum()])
 

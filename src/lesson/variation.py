@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lesson.checked import Checked, Finite, Flag, NotNegative, Positive, Text
+from lesson.checked import Checked, Finite, Flag, NotNegative, Positive, Text, Unbounded
 
 MIN_COHERENCE_S = 1e-3
 
@@ -53,6 +53,9 @@ class Variation(Checked):
         5, description="how many times mean and quantile are of"
     )
     estimate_quantile: Annotated[float, Field(gt=0, le=1, strict=True)] = Field(0.8, description="which quantile")
+    ask_every_s: Unbounded = Field(
+        float("inf"), description="seconds after which the server asks idle clients for their times anew; inf for never"
+    )
     estimate_error: NotNegative = Field(0.0, description="σ of a log-normal factor that every estimate is off by")
 
     @model_validator(mode="after")

@@ -26,6 +26,7 @@ def view(round: int, now_s: float | None = None, waiting: list[int] | None = Non
         shared_upload_s=nothing,
         download_s=nothing,
         latency_s=np.full(3, 15.0),
+        first_latency_s=np.full(3, 15.0),
         local_steps=np.ones(3, dtype=np.int64),
         num_samples=np.ones(3, dtype=np.int64),
         client_weight=np.ones(3),

@@ -32,6 +32,8 @@ class ServerView:
     """Until the model is there; 0 where that is neglected."""
     latency_s: FloatArray
     """The server's estimates, not the truth. A fleet from a file may know the total alone: the parts are NaN then."""
+    first_latency_s: FloatArray
+    """The estimates before any client was seen to work, for tiers that are made once and kept."""
     local_steps: IntArray
     """Minibatches of the usual local work, which `compute_s` is the time of."""
     num_samples: IntArray

@@ -34,16 +34,17 @@ def check_connected(view: ServerView, **at_most: int) -> None:
     """Refuse, when the first round opens, a fleet that nobody can reach or that is smaller than these settings say."""
     if view.round > 1:
         return
-    if not view.num_connected:
+    if not (reachable := int(np.count_nonzero(np.isfinite(view.latency_s)))):
         raise InputError(f"no client can be reached: all {len(view.latency_s)} latencies are infinite")
     for name, value in at_most.items():
-        if value > view.num_connected:
-            raise InputError(f"{name} must be <= {view.num_connected}, the number of connected clients, got {value}")
+        if value > reachable:
+            raise InputError(f"{name} must be <= {reachable}, the number of clients that can be reached, got {value}")
 
 
 def cut_tiers(view: ServerView, num_tiers: int) -> list[IntArray]:
     """All clients whose latency is known, cut by it into tiers whose numbers differ by at most one, fastest first."""
-    by_latency = np.argsort(view.latency_s, kind="stable")[: np.count_nonzero(np.isfinite(view.latency_s))]
+    known = np.count_nonzero(np.isfinite(view.first_latency_s))
+    by_latency = np.argsort(view.first_latency_s, kind="stable")[:known]
     return [np.sort(members) for members in np.array_split(by_latency, num_tiers)]
 
 

@@ -29,7 +29,7 @@ class FedCS(Stateless):
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         ready = view.freed[view.idle[view.freed]]
         starts = ready[assign_tiers(view.latency_s[ready], self.deadline_s) == 1]
-        if view.round == 1 and not len(starts):
+        if view.round == 1 and not len(starts) and not np.any(assign_tiers(view.latency_s, self.deadline_s) == 1):
             raise InputError(
                 f"fedcs has nobody to train: no client is within deadline_s = {self.deadline_s:g}; "
                 f"the fastest takes {view.latency_s.min():.4g} s, take a longer deadline or ensure_first_tier"

@@ -40,23 +40,24 @@ class FedCSGreedy(Stateless):
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         connected = np.flatnonzero(view.idle)
         if view.round == 1:
-            self._check(view, connected)
+            self._check(view)
         asked = draw_share(connected, self.fraction, rng)
         ready_s = view.download_s[asked] + view.compute_s[asked]
         starts = asked[schedule(ready_s, view.shared_upload_s[asked], self.deadline_s)]
         closes = AllOf(starts) if len(starts) else Deadline(view.now_s + self.deadline_s)
         return RoundPlan(starts, closes, uploads="in-turn")
 
-    def _check(self, view: ServerView, connected: IntArray) -> None:
+    def _check(self, view: ServerView) -> None:
         check_connected(view)
-        alone_s = (view.download_s + view.compute_s + view.shared_upload_s)[connected]
+        reachable = np.flatnonzero(np.isfinite(view.latency_s))
+        alone_s = (view.download_s + view.compute_s + view.shared_upload_s)[reachable]
         if np.any(np.isnan(alone_s)):
             raise InputError("fedcs-greedy needs compute_s and upload_s of every client; add both columns to the file")
         if not np.any(alone_s <= self.deadline_s * (1 + TOLERANCE)):
             fastest = int(np.argmin(alone_s))
             raise InputError(
                 f"fedcs-greedy has nobody to train: no client is within deadline_s = {self.deadline_s:g}; the fastest, "
-                f"client {connected[fastest]}, takes {alone_s[fastest]:.4g} s alone, take a longer deadline"
+                f"client {reachable[fastest]}, takes {alone_s[fastest]:.4g} s alone, take a longer deadline"
             )
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:

@@ -75,7 +75,7 @@ class Lesson:
     def _draw(self, view: ServerView, limit: int, rng: np.random.Generator) -> IntArray:
         """Clients of the tiers whose slot begins now, at most so many of each, sorted."""
         if not self._members:
-            tiers = assign_tiers(view.latency_s, self.deadline_s)
+            tiers = assign_tiers(view.first_latency_s, self.deadline_s)
             order = np.argsort(tiers, kind="stable")
             groups = np.split(order, np.flatnonzero(np.diff(tiers[order])) + 1)
             self._members = {int(tiers[group[0]]): group for group in groups if tiers[group[0]] != UNREACHABLE}

@@ -93,7 +93,7 @@ class LessonAdaptive(Lesson):
     def _limits(self, view: ServerView) -> tuple[float, float]:
         """The least and the greatest τ, found once; any, where nobody can be reached."""
         if self._bounds is None:
-            reachable_s = view.latency_s[np.isfinite(view.latency_s)]
+            reachable_s = view.first_latency_s[np.isfinite(view.first_latency_s)]
             low_s, high_s = np.quantile(reachable_s, SHARES).tolist() if len(reachable_s) else (0.0, math.inf)
             self._bounds = low_s, high_s
         return self._bounds

@@ -57,7 +57,7 @@ class LessonMemory(Lesson):
         """The tier of each of these clients, (len(clients),); shares are those of what clients count for now."""
         fresh = self._tier_of is None or bool(np.any(self._tier_of[clients] == UNREACHABLE))
         if self._tier_of is None or fresh:
-            now = assign_tiers(view.latency_s, self.deadline_s)
+            now = assign_tiers(view.first_latency_s, self.deadline_s)
             self._tier_of = now if self._tier_of is None else np.where(self._tier_of == UNREACHABLE, now, self._tier_of)
         if fresh or np.any(self._counted[clients] != view.client_weight[clients]):  # real clients say what they have
             self._counted = view.client_weight.copy()
