@@ -3,7 +3,7 @@
 import itertools
 import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,12 +33,15 @@ class Group(Table):
     wanted: ClassVar[dict[str, str]] = {
         "name": "letters, digits, - and _, as files are called by it",
         "references": "a list of entries",
+        "levels": 'a table of tables, such as { "4 dB" = { "scenario.shadowing_db" = 4.0 } }',
     }
 
     name: Annotated[str, Field(pattern=r"^[\w-]+$")]
     title: Annotated[Text, Field(min_length=1)]
     references: Several[Text]
     """Entries of which the one that is fastest to the last target is what the others are compared with."""
+    levels: dict[str, Values] = Field(default_factory=dict)
+    """Settings by section.key under which every entry of the group takes part, by what they are called."""
 
 
 class Entry(Table):
@@ -53,6 +56,9 @@ class Entry(Table):
 
     name: Annotated[str, Field(strict=True, pattern=r"^[^\W_][^$|*`\\\[\]\n]{0,59}$")]
     group: Text
+    line: Text = ""
+    level: Text = ""
+    """Where the group has levels: what the entry was called before, and which level this is."""
     scenario: Values = Field(default_factory=dict)
     strategy: Values = Field(default_factory=dict)
     server: Values = Field(default_factory=dict)
@@ -158,10 +164,28 @@ def load_contest(path: Path = FILE) -> Contest:
         file = _File(**values)
         rules = _made(Rules, file.rules, "rules")
         groups = [_made(Group, {"name": name} | one, f"group '{name}'") for name, one in file.groups.items()]
-        entries = [_made(Entry, one, f"entry '{one.get('name', '')}'") for one in file.entries]
+        levels = {group.name: group.levels for group in groups}
+        at_levels = [each for one in file.entries for each in _at_levels(one, levels)]
+        entries = [_made(Entry, one, f"entry '{one.get('name', '')}'") for one in at_levels]
         return Contest(rules, tuple(groups), tuple(entries), text)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def _at_levels(entry: Values, levels: Mapping[str, Mapping[str, Values]]) -> Iterator[Values]:
+    """An entry as it is written, or where its group has levels once for each; for each group if there are several."""
+    groups = entry.get("group")
+    for group in groups if isinstance(groups, list) else [groups]:
+        alone = {**entry, "group": group}
+        if not (known := levels.get(group) if isinstance(group, str) else None):
+            yield alone
+            continue
+        for level, settings in known.items():
+            changed = {**alone, "name": f"{entry.get('name', '')}, {level}", "line": entry.get("name"), "level": level}
+            for key, value in settings.items():
+                section, _, name = key.partition(".")
+                changed[section] = {**changed.get(section, {}), name: value}
+            yield changed
 
 
 def _made(kind: type[T], values: Values, said: str) -> T:

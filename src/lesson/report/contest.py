@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from lesson.contest.cases import cases_of
 from lesson.contest.entries import Contest, Group
@@ -10,12 +11,21 @@ from lesson.contest.rules import MAX_POINTS
 from lesson.paper.reproduce import load_notes
 from lesson.paper.results import GUESSED, Results
 from lesson.report.contest_figures import draw_curves, draw_times
+from lesson.report.contest_levels import draw_levels
 from lesson.report.contest_tables import group_table, settings_table
 from lesson.report.files import FORMATS, save_figure
 from lesson.report.words import markdown
 from lesson.run_folder import write_whole
 
 COMMAND = "lesson contest"
+_FIGURES = {
+    False: {
+        "accuracy": "test accuracy over simulated time, with 95 % bands",
+        "times": "time to the last target, with 95 % intervals",
+    },
+    True: {"levels": "accuracy at the end and time to the last target, with 95 % intervals"},
+}
+"""What the figures of a group show, without and with levels."""
 
 
 def write_contest(contest: Contest, figures: pd.DataFrame, results: Results, out: Path) -> Path:
@@ -23,12 +33,9 @@ def write_contest(contest: Contest, figures: pd.DataFrame, results: Results, out
     parts = [_head(contest), _missing(contest, results)]
     for group in contest.groups:
         if len(rows := figures[figures["group"] == group.name] if len(figures) else figures):
-            for name, figure in {
-                f"accuracy-{group.name}": draw_curves(contest, group, rows, results),
-                f"times-{group.name}": draw_times(contest, rows),
-            }.items():
+            for name, figure in _draw(contest, group, rows, results).items():
                 for suffix in FORMATS:
-                    save_figure(figure, out / f"{name}{suffix}")
+                    save_figure(figure, out / f"{name}-{group.name}{suffix}")
             tables = group_tables(contest, group, rows)
             write_whole(out / f"table-{group.name}.md", tables.encode())
             parts.append(_section(group, tables))
@@ -37,6 +44,13 @@ def write_contest(contest: Contest, figures: pd.DataFrame, results: Results, out
     write_whole(out / "entries.toml", contest.toml.encode())
     write_whole(out / "README.md", "\n".join(filter(None, [*parts, _provenance(out)])).encode())
     return out / "README.md"
+
+
+def _draw(contest: Contest, group: Group, rows: pd.DataFrame, results: Results) -> dict[str, Figure]:
+    """The figures of a group by what they are called."""
+    if group.levels:
+        return {"levels": draw_levels(contest, group, rows)}
+    return {"accuracy": draw_curves(contest, group, rows, results), "times": draw_times(contest, rows)}
 
 
 def group_tables(contest: Contest, group: Group, rows: pd.DataFrame) -> str:
@@ -61,15 +75,19 @@ def missing_runs(contest: Contest, results: Results) -> dict[str, int]:
 
 def _head(contest: Contest) -> str:
     rules = contest.rules
+    seeds = "Every entry was run from"
+    if any(len(entry.points) > 1 for entry in contest.entries):
+        seeds = f"""Each entry was
+tuned at each β over at most {MAX_POINTS} settings, by runs of {rules.tuning_s:,.0f} s from seed {rules.tuning_seed};
+the best was run from"""
     return f"""# Strategies compared
 
-{rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seconds, {len(rules.seeds)} seeds. Each entry was
-tuned at each β over at most {MAX_POINTS} settings, by runs of {rules.tuning_s:,.0f} s from seed {rules.tuning_seed};
-the best was run from seeds {", ".join(map(str, rules.seeds))}. Numbers are means over those ± half their 95 % intervals
+{rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seconds, {len(rules.seeds)} seeds. {seeds}
+seeds {", ".join(map(str, rules.seeds))}. Numbers are means over those ± half their 95 % intervals
 by Student's t. A time is given where every seed reaches the target, else how many do. The time ratio is
 the time to {rules.targets[-1]:.0%} over that of the entry compared with, the points are what the accuracy at the end is
 above its; both are paired over seeds, and a ratio is given where every seed of both arrives.
-[docs/comparison.md](../../docs/comparison.md) tells how to read it.
+docs/comparison.md tells how to read it.
 
 [settings.md](settings.md): which settings won. [entries.toml](entries.toml): who takes part, with what settings.
 [table.csv](table.csv): all numbers. `runs.jsonl`: the evaluations of every run. Command: `{COMMAND}`.
@@ -92,8 +110,7 @@ def _section(group: Group, tables: str) -> str:
     return "\n".join(
         [
             f"## {group.title}\n",
-            figure("accuracy", f"{group.title}: test accuracy over simulated time, with 95 % bands"),
-            figure("times", f"{group.title}: time to the last target, with 95 % intervals"),
+            *(figure(name, f"{group.title}: {says}") for name, says in _FIGURES[bool(group.levels)].items()),
             tables,
         ]
     )

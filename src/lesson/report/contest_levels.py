@@ -1,0 +1,55 @@
+"""The figure of a contest's group with levels: how entries hold up as something grows."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lesson.contest.entries import Contest, Group
+from lesson.contest.measures import accuracy_names, time_names
+from lesson.report.files import PAGE_IN, in_paper_style
+from lesson.report.palette import line_looks
+
+SPREAD = 0.06
+"""How far apart the points of one level lie, in levels."""
+
+
+@in_paper_style
+def draw_levels(contest: Contest, group: Group, figures: pd.DataFrame) -> Figure:
+    """Accuracy at the end and time to the last target over the levels, a row of panels per β and a line per entry.
+
+    There is no time where not every seed arrives: a cross above the others says so.
+    """
+    rules = contest.rules
+    figure = Figure(figsize=(PAGE_IN, 0.6 + 2.2 * len(rules.betas)), layout="constrained")
+    panels = figure.subplots(len(rules.betas), 2, squeeze=False)
+    accuracy, time = accuracy_names(rules)[-1], time_names(rules)[len(rules.targets) - 1]
+    for beta, (left, right) in zip(rules.betas, panels, strict=True):
+        at_beta = figures[figures["beta"] == beta].set_index("entry")
+        _draw_lines(left, contest, group, at_beta, accuracy, 100.0)
+        _draw_lines(right, contest, group, at_beta, time, 1 / 1000, never=rules.final_s / 1000)
+        left.set(ylabel=f"accuracy at {rules.final_s:,.0f} s (%)")
+        right.set(ylabel=f"time to {rules.targets[-1]:.0%} (1000 s)", ylim=(0, 1.06 * rules.final_s / 1000))
+        if len(rules.betas) > 1:
+            left.set_title(f"β = {beta:g}", loc="left")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
+    return figure
+
+
+def _draw_lines(
+    axes: Axes, contest: Contest, group: Group, rows: pd.DataFrame, name: str, scale: float, never: float = np.nan
+) -> None:
+    """A line with intervals per entry; where there is no mean, a cross at `never`."""
+    levels, lines = list(group.levels), dict[str, list[str]]()
+    for entry in contest.entries:
+        if entry.group == group.name and entry.name in rows.index:
+            lines.setdefault(entry.line, []).append(entry.name)
+    for place, ((line, entries), (color, style)) in enumerate(zip(lines.items(), line_looks(list(lines)), strict=True)):
+        shift = SPREAD * (place - (len(lines) - 1) / 2)
+        x = np.array([levels.index(contest.by_name[entry].level) + shift for entry in entries])
+        y = rows.loc[entries, name].to_numpy(dtype=float) * scale
+        half = np.nan_to_num(rows.loc[entries, f"{name}_ci95"].to_numpy(dtype=float)) * scale
+        axes.errorbar(x, y, yerr=half, color=color, linestyle=style, marker="o", markersize=3, capsize=2, label=line)
+        axes.plot(x[np.isnan(y)], np.full(np.isnan(y).sum(), never), "x", color=color, markersize=4)
+    axes.set_xticks(range(len(levels)), levels)
+    axes.grid(alpha=0.25, linewidth=0.4)
