@@ -21,7 +21,7 @@ from lesson.run_folder import RunFolder
 from lesson.runs import execute
 from lesson.settings import Settings, load_settings
 from lesson.strategies import make_strategy
-from lesson.summary import TARGETS, read_metrics
+from lesson.summary import SURPRISES, TARGETS, read_metrics
 from lesson.trackers import Tracker
 
 if TYPE_CHECKING:
@@ -112,11 +112,12 @@ class Study:
         """A row per strategy, or whatever varies: the mean over seeds of each figure and, as NAME_ci95, half its 95 %
         interval; as time_to_TARGET_seeds, how many seeds reached it.
         """
-        rows = [
-            dict(zip(self.by, labels, strict=True)) | means(Study(runs, self.by).to_frame(), FIGURES, TIMES)
-            for labels, runs in self.groups().items()
-        ]
+        rows = [dict(zip(self.by, labels, strict=True)) | self._means(runs) for labels, runs in self.groups().items()]
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
+
+    def _means(self, runs: Sequence[Run]) -> dict[str, float]:
+        frame = Study(runs, self.by).to_frame()
+        return means(frame, [*FIGURES, *(name for name in SURPRISES if name in frame)], TIMES)
 
     def groups(self) -> dict[tuple[Any, ...], list[Run]]:
         """The runs that differ in their seed only, by what varies."""

@@ -108,12 +108,17 @@ class RunCommand(_Learning):
         print(
             f"{summary['strategy']} on {summary['dataset']}: accuracy {summary['accuracy']:.4f} "
             f"({summary['accuracy_last10']:.4f} over the last ten evaluations) after {summary['rounds']} rounds, "
-            f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads; "
+            f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads{_late(summary)}; "
             f"{summary['wall_s']:.1f} s here, on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
         )
         print_notes(summary["notes"])
         print_report(Study([Run.load(out)]), out)
         print(f"folder: {out}{' (had ended before, not run again)' if ended else ''}")
+
+
+def _late(summary: dict[str, Any]) -> str:
+    """How many uploads missed their slot, where that can be."""
+    return f", {summary['misses']} of them late" if summary.get("misses") else ""
 
 
 @dataclass(frozen=True)

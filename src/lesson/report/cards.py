@@ -33,6 +33,7 @@ def run_card(run: Run) -> str:
         "time to": ", ".join(times) or "no target reached",
         "length": f"{told['rounds']:,} rounds, {told['time_s']:,.0f} simulated s",
         "uploads": f"{told['uploads']:,}, {told['bytes_up'] / 1e6:,.1f} MB{energy}",
+        **({"late": f"{told['misses']:,} uploads, {told['retiered']:,} changes of tier"} if "misses" in told else {}),
         "folder": str(run.path),
     }
     heading = f"{_dot(groups_of(Study([run]))[0].look[0])}<b>{escape(told['strategy'])}</b>"

@@ -26,7 +26,15 @@ def comparison_table(table: pd.DataFrame, title: str) -> Table:
     row("uploads", "uploads", 1, 0)
     row("uploaded (MB)", "bytes_up", 1e-6, 1)
     row("energy (kJ)", "energy_j", 1e-3, 1)
+    for label, name in surprises(table).items():
+        row(label, name, 1, 0)
     return shown
+
+
+def surprises(table: pd.DataFrame) -> dict[str, str]:
+    """What to tell of how wrong servers were, by what it is called in the table: nothing where times do not vary."""
+    told = {"late uploads": "misses", "changes of tier": "retiered", "work lost": "lost"}
+    return {label: name for label, name in told.items() if name in table and (table[name] > 0).any()}
 
 
 def reached_targets(table: pd.DataFrame) -> list[float]:

@@ -28,7 +28,7 @@ def draw_levels(contest: Contest, group: Group, figures: pd.DataFrame) -> Figure
         at_beta = figures[figures["beta"] == beta].set_index("entry")
         _draw_lines(left, contest, group, at_beta, accuracy, 100.0)
         _draw_lines(right, contest, group, at_beta, time, 1 / 1000, never=rules.final_s / 1000)
-        left.set(ylabel=f"accuracy at {rules.final_s:,.0f} s (%)")
+        left.set(ylabel=f"accuracy at {rules.final_s:,.0f} s (%)", ylim=(max(0, left.get_ylim()[0]), None))
         right.set(ylabel=f"time to {rules.targets[-1]:.0%} (1000 s)", ylim=(0, 1.06 * rules.final_s / 1000))
         if len(rules.betas) > 1:
             left.set_title(f"β = {beta:g}", loc="left")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lesson.report.compare_text import cell, reached_targets
+from lesson.report.compare_text import cell, reached_targets, surprises
 from lesson.report.page.contender import Contender
 from lesson.report.words import count
 from lesson.tiers import assign_tiers
@@ -74,6 +74,7 @@ def verdict(groups: Sequence[Contender], table: pd.DataFrame, costs: Mapping[str
     columns += [(f"to {target:.0%} (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]]
     columns += [("uploads", "uploads", 1, 0), ("uploaded (MB)", "bytes_up", 1e-6, 1)]
     columns += [("energy (kJ)", "energy_j", 1e-3, 1)]
+    columns += [(label, name, 1, 0) for label, name in surprises(table).items()]
     labels = [group.label for group in groups]
     return {
         "columns": ["seeds", *(heading for heading, *_ in columns)],
