@@ -114,8 +114,8 @@ class Simulation:
         spent_j = self._drop(plan.drops)
         retiered = self._start(plan)
         end_s, note = self._close(plan.closes, until_s)
-        if end_s > until_s * (1 + TOLERANCE):
-            self.over = "time is up"
+        if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
+            self.over = "time is up" if end_s > until_s else "nobody who is at work ever arrives"
             return None
         self.now_s = end_s
         landed, lost = self._land()
@@ -418,7 +418,7 @@ class Simulation:
         """Joules for computing and for sending so long after the start, (2,); NaN where the fleet does not know."""
         clients, fleet = updates.client, self.fleet
         if self._truth is not None:
-            return self._truth.spent_j(clients, elapsed_s, updates.started_s)
+            return self._truth.spent_j(clients, elapsed_s)
         in_turn = self._in_turn[clients]
         upload_s = np.where(in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
         transmit_j = np.where(in_turn, fleet.shared_transmit_j[clients], fleet.transmit_j[clients])

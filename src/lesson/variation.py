@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from lesson.checked import Checked, Finite, Flag, NotNegative, Positive, Text, Unbounded
 
-MIN_COHERENCE_S = 1e-3
+MIN_COHERENCE_S = 0.01
 
 
 class Variation(Checked):

@@ -12,7 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, found
-from lesson.radio.transfer import MAX_BLOCKS, block_at
+from lesson.radio.transfer import block_at
+
+MAX_BLOCKS = 1_000_000
+"""Blocks in a row in which nobody gets through; a rate of 0 is not followed for ever."""
 
 SharedRates = Callable[[IntArray, int, int], FloatArray]
 """Bits per second of clients (n,) in a time block, when so many share the band: (n,)."""
