@@ -110,6 +110,25 @@ def test_python_in_the_docs_reads_a_comparison_back(
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "radio.md").read_text()
+    code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    exec(compile(code, "radio.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+    asking = code.replace('estimate="quantile"', 'estimate="quantile", ask_every_s=20.0')
+    exec(compile(asking, "radio.md", "exec"), {})
+    merged = re.search(r"FedCS \d+ rounds, (\d+) updates", capsys.readouterr().out)[1]  # type: ignore[index]
+    assert f"{int(merged):,} updates" in text
+
+
+def test_figures_about_radio_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "docs" / "radio_figures.py"))
+    rows = [line.replace(": ", " | ") for line in capsys.readouterr().out.splitlines()]
+    text = (ROOT / "docs" / "radio.md").read_text()
+    assert rows
+    assert [row for row in rows if f"| {row} |\n" not in text] == []
+
+
 def test_figures_about_the_scenarios_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "docs" / "scenario_figures.py"))
     printed, released = capsys.readouterr().out.splitlines()

@@ -12,6 +12,11 @@ from lesson.radio.channel import Channel
 from lesson.scenario import Population, Scenario
 from lesson.traces import read_positions
 
+_MAX_SPAN = 16
+_MAX_SPAN_ELEMENTS = 1 << 16
+_MAX_KEPT_ELEMENTS = 1 << 22
+"""Blocks that are worked out together for a shared band, and what is kept of them."""
+
 
 class Airtime:
     """The rates of a drawn fleet's clients over time, in blocks of `coherence_s`, and how long transfers then take."""
@@ -29,6 +34,9 @@ class Airtime:
         self._walk = _walk_of(scenario, fleet, people, seed)
         self._standing_snr = self._signal_to_noise(people.x_km, people.y_km, people.power_w)
         self._louder = scenario.station_power_w / people.power_w
+        self._span = max(1, min(_MAX_SPAN, _MAX_SPAN_ELEMENTS // len(fleet)))
+        self._spans: dict[int, FloatArray] = {}
+        """Mean signal-to-noise ratios and fading in spans of blocks, (2, num_clients, span); NaN if not asked for."""
 
     def uploaded_s(self, clients: IntArray, begin_s: FloatArray, *, whole_band: bool = False) -> FloatArray:
         """When uploads are through that begin at these times, on a band of one's own or alone on that of all."""
@@ -49,7 +57,17 @@ class Airtime:
 
     def shared_rate_bps(self, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
         """Bits per second of clients, (n,), when so many split the band of all among them."""
-        return self._rate_bps(clients[:, None], np.array([[block]]), self._whole_hz / num_sharing)[:, 0]
+        number, place = divmod(block, self._span)
+        if number not in self._spans:
+            if len(self._spans) * self._span * len(self._power_w) >= _MAX_KEPT_ELEMENTS:
+                del self._spans[next(iter(self._spans))]
+            self._spans[number] = np.full((2, len(self._power_w), self._span), np.nan)
+        span = self._spans[number]
+        new = clients[np.isnan(span[0, clients, place])]
+        if len(new):
+            blocks = number * self._span + np.arange(self._span)[None, :]
+            span[0, new], span[1, new] = self._mean_snr(new[:, None], blocks), self._gain(new[:, None], blocks)
+        return self._rate_of(span[0, clients, place], span[1, clients, place], self._whole_hz / num_sharing)
 
     def typical_s(self, clients: IntArray, now_s: float, *, down: bool = False) -> FloatArray:
         """Seconds that a transfer on a band of one's own takes where each client is now, without fading."""
@@ -62,14 +80,19 @@ class Airtime:
         self, clients: IntArray, blocks: IntArray, band_hz: float, louder: FloatArray | None = None
     ) -> FloatArray:
         """Bits per second of clients (n, 1) in time blocks (n, K) on so wide a band, whose noise grows with it."""
-        scenario, snr = self._scenario, self._mean_snr(clients, blocks)
+        snr = self._mean_snr(clients, blocks)
         if louder is not None:
             snr = snr * louder[clients]
-        if band_hz != scenario.bandwidth_hz:
-            snr = snr * (scenario.bandwidth_hz / band_hz)
-        if scenario.fading != "none":
-            snr = snr * radio.fading_gain(scenario.fading, scenario.rician_k_db, self._fading, clients, blocks)
-        return np.broadcast_to(radio.rate_bps(band_hz, snr), (len(clients), blocks.shape[1]))
+        rate_bps = self._rate_of(snr, self._gain(clients, blocks), band_hz)
+        return np.broadcast_to(rate_bps, (len(clients), blocks.shape[1]))
+
+    def _rate_of(self, mean_snr: FloatArray, gain: FloatArray, band_hz: float) -> FloatArray:
+        """Bits per second on so wide a band of who has such a ratio on a client's own, in the shape of the two."""
+        return radio.rate_bps(band_hz, mean_snr * (self._scenario.bandwidth_hz / band_hz) * gain)
+
+    def _gain(self, clients: IntArray, blocks: IntArray) -> FloatArray:
+        """Power gain by fading of clients (n, 1) in time blocks (n, K) or (1, K), (n, K)."""
+        return radio.fading_gain(self._scenario.fading, self._scenario.rician_k_db, self._fading, clients, blocks)
 
     def _mean_snr(self, clients: IntArray, blocks: IntArray) -> FloatArray:
         """Signal-to-noise ratio of clients (n, 1) on their own bands in time blocks (n, K), without fading."""

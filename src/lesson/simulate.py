@@ -97,6 +97,9 @@ class Simulation:
         self._in_turn: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
         self._tiers: IntArray = np.zeros(0 if self._truth is None else len(fleet), dtype=np.int64)
         """In which each client started last; 0 before."""
+        now: dict[str, npt.NDArray[Any]] = {"connected": self._connected, "idle": self._idle, "waiting": self._waiting}
+        now |= {"started_round": self._flight.started_round, "started_s": self._flight.started_s}
+        self._known |= {name: read_only(array) for name, array in now.items()}
         self._rounds_stuck = 0
         self._users: dict[int, int] = {}
         """How many updates in flight or at the server started from each version."""
@@ -184,12 +187,7 @@ class Simulation:
             version=self.version,
             now_s=self.now_s,
             num_connected=self._num_connected,
-            connected=read_only(self._connected),
-            idle=read_only(self._idle),
-            waiting=read_only(self._waiting),
             freed=read_only(freed),
-            started_round=read_only(self._flight.started_round),
-            started_s=read_only(self._flight.started_s),
             signals={} if learner is None or not needs else learner.signals(needs, self.version),
             **self._known,
         )

@@ -1,0 +1,184 @@
+"""What channels that change cost, timing only: a million clients' fading, a round with nothing on against the commit
+before any of it, and a round with each thing on. Markdown tables of what is measured here and now."""
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lesson import Lesson, Scenario, Simulation, draw_fleet
+from lesson.draws import key
+from lesson.radio import fading_gain
+from lesson.truth import Truth
+
+ROOT = Path(__file__).parent.parent
+BEFORE = "86c0ec4"
+"""The last commit in which times did not vary."""
+MILLION = 1_000_000
+REPEATS = 5
+ASKS = 40
+STARTS = 3
+
+# One process of the package in PYTHONPATH: for every line it reads, milliseconds of a round.
+ROUNDS = """
+import sys, time
+from lesson import Scenario, Simulation, draw_fleet
+from lesson.strategies import STRATEGIES
+
+name, num_clients, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+options = {"lesson": {"deadline_s": 20.0}, "fedavg": {}}
+options["fedbuff"] = {"concurrency": num_clients // 2, "buffer_size": 10}
+simulation = Simulation(STRATEGIES[name](**options[name]), draw_fleet(Scenario(), num_clients))
+for _ in sys.stdin:
+    begin = time.process_time()
+    for _ in range(rounds):
+        simulation.step()
+    print(1000 * (time.process_time() - begin) / rounds, flush=True)
+"""
+
+MOVING: dict[str, Any] = {"speed_mps": (1.0, 15.0)}
+ALL: dict[str, Any] = {"fading": "rayleigh", "shadowing_db": 8.0, **MOVING}
+CASES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "slowdown": {"slowdown": 0.5},
+    "slowdown, quantile of the last 5": {"slowdown": 0.5, "estimate": "quantile"},
+    "Rayleigh fading": {"fading": "rayleigh"},
+    "Rayleigh fading, blocks of 0.1 s": {"fading": "rayleigh", "coherence_s": 0.1},
+    "Rician fading": {"fading": "rician"},
+    "Rayleigh fading, download": {"fading": "rayleigh", "download": True},
+    "moving": MOVING,
+    "moving, uma": {"path_loss": "uma", **MOVING},
+    "moving, shadowing, Rayleigh fading": ALL,
+    "equal split": {"spectrum": "equal"},
+    "equal split, Rayleigh fading": {"spectrum": "equal", "fading": "rayleigh"},
+    "equal split, moving, shadowing, Rayleigh fading": {"spectrum": "equal", **ALL},
+    "in turn": {"spectrum": "in-turn"},
+    "in turn, Rayleigh fading": {"spectrum": "in-turn", "fading": "rayleigh"},
+    "in turn, moving, shadowing, Rayleigh fading": {"spectrum": "in-turn", **ALL},
+}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Wall-clock seconds of some work, median of a few times."""
+    taken = []
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken)
+
+
+def launch_s(coherence_s: float) -> float:
+    """Seconds to work out when a million clients land that start now on fading channels."""
+    scenario, everybody = Scenario(fading="rayleigh", coherence_s=coherence_s), np.arange(MILLION)
+    truth = Truth(scenario, draw_fleet(scenario, MILLION), seed=0)
+    return seconds(lambda: truth.launch(everybody, np.zeros_like(everybody), np.ones(MILLION), 0.0))
+
+
+def draws_s() -> float:
+    """Seconds to draw a million clients' fading in one block."""
+    everybody, block = np.arange(MILLION)[:, None], np.zeros((1, 1), dtype=np.int64)
+    return seconds(lambda: fading_gain("rayleigh", 0.0, key(0, "fading"), everybody, block))
+
+
+class Rounds:
+    """A process that runs rounds of the package in some folder when asked, and tells how long one took."""
+
+    def __init__(self, tree: Path, *arguments: object) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", ROUNDS, *map(str, arguments)],
+            env=os.environ | {"PYTHONPATH": str(tree / "src")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ms(self) -> float:
+        """Milliseconds of a round, in time of the processor."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def end(self) -> None:
+        """Let the process end."""
+        self._process.communicate()
+
+
+def beside(trees: Sequence[Path], *arguments: object) -> list[list[float]]:
+    """Milliseconds of a round in the packages of two folders, which are asked in turn."""
+    pairs = []
+    for _ in range(STARTS):
+        runs = [Rounds(tree, *arguments) for tree in trees]
+        for ask in range(ASKS):
+            times_ms = [0.0, 0.0]
+            for place in (0, 1) if ask % 2 else (1, 0):
+                times_ms[place] = runs[place].ms()
+            if ask >= ASKS // 10:
+                pairs.append(times_ms)
+        for run in runs:
+            run.end()
+    return pairs
+
+
+def print_nothing_on(before: Path) -> None:
+    """The cost of a round in which times do not vary, against another folder's package."""
+    print(f"| nothing on, timing only | clients | {BEFORE} (ms) | now (ms) | ratio |\n|---|---|---|---|---|")
+    for name in ("lesson", "fedavg", "fedbuff"):
+        for num_clients in (50, 10_000):
+            rounds = 10 if num_clients > 50 and name != "fedbuff" else 100
+            pairs = beside([before, ROOT], name, num_clients, rounds)
+            then_ms, now_ms = (statistics.median(times_ms) for times_ms in zip(*pairs, strict=True))
+            ratio = statistics.median(now / then for then, now in pairs)
+            print(f"| {name} | {num_clients:,} | {then_ms:.3f} | {now_ms:.3f} | {ratio:.3f} |", flush=True)
+
+
+def print_each_thing_on() -> None:
+    """The cost of LESSON's rounds of 50 clients with this and that on; all go on in turn, a few rounds each."""
+    simulations = {}
+    for name, changes in CASES.items():
+        scenario = Scenario(**changes)
+        simulations[name] = Simulation(Lesson(20.0), draw_fleet(scenario), scenario=scenario)
+    times_ms: dict[str, list[float]] = {name: [] for name in CASES}
+    for turn in range(12):
+        for name, simulation in simulations.items():
+            begin = time.process_time()
+            for _ in range(12):  # a cycle of the first four tiers
+                simulation.step()
+            if turn >= 2:
+                times_ms[name].append(1000 * (time.process_time() - begin) / 12)
+    print("\n| LESSON, 50 clients, timing only | ms a round | against nothing |\n|---|---|---|")
+    for name, times in times_ms.items():
+        ratio = statistics.median(there / off for there, off in zip(times, times_ms["nothing"], strict=True))
+        print(f"| {name} | {statistics.median(times):.2f} | {ratio:.1f} × |")
+
+
+def main() -> None:
+    """Print the tables of benchmarks/README.md."""
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}\n")
+    print(f"| a million clients, Rayleigh fading | seconds, median of {REPEATS} |\n|---|---|")
+    print(f"| draws of one block | {draws_s():.3f} |")
+    for coherence_s in (10.0, 1.0):
+        print(f"| when all who start now land, blocks of {coherence_s:g} s | {launch_s(coherence_s):.2f} |", flush=True)
+    print()
+    with tempfile.TemporaryDirectory() as folder:
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--detach", folder, BEFORE], check=True, capture_output=True)
+        try:
+            print_nothing_on(Path(folder))
+        finally:
+            subprocess.run([*git, "remove", "--force", folder], check=True)
+    print_each_thing_on()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The figures of radio.md: how long FedAvg's rounds last, on average over seeds, with this and that on."""
+
+import statistics
+from typing import Any
+
+from lesson import FedAvg, Scenario, draw_fleet, simulate
+
+NUM_SEEDS = 5
+CASES: dict[str, dict[str, Any]] = {
+    "as in the paper": {},
+    "speed_mps = [1, 15]": {"speed_mps": (1.0, 15.0)},
+    "fading = rayleigh": {"fading": "rayleigh"},
+    "slowdown = 0.5": {"slowdown": 0.5},
+    "download = true": {"download": True},
+    "spectrum = equal": {"spectrum": "equal"},
+    "spectrum = in-turn": {"spectrum": "in-turn"},
+}
+
+for name, changes in CASES.items():
+    scenario, lengths_s = Scenario(**changes), []
+    for seed in range(NUM_SEEDS):
+        fleet = draw_fleet(scenario, seed=seed)
+        records = list(simulate(FedAvg(), fleet, rounds=50, seed=seed, scenario=scenario))
+        lengths_s += [record.end_s - record.start_s for record in records[25:]]
+    print(f"{name}: {statistics.mean(lengths_s):.1f} s")
