@@ -48,7 +48,8 @@ def test_json_holds_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     plan = told(capsys, "--clients", "20", "--seed", "3", "--rounds", "5", "--deadline", "15")
     assert len(plan["clients"]) == 20
     assert list(plan["clients"][0]) == ["client", "compute_s", "upload_s", "latency_s", "tier"]
-    assert [list(tier) for tier in plan["tiers"]] == [["tier", "clients"]] * len(plan["tiers"])
+    assert [list(tier) for tier in plan["tiers"]] == [["tier", "clients", "on_time"]] * len(plan["tiers"])
+    assert {row["on_time"] for row in [*plan["tiers"], *plan["deadlines"]]} == {1.0}
     assert list(plan["round_s"]) == ["lesson", "fedavg", "fedcs"]
     assert [list(record) for record in plan["rounds"]] == [["round", "end_s", "tiers", "clients"]] * 5
     assert [record["end_s"] for record in plan["rounds"]] == [15.0, 30.0, 45.0, 60.0, 75.0]
@@ -128,6 +129,68 @@ def test_a_page_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [path]
 
 
+VARYING = "latencies vary (fading): times and tiers are the server's first estimates"
+
+
+def test_a_deadline_that_nine_of_ten_updates_meet(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fading = ["--clients", "20", "--set", "scenario.fading=rayleigh", "--set", "scenario.coherence_s=5.0"]
+    auto, page = [*fading, "--deadline", "auto"], tmp_path / "plan.html"
+    proposed, plan = told(capsys, *auto), told(capsys, *auto, "--on-time", "0.97", "--html", str(page))
+    shares = [{row["deadline_s"]: row["on_time"] for row in one["deadlines"]} for one in (proposed, plan)]
+    assert shares[0][proposed["deadline_s"]] < 0.97 <= shares[1][plan["deadline_s"]]
+    assert plan["deadline_s"] > proposed["deadline_s"]
+    assert VARYING in plan["notes"]
+    assert VARYING in page.read_text()
+    assert (
+        told(capsys, "--clients", "20", "--deadline", "auto", "--on-time", "1")["deadline_s"] == proposed["deadline_s"]
+    )
+
+
+LATENCIES = "client,latency_s\na,40\nb,12.3\nc,10\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "rows"),
+    [
+        ("trace", "client,round,compute_s,upload_s\na,1,30,10\nb,1,2,10.3\nc,1,4,6\nc,2,4,9\n"),
+        ("presence", "client,from_s,to_s\na,0,1000\n"),
+        ("estimate_error", ""),
+    ],
+)
+def test_measured_clients_whose_times_vary(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, setting: str, rows: str
+) -> None:
+    """The file tells latencies alone, not what of them is computing."""
+    (tmp_path / "fleet.csv").write_text(LATENCIES)
+    (tmp_path / "rows.csv").write_text(rows)
+    value = str(tmp_path / "rows.csv") if rows else "0.3"
+    flags = ["--latencies", str(tmp_path / "fleet.csv"), "--deadline", "20", "--set", f"scenario.{setting}={value}"]
+    plan = told(capsys, *flags)
+    assert {who for record in plan["rounds"] for who in record["clients"]} == {"a", "b", "c"}
+    assert 0.5 < plan["tiers"][0]["on_time"] <= 1
+    assert plan["notes"][-1].startswith(f"latencies vary ({setting}): times and tiers are the server's first estimates")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("fading=rayleigh", "fading must be left out with measured latencies: they do not tell where clients are"),
+        ("spectrum=equal", "spectrum must be left out with measured latencies: they do not tell where clients are"),
+        ("speed_mps=[1,2]", "speed_mps must be left out with measured latencies: they do not tell where clients are"),
+        ("slowdown=0.5", "slowdown needs compute_s of every client; add the column to the file of latencies"),
+    ],
+)
+def test_what_measured_latencies_do_not_tell(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, change: str, message: str
+) -> None:
+    fleet = tmp_path / "fleet.csv"
+    fleet.write_text(LATENCIES)
+    written = ["--html", str(tmp_path / "plan.html"), "--figure", str(tmp_path / "plan.png")]
+    assert main(["plan", "--latencies", str(fleet), "--set", f"scenario.{change}", *written]) == 2
+    assert capsys.readouterr() == ("", f"lesson: {message}\n")
+    assert list(tmp_path.iterdir()) == [fleet]
+
+
 def test_local_work_that_latency_does_not_follow_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--set", "scenario.local_epochs=1"]) == 0
     assert "note: local_epochs = 1 does not change the compute latency" in capsys.readouterr().out
@@ -139,6 +202,12 @@ BAD = [
     (["plan", "--deadline", "nan"], "deadline_s must be > 0, got nan"),
     (["plan", "--deadline", "soon"], "--deadline must be a number, got 'soon'"),
     (["plan", "--deadline"], "--deadline must have a value, got none"),
+    (["plan", "--on-time", "0.9"], "--on-time must be left out without --deadline auto: it says how to choose"),
+    (["plan", "--deadline", "20", "--on-time", "0.9"], "--on-time must be left out without --deadline auto"),
+    (["plan", "--deadline", "auto", "--on-time", "0"], "on_time must be > 0 and <= 1, got 0; 0.9 for nine of ten"),
+    (["plan", "--deadline", "auto", "--on-time", "90"], "on_time must be > 0 and <= 1, got 90"),
+    (["plan", "--deadline", "auto", "--on-time", "nan"], "on_time must be > 0 and <= 1, got nan"),
+    (["plan", "--deadline", "auto", "--on-time", "often"], "--on-time must be a number, got 'often'"),
     (["plan", "--clients", "0"], "num_clients must be >= 1, got 0"),
     (["plan", "--clients", "1.5"], "--clients must be a whole number, got '1.5'"),
     (["plan", "--clients", "99999999999"], "num_clients must be <= 10000000, got 99999999999"),

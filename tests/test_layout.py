@@ -37,6 +37,7 @@ ORDER = [
     "lesson.records",
     "lesson.simulate",
     "lesson.federation",
+    "lesson.on_time",
     "lesson.plan",
     "lesson.learn",
     "lesson.summary",

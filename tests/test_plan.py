@@ -18,7 +18,7 @@ def test_a_plan_by_hand() -> None:
     assert plan.round_s == {"lesson": 10.0, "fedavg": 38.0, "fedcs": 10.0}
     assert [row.uploads_per_1000s for row in plan.tier_rows] == pytest.approx([100, 50, 1000 / 30, 25])
     told = plan.to_dict()
-    assert told["tiers"] == [{"tier": tier, "clients": [tier - 1]} for tier in (1, 2, 3, 4)]
+    assert told["tiers"] == [{"tier": tier, "clients": [tier - 1], "on_time": 1.0} for tier in (1, 2, 3, 4)]
     assert told["rounds"] == [
         {"round": 1, "end_s": 10.0, "tiers": [1], "clients": [0]},
         {"round": 2, "end_s": 20.0, "tiers": [1, 2], "clients": [0, 1]},

@@ -427,3 +427,17 @@ def test_ids_are_found_whether_they_lie_close_or_not(ids: list[int], wanted: lis
     there, places = found(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
     assert there.tolist() == [one in wanted for one in ids]
     assert [wanted[place] for place in places] == [one for one in ids if one in wanted]
+
+
+@pytest.mark.parametrize("known", ["", "compute_s", "upload_s"])
+def test_what_is_not_known_of_a_latency_is_what_is_left_of_it(known: str) -> None:
+    """Estimates that are off change nothing about when work arrives: 7 s and 15 s after it begins."""
+    fleet = make_fleet([7.0, 15.0])
+    for part in {"compute_s", "upload_s"} - {known}:
+        getattr(fleet, part)[:] = np.nan
+    records = list(simulate(Lesson(10.0), fleet, rounds=20, scenario=Scenario(estimate_error=0.1)))
+    took_s = {0: set[float](), 1: set[float]()}
+    for record in records:
+        for client, seconds in zip(record.merged, record.merged_arrived_s - record.merged_started_s, strict=True):
+            took_s[int(client)].add(round(float(seconds), 6))
+    assert took_s == {0: {7.0}, 1: {15.0}}

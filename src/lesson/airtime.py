@@ -12,6 +12,8 @@ from lesson.radio.channel import Channel
 from lesson.scenario import Population, Scenario
 from lesson.traces import read_positions
 
+NEAREST_KM = 1e-6
+"""Who walks right up to the base station is taken to be so far away."""
 _MAX_SPAN = 16
 _MAX_SPAN_ELEMENTS = 1 << 16
 _MAX_KEPT_ELEMENTS = 1 << 22
@@ -100,6 +102,7 @@ class Airtime:
             return self._standing_snr[clients]
         times_s = np.broadcast_to(blocks * self.coherence_s, (len(clients), blocks.shape[1]))
         x_km, y_km = self._walk.at(clients[:, 0], times_s)
+        x_km = np.where(np.hypot(x_km, y_km) < NEAREST_KM, NEAREST_KM, x_km)
         return self._signal_to_noise(x_km, y_km, self._power_w[clients])
 
     def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray) -> FloatArray:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -62,6 +63,20 @@ class Fleet:
         if not self.reachable.any():
             raise InputError(f"no client can be reached: all {len(self)} latencies are infinite")
         return float(self.latency_s[self.reachable].max())
+
+    def first(self, count: int) -> "Fleet":
+        """The first so many clients, or all if there are not more, as they are in this fleet: alone on the band of all
+        its clients, as far as `shared_upload_s` goes."""
+        if count >= len(self):
+            return self
+        cut: dict[str, Any] = {name: part[:count] for name, part in vars(self).items() if isinstance(part, np.ndarray)}
+        return replace(
+            self,
+            names=self.names[:count],
+            population=None if self.population is None else self.population.first(count),
+            promoted=self.promoted if self.promoted is not None and self.promoted.client < count else None,
+            **cut,
+        )
 
     def with_first_tier(self, deadline_s: float) -> "Fleet":
         """This fleet if somebody is in tier 1; else with its fastest client's latency taken as the deadline."""

@@ -10,7 +10,9 @@ import numpy as np
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError
 from lesson.fleet import Fleet
+from lesson.on_time import OnTime, try_deadline
 from lesson.records import RoundRecord
+from lesson.scenario import Scenario
 from lesson.simulate import simulate
 from lesson.strategies import Lesson
 from lesson.tiers import UNREACHABLE, assign_tiers, check_deadline
@@ -31,6 +33,8 @@ class TierRow:
     fastest_s: float
     slowest_s: float
     uploads_per_1000s: float
+    on_time: float | None
+    """Share of updates started in this tier that arrive by the end of their slot; None where none was seen."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class DeadlineRow:
     joules_per_update: float | None
     promoted: bool
     """Tier 1 would have been empty."""
+    on_time: float | None
+    """Share of all updates that arrive by the end of their slot; None where none was seen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +69,8 @@ class Plan:
     """Length of a round of each strategy; None where it cannot run."""
     rounds: Sequence[RoundRecord]
     deadlines: Sequence[DeadlineRow]
+    varying: Sequence[str] = ()
+    """The settings that make times vary; latencies and tiers are then the first estimates."""
 
     @property
     def num_unreachable(self) -> int:
@@ -87,7 +95,10 @@ class Plan:
             "promoted": None
             if fleet.promoted is None
             else {"client": names[fleet.promoted.client], "latency_s": fleet.promoted.latency_s},
-            "tiers": [{"tier": row.tier, "clients": [names[who] for who in row.clients]} for row in self.tier_rows],
+            "tiers": [
+                {"tier": row.tier, "clients": [names[who] for who in row.clients], "on_time": row.on_time}
+                for row in self.tier_rows
+            ],
             "round_s": self.round_s,
             "rounds": [
                 {
@@ -102,8 +113,16 @@ class Plan:
         }
 
 
-def make_plan(fleet: Fleet, deadline_s: float, *, ensure_first_tier: bool, num_rounds: int = 12) -> Plan:
-    """The plan of a fleet for one deadline."""
+def make_plan(
+    fleet: Fleet,
+    deadline_s: float,
+    *,
+    ensure_first_tier: bool,
+    num_rounds: int = 12,
+    scenario: Scenario | None = None,
+    seed: int = 0,
+) -> Plan:
+    """The plan of a fleet for one deadline. A scenario says what makes times vary, if anything does."""
     check_deadline(deadline_s)
     if not 1 <= num_rounds <= MAX_ROUNDS:
         raise InputError(f"rounds must be 1 to {MAX_ROUNDS}, got {num_rounds}")
@@ -112,22 +131,24 @@ def make_plan(fleet: Fleet, deadline_s: float, *, ensure_first_tier: bool, num_r
     tiers = assign_tiers(fleet_then.latency_s, deadline_s)
     if not tiers.any():
         raise InputError(f"deadline_s must be longer, got {deadline_s:g}: every client would take over 2^53 rounds")
-    here = look_at_deadline(fleet, deadline_s, ensure_first_tier)
+    rounds = list(simulate(Lesson(deadline_s), fleet_then, rounds=num_rounds, scenario=scenario, seed=seed))
+    on_time = try_deadline(fleet_then, deadline_s, scenario, seed)
+    here = _deadline_row(fleet_then, deadline_s, on_time.share)
+    others_s = {*_usual_deadlines_s(slowest_s), slowest_s} - {deadline_s}
+    others = [look_at_deadline(fleet, other_s, ensure_first_tier, scenario, seed) for other_s in others_s]
     return Plan(
         fleet=fleet_then,
         deadline_s=deadline_s,
         tiers=tiers,
-        tier_rows=_tier_rows(fleet_then, tiers, here.round_s),
+        tier_rows=_tier_rows(fleet_then, tiers, here.round_s, on_time),
         round_s={
             "lesson": here.round_s,
             "fedavg": slowest_s,
             "fedcs": deadline_s if math.isfinite(deadline_s) and np.any(tiers == 1) else None,
         },
-        rounds=list(simulate(Lesson(deadline_s), fleet_then, rounds=num_rounds)),
-        deadlines=[
-            look_at_deadline(fleet, other_s, ensure_first_tier)
-            for other_s in sorted({*_usual_deadlines_s(slowest_s), deadline_s, slowest_s} - {math.inf})
-        ],
+        rounds=rounds,
+        deadlines=sorted([*others, *([here] if math.isfinite(deadline_s) else [])], key=lambda row: row.deadline_s),
+        varying=[] if scenario is None else scenario.varying,
     )
 
 
@@ -149,10 +170,16 @@ def _usual_deadlines_s(slowest_s: float) -> list[float]:
     return [float(f"{slowest_s / part:.1g}") for part in (20, 10, 5, 2)]
 
 
-def look_at_deadline(fleet: Fleet, deadline_s: float, ensure_first_tier: bool) -> DeadlineRow:
-    """What LESSON does with a deadline in the long run."""
+def look_at_deadline(
+    fleet: Fleet, deadline_s: float, ensure_first_tier: bool, scenario: Scenario | None = None, seed: int = 0
+) -> DeadlineRow:
+    """What LESSON does with a deadline in the long run. A scenario says what makes times vary, if anything does."""
     if ensure_first_tier:
         fleet = fleet.with_first_tier(deadline_s)
+    return _deadline_row(fleet, deadline_s, try_deadline(fleet, deadline_s, scenario, seed).share)
+
+
+def _deadline_row(fleet: Fleet, deadline_s: float, on_time: float | None) -> DeadlineRow:
     tiers = assign_tiers(fleet.latency_s, deadline_s)
     served = tiers != UNREACHABLE
     distinct, counts = np.unique(tiers[served], return_counts=True)
@@ -170,6 +197,7 @@ def look_at_deadline(fleet: Fleet, deadline_s: float, ensure_first_tier: bool) -
         served_by_fedcs=float((tiers == 1).mean()),
         joules_per_update=_finite(float((joules * frequency).sum() / frequency.sum())),
         promoted=fleet.promoted is not None,
+        on_time=on_time,
     )
 
 
@@ -195,7 +223,7 @@ def mean_staleness(tiers: IntArray, num_clients: IntArray) -> float:
     return float(np.sum(rates * missed) / np.sum(rates))
 
 
-def _tier_rows(fleet: Fleet, tiers: IntArray, round_s: float) -> list[TierRow]:
+def _tier_rows(fleet: Fleet, tiers: IntArray, round_s: float, on_time: OnTime) -> list[TierRow]:
     order = np.argsort(tiers, kind="stable")
     distinct, begins = np.unique(tiers[order], return_index=True)
     rows = []
@@ -203,7 +231,8 @@ def _tier_rows(fleet: Fleet, tiers: IntArray, round_s: float) -> list[TierRow]:
         if tier != UNREACHABLE:
             latencies: FloatArray = fleet.latency_s[clients]
             rate = len(clients) * 1000 / (int(tier) * round_s)
-            rows.append(TierRow(int(tier), clients, float(latencies.min()), float(latencies.max()), rate))
+            spread_s = float(latencies.min()), float(latencies.max())
+            rows.append(TierRow(int(tier), clients, *spread_s, rate, on_time.of_tier(int(tier))))
     return rows
 
 

@@ -136,6 +136,10 @@ class Population:
         """Distance d to the base station, (num_clients,)."""
         return np.hypot(self.x_km, self.y_km)
 
+    def first(self, count: int) -> "Population":
+        """The first so many clients."""
+        return Population(**{name: array[:count] for name, array in vars(self).items()})
+
 
 def draw_population(scenario: Scenario, num_clients: int | None = None, seed: int = 0) -> Population:
     """Clients uniform in the square, with uniform CPU and cycles. A client is the same in a larger population."""

@@ -1,6 +1,7 @@
 """What really happens to clients' work, where that is not what the server believes: channels that change, a band that
 is shared, computing that is slower at times, traces, and clients that come and go."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,10 @@ class Truth:
 
     def __init__(self, scenario: Scenario, fleet: Fleet, seed: int) -> None:
         _check_known(scenario, fleet)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self._compute_w = fleet.compute_j / fleet.compute_s
+            self._transmit_w = fleet.transmit_j / fleet.upload_s
+        fleet = _with_parts(fleet)
         self._fleet, self._slowdown, self._slow = fleet, scenario.slowdown, key(seed, "slowdown")
         self.download_s: FloatArray = np.zeros(len(fleet))
         self.compute_s: FloatArray = np.zeros(len(fleet))
@@ -49,9 +54,6 @@ class Truth:
         if self._airtime is not None and scenario.spectrum != "fixed":
             self._band = SharedBand(scenario.spectrum, self._airtime.shared_rate_bps, self._airtime.coherence_s)
         self._spectrum, self._to_forecast = scenario.spectrum, False
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self._compute_w = fleet.compute_j / fleet.compute_s
-            self._transmit_w = fleet.transmit_j / fleet.upload_s
 
     def launch(
         self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float, free_s: float | None = None
@@ -188,3 +190,13 @@ def _check_known(scenario: Scenario, fleet: Fleet) -> None:
                 raise InputError(f"{name} must be left out with measured latencies: they do not tell where clients are")
         if scenario.slowdown and np.any(np.isnan(fleet.compute_s)):
             raise InputError("slowdown needs compute_s of every client; add the column to the file of latencies")
+
+
+def _with_parts(fleet: Fleet) -> Fleet:
+    """A fleet with a part of the latency that is not known taken as what is left of it: all of it is computing where
+    neither is known. The clock needs parts that sum up; the server comes to believe in the same ones."""
+    with np.errstate(invalid="ignore"):
+        left_s = fleet.latency_s - fleet.download_s
+        compute_s = np.where(np.isnan(fleet.compute_s), left_s - np.nan_to_num(fleet.upload_s), fleet.compute_s)
+        upload_s = np.where(np.isnan(fleet.upload_s), left_s - compute_s, fleet.upload_s)
+    return replace(fleet, compute_s=np.maximum(compute_s, 0.0), upload_s=np.maximum(upload_s, 0.0))

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from lesson.checked import Checked, Finite, Flag, NotNegative, Positive, Text, Unbounded
 
 MIN_COHERENCE_S = 0.01
+_VARYING = ("fading", "speed_mps", "positions", "spectrum", "slowdown", "trace", "presence", "estimate_error")
 
 
 class Variation(Checked):
@@ -87,7 +88,11 @@ class Variation(Checked):
         return self.moves or self.fading != "none"
 
     @property
+    def varying(self) -> list[str]:
+        """The settings by which work may take longer or shorter than the server believes."""
+        return [name for name in _VARYING if getattr(self, name) != type(self).model_fields[name].default]
+
+    @property
     def varies(self) -> bool:
         """Whether work may take longer or shorter than the server believes."""
-        other = self.spectrum != "fixed" or self.slowdown or self.estimate_error or self.trace or self.presence
-        return self.channel_changes or bool(other)
+        return bool(self.varying)

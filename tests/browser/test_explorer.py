@@ -131,6 +131,7 @@ def check_same(browser: Browser, told: Told) -> None:
     for row in told["deadlines"]:
         if row["deadline_s"] == told["deadline_s"]:
             assert row.pop("promoted") == (promoted is not None)
+            assert row.pop("on_time") == 1.0
             for name, value in row.items():
                 assert here[name] == (None if value is None else pytest.approx(value, rel=1e-9, abs=1e-12)), name
 

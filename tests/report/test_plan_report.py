@@ -14,9 +14,16 @@ from lesson.report.plan_text import plan_notes, print_plan
 from support import make_fleet
 
 
-def text(fleet: Fleet, deadline_s: float, width: int = 80, num_rounds: int = 12, first_tier: bool = True) -> str:
+def text(
+    fleet: Fleet,
+    deadline_s: float,
+    width: int = 80,
+    num_rounds: int = 12,
+    first_tier: bool = True,
+    scenario: Scenario | None = None,
+) -> str:
     console = Console(file=io.StringIO(), width=width, legacy_windows=False)
-    plan = make_plan(fleet, deadline_s, ensure_first_tier=first_tier, num_rounds=num_rounds)
+    plan = make_plan(fleet, deadline_s, ensure_first_tier=first_tier, num_rounds=num_rounds, scenario=scenario)
     print_plan(plan, "title", [*plan_notes(plan), "a caveat"], console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -44,6 +51,26 @@ def test_any_width_and_deadline_prints(width: int, deadline_s: float) -> None:
     shown = text(draw_fleet(Scenario(), seed=1), deadline_s, width)
     assert max(len(line) for line in shown.splitlines()) <= max(width, 80)
     assert "…" not in shown.partition("Other deadlines")[2]
+
+
+@pytest.mark.parametrize(("num_clients", "deadline_s"), [(50, 20.0), (50, 0.01), (20_000, 20.0)])
+def test_who_is_on_time_is_shown_where_times_vary(num_clients: int, deadline_s: float) -> None:
+    scenario = Scenario(slowdown=0.5)
+    shown = text(draw_fleet(scenario, num_clients), deadline_s, num_rounds=2, scenario=scenario)
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert shown.count("on time") == 1  # in the table of deadlines it is on two lines
+    others = shown.partition("Other deadlines")[2]
+    assert "…" not in others
+    rows = [line.split() for line in others.splitlines() if line.endswith("% ")]
+    assert len(rows) >= 5
+    assert all(0 < int(row[-1].removesuffix("%")) <= 100 for row in rows)
+    assert "note: latencies vary (slowdown): times and tiers are the server's first" in shown
+    unknown = [line for line in shown.partition("A round lasts")[0].splitlines() if line.endswith("– ")]
+    assert bool(unknown) == (deadline_s == 0.01)
+    still = text(draw_fleet(Scenario()), 20.0)
+    assert "time \n" not in still
+    assert "on time" not in still
+    assert "vary" not in still
 
 
 def test_many_tiers_are_cut_and_said_so() -> None:

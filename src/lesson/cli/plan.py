@@ -8,15 +8,18 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
+from rich.status import Status
 from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
 from lesson.errors import InputError
-from lesson.fleet import draw_fleet
+from lesson.fleet import Fleet, draw_fleet
 from lesson.fleet_csv import read_fleet
+from lesson.on_time import check_share, find_deadline_s
 from lesson.plan import make_plan, propose_deadline_s
 from lesson.report.page.plan_page import check_page_path, write_plan_page
-from lesson.report.plan_text import plan_notes, print_plan
+from lesson.report.plan_text import plan_notes, print_plan, varying_notes
+from lesson.scenario import Scenario
 from lesson.settings import load_settings
 
 
@@ -35,6 +38,8 @@ class PlanCommand:
         float | Literal["auto"] | None, arg(metavar="S|auto", help_behavior_hint="(default: the scenario's, 20)")
     ] = None
     """Deadline of a round in seconds, or inf; auto proposes one that a quarter of the clients meet."""
+    on_time: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="")] = None
+    """With --deadline auto: so long that this share of updates arrives in time."""
     clients: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the scenario's, 50)")] = None
     """Clients to draw."""
     seed: Annotated[int, arg(metavar="N")] = 0
@@ -54,6 +59,7 @@ class PlanCommand:
         from_file = self.latencies is not None
         if from_file and self.clients is not None:
             raise InputError("--clients must be left out with --latencies: the file says who there is")
+        self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
         flags = {"deadline_s": given_s, "num_clients": self.clients}
         scenario = load_settings(self.scenario, self.set, scenario=flags).scenario
@@ -70,9 +76,16 @@ class PlanCommand:
             first_tier = scenario.ensure_first_tier and (
                 not from_file or "ensure_first_tier" in scenario.model_fields_set
             )
+            deadline_s = self._deadline_s(fleet, scenario, first_tier, status)
             status.update("Working out the plan")
-            deadline_s = propose_deadline_s(fleet) if self.deadline == "auto" else scenario.deadline_s
-            plan = make_plan(fleet, deadline_s, ensure_first_tier=first_tier, num_rounds=self.rounds)
+            plan = make_plan(
+                fleet,
+                deadline_s,
+                ensure_first_tier=first_tier,
+                num_rounds=self.rounds,
+                scenario=scenario,
+                seed=self.seed,
+            )
             source = f"{self.latencies}" if from_file else f"{self.scenario}, seed {self.seed}"
             deadline = f"deadline {deadline_s:g} s" if deadline_s < math.inf else "no deadline"
             title = f"{len(fleet)} clients ({source}), {deadline}"
@@ -83,7 +96,7 @@ class PlanCommand:
             if self.html is not None:
                 status.update("Writing the page")
                 seen = self.latencies.name if self.latencies else source  # who gets the page has no such folder
-                write_plan_page(self.html, fleet, deadline_s, first_tier, seen, caveats)
+                write_plan_page(self.html, fleet, deadline_s, first_tier, seen, [*varying_notes(plan), *caveats])
             notes = plan_notes(plan) + caveats
             if self.json:
                 status.update("Writing JSON")
@@ -94,3 +107,27 @@ class PlanCommand:
             print(f"figure: {self.figure}")
         if self.html is not None:
             print(f"page: {self.html}")
+
+    def _check_on_time(self) -> None:
+        if self.on_time is None:
+            return
+        if self.deadline != "auto":
+            raise InputError("--on-time must be left out without --deadline auto: it says how to choose a deadline")
+        check_share(self.on_time)
+
+    def _deadline_s(self, fleet: Fleet, scenario: Scenario, first_tier: bool, status: Status) -> float:
+        """The deadline that was given, or that suits the fleet."""
+        if self.deadline != "auto":
+            return scenario.deadline_s
+        proposed_s = propose_deadline_s(fleet)
+        if self.on_time is None:
+            return proposed_s
+        return find_deadline_s(
+            fleet,
+            self.on_time,
+            proposed_s,
+            ensure_first_tier=first_tier,
+            scenario=scenario,
+            seed=self.seed,
+            tell=lambda tried_s: status.update(f"Trying a deadline of {tried_s:g} s"),
+        )

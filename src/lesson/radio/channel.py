@@ -11,9 +11,6 @@ from lesson.scenario import Scenario
 SIGHT_KM = 0.05
 """Distance at which line of sight is correlated by 1/e, TR 38.901, table 7.6.3.1-2."""
 
-NEAREST_KM = 1e-6
-"""Who walks right up to the base station is taken to be so far away."""
-
 
 class Channel:
     """Loss between a place and the base station at (0, 0), without what changes with time."""
@@ -25,7 +22,7 @@ class Channel:
 
     def loss_db(self, x_km: FloatArray, y_km: FloatArray) -> FloatArray:
         """Path loss and shadowing at these places, in their shape."""
-        scenario, distance_km = self._scenario, np.maximum(np.hypot(x_km, y_km), NEAREST_KM)
+        scenario, distance_km = self._scenario, np.hypot(x_km, y_km)
         if scenario.path_loss == "log-distance":
             loss_db = log_distance_path_loss_db(distance_km, scenario.path_loss_1km_db, scenario.path_loss_slope_db)
         else:

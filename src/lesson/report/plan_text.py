@@ -1,5 +1,7 @@
 """A plan in the terminal: the tiers, the round lengths, the first rounds as in the paper's Fig. 2, other deadlines."""
 
+import math
+
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -31,14 +33,17 @@ def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> No
 
 
 def _tier_table(plan: Plan) -> RenderableType:
-    table = _table("Tiers", ["tier", "clients", "share", "latency (s)", "uploads every", "uploads / 1000 s"])
+    headings = ["tier", "clients", "share", "latency (s)", "uploads every", "uploads / 1000 s"]
+    table = _table("Tiers", [*headings, *_if_varying(plan, "on time")])
     colours = tier_colours(len(plan.tier_rows))
     for row, colour in list(zip(plan.tier_rows, colours, strict=True))[:MAX_TIERS_SHOWN]:
         spread = f"{row.fastest_s:.4g} – {row.slowest_s:.4g}" if len(row.clients) > 1 else f"{row.fastest_s:.4g}"
         every = "round" if row.tier == 1 else f"{row.tier} rounds"
         share = f"{len(row.clients) / len(plan.fleet):.0%}"
         tier = Text(f"{row.tier}", style=colour)
-        table.add_row(tier, f"{len(row.clients)}", share, spread, every, f"{row.uploads_per_1000s:.4g}")
+        uploads = f"{row.uploads_per_1000s:.4g}"
+        on_time = _if_varying(plan, _share(row.on_time))
+        table.add_row(tier, f"{len(row.clients)}", share, spread, every, uploads, *on_time)
     return Group(table, *_more_tiers(plan))
 
 
@@ -93,8 +98,9 @@ def _deadline_table(plan: Plan) -> Table:
             "updates\n/1000 s",
             "stale\nversions",
             "served",
-            "served\nby FedCS",
+            "by\nFedCS",
             "J per\nupdate",
+            *_if_varying(plan, "on\ntime"),
         ],
     )
     slowest_s = plan.round_s["fedavg"]
@@ -112,9 +118,19 @@ def _deadline_table(plan: Plan) -> Table:
             f"{row.served:.0%}",
             f"{row.served_by_fedcs:.0%}",
             joules,
+            *_if_varying(plan, _share(row.on_time)),
             style="bold" if row.deadline_s == plan.deadline_s else "",
         )
     return table
+
+
+def _if_varying(plan: Plan, cell: str) -> list[str]:
+    """The cell of a column that is only there where times vary."""
+    return [cell] if plan.varying else []
+
+
+def _share(share: float | None) -> str:
+    return "–" if share is None else f"{math.floor(100 * share + 1e-9)}%"
 
 
 def _table(title: str, headings: list[str]) -> Table:
@@ -139,4 +155,12 @@ def plan_notes(plan: Plan) -> list[str]:
         notes.append("* tier 1 would be empty there; the fastest client is taken to meet that deadline")
     if plan.num_unreachable:
         notes.append(f"unreachable, in no tier: {plan.num_unreachable} of {len(plan.fleet)} clients")
-    return notes
+    return notes + varying_notes(plan)
+
+
+def varying_notes(plan: Plan) -> list[str]:
+    """What the latencies and tiers of a plan are where times vary; nothing where they do not."""
+    if not plan.varying:
+        return []
+    without = ", before their error" if "estimate_error" in plan.varying else ""
+    return [f"latencies vary ({', '.join(plan.varying)}): times and tiers are the server's first estimates{without}"]
