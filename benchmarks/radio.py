@@ -25,7 +25,7 @@ BEFORE = "86c0ec4"
 MILLION = 1_000_000
 REPEATS = 5
 ASKS = 40
-STARTS = 3
+STARTS = 4
 
 # One process of the package in PYTHONPATH: for every line it reads, milliseconds of a round.
 ROUNDS = """
@@ -117,8 +117,9 @@ class Rounds:
 def beside(trees: Sequence[Path], *arguments: object) -> list[list[float]]:
     """Milliseconds of a round in the packages of two folders, which are asked in turn."""
     pairs = []
-    for _ in range(STARTS):
-        runs = [Rounds(tree, *arguments) for tree in trees]
+    for start in range(STARTS):
+        runs = [Rounds(tree, *arguments) for tree in (trees[::-1] if start % 2 else trees)]
+        runs = runs[::-1] if start % 2 else runs  # which is the older process matters, too
         for ask in range(ASKS):
             times_ms = [0.0, 0.0]
             for place in (0, 1) if ask % 2 else (1, 0):
@@ -130,16 +131,24 @@ def beside(trees: Sequence[Path], *arguments: object) -> list[list[float]]:
     return pairs
 
 
+def median_ratio(pairs: list[list[float]]) -> float:
+    """How many times as long the second of two takes, median."""
+    return statistics.median(second / first for first, second in pairs)
+
+
 def print_nothing_on(before: Path) -> None:
     """The cost of a round in which times do not vary, against another folder's package."""
-    print(f"| nothing on, timing only | clients | {BEFORE} (ms) | now (ms) | ratio |\n|---|---|---|---|---|")
+    print(f"| nothing on, timing only | clients | {BEFORE} (ms) | now (ms) | ratio | {BEFORE} against itself |")
+    print("|---|---|---|---|---|---|")
     for name in ("lesson", "fedavg", "fedbuff"):
         for num_clients in (50, 10_000):
             rounds = 10 if num_clients > 50 and name != "fedbuff" else 100
             pairs = beside([before, ROOT], name, num_clients, rounds)
             then_ms, now_ms = (statistics.median(times_ms) for times_ms in zip(*pairs, strict=True))
-            ratio = statistics.median(now / then for then, now in pairs)
-            print(f"| {name} | {num_clients:,} | {then_ms:.3f} | {now_ms:.3f} | {ratio:.3f} |", flush=True)
+            ratio, noise = median_ratio(pairs), median_ratio(beside([before, before], name, num_clients, rounds))
+            print(
+                f"| {name} | {num_clients:,} | {then_ms:.3f} | {now_ms:.3f} | {ratio:.3f} | {noise:.3f} |", flush=True
+            )
 
 
 def print_each_thing_on() -> None:
@@ -158,7 +167,7 @@ def print_each_thing_on() -> None:
                 times_ms[name].append(1000 * (time.process_time() - begin) / 12)
     print("\n| LESSON, 50 clients, timing only | ms a round | against nothing |\n|---|---|---|")
     for name, times in times_ms.items():
-        ratio = statistics.median(there / off for there, off in zip(times, times_ms["nothing"], strict=True))
+        ratio = median_ratio([[*pair] for pair in zip(times_ms["nothing"], times, strict=True)])
         print(f"| {name} | {statistics.median(times):.2f} | {ratio:.1f} × |")
 
 
