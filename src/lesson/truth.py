@@ -18,7 +18,7 @@ from lesson.radio import SharedBand
 from lesson.scenario import Scenario
 from lesson.strategies.base import Updates
 from lesson.tiers import TOLERANCE
-from lesson.traces import read_presence, read_work
+from lesson.traces import WorkTrace, read_presence, read_work
 
 _ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost")
 
@@ -38,7 +38,7 @@ class Truth:
         """Whose work goes through the shared band."""
         self.lost: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
         """Whose work never arrives, as it leaves before."""
-        self._trace = read_work(Path(scenario.trace), fleet.names) if scenario.trace else None
+        self._trace = _traced(Path(scenario.trace), fleet) if scenario.trace else None
         self.presence = read_presence(Path(scenario.presence), fleet.names) if scenario.presence else None
         people, self._airtime = fleet.population, None
         if people is not None and (scenario.channel_changes or scenario.spectrum != "fixed"):
@@ -55,7 +55,7 @@ class Truth:
     def launch(
         self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float, free_s: float | None = None
     ) -> FloatArray:
-        """Seconds until each of these clients lands, or is lost, that begin their index-th work, so much of the usual,
+        """When each of these clients lands, or is lost, that begin their index-th work, so much of the usual,
         now; infinite where a shared band decides. Given since when the channel is free, they upload in turn."""
         ready_s = now_s + self._prepare(clients, index, work, now_s)
         self._shares[clients] = False
@@ -65,17 +65,17 @@ class Truth:
             self._to_forecast = True
             return np.full(len(clients), np.inf)
         if free_s is None:
-            begins_s, ends_s = ready_s, self._ends_s(clients, index, ready_s)
+            begins_s, self.upload_s[clients] = ready_s, self._sends_s(clients, index, ready_s)
         elif self._spectrum == "equal":
             raise InputError("spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'")
         else:
-            begins_s, ends_s = self._in_turn(clients, index, ready_s, free_s)
-        self.upload_s[clients], self._upload_begins_s[clients] = ends_s - begins_s, begins_s
+            begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, free_s)
+        self._upload_begins_s[clients], ends_s = begins_s, begins_s + self.upload_s[clients]
         if self.presence is not None:
             leaves_s = self.presence.leaves_s(clients, now_s)
             self.lost[clients] = ends_s > leaves_s * (1 + TOLERANCE)
             ends_s = np.where(self.lost[clients], leaves_s, ends_s)
-        return ends_s - now_s
+        return ends_s
 
     def _prepare(self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float) -> FloatArray:
         """Seconds until each of these clients has its update."""
@@ -89,27 +89,29 @@ class Truth:
         self.download_s[clients], self.compute_s[clients] = download_s, compute_s
         return download_s + compute_s
 
-    def _ends_s(
+    def _sends_s(
         self, clients: IntArray, index: IntArray, begins_s: FloatArray, *, whole_band: bool = False
     ) -> FloatArray:
-        """When uploads are through that begin at these times, on a band of one's own or alone on that of all."""
+        """Seconds that uploads take which begin at these times, on a band of one's own or alone on that of all."""
         if self._trace is not None:
-            return begins_s + self._trace.at(clients, index)[1]
+            return self._trace.at(clients, index)[1]
         if self._airtime is not None:
-            return self._airtime.uploaded_s(clients, begins_s, whole_band=whole_band)
-        return begins_s + (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]
+            ends_s = self._airtime.uploaded_s(clients, begins_s, whole_band=whole_band)
+            with np.errstate(invalid="ignore"):  # what never begins never ends
+                return np.nan_to_num(ends_s - begins_s, nan=0.0, posinf=np.inf)
+        return (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]
 
     def _in_turn(
         self, clients: IntArray, index: IntArray, ready_s: FloatArray, free_s: float
     ) -> tuple[FloatArray, FloatArray]:
-        """When uploads begin and end that follow each other on the band of all, in the order of `clients`."""
-        begins_s, ends_s = ready_s.copy(), ready_s.copy()
+        """When uploads begin and how long they take that follow each other on the band of all, in this order."""
+        begins_s, sends_s = ready_s.copy(), np.empty(len(clients))
         for place in range(len(clients)):
             here = slice(place, place + 1)
             begins_s[here] = np.maximum(ready_s[here], free_s)
-            ends_s[here] = self._ends_s(clients[here], index[here], begins_s[here], whole_band=True)
-            free_s = float(ends_s[place])
-        return begins_s, ends_s
+            sends_s[here] = self._sends_s(clients[here], index[here], begins_s[here], whole_band=True)
+            free_s = float(begins_s[place] + sends_s[place])
+        return begins_s, sends_s
 
     def asked_s(self, clients: IntArray, index: IntArray, now_s: float) -> dict[str, FloatArray]:
         """What idle clients say their usual work would take, by part: their channel's mean where they are now."""
@@ -148,7 +150,8 @@ class Truth:
         the time after that. Where a plan lets uploads go in turn, it is told what one on a band of its own would take.
         """
         clients, fleet = landed.client, self._fleet
-        upload_s = landed.arrived_s - self._upload_begins_s[clients]
+        seems_s = landed.arrived_s - self._upload_begins_s[clients]
+        upload_s = np.where(self._shares[clients], seems_s, self.upload_s[clients])
         if in_turn.any():
             alone_s, own_s = fleet.shared_upload_s[clients], fleet.upload_s[clients]
             upload_s *= np.divide(own_s, alone_s, out=np.ones(len(clients)), where=in_turn & (alone_s > 0))
@@ -179,11 +182,21 @@ class Truth:
             self._band.restore(with_prefix(state, "band."))
 
 
+def _traced(path: Path, fleet: Fleet) -> WorkTrace:
+    """The work of a trace; less of a client that is taken as faster than it is."""
+    work = read_work(path, fleet.names)
+    pace = np.repeat(fleet.pace, np.diff(work.offsets))
+    return WorkTrace(pace * work.compute_s, pace * work.upload_s, work.offsets)
+
+
 def _check_known(scenario: Scenario, fleet: Fleet) -> None:
     """Raise if a fleet does not tell what its scenario needs."""
     if fleet.population is None:
         for name in ("fading", "speed_mps", "positions", "spectrum"):
             if getattr(scenario, name) != type(scenario).model_fields[name].default:
                 raise InputError(f"{name} must be left out with measured latencies: they do not tell where clients are")
-        if scenario.slowdown and np.any(np.isnan(fleet.compute_s)):
-            raise InputError("slowdown needs compute_s of every client; add the column to the file of latencies")
+        if np.any(np.isnan(fleet.compute_s + fleet.upload_s)[fleet.reachable]):
+            raise InputError(
+                "times that vary need compute_s and upload_s of every client, only their sum is known; add both "
+                "columns to the file of latencies"
+            )

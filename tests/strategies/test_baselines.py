@@ -285,8 +285,14 @@ def test_bad_settings(make: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (FedBuff(buffer_size=5, concurrency=2), "buffer_size must be <= 4, the number of clients that can be reached, got 5"),
-        (FedBuff(buffer_size=2, concurrency=5), "concurrency must be <= 4, the number of clients that can be reached, got 5"),
+        (
+            FedBuff(buffer_size=5, concurrency=2),
+            "buffer_size must be <= 4, the number of clients that can be reached, got 5",
+        ),
+        (
+            FedBuff(buffer_size=2, concurrency=5),
+            "concurrency must be <= 4, the number of clients that can be reached, got 5",
+        ),
         (FedAT(num_tiers=5), "num_tiers must be <= 4, the number of clients that can be reached, got 5"),
         (Safa(lag_tolerance=2, round_limit_s=2.4), "safa would hear nobody: the fastest client takes 5 s"),
     ],
