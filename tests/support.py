@@ -1,10 +1,13 @@
 """Small fleets with round numbers, and what a simulation takes."""
 
 import tracemalloc
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lesson.fleet import Fleet
+from lesson.records import RoundRecord
 from lesson.simulate import Simulation
 
 
@@ -49,3 +52,15 @@ def peak_bytes(simulation: Simulation) -> int:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return peak
+
+
+def traced(path: Path, text: str) -> str:
+    """The path of a new CSV file, as a scenario names it; rows are apart by spaces."""
+    path.write_text("\n".join(text.split()) + "\n")
+    return str(path)
+
+
+def fields(record: RoundRecord | None) -> dict[str, Any]:
+    """A record as plain values, which can be compared to the bit."""
+    assert record is not None
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(record).items()}

@@ -13,7 +13,7 @@ def launched(takes_s: list[float], flight: InFlight | None = None, now_s: float 
         version=0,
         round=1,
         now_s=now_s,
-        takes_s=np.array(takes_s),
+        arrives_s=now_s + np.array(takes_s),
         expected_s=np.ones(len(takes_s)),
         lr_scale=1.0,
         local_steps=np.ones(len(takes_s), dtype=np.int64),

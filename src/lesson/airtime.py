@@ -25,10 +25,8 @@ class Airtime:
 
     def __init__(self, scenario: Scenario, fleet: Fleet, people: Population, seed: int) -> None:
         self._scenario, self._power_w = scenario, people.power_w
-        self.bits: FloatArray = np.full(len(fleet), fleet.model_bits)
+        self.bits: FloatArray = fleet.model_bits * fleet.pace
         """To upload; fewer for a client that is taken as faster than it is."""
-        if fleet.promoted is not None:
-            self.bits[fleet.promoted.client] *= fleet.latency_s[fleet.promoted.client] / fleet.promoted.latency_s
         self.coherence_s = scenario.coherence_s if scenario.channel_changes else np.inf
         self._fading = key(seed, "fading")
         self._channel = Channel(scenario, seed)

@@ -74,7 +74,8 @@ class Beliefs:
         for name, value_s in seconds.items():
             getattr(self.fleet, name)[clients] = value_s * off
         nominal_s = self._nominal.upload_s[clients]
-        slower = np.divide(self.fleet.upload_s[clients], nominal_s, out=np.ones(len(clients)), where=nominal_s > 0)
+        known = (nominal_s > 0) & (nominal_s < np.inf)
+        slower = np.divide(self.fleet.upload_s[clients], nominal_s, out=np.ones(len(clients)), where=known)
         self.fleet.shared_upload_s[clients] = slower * self._nominal.shared_upload_s[clients]
 
     def state(self) -> dict[str, npt.NDArray[Any]]:

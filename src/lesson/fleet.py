@@ -13,7 +13,7 @@ from lesson.errors import InputError
 from lesson.radio.channel import Channel
 from lesson.scenario import Population, Scenario, draw_population
 from lesson.tiers import UNREACHABLE, assign_tiers
-from lesson.traces import read_work
+from lesson.traces import read_positions, read_work
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,14 @@ class Fleet:
     def reachable(self) -> BoolArray:
         """Which clients ever arrive, (num_clients,)."""
         return np.isfinite(self.latency_s)
+
+    @property
+    def pace(self) -> FloatArray:
+        """What each client's times are taken to be of what they really are, (num_clients,): 1, unless promoted."""
+        pace = np.ones(len(self))
+        if self.promoted is not None:
+            pace[self.promoted.client] = self.latency_s[self.promoted.client] / self.promoted.latency_s
+        return pace
 
     @property
     def slowest_s(self) -> float:
@@ -113,6 +121,8 @@ def draw_fleet(
     people = draw_population(scenario, num_clients, seed)
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)
+    if scenario.positions:
+        people = _as_itinerary_begins(people, scenario)
     with np.errstate(all="ignore"):  # settings far out give infinite latencies: unreachable clients
         return _as_traced(_fleet_of(scenario, people, seed), scenario)
 
@@ -143,6 +153,14 @@ def measured_fleet(
         model_bits=scenario.model_bits,
     )
     return _as_traced(measured, scenario)
+
+
+def _as_itinerary_begins(people: Population, scenario: Scenario) -> Population:
+    """A population that stands where a file of positions says that it is at first."""
+    everybody = np.arange(len(people))
+    places = read_positions(Path(scenario.positions), everybody.tolist(), scenario.area_km)
+    x_km, y_km = radio.Itinerary(places).at(everybody, np.zeros((len(people), 1)))
+    return replace(people, x_km=x_km[:, 0], y_km=y_km[:, 0])
 
 
 def _as_traced(fleet: Fleet, scenario: Scenario) -> Fleet:

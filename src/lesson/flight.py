@@ -74,13 +74,13 @@ class InFlight:
         version: int,
         round: int,
         now_s: float,
-        takes_s: FloatArray,
+        arrives_s: FloatArray,
         expected_s: FloatArray,
         lr_scale: FloatArray | float,
         local_steps: IntArray,
         batches: IntArray | int,
     ) -> None:
-        """Put idle clients to work from a model version; each lands `takes_s` from now, or when `arrive` says."""
+        """Put idle clients to work from a model version; each lands at its time, or when `arrive` says."""
         ids = np.arange(self._next_id, self._next_id + len(clients))
         self._id[clients] = ids
         self._base_version[clients] = version
@@ -91,7 +91,7 @@ class InFlight:
         self._lr_scale[clients] = lr_scale
         self._local_steps[clients] = local_steps
         self._batches[clients] = batches
-        self._arrives_s[clients] = arrives_s = now_s + takes_s
+        self._arrives_s[clients] = arrives_s
         self._next_id += len(clients)
         self._count += len(clients)
         order = np.argsort(arrives_s, kind="stable")
@@ -99,7 +99,7 @@ class InFlight:
         self._push(arrives_s[order], clients[order], ids[order])
 
     def arrive(self, client: int, arrives_s: float) -> None:
-        """Say when the work of a client lands that was launched without a time: with `takes_s` infinite."""
+        """Say when the work of a client lands that was launched without a time: with an infinite one."""
         self._arrives_s[client] = arrives_s
         at_s = np.array([arrives_s])
         self._push(at_s, np.array([client]), self._id[[client]])

@@ -118,13 +118,13 @@ class Simulation:
         retiered = self._start(plan)
         end_s, note = self._close(plan.closes, until_s)
         if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
-            self.over = "time is up" if end_s > until_s else "nobody who is at work ever arrives"
+            self.over = "time is up" if end_s > until_s else "whoever is awaited never arrives"
             return None
         self.now_s = end_s
         landed, lost = self._land()
         merged = self._merge(self.strategy.merge(self._view(NO_CLIENTS), self._at_server))
         moved = len(plan.starts) or len(plan.drops) or len(landed) or len(merged) or self.now_s > start_s
-        self.over = self._why_over(bool(moved))
+        self.over = self._why_over(bool(moved), until_s)
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
         notes = [plan.note, note, promoted, self.over]
         spent_j += self._spent_j(landed, np.inf)
@@ -163,7 +163,7 @@ class Simulation:
         """Whether somebody is connected or at work, now or when the next one comes; time passes until then."""
         while not self._num_connected and not len(self._flight):
             comes_s = present.next_arrival_s(self.now_s)
-            if comes_s > until_s * (1 + TOLERANCE):
+            if math.isinf(comes_s) or comes_s > until_s * (1 + TOLERANCE):
                 self.over = "nobody is there any more" if math.isinf(comes_s) else "time is up"
                 return False
             self.now_s = comes_s
@@ -231,7 +231,7 @@ class Simulation:
             version=self.version,
             round=self.round,
             now_s=self.now_s,
-            takes_s=self._takes_s(starts, expected_s, in_turn),
+            arrives_s=self._arrives_s(starts, expected_s, in_turn),
             expected_s=expected_s,
             lr_scale=plan.lr_scale,
             local_steps=steps,
@@ -244,10 +244,10 @@ class Simulation:
         before, self._tiers[starts] = self._tiers[starts], plan.tiers
         return int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
 
-    def _takes_s(self, starts: IntArray, expected_s: FloatArray, in_turn: bool) -> FloatArray:
-        """How long the work of those who start now really takes, which is expected to take so long."""
+    def _arrives_s(self, starts: IntArray, expected_s: FloatArray, in_turn: bool) -> FloatArray:
+        """When the work of those who start now really lands, which is expected to take so long."""
         if self._truth is None:
-            return expected_s
+            return self.now_s + expected_s
         free_s = self._flight.final_arrival_s() if in_turn else None
         return self._truth.launch(starts, self._flight.num_starts(starts), self._work[starts], self.now_s, free_s)
 
@@ -273,11 +273,12 @@ class Simulation:
         if not holds:
             raise ValueError(f"round {self.round}: {type(self.strategy).__name__} {what}")
 
-    def _why_over(self, moved: bool) -> str:
+    def _why_over(self, moved: bool, until_s: float) -> str:
         """Why the run ends here; empty if it goes on."""
         self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
         if not moved and not len(self._flight):
-            if self._present is not None and (change_s := self._present.next_change_s(self.now_s)) < np.inf:
+            change_s = np.inf if self._present is None else self._present.next_change_s(self.now_s)
+            if self._present is not None and change_s < np.inf and change_s <= until_s * (1 + TOLERANCE):
                 self.now_s = change_s
                 self._meet(self._present)
                 return ""
@@ -387,6 +388,7 @@ class Simulation:
         arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "in_turn": self._in_turn}
         arrays |= {"freed": distinct(self._freed)}
         if self._truth is not None:
+            values["num_asked"] = self._num_asked
             arrays |= {"tiers": self._tiers, "connected": self._connected}
             arrays |= {f"truth.{name}": array for name, array in self._truth.state().items()}
             arrays |= {f"beliefs.{name}": array for name, array in self._beliefs.state().items()}
@@ -408,7 +410,7 @@ class Simulation:
         if self._truth is not None:
             self._tiers[:], self._connected[:] = arrays["tiers"], arrays["connected"]
             self._num_connected, self._met_s = int(np.count_nonzero(self._connected)), self.now_s
-            self._num_asked = int(self.now_s / self._ask_every_s)
+            self._num_asked = values["num_asked"]
             self._truth.restore(with_prefix(arrays, "truth."))
             self._beliefs.restore(with_prefix(arrays, "beliefs."))
 
@@ -416,11 +418,11 @@ class Simulation:
         """Joules for computing and for sending so long after the start, (2,); NaN where the fleet does not know."""
         clients, fleet = updates.client, self.fleet
         if self._truth is not None:
-            return self._truth.spent_j(clients, elapsed_s)
+            return self._truth.spent_j(clients, elapsed_s, updates.started_s)
         in_turn = self._in_turn[clients]
         upload_s = np.where(in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
         transmit_j = np.where(in_turn, fleet.shared_transmit_j[clients], fleet.transmit_j[clients])
-        computed = elapsed_s / (self._work[clients] * fleet.compute_s[clients])
+        computed = (elapsed_s - fleet.download_s[clients]) / (self._work[clients] * fleet.compute_s[clients])
         sent = (elapsed_s - (updates.expected_s - upload_s)) / upload_s
         compute_j = np.clip(computed, 0, 1) * self._work[clients] * fleet.compute_j[clients]
         return np.array([compute_j.sum(), (np.clip(sent, 0, 1) * transmit_j).sum()])

@@ -19,9 +19,9 @@ from lesson.radio import SharedBand
 from lesson.scenario import Scenario
 from lesson.strategies.base import Updates
 from lesson.tiers import TOLERANCE
-from lesson.traces import read_presence, read_work
+from lesson.traces import WorkTrace, read_presence, read_work
 
-_ARRAYS = (*PARTS, "_waits_s", "_shares", "lost")
+_ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost")
 
 
 class Truth:
@@ -38,13 +38,12 @@ class Truth:
         self.compute_s: FloatArray = np.zeros(len(fleet))
         self.upload_s: FloatArray = np.zeros(len(fleet))
         """Spent sending; waiting for a turn does not count."""
-        self._waits_s: FloatArray = np.zeros(len(fleet))
-        """Until its turn."""
+        self._upload_begins_s: FloatArray = np.zeros(len(fleet))
         self._shares: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
         """Whose work goes through the shared band."""
         self.lost: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
         """Whose work never arrives, as it leaves before."""
-        self._trace = read_work(Path(scenario.trace), fleet.names) if scenario.trace else None
+        self._trace = _traced(Path(scenario.trace), fleet) if scenario.trace else None
         self.presence = read_presence(Path(scenario.presence), fleet.names) if scenario.presence else None
         people, self._airtime = fleet.population, None
         if people is not None and (scenario.channel_changes or scenario.spectrum != "fixed"):
@@ -58,26 +57,27 @@ class Truth:
     def launch(
         self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float, free_s: float | None = None
     ) -> FloatArray:
-        """Seconds until each of these clients lands, or is lost, that begin their index-th work, so much of the usual,
+        """When each of these clients lands, or is lost, that begin their index-th work, so much of the usual,
         now; infinite where a shared band decides. Given since when the channel is free, they upload in turn."""
-        prepared_s = self._prepare(clients, index, work, now_s)
-        self._shares[clients] = self._band is not None and free_s is None
+        ready_s = now_s + self._prepare(clients, index, work, now_s)
+        self._shares[clients] = False
         if self._band is not None and self._airtime is not None and free_s is None:
-            self._waits_s[clients] = 0.0
-            self._band.add(clients, now_s + prepared_s, self._airtime.bits[clients])
+            self._upload_begins_s[clients], self._shares[clients] = ready_s, True
+            self._band.add(clients, ready_s, self._airtime.bits[clients])
             self._to_forecast = True
             return np.full(len(clients), np.inf)
-        if free_s is not None:
-            self._queue(clients, index, prepared_s, now_s, free_s)
+        if free_s is None:
+            begins_s, self.upload_s[clients] = ready_s, self._sends_s(clients, index, ready_s)
+        elif self._spectrum == "equal":
+            raise InputError("spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'")
         else:
-            self._waits_s[clients] = 0.0
-            self.upload_s[clients] = self._sent_s(clients, index, now_s + prepared_s)
-        takes_s = prepared_s + self._waits_s[clients] + self.upload_s[clients]
+            begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, free_s)
+        self._upload_begins_s[clients], ends_s = begins_s, begins_s + self.upload_s[clients]
         if self.presence is not None:
-            stays_s = self.presence.leaves_s(clients, now_s) - now_s
-            self.lost[clients] = takes_s > stays_s * (1 + TOLERANCE)
-            takes_s = np.where(self.lost[clients], stays_s, takes_s)
-        return takes_s
+            leaves_s = self.presence.leaves_s(clients, now_s)
+            self.lost[clients] = ends_s > leaves_s * (1 + TOLERANCE)
+            ends_s = np.where(self.lost[clients], leaves_s, ends_s)
+        return ends_s
 
     def _prepare(self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float) -> FloatArray:
         """Seconds until each of these clients has its update."""
@@ -91,26 +91,29 @@ class Truth:
         self.download_s[clients], self.compute_s[clients] = download_s, compute_s
         return download_s + compute_s
 
-    def _sent_s(
+    def _sends_s(
         self, clients: IntArray, index: IntArray, begins_s: FloatArray, *, whole_band: bool = False
     ) -> FloatArray:
         """Seconds that uploads take which begin at these times, on a band of one's own or alone on that of all."""
         if self._trace is not None:
             return self._trace.at(clients, index)[1]
         if self._airtime is not None:
-            return self._airtime.uploaded_s(clients, begins_s, whole_band=whole_band) - begins_s
+            ends_s = self._airtime.uploaded_s(clients, begins_s, whole_band=whole_band)
+            with np.errstate(invalid="ignore"):  # what never begins never ends
+                return np.nan_to_num(ends_s - begins_s, nan=0.0, posinf=np.inf)
         return (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]
 
-    def _queue(self, clients: IntArray, index: IntArray, prepared_s: FloatArray, now_s: float, free_s: float) -> None:
-        """Let uploads follow each other on the band of all, in the order of `clients`."""
-        if self._spectrum == "equal":
-            raise InputError("spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'")
+    def _in_turn(
+        self, clients: IntArray, index: IntArray, ready_s: FloatArray, free_s: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """When uploads begin and how long they take that follow each other on the band of all, in this order."""
+        begins_s, sends_s = ready_s.copy(), np.empty(len(clients))
         for place in range(len(clients)):
-            who, here = clients[place : place + 1], slice(place, place + 1)
-            self._waits_s[who] = np.maximum(0.0, free_s - (now_s + prepared_s[here]))
-            begins_s = now_s + prepared_s[here] + self._waits_s[who]
-            self.upload_s[who] = self._sent_s(who, index[here], begins_s, whole_band=True)
-            free_s = float(begins_s[0] + self.upload_s[who[0]])
+            here = slice(place, place + 1)
+            begins_s[here] = np.maximum(ready_s[here], free_s)
+            sends_s[here] = self._sends_s(clients[here], index[here], begins_s[here], whole_band=True)
+            free_s = float(begins_s[place] + sends_s[place])
+        return begins_s, sends_s
 
     def asked_s(self, clients: IntArray, index: IntArray, now_s: float) -> dict[str, FloatArray]:
         """What idle clients say their usual work would take, by part: their channel's mean where they are now."""
@@ -149,8 +152,8 @@ class Truth:
         the time after that. Where a plan lets uploads go in turn, it is told what one on a band of its own would take.
         """
         clients, fleet = landed.client, self._fleet
-        after_s = landed.arrived_s - landed.started_s - self.download_s[clients] - self.compute_s[clients]
-        upload_s = np.where(self._shares[clients], after_s, self.upload_s[clients])
+        seems_s = landed.arrived_s - self._upload_begins_s[clients]
+        upload_s = np.where(self._shares[clients], seems_s, self.upload_s[clients])
         if in_turn.any():
             alone_s, own_s = fleet.shared_upload_s[clients], fleet.upload_s[clients]
             upload_s *= np.divide(own_s, alone_s, out=np.ones(len(clients)), where=in_turn & (alone_s > 0))
@@ -160,11 +163,10 @@ class Truth:
             "upload_s": upload_s,
         }
 
-    def spent_j(self, clients: IntArray, elapsed_s: FloatArray | float) -> FloatArray:
+    def spent_j(self, clients: IntArray, elapsed_s: FloatArray | float, started_s: FloatArray) -> FloatArray:
         """Joules for computing and for sending so long after the start, (2,): power times time."""
         computing_s = np.clip(elapsed_s - self.download_s[clients], 0, self.compute_s[clients])
-        before_s = self.download_s[clients] + self.compute_s[clients] + self._waits_s[clients]
-        sent_s = np.clip(elapsed_s - before_s, 0, self.upload_s[clients])
+        sent_s = np.clip(started_s + elapsed_s - self._upload_begins_s[clients], 0, self.upload_s[clients])
         sending_s = np.where(self._shares[clients], self.upload_s[clients], sent_s)
         compute_j, transmit_j = computing_s * self._compute_w[clients], sending_s * self._transmit_w[clients]
         return np.array([compute_j.sum(), transmit_j.sum()])
@@ -182,13 +184,20 @@ class Truth:
             self._band.restore(with_prefix(state, "band."))
 
 
+def _traced(path: Path, fleet: Fleet) -> WorkTrace:
+    """The work of a trace; less of a client that is taken as faster than it is."""
+    work = read_work(path, fleet.names)
+    pace = np.repeat(fleet.pace, np.diff(work.offsets))
+    return WorkTrace(pace * work.compute_s, pace * work.upload_s, work.offsets)
+
+
 def _check_known(scenario: Scenario, fleet: Fleet) -> None:
     """Raise if a fleet does not tell what its scenario needs."""
     if fleet.population is None:
         for name in ("fading", "speed_mps", "positions", "spectrum"):
             if getattr(scenario, name) != type(scenario).model_fields[name].default:
                 raise InputError(f"{name} must be left out with measured latencies: they do not tell where clients are")
-        if scenario.slowdown and np.any(np.isnan(fleet.compute_s)):
+        if scenario.slowdown and np.any(np.isnan(fleet.compute_s)[fleet.reachable]):
             raise InputError("slowdown needs compute_s of every client; add the column to the file of latencies")
 
 

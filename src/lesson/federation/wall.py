@@ -73,7 +73,7 @@ class WallFederation(Federation):
         """Seconds on the wall since the run began, those before a restart included."""
         return self._clock() - self._zero_s
 
-    def _takes_s(self, starts: IntArray, expected_s: FloatArray, in_turn: bool) -> FloatArray:  # noqa: ARG002
+    def _arrives_s(self, starts: IntArray, expected_s: FloatArray, in_turn: bool) -> FloatArray:  # noqa: ARG002
         return np.full_like(expected_s, np.inf)
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
