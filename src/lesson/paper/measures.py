@@ -26,9 +26,9 @@ def last_accuracy(results: Results, series: str, rounds: int) -> FloatArray:
 
 
 def accuracy_by(run: Result, time_s: float) -> float:
-    """Mean accuracy of the last three evaluations by a time; a guess once a run has diverged."""
+    """Mean accuracy of the last three evaluations by a time; a guess once a run has diverged, and before the first."""
     by_then = run.curve[run.curve["time_s"] <= time_s]
-    return GUESSED if run.stopped else float(by_then["accuracy"].tail(IN_A_ROW).mean())
+    return GUESSED if run.stopped or by_then.empty else float(by_then["accuracy"].tail(IN_A_ROW).mean())
 
 
 def accuracy_at(results: Results, series: str, time_s: float) -> FloatArray:

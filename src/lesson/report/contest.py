@@ -23,7 +23,7 @@ _FIGURES = {
         "accuracy": "test accuracy over simulated time, with 95 % bands",
         "times": "time to the last target, with 95 % intervals",
     },
-    True: {"levels": "accuracy at the end and time to the last target, with 95 % intervals"},
+    True: {"levels": "accuracy at the end, time to the first target (× where not every seed arrives), 95 % intervals"},
 }
 """What the figures of a group show, without and with levels."""
 

@@ -16,20 +16,20 @@ SPREAD = 0.06
 
 @in_paper_style
 def draw_levels(contest: Contest, group: Group, figures: pd.DataFrame) -> Figure:
-    """Accuracy at the end and time to the last target over the levels, a row of panels per β and a line per entry.
+    """Accuracy at the end and time to the first target over the levels, a row of panels per β and a line per entry.
 
     There is no time where not every seed arrives: a cross above the others says so.
     """
     rules = contest.rules
     figure = Figure(figsize=(PAGE_IN, 0.6 + 2.2 * len(rules.betas)), layout="constrained")
     panels = figure.subplots(len(rules.betas), 2, squeeze=False)
-    accuracy, time = accuracy_names(rules)[-1], time_names(rules)[len(rules.targets) - 1]
+    accuracy, time = accuracy_names(rules)[-1], time_names(rules)[0]
     for beta, (left, right) in zip(rules.betas, panels, strict=True):
         at_beta = figures[figures["beta"] == beta].set_index("entry")
         _draw_lines(left, contest, group, at_beta, accuracy, 100.0)
         _draw_lines(right, contest, group, at_beta, time, 1 / 1000, never=rules.final_s / 1000)
         left.set(ylabel=f"accuracy at {rules.final_s:,.0f} s (%)", ylim=(max(0, left.get_ylim()[0]), None))
-        right.set(ylabel=f"time to {rules.targets[-1]:.0%} (1000 s)", ylim=(0, 1.06 * rules.final_s / 1000))
+        right.set(ylabel=f"time to {rules.targets[0]:.0%} (1000 s)", ylim=(0, 1.06 * rules.final_s / 1000))
         if len(rules.betas) > 1:
             left.set_title(f"β = {beta:g}", loc="left")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
@@ -39,12 +39,15 @@ def draw_levels(contest: Contest, group: Group, figures: pd.DataFrame) -> Figure
 def _draw_lines(
     axes: Axes, contest: Contest, group: Group, rows: pd.DataFrame, name: str, scale: float, never: float = np.nan
 ) -> None:
-    """A line with intervals per entry; where there is no mean, a cross at `never`."""
+    """A line with intervals per entry, of the same look in every group; where there is no mean, a cross at `never`."""
     levels, lines = list(group.levels), dict[str, list[str]]()
+    names = list(dict.fromkeys(entry.line for entry in contest.entries))
+    looks = dict(zip(names, line_looks(names), strict=True))
     for entry in contest.entries:
         if entry.group == group.name and entry.name in rows.index:
             lines.setdefault(entry.line, []).append(entry.name)
-    for place, ((line, entries), (color, style)) in enumerate(zip(lines.items(), line_looks(list(lines)), strict=True)):
+    for place, (line, entries) in enumerate(lines.items()):
+        color, style = looks[line]
         shift = SPREAD * (place - (len(lines) - 1) / 2)
         x = np.array([levels.index(contest.by_name[entry].level) + shift for entry in entries])
         y = rows.loc[entries, name].to_numpy(dtype=float) * scale
