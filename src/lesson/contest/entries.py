@@ -43,6 +43,16 @@ class Group(Table):
     levels: dict[str, Values] = Field(default_factory=dict)
     """Settings by section.key under which every entry of the group takes part, by what they are called."""
 
+    @field_validator("levels")
+    @classmethod
+    def _known_sections(cls, levels: dict[str, Values]) -> dict[str, Values]:
+        for key in (key for settings in levels.values() for key in settings):
+            if key.partition(".")[0] not in FIXED or not key.partition(".")[2]:
+                raise ValueError(
+                    f"must have keys of one of {', '.join(FIXED)}, a dot and a setting, in quotes, got '{key}'"
+                )
+        return levels
+
 
 class Entry(Table):
     """A strategy with what is fixed, and the points it is tuned over: a single one is not tuned."""
@@ -184,7 +194,8 @@ def _at_levels(entry: Values, levels: Mapping[str, Mapping[str, Values]]) -> Ite
             changed = {**alone, "name": f"{entry.get('name', '')}, {level}", "line": entry.get("name"), "level": level}
             for key, value in settings.items():
                 section, _, name = key.partition(".")
-                changed[section] = {**changed.get(section, {}), name: value}
+                if isinstance(before := changed.get(section, {}), dict):  # else the entry is told to be wrong
+                    changed[section] = {**before, name: value}
             yield changed
 
 
