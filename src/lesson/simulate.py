@@ -1,63 +1,34 @@
-"""The round loop on a virtual clock. Without a learner it is a timing-only dry run.
+"""Rounds on a virtual clock: as long as the fleet says, or as channels, computing and people have it.
 
-The loop's work follows the clients that start, arrive or are merged in a round, not the number of clients; only closing
-at the n-th of several arrivals looks at everybody.
+What varies is in `truth`, what the server makes of it in `estimates`; here both meet the round loop.
 """
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import (
-    NO_CLIENTS,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    all_distinct,
-    distinct,
-    found,
-    read_only,
-    with_prefix,
-)
+from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, read_only, with_prefix
 from lesson.errors import InputError
-from lesson.estimates import TIMES, Beliefs
+from lesson.estimates import Beliefs
 from lesson.fleet import Fleet
-from lesson.flight import InFlight
-from lesson.records import RoundRecord, first_tier_note
+from lesson.records import RoundRecord
+from lesson.rounds import Learner, Rounds, known_j
 from lesson.scenario import Scenario
-from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, RoundPlan, ServerView, Strategy, Updates
-from lesson.streams import stream
+from lesson.strategies.base import Closing, RoundPlan, Strategy, Updates
 from lesson.tiers import TOLERANCE, UNREACHABLE
 from lesson.traces import Presence
 from lesson.truth import Truth
 
-MAX_ROUNDS_STUCK = 1000
-_SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
-_VALUES = ("round", "version", "now_s", "over", "_rounds_stuck")
 
+class Simulation(Rounds):
+    """A strategy and a fleet on the virtual clock; `step` runs one round.
 
-class Learner(Protocol):
-    """Whoever turns merges into models; without one, a simulation is about time alone."""
-
-    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> None:
-        """Make version + 1 out of the merged updates, which are in the order of `weights`."""
-        ...
-
-    def forget(self, version: int) -> None:
-        """Free a version that nobody works from any more."""
-        ...
-
-    def signals(self, names: frozenset[str], version: int) -> Mapping[str, Any]:
-        """Those of these signals that it can tell of a version, worked out when they are looked at."""
-        ...
-
-
-class Simulation:
-    """A strategy, a fleet and the clock between them; `step` runs one round."""
+    Of a scenario, only what makes times vary is looked at; without one, work takes as long as the fleet says.
+    """
 
     def __init__(
         self,
@@ -68,96 +39,33 @@ class Simulation:
         seed: int = 0,
         scenario: Scenario | None = None,
     ) -> None:
-        """Of a scenario, only what makes times vary is looked at; without one, work takes as long as the fleet says."""
         self._truth: Truth | None = None
-        if scenario is not None and scenario.varies:
-            self._truth, self._beliefs = Truth(scenario, fleet, seed), Beliefs(scenario, fleet, seed)
-            fleet, self._ask_every_s, self._num_asked = self._beliefs.fleet, scenario.ask_every_s, 0
-        self.strategy, self.fleet, self.learner, self.seed = strategy, fleet, learner, seed
-        self.model_bytes = math.ceil(fleet.model_bits / 8)
-        self.round = self.version = 0
-        self.now_s = 0.0
-        self.over = ""
-        """Why nothing more can happen, once that is so."""
-        self._known = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
-        first_s = fleet.latency_s if self._truth is None else self._beliefs.first_latency_s
-        self._known["first_latency_s"] = read_only(first_s)
-        self._flight = InFlight(len(fleet))
-        self._at_server = self._nothing = self._flight.work_of(NO_CLIENTS)
-        self._idle, self._connected = fleet.reachable, fleet.reachable
-        self._present = self._truth.presence if self._truth is not None else None
-        self._met_s = 0.0
+        self._present: Presence | None = None
+        if scenario is None or not scenario.varies:
+            super().__init__(strategy, fleet, learner=learner, seed=seed)
+            return
+        self._truth, self._beliefs = Truth(scenario, fleet, seed), Beliefs(scenario, fleet, seed)
+        super().__init__(strategy, self._beliefs.fleet, learner=learner, seed=seed)
+        self._known["first_latency_s"] = read_only(self._beliefs.first_latency_s)
+        self._ask_every_s, self._num_asked = scenario.ask_every_s, 0
+        self._tiers: IntArray = np.zeros(len(fleet), dtype=np.int64)
+        """In which each client started last; 0 before."""
+        self._retiered = 0
+        self._lost = self._flight.work_of(NO_CLIENTS)
+        """What happened in the round: clients in another tier than before, work whose clients have left."""
+        self._present, self._met_s = self._truth.presence, 0.0
         if self._present is not None:
             self._idle &= self._present.is_there(0.0)
             self._connected &= self._idle
-        self._num_connected = int(np.count_nonzero(self._idle))
-        self._waiting: IntArray = np.zeros(len(fleet), dtype=np.int64)
-        self._freed: list[IntArray] = [np.flatnonzero(self._idle)]
-        self._work: FloatArray = np.ones(len(fleet))
-        self._in_turn: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
-        self._tiers: IntArray = np.zeros(0 if self._truth is None else len(fleet), dtype=np.int64)
-        """In which each client started last; 0 before."""
-        now: dict[str, npt.NDArray[Any]] = {"connected": self._connected, "idle": self._idle, "waiting": self._waiting}
-        now |= {"started_round": self._flight.started_round, "started_s": self._flight.started_s}
-        self._known |= {name: read_only(array) for name, array in now.items()}
-        self._rounds_stuck = 0
-        self._users: dict[int, int] = {}
-        """How many updates in flight or at the server started from each version."""
+            self._num_connected = int(np.count_nonzero(self._idle))
+            self._freed = [np.flatnonzero(self._idle)]
 
-    def step(self, until_s: float = np.inf) -> RoundRecord | None:
-        """Run the next round and say what happened in it; None, and the run is over, if it ends after `until_s`."""
-        start_s = self.now_s
+    def _opens(self, until_s: float) -> bool:
         if self._present is not None and not self._somebody_comes(self._present, until_s):
-            return None
-        self.round += 1
+            return False
         if self._truth is not None and int(self.now_s / self._ask_every_s) > self._num_asked:
             self._ask(self._truth)
-        plan = self.strategy.open_round(self._view(distinct(self._freed)), stream(self.seed, "strategy", self.round))
-        self._freed.clear()
-        spent_j = self._drop(plan.drops)
-        retiered = self._start(plan)
-        end_s, note = self._close(plan.closes, until_s)
-        if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
-            self.over = "time is up" if end_s > until_s else "whoever is awaited never arrives"
-            return None
-        self.now_s = end_s
-        landed, lost = self._land()
-        merged = self._merge(self.strategy.merge(self._view(NO_CLIENTS), self._at_server))
-        moved = len(plan.starts) or len(plan.drops) or len(landed) or len(merged) or self.now_s > start_s
-        self.over = self._why_over(bool(moved), until_s)
-        promoted = first_tier_note(self.fleet) if self.round == 1 else ""
-        notes = [plan.note, note, promoted, self.over]
-        spent_j += self._spent_j(landed, np.inf)
-        told = {}
-        if self._truth is not None:
-            spent_j += self._spent_j(lost, lost.arrived_s - lost.started_s)
-            told = {"misses": _num_late(landed, start_s), "retiered": retiered, "lost": len(lost)}
-        return RoundRecord(
-            round=self.round,
-            start_s=start_s,
-            end_s=self.now_s,
-            version=self.version,
-            started=plan.starts,
-            merged=merged.client,
-            staleness=self.version - 1 - merged.base_version,
-            merged_started_s=merged.started_s,
-            merged_expected_s=merged.expected_s,
-            merged_arrived_s=merged.arrived_s,
-            uploads=len(landed),
-            bytes_up=len(landed) * self.model_bytes,
-            bytes_down=len(plan.starts) * self.model_bytes,
-            compute_j=_known(spent_j[0]),
-            transmit_j=_known(spent_j[1]),
-            note="; ".join(filter(None, notes)),
-            **told,
-        )
-
-    def _ask(self, truth: Truth) -> None:
-        """Let idle clients say how long their work would take now."""
-        self._num_asked = int(self.now_s / self._ask_every_s)
-        idle = np.flatnonzero(self._idle)
-        self._beliefs.see(idle, truth.asked_s(idle, self._flight.num_starts(idle), self.now_s))
-        self._freed.append(idle)
+        return True
 
     def _somebody_comes(self, present: Presence, until_s: float) -> bool:
         """Whether somebody is connected or at work, now or when the next one comes; time passes until then."""
@@ -166,227 +74,104 @@ class Simulation:
             if math.isinf(comes_s) or comes_s > until_s * (1 + TOLERANCE):
                 self.over = "nobody is there any more" if math.isinf(comes_s) else "time is up"
                 return False
-            self.now_s = comes_s
-            self._meet(present)
+            self._wait_until(comes_s, present)
         return True
+
+    def _wait_until(self, now_s: float, present: Presence) -> None:
+        self.now_s = now_s
+        self._meet(present)
 
     def _meet(self, present: Presence) -> None:
         """Note who has come and who has left since the last time."""
         came, left = present.changes(self._met_s, self.now_s)
         self._met_s = self.now_s
         came = came[np.isfinite(self.fleet.latency_s[came])]
+        self._num_connected += len(came) - int(np.count_nonzero(self._connected[left]))
         self._connected[left], self._idle[left] = False, False
         self._connected[came], self._idle[came] = True, ~self._flight.busy(came)
-        self._num_connected = int(np.count_nonzero(self._connected))
         self._freed.append(came)
 
-    def _view(self, freed: IntArray) -> ServerView:
-        needs, learner = self.strategy.needs, self.learner
-        return ServerView(
-            round=self.round,
-            version=self.version,
-            now_s=self.now_s,
-            num_connected=self._num_connected,
-            freed=read_only(freed),
-            signals={} if learner is None or not needs else learner.signals(needs, self.version),
-            **self._known,
-        )
+    def _ask(self, truth: Truth) -> None:
+        """Let idle clients say how long their work would take now."""
+        self._num_asked = int(self.now_s / self._ask_every_s)
+        idle = np.flatnonzero(self._idle)
+        self._beliefs.see(idle, truth.asked_s(idle, self._flight.num_starts(idle), self.now_s))
+        self._freed.append(idle)
 
     def _drop(self, clients: IntArray) -> FloatArray:
-        """Break off work in flight, whose clients are idle at once; the joules it has cost."""
-        if not len(clients):
-            return np.zeros(2)
-        self._check(all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
-        dropped = self._flight.take(clients)
-        if self._truth is not None:
+        if self._truth is not None and len(clients):
             self._truth.leave_band(clients, dropped=True)
-        self._let_go(dropped)
-        return self._spent_j(dropped, self.now_s - dropped.started_s)
+        return super()._drop(clients)
 
-    def _let_go(self, updates: Updates) -> None:
-        """Forget work that was in flight; its clients are idle."""
-        self._release(updates)
-        self._idle[updates.client] = True
-        self._freed.append(updates.client)
+    def _start(self, plan: RoundPlan) -> None:
+        super()._start(plan)
+        if self._truth is not None and plan.tiers is not None:
+            before, self._tiers[plan.starts] = self._tiers[plan.starts], plan.tiers
+            self._retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
 
-    def _start(self, plan: RoundPlan) -> int:
-        """Put clients to work; how many of them are in another tier than when they last started."""
-        starts, fleet = plan.starts, self.fleet
-        self._check(np.all(starts >= 0) and np.all(self._idle[starts]), "starts clients that are not idle")
-        self._check(all_distinct(starts), "starts clients twice")
-        self._check(np.size(plan.lr_scale) in (1, len(starts)), "gives other than one lr_scale per start")
-        steps = fleet.local_steps[starts] if plan.local_steps is None else plan.local_steps
-        self._check(len(steps) == len(starts) and np.all(steps >= 1), "gives other than one number of steps >= 1")
-        batches = 1 if plan.batches is None else plan.batches
-        fits = np.asarray(batches).dtype.kind == "i" and np.size(batches) in (1, len(starts))
-        self._check(fits and np.all(np.greater_equal(batches, 1)), "gives other than one number of batches >= 1")
-        self._check(np.all((np.equal(batches, 1)) | (steps == 1)), "gives several batches to more than one step")
-        self._work[starts] = steps * batches / fleet.local_steps[starts]
-        self._in_turn[starts] = in_turn = plan.uploads == "in-turn"
-        expected_s = fleet.latency_s[starts]
-        if plan.local_steps is not None or plan.batches is not None or in_turn:
-            expected_s = self._parts_s(starts, in_turn)
-        self._flight.launch(
-            starts,
-            version=self.version,
-            round=self.round,
-            now_s=self.now_s,
-            arrives_s=self._arrives_s(starts, expected_s, in_turn),
-            expected_s=expected_s,
-            lr_scale=plan.lr_scale,
-            local_steps=steps,
-            batches=batches,
-        )
-        self._idle[starts] = False
-        self._users[self.version] = self._users.get(self.version, 0) + len(starts)
-        if self._truth is None or plan.tiers is None:
-            return 0
-        before, self._tiers[starts] = self._tiers[starts], plan.tiers
-        return int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
-
-    def _arrives_s(self, starts: IntArray, expected_s: FloatArray, in_turn: bool) -> FloatArray:
-        """When the work of those who start now really lands, which is expected to take so long."""
-        if self._truth is None:
-            return self.now_s + expected_s
-        free_s = self._flight.final_arrival_s() if in_turn else None
+    def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:
+        if self._truth is None or not len(starts):
+            return super()._arrives_s(starts, expected_s)
+        free_s = self._flight.final_arrival_s() if self._in_turn[starts].any() else None
         return self._truth.launch(starts, self._flight.num_starts(starts), self._work[starts], self.now_s, free_s)
 
-    def _parts_s(self, starts: IntArray, in_turn: bool) -> FloatArray:
-        """Seconds until each start lands, put together from its compute and upload time."""
-        compute_s = self.fleet.download_s[starts] + self._work[starts] * self.fleet.compute_s[starts]
-        upload_s = (self.fleet.shared_upload_s if in_turn else self.fleet.upload_s)[starts]
-        if np.any(np.isnan(compute_s + upload_s)):
-            raise InputError(
-                "this strategy needs compute_s and upload_s of every client, only their sum is known; add both columns "
-                "to the file of latencies, or take another strategy"
-            )
-        if not in_turn:
-            return compute_s + upload_s
-        takes_s = np.empty(len(starts))
-        channel_free_s = self._flight.final_arrival_s()
-        for index in range(len(starts)):
-            channel_free_s = max(channel_free_s, self.now_s + compute_s[index]) + upload_s[index]
-            takes_s[index] = channel_free_s - self.now_s
-        return takes_s
-
-    def _check(self, holds: bool | np.bool_, what: str) -> None:
-        if not holds:
-            raise ValueError(f"round {self.round}: {type(self.strategy).__name__} {what}")
-
-    def _why_over(self, moved: bool, until_s: float) -> str:
-        """Why the run ends here; empty if it goes on."""
-        self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
-        if not moved and not len(self._flight):
-            change_s = np.inf if self._present is None else self._present.next_change_s(self.now_s)
-            if self._present is not None and change_s < np.inf and change_s <= until_s * (1 + TOLERANCE):
-                self.now_s = change_s
-                self._meet(self._present)
-                return ""
-            return "nobody is training and nobody can start"
-        return "the strategy lets neither time nor work pass" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
-
-    def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:  # noqa: ARG002
-        """When the round closes, with a note; who waits for real clients need not wait longer than `until_s`."""
+    def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
         if self._truth is not None:
             self._truth.forecast(self._flight)
-        return self._closing_s(closes)
+        return super()._close(closes, until_s)
 
-    def _closing_s(self, closes: Closing) -> tuple[float, str]:
-        """When the round closes, and a note if that is because nothing could close it."""
-        flight = self._flight
-        match closes:
-            case Arrivals(count=count):
-                close_s = flight.nth_arrival_s(count)
-            case AllOf(clients=clients):
-                close_s = flight.last_arrival_s(clients)
-            case AnyOf(groups=groups):
-                ends_s = [flight.last_arrival_s(group) for group in groups]
-                close_s = min((end_s for end_s in ends_s if end_s > -np.inf), default=np.inf)
-            case _:
-                close_s = np.inf
-        if close_s > closes.by_s * (1 + TOLERANCE):
-            close_s = closes.by_s
-        if close_s < np.inf:
-            return max(self.now_s, close_s), ""
-        return max(self.now_s, flight.final_arrival_s()), "nothing in flight could close the round"
-
-    def _land(self) -> tuple[Updates, Updates]:
-        """Updates that have arrived by now, which wait at the server, and those that were lost."""
-        landed, lost = self._flight.land(self.now_s), self._nothing
-        if self._truth is not None:
-            self._truth.pass_time(self.now_s)
-            self._truth.leave_band(landed.client)
-            gone = self._truth.lost[landed.client]
-            landed, lost = landed[~gone], landed[gone]
-            self._lose(lost)
-            who = landed.client
-            self._beliefs.see(who, self._truth.parts_s(landed, self._work[who], self._in_turn[who]))
-        landed = self._accepted(landed)
-        self._idle[landed.client] = True
-        self._waiting[landed.client] += 1
-        self._freed.append(landed.client)
-        self._at_server = Updates.join(self._at_server, landed)
+    def _land(self) -> Updates:
+        landed = super()._land()
         if self._present is not None:
             self._meet(self._present)
-        return landed, lost
+        return landed
+
+    def _accepted(self, landed: Updates) -> Updates:
+        """What has landed and was not lost; the server learns from it."""
+        if self._truth is None:
+            return landed
+        self._truth.pass_time(self.now_s)
+        self._truth.leave_band(landed.client)
+        gone = self._truth.lost[landed.client]
+        landed, self._lost = landed[~gone], landed[gone]
+        self._lose(self._lost)
+        who = landed.client
+        self._beliefs.see(who, self._truth.parts_s(landed, self._work[who], self._in_turn[who]))
+        return landed
 
     def _lose(self, lost: Updates) -> None:
         """Let go of work whose clients have left."""
         self._let_go(lost)
 
-    def _accepted(self, landed: Updates) -> Updates:
-        """What can be used of what has landed."""
-        return landed
+    def _why_over(self, moved: bool, until_s: float) -> str:
+        if self._present is not None and not moved and not len(self._flight):
+            change_s = self._present.next_change_s(self.now_s)
+            if change_s < np.inf and change_s <= until_s * (1 + TOLERANCE):
+                self._wait_until(change_s, self._present)
+                return ""
+        return super()._why_over(moved, until_s)
 
-    def _merge(self, merge: Merge) -> Updates:
-        """Take merged and dropped updates from the server; a new version if the model moves."""
-        here, weights, slots = self._at_server, merge.weights, merge.slots
-        merged, places = found(here.id, merge.updates)
-        leaving = merged | found(here.id, merge.drops)[0] if len(merge.drops) else merged
-        there = np.count_nonzero(leaving) == len(merge.updates) + len(merge.drops)
-        self._check(there, "merges or drops updates twice or that are not there")
-        self._check(len(weights) == len(merge.updates), "gives other than one weight per update")
-        self._check(np.all((weights >= 0) & np.isfinite(weights)), "gives a weight that is negative or not finite")
-        self._check(slots is None or len(slots.names) == len(merge.updates), "gives other than one slot per update")
-        if slots is not None:
-            shares, sums = np.array([*slots.weights.values()]), Counter[str]()
-            self._check(np.all((shares >= 0) & np.isfinite(shares)), "gives a slot a weight that is not a number >= 0")
-            for name, weight in zip(slots.names, weights.tolist(), strict=True):
-                sums[name] += weight
-            self._check(max(sums.values(), default=0.0) <= 1 + 1e-9, "gives weights in a slot that sum to more than 1")
-        total = weights.sum() if slots is None else sum(slots.weights.values())
-        self._check(merge.of == "updates" or total <= 1 + 1e-9, "gives weights of models that sum to more than 1")
-        np.subtract.at(self._waiting, here.client[leaving], 1)
-        self._freed.append(here.client[leaving])
-        self._at_server = here[~leaving]
-        updates = here[merged]
-        if len(updates) or (slots is not None and slots.weights):
-            if self.learner is not None:
-                self.learner.merge(updates, weights[places], merge, self.version, self.round)
-            self._users.setdefault(self.version, 0)
-            self.version += 1
-        self._release(here[leaving])
-        return updates
+    def _told(self, landed: Updates, record: RoundRecord) -> RoundRecord:
+        """The record with how wrong the server was, where times vary."""
+        if self._truth is None:
+            return record
+        late = landed.started_s + landed.expected_s <= record.start_s * (1 + TOLERANCE)
+        told = replace(record, misses=int(np.count_nonzero(late)), retiered=self._retiered, lost=len(self._lost))
+        self._retiered = 0
+        if not len(self._lost) or record.compute_j is None or record.transmit_j is None:
+            return told
+        compute_j, transmit_j = self._spent_j(self._lost, self._lost.arrived_s - self._lost.started_s)
+        computing_j, sending_j = known_j(record.compute_j + compute_j), known_j(record.transmit_j + transmit_j)
+        return replace(told, compute_j=computing_j, transmit_j=sending_j)
 
-    def _release(self, updates: Updates) -> None:
-        """Let go of the versions that only these updates still needed."""
-        for version, count in zip(*np.unique(updates.base_version, return_counts=True), strict=True):
-            self._users[int(version)] -= int(count)
-        for version in [version for version, count in self._users.items() if not count and version != self.version]:
-            del self._users[version]
-            if self.learner is not None:
-                self.learner.forget(version)
+    def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+        if self._truth is None:
+            return super()._spent_j(updates, elapsed_s)
+        return self._truth.spent_j(updates.client, elapsed_s, updates.started_s)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Where the run stands, as small values for JSON and as arrays, for `restore`."""
-        values = {name: getattr(self, name) for name in _VALUES} | {
-            "users": list(self._users.items()),
-            "strategy": self.strategy.state(),
-        }
-        arrays = {f"flight.{name}": array for name, array in self._flight.state().items()}
-        arrays |= {f"server.{name}": getattr(self._at_server, name) for name in Updates.__slots__}
-        arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "in_turn": self._in_turn}
-        arrays |= {"freed": distinct(self._freed)}
+        """Where the run stands; see `Rounds`. With the truth, and what the server believes."""
+        values, arrays = super().state()
         if self._truth is not None:
             values["num_asked"] = self._num_asked
             arrays |= {"tiers": self._tiers, "connected": self._connected}
@@ -396,36 +181,13 @@ class Simulation:
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned, to the bit."""
-        for name in _VALUES:
-            setattr(self, name, values[name])
-        once = np.ones(len(arrays["server.id"]), dtype=np.int64)
-        arrays = {"flight._batches": np.ones_like(self._waiting), "server.batches": once} | arrays  # an older one's
-        self._users = {int(version): int(count) for version, count in values["users"]}
-        self.strategy.restore(values["strategy"])
-        self._flight.restore(with_prefix(arrays, "flight."))
-        self._at_server = Updates(*(arrays[f"server.{name}"] for name in Updates.__slots__))
-        self._idle[:], self._waiting[:], self._work[:] = arrays["idle"], arrays["waiting"], arrays["work"]
-        self._in_turn[:] = arrays.get("in_turn", False)  # older checkpoints know of none
-        self._freed = [arrays["freed"]]
+        super().restore(values, arrays)
         if self._truth is not None:
             self._tiers[:], self._connected[:] = arrays["tiers"], arrays["connected"]
             self._num_connected, self._met_s = int(np.count_nonzero(self._connected)), self.now_s
             self._num_asked = values["num_asked"]
             self._truth.restore(with_prefix(arrays, "truth."))
             self._beliefs.restore(with_prefix(arrays, "beliefs."))
-
-    def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
-        """Joules for computing and for sending so long after the start, (2,); NaN where the fleet does not know."""
-        clients, fleet = updates.client, self.fleet
-        if self._truth is not None:
-            return self._truth.spent_j(clients, elapsed_s, updates.started_s)
-        in_turn = self._in_turn[clients]
-        upload_s = np.where(in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
-        transmit_j = np.where(in_turn, fleet.shared_transmit_j[clients], fleet.transmit_j[clients])
-        computed = (elapsed_s - fleet.download_s[clients]) / (self._work[clients] * fleet.compute_s[clients])
-        sent = (elapsed_s - (updates.expected_s - upload_s)) / upload_s
-        compute_j = np.clip(computed, 0, 1) * self._work[clients] * fleet.compute_j[clients]
-        return np.array([compute_j.sum(), (np.clip(sent, 0, 1) * transmit_j).sum()])
 
 
 def simulate(
@@ -450,12 +212,3 @@ def simulate(
         record = simulation.step(until_s)
         if record is not None:
             yield record
-
-
-def _num_late(landed: Updates, start_s: float) -> int:
-    """How many updates that landed in a round had been expected by its start."""
-    return int(np.count_nonzero(landed.started_s + landed.expected_s <= start_s * (1 + TOLERANCE)))
-
-
-def _known(joules: float) -> float | None:
-    return None if np.isnan(joules) else float(joules)

@@ -12,8 +12,9 @@ from lesson.arrays import FloatArray, IntArray, with_prefix
 from lesson.federation.clients import Clients, Reply
 from lesson.fleet import Fleet
 from lesson.records import RoundRecord
+from lesson.rounds import Learner
 from lesson.scenario import Scenario
-from lesson.simulate import Learner, Simulation
+from lesson.simulate import Simulation
 from lesson.strategies.base import Merge, RoundPlan, Strategy, Updates
 
 PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
@@ -67,10 +68,9 @@ class Federation(Simulation):
         waiting = with_prefix(arrays, "waiting.")
         self._clients.put_back(self._at_server, [waiting[str(place)] for place in range(len(self._at_server))])
 
-    def _start(self, plan: RoundPlan) -> int:
-        retiered = super()._start(plan)
+    def _start(self, plan: RoundPlan) -> None:
+        super()._start(plan)
         self._send(plan.starts)
-        return retiered
 
     def _send(self, clients: IntArray) -> None:
         """Have these clients do the work they are at."""

@@ -36,6 +36,7 @@ class VirtualFederation(Federation):
         return np.full_like(expected_s, self.timeout_s)
 
     def _accepted(self, landed: Updates) -> Updates:
+        landed = super()._accepted(landed)
         self._wait_for(set(landed.keys))
         good: BoolArray = np.ones(len(landed), dtype=np.bool_)
         for place, update in enumerate(landed.keys):

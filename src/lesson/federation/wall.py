@@ -73,7 +73,7 @@ class WallFederation(Federation):
         """Seconds on the wall since the run began, those before a restart included."""
         return self._clock() - self._zero_s
 
-    def _arrives_s(self, starts: IntArray, expected_s: FloatArray, in_turn: bool) -> FloatArray:  # noqa: ARG002
+    def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:  # noqa: ARG002
         return np.full_like(expected_s, np.inf)
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
@@ -104,10 +104,10 @@ class WallFederation(Federation):
             raise RunStoppedError(f"no client has been connected for {NOBODY_S:g} s; start some and resume the run")
         return not self._num_connected
 
-    def _land(self) -> tuple[Updates, Updates]:
-        landed, lost = super()._land()
+    def _land(self) -> Updates:
+        landed = super()._land()
         self._idle[landed.client] = self._connected[landed.client]
-        return landed, lost
+        return landed
 
     def _happens(self, event: Event, now_s: float) -> None:
         match event:
