@@ -4,23 +4,23 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from test_common import make
 
-from lesson import FedAvg, Lesson, Simulation
+from lesson import FedAvg, Lesson, Scenario, Simulation
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import RunStoppedError
 from lesson.federation import Event, Joined, Left, Reply, VirtualFederation, WallFederation
 from lesson.federation.base import MIN_PATIENCE_S
 from lesson.federation.clients import LOST, RESTARTED, TOO_LATE
 from lesson.federation.wall import NOBODY_S
-from lesson.records import RoundRecord
 from lesson.strategies import STRATEGIES, FedAsync, FedAT, FedBuff, LessonFilled, Safa
 from lesson.strategies.base import RoundPlan, ServerView, Updates
-from support import make_fleet
+from support import fields, make_fleet, traced
 from wall import FakeClients, FakeClock, Holding, Took, on_the_wall, told
 
 EST_S = [5.0, 16.0, 8.0, 38.0]
@@ -461,12 +461,6 @@ class Somewhere(Holding):
         ]
 
 
-def plain(record: RoundRecord | None) -> dict[str, Any]:
-    """A record that can be compared."""
-    assert record is not None
-    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(record).items()}
-
-
 everyone = pytest.mark.parametrize("kind", STRATEGIES.values(), ids=lambda kind: kind.__name__)
 LATENCIES_S = [3.0, 15.0, 25.0, 8.0, math.inf, 95.0, 9.5]
 
@@ -482,19 +476,37 @@ def test_the_virtual_clock_gives_the_records_of_the_simulation(kind: type[Any]) 
     clients = Somewhere(1)
     federation = VirtualFederation(make(kind), make_fleet(LATENCIES_S), clients, seed=3)
     for _ in range(40):
-        assert plain(federation.step()) == plain(simulation.step())
+        assert fields(federation.step()) == fields(simulation.step())
     assert not federation.refused
     assert clients.held.keys() >= set(federation._at_server.keys)
     assert len(clients.held) <= len(federation._at_server) + len(LATENCIES_S), "models are kept while needed"
 
 
 @everyone
+def test_times_that_vary_are_those_of_the_simulation(kind: type[Any], tmp_path: Path) -> None:
+    """Clients 0, 3 and 6 leave in the middle of their work, and come back; everybody is slower at times."""
+    presence = traced(
+        tmp_path / "presence.csv", "client,from_s,to_s 0,0,2 0,7,inf 3,0,4 3,20,90 3,99,400 6,0,5 6,30,38 6,50,inf"
+    )
+    scenario = Scenario(presence=presence, slowdown=0.5, estimate="quantile")
+    simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3, scenario=scenario)
+    federation = VirtualFederation(make(kind), make_fleet(LATENCIES_S), Somewhere(1), seed=3, scenario=scenario)
+    num_lost = 0
+    for _ in range(40):
+        record = federation.step()
+        assert fields(record) == fields(simulation.step())
+        num_lost += record.lost if record is not None and record.lost else 0
+    assert num_lost
+    assert not federation.refused
+
+
+@everyone
 def test_a_restart_on_the_virtual_clock_changes_no_record(kind: type[Any]) -> None:
     simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3)
-    records = [plain(simulation.step()) for _ in range(30)]
+    records = [fields(simulation.step()) for _ in range(30)]
     before = VirtualFederation(make(kind), make_fleet(LATENCIES_S), Somewhere(1), seed=3)
     for record in records[:17]:
-        assert plain(before.step()) == record
+        assert fields(before.step()) == record
     values, arrays = before.state()
     clients = Somewhere(2)
     after = VirtualFederation(make(kind), make_fleet(LATENCIES_S), clients, seed=3)
@@ -502,14 +514,14 @@ def test_a_restart_on_the_virtual_clock_changes_no_record(kind: type[Any]) -> No
         json.loads(json.dumps(values, allow_nan=False)), {name: array.copy() for name, array in arrays.items()}
     )
     assert clients.num_sent == len(before._flight), "what was in flight is sent again"
-    assert [plain(after.step()) for _ in records[17:]] == records[17:]
+    assert [fields(after.step()) for _ in records[17:]] == records[17:]
 
 
 def test_safa_drops_work_in_these_tests() -> None:
     """Client 5 needs 95 s, more than five rounds: else the tests above would not see what a drop does."""
     clients = Somewhere(1)
     federation = VirtualFederation(make(Safa), make_fleet(LATENCIES_S), clients, seed=3)
-    started = [plain(federation.step())["started"].count(5) for _ in range(40)]
+    started = [fields(federation.step())["started"].count(5) for _ in range(40)]
     assert sum(started) > 2
 
 
@@ -518,7 +530,7 @@ def test_a_fault_on_the_virtual_clock_costs_its_client_the_round() -> None:
     The first of client 1 fails at 20 s, where both are due."""
     faults = {(0, 1): "not finite", (1, 0): "client error"}
     federation = VirtualFederation(Lesson(10.0), make_fleet([5.0, 16.0]), Somewhere(1, faults))
-    records = [plain(federation.step()) for _ in range(4)]
+    records = [fields(federation.step()) for _ in range(4)]
     assert [(record["started"], record["merged"], record["uploads"]) for record in records] == [
         ([0, 1], [0], 1),
         ([0], [], 0),
