@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_common import everyone, make
 
-from lesson import FedAvg, Lesson, Scenario, Simulation, simulate
+from lesson import FedAvg, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.records import RoundRecord
+from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.traces import Presence
 from support import fields, make_fleet, traced
 
@@ -196,3 +197,27 @@ def test_nobody_works_while_away(times: list[np.ndarray], data: st.DataObject) -
     assert simulation.over == "nobody is there any more"
     assert num_started == num_lost + num_merged
     assert num_lost <= len(rows)
+
+
+def test_an_early_reply_waits_for_its_slot_though_nobody_is_there(tmp_path: Path) -> None:
+    """Believed to take 45 s, client 0 is in tier 3 of τ = 20 s; it takes 8 s, leaves at 10 s, and is merged at 60 s."""
+    work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,40,5 0,2,4,4")
+    presence = traced(tmp_path / "presence.csv", HEADER + "0,0,70")
+    scenario = Scenario(num_clients=1, trace=work, presence=presence)
+    simulation = Simulation(Lesson(20.0), draw_fleet(scenario), scenario=scenario)
+    first = [simulation.step() for _ in range(3)][-1]
+    assert first is not None
+    assert (first.end_s, first.merged.tolist()) == (60.0, [0])
+    # Now it is believed to take 45 s again and takes 8 s: there at 68 s, due at 120 s, and gone at 70 s.
+    ends = [record for record in (simulation.step() for _ in range(4)) if record is not None]
+    assert [(record.end_s, record.merged.tolist()) for record in ends] == [(80.0, []), (100.0, []), (120.0, [0])]
+    assert simulation.over == "nobody is there any more"
+
+
+def test_whoever_leaves_makes_room_on_a_channel_used_in_turn(tmp_path: Path) -> None:
+    """Client 0 begins to upload at 1 s and would need 30 s, but leaves at 3 s; client 1 then needs 40 s."""
+    work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,1,30 1,1,1.5,40")
+    presence = traced(tmp_path / "presence.csv", HEADER + "0,0,3")
+    scenario = Scenario(num_clients=2, trace=work, presence=presence)
+    (record,) = simulate(FedCSGreedy(100.0), draw_fleet(scenario), rounds=1, scenario=scenario)
+    assert (record.started.tolist(), record.merged.tolist(), record.end_s) == ([0, 1], [1], 43.0)

@@ -233,7 +233,7 @@ def test_errors_about_large_fleets_stay_short(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (read_work, "none.csv does not exist; work must be a CSV file with client,round,compute_s,upload_s"),
+        (read_work, "none.csv does not exist; trace must be a CSV file with client,round,compute_s,upload_s"),
         (read_presence, "none.csv does not exist; presence must be a CSV file with client,from_s,to_s"),
         (read_places, "none.csv does not exist; positions must be a CSV file with client,time_s,x_km,y_km"),
     ],

@@ -284,3 +284,56 @@ def test_credits_that_are_used_up_do_not_lead_past_the_time_budget(tmp_path: Pat
     while not simulation.over:
         simulation.step()
     assert simulation.now_s == 1000.0
+
+
+def test_asking_tells_what_is_usual_and_not_what_comes_next(tmp_path: Path) -> None:
+    """Client 0 takes 6, 30 and 6 s, 14 on average: believed too slow for τ = 20 s after its second, asked at 60 s, and
+    started at once."""
+    work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,2,4 0,2,20,10 0,3,2,4 1,1,1,1")
+    scenario = Scenario(num_clients=2, trace=work, ask_every_s=20.0)
+    simulation = Simulation(FedCS(20.0), draw_fleet(scenario), scenario=scenario)
+    for started in ([0, 1], [0, 1], [1], [0, 1]):  # its second piece of work lasts from 20 to 50 s
+        record = simulation.step()
+        assert record is not None
+        assert record.started.tolist() == started
+    assert record.merged_expected_s.tolist() == [2.0, pytest.approx(14.0)]
+
+
+@pytest.mark.parametrize("every_s", [0.3, 0.7, 20.0])
+def test_idle_clients_are_asked_once_in_every_round_as_long_as_the_interval(
+    every_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(Simulation, "_ask", lambda self, _: asked.append(self.round))
+    work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,0.1,0.1")
+    scenario = Scenario(num_clients=1, trace=work, ask_every_s=every_s)
+    list(simulate(FedCS(every_s), draw_fleet(scenario), rounds=300, scenario=scenario))
+    assert asked == list(range(1, 300)), "after every round"
+
+
+def test_a_first_row_without_an_upload_does_not_hide_what_sending_costs(tmp_path: Path) -> None:
+    work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,5,0 0,2,0,3")
+    scenario = Scenario(num_clients=1, trace=work)
+    fleet = draw_fleet(scenario)
+    assert fleet.population is not None
+    first, second = simulate(FedAvg(), fleet, rounds=2, scenario=scenario)
+    watts = scenario.energy_kappa * fleet.population.cpu_hz[0] ** 3
+    assert (first.compute_j, first.transmit_j) == (pytest.approx(5 * watts), 0.0)
+    assert (second.compute_j, second.transmit_j) == (0.0, pytest.approx(3 * 0.1))
+
+
+def test_whoever_is_taken_as_the_deadline_is_believed_to_be(tmp_path: Path) -> None:
+    """However wrong the server is about all others: tier 1 would be empty else."""
+    for seed in range(20):
+        scenario = Scenario(num_clients=5, deadline_s=5.0, estimate_error=0.5)
+        fleet = draw_fleet(scenario, seed=seed).with_first_tier(5.0)
+        first = next(simulate(FedCS(5.0), fleet, rounds=1, seed=seed, scenario=scenario))
+        assert fleet.promoted is None or fleet.promoted.client in first.started
+
+
+def test_what_shadows_clients_is_the_fleets() -> None:
+    """A run from another seed has other fading, not other shadows."""
+    scenario = Scenario(num_clients=6, shadowing_db=8.0, fading="rician", rician_k_db=100.0)
+    for seed in (0, 1):
+        (record,) = simulate(FedAvg(), draw_fleet(scenario), rounds=1, seed=seed, scenario=scenario)
+        assert record.merged_arrived_s == pytest.approx(record.merged_expected_s, rel=1e-3)

@@ -12,7 +12,7 @@ import pytest
 from small import TinyNet, tiny_data
 from test_common import Watched, everyone, make
 
-from lesson import Fleet, InputError, Scenario, Simulation, draw_fleet, simulate
+from lesson import Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.cli import main
 from lesson.runs import execute
 from lesson.settings import Settings, make_settings
@@ -174,7 +174,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"ask_every_s": 0.0}, "ask_every_s must be > 0, got 0.0"),
     ({"speed_mps": (0.0, 2.0)}, "speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [0, 2]"),
     ({"speed_mps": (3.0, 2.0)}, "speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [3, 2]"),
-    ({"speed_mps": (-1.0, 2.0)}, "speed_mps must be [low, high], both >= 0, got -1.0"),
+    ({"speed_mps": (-1.0, 2.0)}, "speed_mps must be [low, high], both 0 to 1000, got -1.0"),
     ({"fading": "some"}, "fading must be 'none', 'rayleigh' or 'rician', got 'some'"),
     ({"estimate_quantile": 0.0}, "estimate_quantile must be > 0, got 0.0"),
     ({"estimate_window": 0}, "estimate_window must be >= 1, got 0"),
@@ -203,7 +203,7 @@ BAD_FILES = [
     ("trace", WORK + "0,1,1,1 1,1,1,1 1,1,2,1", "file.csv line 4: client '1' has round 1 twice, first on line 3"),
     ("trace", WORK + "0,1,-1,1 1,1,1,1", "file.csv line 2: compute_s must be finite and >= 0, got -1"),
     ("trace", WORK + "0,1,soon,1", "file.csv line 2: compute_s must be a number, got 'soon'"),
-    ("trace", None, "file.csv does not exist; work must be a CSV file with client,round,compute_s,upload_s"),
+    ("trace", None, "file.csv does not exist; trace must be a CSV file with client,round,compute_s,upload_s"),
     ("presence", HERE + "0,0,10 0,5,20", "file.csv line 3: client '0' is there twice from 5 s on, first on line 2"),
     ("presence", HERE + "0,10,10", "file.csv line 2: to_s must be > from_s, or inf, got 10"),
     ("presence", HERE, "file.csv has no rows; write them under the header"),
@@ -235,3 +235,23 @@ def test_uploads_in_turn_on_a_split_band_are_refused_before_anything_is_learnt(t
     with pytest.raises(InputError, match="spectrum must not be 'equal' where a strategy lets uploads go in turn"):
         execute(settings("fedcs-greedy", spectrum="equal"), tmp_path / "run", **PARTS)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_file_that_has_changed_is_told_when_a_run_goes_on() -> None:
+    scenario, fleet = setting(Lesson, "trace")
+    before = Simulation(make(Lesson), fleet, scenario=scenario)
+    before.step()
+    Path("work.csv").write_text(Path("work.csv").read_text().replace("0,1,", "0,1,9"))
+    scenario, fleet = setting(Lesson, "trace")
+    after = Simulation(make(Lesson), fleet, scenario=scenario)
+    with pytest.raises(InputError, match="trace must be the file that the run began with, it has changed; put it back"):
+        after.restore(*before.state())
+
+
+def test_settings_that_change_nothing_are_told() -> None:
+    assert not Scenario().without_effect()
+    assert not Scenario(fading="rician", rician_k_db=3.0, coherence_s=2.0, estimate="mean").without_effect()
+    assert Scenario(rician_k_db=3.0, estimate="mean").caveats() == [
+        "rician_k_db = 3.0 changes nothing; it goes with fading = rician",
+        "estimate = mean changes nothing; it goes with something that varies, such as fading",
+    ]

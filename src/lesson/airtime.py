@@ -8,14 +8,13 @@ from lesson import radio
 from lesson.arrays import FloatArray, IntArray
 from lesson.draws import key
 from lesson.fleet import Fleet
-from lesson.radio.channel import Channel
+from lesson.radio.channel import Channel, off_the_station
 from lesson.scenario import Population, Scenario
 from lesson.traces import read_positions
 
-NEAREST_KM = 1e-6
-"""Who walks right up to the base station is taken to be so far away."""
-_MAX_SPAN = 16
-_MAX_SPAN_ELEMENTS = 1 << 16
+MAX_KEPT_CLIENTS = 4096
+"""For larger fleets nothing is kept: it would cost with everybody there is, not with those who send."""
+_SPAN = 16
 _MAX_KEPT_ELEMENTS = 1 << 22
 """Blocks that are worked out together for a shared band, and what is kept of them."""
 
@@ -29,12 +28,13 @@ class Airtime:
         """To upload; fewer for a client that is taken as faster than it is."""
         self.coherence_s = scenario.coherence_s if scenario.channel_changes else np.inf
         self._fading = key(seed, "fading")
-        self._channel = Channel(scenario, seed)
+        self._channel = Channel(scenario, people.seed)
         self._whole_hz = len(fleet) * scenario.bandwidth_hz
         self._walk = _walk_of(scenario, fleet, people, seed)
-        self._standing_snr = self._signal_to_noise(people.x_km, people.y_km, people.power_w)
+        self._standing_snr = np.empty(0)
+        if self._walk is None:
+            self._standing_snr = self._signal_to_noise(people.x_km, people.y_km, people.power_w)
         self._louder = scenario.station_power_w / people.power_w
-        self._span = max(1, min(_MAX_SPAN, _MAX_SPAN_ELEMENTS // len(fleet)))
         self._spans: dict[int, FloatArray] = {}
         """Mean signal-to-noise ratios and fading in spans of blocks, (2, num_clients, span); NaN if not asked for."""
 
@@ -57,15 +57,17 @@ class Airtime:
 
     def shared_rate_bps(self, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
         """Bits per second of clients, (n,), when so many split the band of all among them."""
-        number, place = divmod(block, self._span)
+        if len(self._power_w) > MAX_KEPT_CLIENTS:
+            return self._rate_bps(clients[:, None], np.array([[block]]), self._whole_hz / num_sharing)[:, 0]
+        number, place = divmod(block, _SPAN)
         if number not in self._spans:
-            if len(self._spans) * self._span * len(self._power_w) >= _MAX_KEPT_ELEMENTS:
+            if len(self._spans) * _SPAN * len(self._power_w) >= _MAX_KEPT_ELEMENTS:
                 del self._spans[next(iter(self._spans))]
-            self._spans[number] = np.full((2, len(self._power_w), self._span), np.nan)
+            self._spans[number] = np.full((2, len(self._power_w), _SPAN), np.nan)
         span = self._spans[number]
         new = clients[np.isnan(span[0, clients, place])]
         if len(new):
-            blocks = number * self._span + np.arange(self._span)[None, :]
+            blocks = number * _SPAN + np.arange(_SPAN)[None, :]
             span[0, new], span[1, new] = self._mean_snr(new[:, None], blocks), self._gain(new[:, None], blocks)
         return self._rate_of(span[0, clients, place], span[1, clients, place], self._whole_hz / num_sharing)
 
@@ -99,8 +101,7 @@ class Airtime:
         if self._walk is None:
             return self._standing_snr[clients]
         times_s = np.broadcast_to(blocks * self.coherence_s, (len(clients), blocks.shape[1]))
-        x_km, y_km = self._walk.at(clients[:, 0], times_s)
-        x_km = np.where(np.hypot(x_km, y_km) < NEAREST_KM, NEAREST_KM, x_km)
+        x_km, y_km = off_the_station(*self._walk.at(clients[:, 0], times_s))
         return self._signal_to_noise(x_km, y_km, self._power_w[clients])
 
     def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray) -> FloatArray:

@@ -5,6 +5,7 @@ import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +115,27 @@ class Table:
 
 
 def read_table(path: Path, what: str, names: Sequence[int | str], columns: tuple[str, ...]) -> Table:
-    """The rows of a file with `client` and columns of numbers, none of which is NaN."""
+    """The rows of a file with `client` and columns of numbers, none of which is NaN. Who tries several things with one
+    file has it read once, while it stays as it is."""
+    try:
+        looks = path.stat()
+    except OSError:
+        return _read_table(path, what, tuple(names), columns)  # which says what is wrong
+    return _read_again(path, what, tuple(names), columns, (looks.st_mtime_ns, looks.st_size))
+
+
+@lru_cache(maxsize=3)
+def _read_again(
+    path: Path,
+    what: str,
+    names: tuple[int | str, ...],
+    columns: tuple[str, ...],
+    looks: tuple[int, int],  # noqa: ARG001
+) -> Table:
+    return _read_table(path, what, names, columns)
+
+
+def _read_table(path: Path, what: str, names: tuple[int | str, ...], columns: tuple[str, ...]) -> Table:
     places = {str(name): place for place, name in enumerate(names)}
     lines, clients, flat = array("q"), array("q"), array("d")
     for line, (name, *cells) in read_rows(path, what, ("client", *columns)):

@@ -60,7 +60,10 @@ class Beliefs:
         self._num_seen: IntArray = np.zeros(len(fleet), dtype=np.int64)
         self._error, self._spread = key(seed, "estimate error"), scenario.estimate_error
         if self._spread:
-            self._believe(np.arange(len(fleet)), {name: getattr(fleet, name) for name in self._recent})
+            # Whoever is taken as the deadline is believed to be: nobody else might be in tier 1.
+            promoted = () if fleet.promoted is None else fleet.promoted.client
+            wrong = np.delete(np.arange(len(fleet)), promoted)
+            self._believe(wrong, {name: getattr(fleet, name)[wrong] for name in self._recent})
         self.first_latency_s = self.fleet.latency_s.copy()
 
     def see(self, clients: IntArray, took_s: Mapping[str, FloatArray]) -> None:

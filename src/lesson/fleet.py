@@ -10,10 +10,11 @@ import numpy as np
 from lesson import latency, radio
 from lesson.arrays import BoolArray, FloatArray, IntArray
 from lesson.errors import InputError
-from lesson.radio.channel import Channel
+from lesson.radio.channel import Channel, off_the_station
 from lesson.scenario import Population, Scenario, draw_population
 from lesson.tiers import UNREACHABLE, assign_tiers
 from lesson.traces import read_positions, read_work
+from lesson.variation import RADIO
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def draw_fleet(
     if scenario.positions:
         people = _as_itinerary_begins(people, scenario)
     with np.errstate(all="ignore"):  # settings far out give infinite latencies: unreachable clients
-        return _as_traced(_fleet_of(scenario, people, seed), scenario)
+        return _as_traced(_fleet_of(scenario, people), scenario)
 
 
 def measured_fleet(
@@ -155,12 +156,19 @@ def measured_fleet(
     return _as_traced(measured, scenario)
 
 
+def check_measured(scenario: Scenario) -> None:
+    """Raise if a scenario says of the radio what makes no sense for clients whose times were measured."""
+    for name in scenario.changed(*RADIO):
+        raise InputError(f"{name} must be left out with measured latencies: they do not tell where clients are")
+
+
 def _as_itinerary_begins(people: Population, scenario: Scenario) -> Population:
     """A population that stands where a file of positions says that it is at first."""
     everybody = np.arange(len(people))
     places = read_positions(Path(scenario.positions), everybody.tolist(), scenario.area_km)
     x_km, y_km = radio.Itinerary(places).at(everybody, np.zeros((len(people), 1)))
-    return replace(people, x_km=x_km[:, 0], y_km=y_km[:, 0])
+    x_km, y_km = off_the_station(x_km[:, 0], y_km[:, 0])
+    return replace(people, x_km=x_km, y_km=y_km)
 
 
 def _as_traced(fleet: Fleet, scenario: Scenario) -> Fleet:
@@ -182,11 +190,11 @@ def _as_traced(fleet: Fleet, scenario: Scenario) -> Fleet:
         )
 
 
-def _fleet_of(scenario: Scenario, people: Population, seed: int) -> Fleet:
+def _fleet_of(scenario: Scenario, people: Population) -> Fleet:
     steps, processed = local_work(scenario, people.num_samples)
     charged = processed if scenario.latency_samples == "processed" else np.full(len(people), scenario.latency_samples)
     cycles = latency.num_cycles(scenario.local_iterations, people.cycles_per_sample, charged)
-    gain = radio.gain(Channel(scenario, seed).loss_db(people.x_km, people.y_km))
+    gain = radio.gain(Channel(scenario, people.seed).loss_db(people.x_km, people.y_km))
 
     def sent_s(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
         """Seconds to send a model over so many clients' bands, noise included: b and N0 grow with them, p does not."""

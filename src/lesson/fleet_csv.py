@@ -9,7 +9,7 @@ import numpy as np
 
 from lesson.csv_rows import number, read_rows
 from lesson.errors import InputError
-from lesson.fleet import Fleet, measured_fleet
+from lesson.fleet import Fleet, check_measured, measured_fleet
 from lesson.scenario import Scenario
 
 REQUIRED = ("client", "latency_s")
@@ -24,6 +24,7 @@ def read_fleet(path: Path, scenario: Scenario) -> Fleet:
     Names that are all whole numbers become numbers. Without `num_samples` everybody has what the scenario says. A
     measured `upload_s` is taken as that of a client alone on the channel, whoever else there is: also in turn.
     """
+    check_measured(scenario)
     names: dict[str, int] = {}
     seconds: dict[str, list[float]] = {"compute_s": [], "upload_s": [], "latency_s": []}
     samples: list[int] = []

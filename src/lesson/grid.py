@@ -104,6 +104,8 @@ def in_words(value: Any) -> str:
     """A value as short as it can be said."""
     if isinstance(value, bool):
         return str(value).lower()
+    if value == "":
+        return "none"
     if isinstance(value, list | tuple):
         return "_".join(map(in_words, value))
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

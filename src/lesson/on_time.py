@@ -62,6 +62,8 @@ class _Watched(Lesson):
         return plan
 
     def _due(self, view: ServerView, arrived: Updates) -> tuple[Updates, IntArray]:
+        left = np.flatnonzero((self._tier != UNREACHABLE) & ~view.connected & (view.waiting == 0))
+        self._end(left, np.zeros(len(left), dtype=np.bool_))
         due, drops = super()._due(view, arrived)
         self._end(due.client, np.less_equal(due.arrived_s, self._slot_end_s[due.client] * (1 + TOLERANCE)))
         return due, drops

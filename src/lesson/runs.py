@@ -59,7 +59,8 @@ def execute(
                 _run(settings, simulation, learner, folder, tracking, progress)
                 score = learner.score(simulation.version)
                 wall_s = round(time.perf_counter() - begin, 3)
-                summary = summarise(settings, folder.metrics, score.accuracy, score.loss) | {"wall_s": wall_s}
+                summary = summarise(settings, folder.metrics, score.accuracy, score.loss, simulation.over)
+                summary |= {"wall_s": wall_s}
                 folder.finish(simulation, learner, summary)
                 tracking.finish(summary)
         return summary

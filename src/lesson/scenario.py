@@ -1,7 +1,7 @@
 """The setting of a simulation: every parameter of the paper, its two presets, and the clients drawn from it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -103,7 +103,7 @@ class Scenario(Variation, Paper):
         work = ("batch_size", "local_steps", "local_epochs")
         preset = Scenario(preset=self.preset)
         changed = [f"{name} = {getattr(self, name)}" for name in work if getattr(self, name) != getattr(preset, name)]
-        told = []
+        told = self.without_effect()
         if changed and self.latency_samples != "processed":
             told.append(
                 f"{', '.join(changed)} does not change the compute latency, which is charged for "
@@ -127,6 +127,8 @@ class Population:
     cpu_hz: FloatArray
     cycles_per_sample: FloatArray
     num_samples: IntArray
+    seed: int = 0
+    """That they were drawn from, and what shadows them."""
 
     def __len__(self) -> int:
         return len(self.x_km)
@@ -138,7 +140,8 @@ class Population:
 
     def first(self, count: int) -> "Population":
         """The first so many clients."""
-        return Population(**{name: array[:count] for name, array in vars(self).items()})
+        cut: dict[str, Any] = {name: part[:count] for name, part in vars(self).items() if isinstance(part, np.ndarray)}
+        return replace(self, **cut)
 
 
 def draw_population(scenario: Scenario, num_clients: int | None = None, seed: int = 0) -> Population:
@@ -162,4 +165,5 @@ def draw_population(scenario: Scenario, num_clients: int | None = None, seed: in
         cpu_hz=uniform("cpu", *scenario.cpu_hz),
         cycles_per_sample=uniform("cycles", *scenario.cycles_per_sample),
         num_samples=np.minimum(uniform("samples", low, high + 1).astype(np.int64), high),
+        seed=seed,
     )

@@ -23,6 +23,8 @@ from lesson.tiers import TOLERANCE, UNREACHABLE
 from lesson.traces import Presence
 from lesson.truth import Truth
 
+NOBODY = "nobody is there any more"
+
 
 class Simulation(Rounds):
     """A strategy and a fleet on the virtual clock; `step` runs one round.
@@ -63,16 +65,17 @@ class Simulation(Rounds):
     def _opens(self, until_s: float) -> bool:
         if self._present is not None and not self._somebody_comes(self._present, until_s):
             return False
-        if self._truth is not None and int(self.now_s / self._ask_every_s) > self._num_asked:
+        if self._truth is not None and (due := int(self.now_s * (1 + TOLERANCE) / self._ask_every_s)) > self._num_asked:
+            self._num_asked = due
             self._ask(self._truth)
         return True
 
     def _somebody_comes(self, present: Presence, until_s: float) -> bool:
-        """Whether somebody is connected or at work, now or when the next one comes; time passes until then."""
-        while not self._num_connected and not len(self._flight):
+        """Whether there is anybody or anything to wait for, now or when the next one comes; time passes until then."""
+        while not self._num_connected and not len(self._flight) and not len(self._at_server):
             comes_s = present.next_arrival_s(self.now_s)
             if math.isinf(comes_s) or comes_s > until_s * (1 + TOLERANCE):
-                self.over = "nobody is there any more" if math.isinf(comes_s) else "time is up"
+                self.over = NOBODY if math.isinf(comes_s) else "time is up"
                 return False
             self._wait_until(comes_s, present)
         return True
@@ -93,9 +96,8 @@ class Simulation(Rounds):
 
     def _ask(self, truth: Truth) -> None:
         """Let idle clients say how long their work would take now."""
-        self._num_asked = int(self.now_s / self._ask_every_s)
         idle = np.flatnonzero(self._idle)
-        self._beliefs.see(idle, truth.asked_s(idle, self._flight.num_starts(idle), self.now_s))
+        self._beliefs.see(idle, truth.asked_s(idle, self.now_s))
         self._freed.append(idle)
 
     def _drop(self, clients: IntArray) -> FloatArray:
@@ -149,6 +151,8 @@ class Simulation(Rounds):
             if change_s < np.inf and change_s <= until_s * (1 + TOLERANCE):
                 self._wait_until(change_s, self._present)
                 return ""
+            if change_s == np.inf and not self._num_connected:
+                return NOBODY
         return super()._why_over(moved, until_s)
 
     def _told(self, landed: Updates, record: RoundRecord) -> RoundRecord:
@@ -173,7 +177,7 @@ class Simulation(Rounds):
         """Where the run stands; see `Rounds`. With the truth, and what the server believes."""
         values, arrays = super().state()
         if self._truth is not None:
-            values["num_asked"] = self._num_asked
+            values |= {"num_asked": self._num_asked, "files": self._truth.files}
             arrays |= {"tiers": self._tiers, "connected": self._connected}
             arrays |= {f"truth.{name}": array for name, array in self._truth.state().items()}
             arrays |= {f"beliefs.{name}": array for name, array in self._beliefs.state().items()}
@@ -183,6 +187,9 @@ class Simulation(Rounds):
         """Go on from what `state` returned, to the bit."""
         super().restore(values, arrays)
         if self._truth is not None:
+            for name, digest in self._truth.files.items():
+                if digest != values["files"][name]:
+                    raise InputError(f"{name} must be the file that the run began with, it has changed; put it back")
             self._tiers[:], self._connected[:] = arrays["tiers"], arrays["connected"]
             self._num_connected, self._met_s = int(np.count_nonzero(self._connected)), self.now_s
             self._num_asked = values["num_asked"]

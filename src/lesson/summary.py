@@ -32,13 +32,14 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
         raise InputError(f"{path} is damaged ({error}); remove the folder and run again") from None
 
 
-def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -> dict[str, Any]:
-    """The summary of a run whose final model scores so."""
+def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:
+    """The summary of a run whose final model scores so, and why it was over if not for its limits."""
     lines = read_metrics(metrics)
     scores = [line for line in lines if "accuracy" in line] or [{"accuracy": accuracy, "time_s": 0.0}]
     last = [line["accuracy"] for line in scores[-LAST:]]
     energy = [line["energy_j"] for line in lines]
     uploads = sum(line["uploads"] for line in lines)
+    ended = [] if over in ("", "time is up") or any(over in line.get("note", "") for line in lines[-1:]) else [over]
     silent = [] if uploads else ["no update has arrived: the model is the initial one"]
     return {
         "strategy": settings.strategy.name,
@@ -56,7 +57,7 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float) -
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "energy_j": None if None in energy else sum(energy),
-        "notes": silent + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
+        "notes": silent + ended + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
         "time_to_s": {f"{target:g}": time_to(target, scores) for target in TARGETS},
     }
 

@@ -28,6 +28,12 @@ class WorkTrace:
         places = start + index % (self.offsets[clients + 1] - start)
         return self.compute_s[places], self.upload_s[places]
 
+    def usual(self, clients: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Mean seconds to compute and to upload of each client's pieces of work."""
+        counts = np.diff(self.offsets)[clients]
+        compute_s, upload_s = (np.add.reduceat(part, self.offsets[:-1]) for part in (self.compute_s, self.upload_s))
+        return compute_s[clients] / counts, upload_s[clients] / counts
+
 
 class Presence:
     """When each client is there: intervals [from_s, to_s) that neither overlap nor touch; without any, always."""
@@ -84,7 +90,7 @@ class Presence:
 
 def read_work(path: Path, names: Sequence[int | str]) -> WorkTrace:
     """The times of a file with `client,round,compute_s,upload_s`; each client's own pieces of work count from 1."""
-    table = read_table(path, "work", names, ("round", "compute_s", "upload_s"))
+    table = read_table(path, "trace", names, ("round", "compute_s", "upload_s"))
     rounds, compute_s, upload_s = table.numbers.values()
     table.check("round", (rounds >= 1) & (rounds <= 1e9) & (np.floor(rounds) == rounds), "a whole number 1 to 1e9")
     table.check_finite("compute_s", "upload_s")

@@ -1,6 +1,7 @@
 """What really happens to clients' work, where that is not what the server believes: channels that change, a band that
 is shared, computing that is slower at times, traces, and clients that come and go."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from lesson.arrays import BoolArray, FloatArray, IntArray, with_prefix
 from lesson.draws import exponentials, key
 from lesson.errors import InputError
 from lesson.estimates import PARTS
-from lesson.fleet import Fleet
+from lesson.fleet import Fleet, check_measured
 from lesson.flight import InFlight
 from lesson.radio import SharedBand
 from lesson.scenario import Scenario
 from lesson.strategies.base import Updates
 from lesson.tiers import TOLERANCE
 from lesson.traces import WorkTrace, read_presence, read_work
+from lesson.variation import FILES
 
 _ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost")
 
@@ -29,9 +31,11 @@ class Truth:
 
     def __init__(self, scenario: Scenario, fleet: Fleet, seed: int) -> None:
         _check_known(scenario, fleet)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self._compute_w = fleet.compute_j / fleet.compute_s
-            self._transmit_w = fleet.transmit_j / fleet.upload_s
+        people, compute_w, transmit_w = fleet.population, np.full(len(fleet), np.nan), np.full(len(fleet), np.nan)
+        if people is not None:  # where there is no time to divide joules by
+            compute_w, transmit_w = scenario.energy_kappa * people.cpu_hz**3, people.power_w.copy()
+        self._compute_w = _ratio(fleet.compute_j, fleet.compute_s, compute_w)
+        self._transmit_w = _ratio(fleet.transmit_j, fleet.upload_s, transmit_w)
         fleet = _with_parts(fleet)
         self._fleet, self._slowdown, self._slow = fleet, scenario.slowdown, key(seed, "slowdown")
         self.download_s: FloatArray = np.zeros(len(fleet))
@@ -45,7 +49,9 @@ class Truth:
         """Whose work never arrives, as it leaves before."""
         self._trace = _traced(Path(scenario.trace), fleet) if scenario.trace else None
         self.presence = read_presence(Path(scenario.presence), fleet.names) if scenario.presence else None
-        people, self._airtime = fleet.population, None
+        self.files = {name: _digest(getattr(scenario, name)) for name in scenario.changed(*FILES)}
+        """What is in the files that a scenario names."""
+        self._airtime: Airtime | None = None
         if people is not None and (scenario.channel_changes or scenario.spectrum != "fixed"):
             self._airtime = Airtime(scenario, fleet, people, seed)
         self._downloads = scenario.download
@@ -60,6 +66,7 @@ class Truth:
         """When each of these clients lands, or is lost, that begin their index-th work, so much of the usual,
         now; infinite where a shared band decides. Given since when the channel is free, they upload in turn."""
         ready_s = now_s + self._prepare(clients, index, work, now_s)
+        leaves_s = np.full(len(clients), np.inf) if self.presence is None else self.presence.leaves_s(clients, now_s)
         self._shares[clients] = False
         if self._band is not None and self._airtime is not None and free_s is None:
             self._upload_begins_s[clients], self._shares[clients] = ready_s, True
@@ -71,13 +78,10 @@ class Truth:
         elif self._spectrum == "equal":
             raise InputError("spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'")
         else:
-            begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, free_s)
+            begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, leaves_s, free_s)
         self._upload_begins_s[clients], ends_s = begins_s, begins_s + self.upload_s[clients]
-        if self.presence is not None:
-            leaves_s = self.presence.leaves_s(clients, now_s)
-            self.lost[clients] = ends_s > leaves_s * (1 + TOLERANCE)
-            ends_s = np.where(self.lost[clients], leaves_s, ends_s)
-        return ends_s
+        self.lost[clients] = ends_s > leaves_s * (1 + TOLERANCE)
+        return np.where(self.lost[clients], leaves_s, ends_s)
 
     def _prepare(self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float) -> FloatArray:
         """Seconds until each of these clients has its update."""
@@ -104,23 +108,24 @@ class Truth:
         return (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]
 
     def _in_turn(
-        self, clients: IntArray, index: IntArray, ready_s: FloatArray, free_s: float
+        self, clients: IntArray, index: IntArray, ready_s: FloatArray, leaves_s: FloatArray, free_s: float
     ) -> tuple[FloatArray, FloatArray]:
-        """When uploads begin and how long they take that follow each other on the band of all, in this order."""
+        """When uploads begin and how long they take that follow each other on the band of all, in this order; whoever
+        leaves makes room for the next."""
         begins_s, sends_s = ready_s.copy(), np.empty(len(clients))
         for place in range(len(clients)):
             here = slice(place, place + 1)
             begins_s[here] = np.maximum(ready_s[here], free_s)
             sends_s[here] = self._sends_s(clients[here], index[here], begins_s[here], whole_band=True)
-            free_s = float(begins_s[place] + sends_s[place])
+            free_s = max(free_s, min(float(begins_s[place] + sends_s[place]), float(leaves_s[place])))
         return begins_s, sends_s
 
-    def asked_s(self, clients: IntArray, index: IntArray, now_s: float) -> dict[str, FloatArray]:
-        """What idle clients say their usual work would take, by part: their channel's mean where they are now."""
+    def asked_s(self, clients: IntArray, now_s: float) -> dict[str, FloatArray]:
+        """What idle clients say their usual work takes, by part: on their mean channel now, or on a trace's mean."""
         fleet = self._fleet
         compute_s, upload_s, download_s = fleet.compute_s[clients], fleet.upload_s[clients], fleet.download_s[clients]
         if self._trace is not None:
-            compute_s, upload_s = self._trace.at(clients, index)
+            compute_s, upload_s = self._trace.usual(clients)
         elif self._airtime is not None:
             upload_s = self._airtime.typical_s(clients, now_s)
             download_s = self._airtime.typical_s(clients, now_s, down=True) if self._downloads else download_s
@@ -184,6 +189,10 @@ class Truth:
             self._band.restore(with_prefix(state, "band."))
 
 
+def _digest(path: str) -> str:
+    return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+
+
 def _traced(path: Path, fleet: Fleet) -> WorkTrace:
     """The work of a trace; less of a client that is taken as faster than it is."""
     work = read_work(path, fleet.names)
@@ -194,11 +203,14 @@ def _traced(path: Path, fleet: Fleet) -> WorkTrace:
 def _check_known(scenario: Scenario, fleet: Fleet) -> None:
     """Raise if a fleet does not tell what its scenario needs."""
     if fleet.population is None:
-        for name in ("fading", "speed_mps", "positions", "spectrum"):
-            if getattr(scenario, name) != type(scenario).model_fields[name].default:
-                raise InputError(f"{name} must be left out with measured latencies: they do not tell where clients are")
+        check_measured(scenario)
         if scenario.slowdown and np.any(np.isnan(fleet.compute_s)[fleet.reachable]):
             raise InputError("slowdown needs compute_s of every client; add the column to the file of latencies")
+
+
+def _ratio(joules: FloatArray, seconds: FloatArray, otherwise: FloatArray) -> FloatArray:
+    """Watts, (num_clients,)."""
+    return np.divide(joules, seconds, out=otherwise, where=(seconds > 0) & np.isfinite(seconds))
 
 
 def _with_parts(fleet: Fleet) -> Fleet:

@@ -4,16 +4,20 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lesson.checked import Checked, Finite, Flag, NotNegative, Positive, Text, Unbounded
+from lesson.checked import Checked, Flag, NotNegative, Positive, Text, Unbounded
 
 MIN_COHERENCE_S = 0.01
+Speed = Annotated[float, Field(ge=0, le=1000, strict=True)]
+FILES = ("trace", "presence", "positions")
+RADIO = ("path_loss", "shadowing_db", "download", "fading", "speed_mps", "positions", "spectrum")
+"""What needs clients that were drawn: measured latencies do not tell where they are."""
 _VARYING = ("fading", "speed_mps", "positions", "spectrum", "slowdown", "trace", "presence", "estimate_error")
 
 
 class Variation(Checked):
     """Radio models besides the paper's, and what makes latencies change. By default nothing does, as in the paper."""
 
-    wanted: ClassVar[dict[str, str]] = {"speed_mps": "[low, high], both >= 0"}
+    wanted: ClassVar[dict[str, str]] = {"speed_mps": "[low, high], both 0 to 1000"}
 
     path_loss: Literal["log-distance", "uma", "umi"] = Field(
         "log-distance", description="log-distance as in the paper; uma, umi: 3GPP TR 38.901 macro cell, street canyon"
@@ -27,11 +31,13 @@ class Variation(Checked):
     fading: Literal["none", "rayleigh", "rician"] = Field(
         "none", description="block fading: drawn anew every coherence_s"
     )
-    rician_k_db: Finite = Field(6.0, description="power of the direct path over that of all others")
+    rician_k_db: Annotated[float, Field(ge=-300, le=300, strict=True)] = Field(
+        6.0, description="power of the direct path over that of all others"
+    )
     coherence_s: Annotated[float, Field(ge=MIN_COHERENCE_S, strict=True)] = Field(
         1.0, description="seconds for which a channel stays as it is, where clients fade or move"
     )
-    speed_mps: tuple[NotNegative, NotNegative] = Field(
+    speed_mps: tuple[Speed, Speed] = Field(
         (0.0, 0.0), description="random-waypoint mobility: speed of a leg, uniform in [low, high]; [0, 0] for none"
     )
     pause_s: NotNegative = Field(0.0, description="pause at a waypoint")
@@ -41,7 +47,7 @@ class Variation(Checked):
     spectrum: Literal["fixed", "equal", "in-turn"] = Field(
         "fixed", description="a band for each; or that of all, split equally among those uploading, or used in turn"
     )
-    slowdown: NotNegative = Field(
+    slowdown: Annotated[float, Field(ge=0, le=1000, strict=True)] = Field(
         0.0, description="mean s of an exponential E: a piece of work computes 1 + E times as long"
     )
     trace: Text = Field("", description="CSV file client,round,compute_s,upload_s: how long work takes instead")
@@ -57,7 +63,9 @@ class Variation(Checked):
     ask_every_s: Unbounded = Field(
         float("inf"), description="seconds after which the server asks idle clients for their times anew; inf for never"
     )
-    estimate_error: NotNegative = Field(0.0, description="σ of a log-normal factor that every estimate is off by")
+    estimate_error: Annotated[float, Field(ge=0, le=5, strict=True)] = Field(
+        0.0, description="σ of a log-normal factor that every estimate is off by"
+    )
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -70,12 +78,20 @@ class Variation(Checked):
         if high and self.positions:
             raise ValueError("positions must be left out with speed_mps: both say where clients go")
         if self.trace:
-            for name in ("fading", "spectrum", "slowdown", "speed_mps", "positions"):
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"trace must be left out with {name}: it says itself how long work takes")
-        if self.presence and self.spectrum != "fixed":
-            raise ValueError("presence must be left out with a shared spectrum: nobody may vanish in the middle of it")
+            for name in self.changed("fading", "spectrum", "slowdown", "speed_mps", "positions"):
+                raise ValueError(f"trace must be left out with {name}: it says itself how long work takes")
+        if self.spectrum != "fixed":
+            for name in self.changed("presence"):
+                raise ValueError(
+                    f"{name} must be left out with a shared spectrum: nobody may vanish in the middle of it"
+                )
+            for name in self.changed("ask_every_s"):
+                raise ValueError(f"{name} must be left out with a shared spectrum: nobody knows who else will upload")
         return self
+
+    def changed(self, *names: str) -> list[str]:
+        """Those of these settings that are not as in the paper."""
+        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
 
     @property
     def moves(self) -> bool:
@@ -90,9 +106,31 @@ class Variation(Checked):
     @property
     def varying(self) -> list[str]:
         """The settings by which work may take longer or shorter than the server believes."""
-        return [name for name in _VARYING if getattr(self, name) != type(self).model_fields[name].default]
+        return self.changed(*_VARYING)
 
     @property
     def varies(self) -> bool:
         """Whether work may take longer or shorter than the server believes."""
         return bool(self.varying)
+
+    def without_effect(self) -> list[str]:
+        """Settings that were changed and change nothing, a line each, with what they go with."""
+        urban, moving = self.path_loss != "log-distance", self.speed_mps[1] > 0
+        needed = {
+            ("line_of_sight", "carrier_ghz"): (urban, "path_loss = uma or umi"),
+            ("shadowing_km",): (self.shadowing_db > 0, "shadowing_db > 0"),
+            ("rician_k_db",): (self.fading == "rician", "fading = rician"),
+            ("coherence_s",): (self.channel_changes, "fading, speed_mps or positions"),
+            ("pause_s",): (moving, "speed_mps"),
+            ("station_power_w",): (self.download, "download = true"),
+            ("estimate_window",): (self.estimate != "last", "estimate = mean or quantile"),
+            ("estimate_quantile",): (self.estimate == "quantile", "estimate = quantile"),
+            ("estimate", "ask_every_s"): (self.varies, "something that varies, such as fading"),
+            ("shadowing_db", "path_loss"): (not self.trace or self.download, "times that no trace says"),
+        }
+        return [
+            f"{name} = {getattr(self, name)} changes nothing; it goes with {what}"
+            for names, (there, what) in needed.items()
+            for name in self.changed(*names)
+            if not there
+        ]

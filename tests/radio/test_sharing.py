@@ -139,7 +139,7 @@ def test_no_rate_for_ever_is_never_through(coherence_s: float, monkeypatch: pyte
     def only_first(clients: np.ndarray, block: int, num: int) -> np.ndarray:
         return np.where(clients == 0, 120.0 / num, 0.0)
 
-    monkeypatch.setattr("lesson.radio.sharing.MAX_BLOCKS", 1000)
+    monkeypatch.setattr("lesson.radio.sharing.MAX_IDLE_BLOCKS", 1000)
     uploads = [(1, 0.0, 60.0), (0, 5000.0, 60.0), (2, 6000.0, 0.0)]
     # Client 0 has half the band, 60 bit/s, as client 1 goes on in vain; in turn it waits for client 1.
     assert through_s(band("equal", uploads, only_first, coherence_s)) == {1: math.inf, 0: 5001.0, 2: 6000.0}

@@ -39,7 +39,7 @@ class PlanCommand:
     ] = None
     """Deadline of a round in seconds, or inf; auto proposes one that a quarter of the clients meet."""
     on_time: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="")] = None
-    """With --deadline auto: so long that this share of updates arrives in time."""
+    """With --deadline auto: or longer, until this share of updates arrives in time."""
     clients: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the scenario's, 50)")] = None
     """Clients to draw."""
     seed: Annotated[int, arg(metavar="N")] = 0

@@ -185,7 +185,7 @@ def load_contest(path: Path = FILE) -> Contest:
 def _at_levels(entry: Values, levels: Mapping[str, Mapping[str, Values]]) -> Iterator[Values]:
     """An entry as it is written, or where its group has levels once for each; for each group if there are several."""
     groups = entry.get("group")
-    for group in groups if isinstance(groups, list) else [groups]:
+    for group in groups if isinstance(groups, list) and groups else [groups]:
         alone = {**entry, "group": group}
         if not (known := levels.get(group) if isinstance(group, str) else None):
             yield alone

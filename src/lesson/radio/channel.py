@@ -11,6 +11,14 @@ from lesson.scenario import Scenario
 SIGHT_KM = 0.05
 """Distance at which line of sight is correlated by 1/e, TR 38.901, table 7.6.3.1-2."""
 
+NEAREST_KM = 1e-6
+"""Who walks right up to the base station is taken to be so far away."""
+
+
+def off_the_station(x_km: FloatArray, y_km: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Places that are not the base station's, where path loss has no meaning."""
+    return np.where(np.hypot(x_km, y_km) < NEAREST_KM, NEAREST_KM, x_km), y_km
+
 
 class Channel:
     """Loss between a place and the base station at (0, 0), without what changes with time."""

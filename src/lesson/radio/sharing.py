@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, found
 from lesson.radio.transfer import block_at
 
-MAX_BLOCKS = 1_000_000
+MAX_IDLE_BLOCKS = 1_000_000
 """Blocks in a row in which nobody gets through; a rate of 0 is not followed for ever."""
 
 SharedRates = Callable[[IntArray, int, int], FloatArray]
@@ -92,7 +92,7 @@ class SharedBand:
         """When the first of the senders is through, or `until_s` if that is earlier; block by block until then."""
         client, left_bits, begin_s = uploads.client[senders], uploads.left_bits[senders], now_s
         block = int(block_at(np.array([now_s]), self._coherence_s)[0])
-        last = block + MAX_BLOCKS
+        last = block + MAX_IDLE_BLOCKS
         while True:
             rate_bps = self._rates(client, block, len(senders))
             end_s = min(until_s, (block + 1) * self._coherence_s)

@@ -12,7 +12,7 @@ from lesson.arrays import FloatArray, IntArray
 Rates = Callable[[IntArray, IntArray], FloatArray]
 """Bits per second of clients (n, 1) in time blocks (n, K): (n, K)."""
 
-MAX_BLOCKS = 10_000_000
+MAX_BLOCKS = 1_000_000
 """A transfer that needs more blocks than these never ends; without a limit, a rate of 0 would be followed for ever."""
 
 _MAX_ROWS = 1 << 14

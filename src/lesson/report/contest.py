@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lesson.contest.cases import cases_of
-from lesson.contest.entries import Contest, Group
+from lesson.contest.entries import FILE, Contest, Group
 from lesson.contest.rules import MAX_POINTS
 from lesson.paper.reproduce import load_notes
 from lesson.paper.results import GUESSED, Results
@@ -17,7 +17,6 @@ from lesson.report.files import FORMATS, save_figure
 from lesson.report.words import markdown
 from lesson.run_folder import write_whole
 
-COMMAND = "lesson contest"
 _FIGURES = {
     False: {
         "accuracy": "test accuracy over simulated time, with 95 % bands",
@@ -40,7 +39,8 @@ def write_contest(contest: Contest, figures: pd.DataFrame, results: Results, out
             write_whole(out / f"table-{group.name}.md", tables.encode())
             parts.append(_section(group, tables))
     write_whole(out / "table.csv", figures.to_csv(index=False).encode())
-    write_whole(out / "settings.md", _settings(contest, results).encode())
+    if _is_tuned(contest):
+        write_whole(out / "settings.md", _settings(contest, results).encode())
     write_whole(out / "entries.toml", contest.toml.encode())
     write_whole(out / "README.md", "\n".join(filter(None, [*parts, _provenance(out)])).encode())
     return out / "README.md"
@@ -75,8 +75,11 @@ def missing_runs(contest: Contest, results: Results) -> dict[str, int]:
 
 def _head(contest: Contest) -> str:
     rules = contest.rules
-    seeds = "Every entry was run from"
-    if any(len(entry.points) > 1 for entry in contest.entries):
+    seeds, won = "Every entry was run from", ""
+    own = contest.toml != FILE.read_text(encoding="utf-8")
+    command = "lesson contest --file entries.toml" if own else "lesson contest"
+    if _is_tuned(contest):
+        won = "[settings.md](settings.md): which settings won. "
         seeds = f"""Each entry was
 tuned at each β over at most {MAX_POINTS} settings, by runs of {rules.tuning_s:,.0f} s from seed {rules.tuning_seed};
 the best was run from"""
@@ -89,9 +92,13 @@ the time to {rules.targets[-1]:.0%} over that of the entry compared with, the po
 above its; both are paired over seeds, and a ratio is given where every seed of both arrives.
 docs/comparison.md tells how to read it.
 
-[settings.md](settings.md): which settings won. [entries.toml](entries.toml): who takes part, with what settings.
-[table.csv](table.csv): all numbers. `runs.jsonl`: the evaluations of every run. Command: `{COMMAND}`.
+{won}[entries.toml](entries.toml): who takes part, with what settings.
+[table.csv](table.csv): all numbers. `runs.jsonl`: the evaluations of every run. Command: `{command}`.
 """
+
+
+def _is_tuned(contest: Contest) -> bool:
+    return any(len(entry.points) > 1 for entry in contest.entries)
 
 
 def _missing(contest: Contest, results: Results) -> str:

@@ -33,7 +33,8 @@ class ServerView:
     latency_s: FloatArray
     """The server's estimates, not the truth. A fleet from a file may know the total alone: the parts are NaN then."""
     first_latency_s: FloatArray
-    """The estimates before any client was seen to work, for tiers that are made once and kept."""
+    """The estimates before any client was seen to work, for tiers that are made once and kept; on the wall, where
+    clients come later, the newest."""
     local_steps: IntArray
     """Minibatches of the usual local work, which `compute_s` is the time of."""
     num_samples: IntArray
@@ -44,9 +45,9 @@ class ServerView:
     waiting: IntArray
     """How many updates of a client have arrived and are neither merged nor dropped."""
     freed: IntArray
-    """Ids to look at again when a round opens: they became idle, or an update of theirs left the server, since the
-    last one did. Sorted; in the first round everybody connected; empty in `merge`. Work that follows these ids does
-    not grow with the fleet."""
+    """Ids to look at again when a round opens: since the last one did, they became idle, were asked for their times, or
+    an update of theirs left the server. Sorted; in the first round everybody connected; empty in `merge`. Work that
+    follows these ids does not grow with the fleet."""
     started_round: IntArray
     started_s: FloatArray
     """When a client last started; 0 and NaN before."""

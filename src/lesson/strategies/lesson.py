@@ -54,6 +54,8 @@ class Lesson:
         starts, tiers = ready[tiers != UNREACHABLE], tiers[tiers != UNREACHABLE]
         end_s = self._round_start_s(view.round + 1)
         everybody = len(starts) == view.num_connected if self.participation is None else set(self._members) == {1}
+        if not view.num_connected and view.waiting.any():  # what was sent early waits for its slot
+            everybody = False
         everybody_in_tier_1 = everybody and tiers.max(initial=1) == 1
         closes = AllOf(starts, by_s=end_s) if everybody_in_tier_1 else Deadline(end_s)
         return RoundPlan(starts, closes, lr_scale=tiers.astype(np.float64) if self.scaling else 1.0, tiers=tiers)
