@@ -59,20 +59,25 @@ def _why_no_fedcs(plan: Plan) -> str:
 
 
 def _schedule(plan: Plan, console: Console) -> RenderableType:
-    """One row per tier: a block per local training, a mark at each merge."""
-    block, mark = "━", "◆"
+    """One row per tier: a block per local training, a mark at each merge, a hollow one where it is of less than half of
+    the tier, as of those who were late."""
+    block, mark, few = "━", "◆", "◇"
     labels = [f"tier {row.tier} × {len(row.clients)}" for row in plan.tier_rows[:MAX_TIERS_SHOWN]]
     indent = max(len(label) for label in [*labels, "time (s)"]) + 2
     width = max(console.width - indent - 1, MIN_ROUND_WIDTH)
     shown = plan.rounds[: width // MIN_ROUND_WIDTH]
     cell = min(width // len(shown), MAX_ROUND_WIDTH)
-    merged = [set(np.unique(plan.tiers[record.merged]).tolist()) for record in shown]
+    counts = [np.unique(plan.tiers[record.merged], return_counts=True) for record in shown]
+    merged = [dict(zip(tiers.tolist(), number.tolist(), strict=True)) for tiers, number in counts]
+    hollow = f", {few} that of a few" if plan.varying else ""
     lines = [
-        Text(f"First {len(shown)} rounds: a line is a local training, {mark} its merge", style="bold"),
+        Text(f"First {len(shown)} rounds: a line is a local training, {mark} its merge{hollow}", style="bold"),
         Text("time (s)".ljust(indent) + _time_axis([record.end_s for record in shown], cell), style="dim"),
     ]
     for label, row, colour in zip(labels, plan.tier_rows, tier_colours(len(plan.tier_rows)), strict=False):
-        bar = "".join(block * (cell - 1) + (mark if row.tier in tiers else block) for tiers in merged)
+        numbers = [of_tier.get(row.tier, 0) for of_tier in merged]
+        ends = [block if not number else mark if 2 * number >= len(row.clients) else few for number in numbers]
+        bar = "".join(block * (cell - 1) + end for end in ends)
         lines.append(Text.assemble(label.ljust(indent), (bar, colour)))
     return Group(*lines, *_more_tiers(plan))
 
