@@ -5,6 +5,7 @@ Clients go by the fleet's names, as in the file of a fleet; rows may come in any
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +31,13 @@ class WorkTrace:
 
     def usual(self, clients: IntArray) -> tuple[FloatArray, FloatArray]:
         """Mean seconds to compute and to upload of each client's pieces of work."""
-        counts = np.diff(self.offsets)[clients]
-        compute_s, upload_s = (np.add.reduceat(part, self.offsets[:-1]) for part in (self.compute_s, self.upload_s))
-        return compute_s[clients] / counts, upload_s[clients] / counts
+        compute_s, upload_s = self._means
+        return compute_s[clients], upload_s[clients]
+
+    @cached_property
+    def _means(self) -> tuple[FloatArray, FloatArray]:
+        starts, counts = self.offsets[:-1], np.diff(self.offsets)
+        return np.add.reduceat(self.compute_s, starts) / counts, np.add.reduceat(self.upload_s, starts) / counts
 
 
 class Presence:

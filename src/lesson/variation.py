@@ -80,13 +80,10 @@ class Variation(Checked):
         if self.trace:
             for name in self.changed("fading", "spectrum", "slowdown", "speed_mps", "positions"):
                 raise ValueError(f"trace must be left out with {name}: it says itself how long work takes")
-        if self.spectrum != "fixed":
-            for name in self.changed("presence"):
-                raise ValueError(
-                    f"{name} must be left out with a shared spectrum: nobody may vanish in the middle of it"
-                )
-            for name in self.changed("ask_every_s"):
-                raise ValueError(f"{name} must be left out with a shared spectrum: nobody knows who else will upload")
+        if self.spectrum != "fixed" and self.presence:
+            raise ValueError("presence must be left out with a shared spectrum: nobody may vanish in the middle of it")
+        if self.spectrum != "fixed" and self.changed("ask_every_s"):
+            raise ValueError("ask_every_s must be left out with a shared spectrum: nobody knows who else will upload")
         return self
 
     def changed(self, *names: str) -> list[str]:

@@ -46,11 +46,7 @@ class Group(Table):
     @field_validator("levels")
     @classmethod
     def _known_sections(cls, levels: dict[str, Values]) -> dict[str, Values]:
-        for key in (key for settings in levels.values() for key in settings):
-            if key.partition(".")[0] not in FIXED or not key.partition(".")[2]:
-                raise ValueError(
-                    f"must have keys of one of {', '.join(FIXED)}, a dot and a setting, in quotes, got '{key}'"
-                )
+        _check_keys(levels.values())
         return levels
 
 
@@ -84,11 +80,7 @@ class Entry(Table):
             raise ValueError(f"and grid must give 1 to {MAX_POINTS} settings, got {count}")
         combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
         points = tuple(one | other for one in combinations for other in given)
-        for key in (key for point in points for key in point):
-            if key.partition(".")[0] not in FIXED or not key.partition(".")[2]:
-                raise ValueError(
-                    f"and grid must have keys of one of {', '.join(FIXED)}, a dot and a setting, in quotes, got '{key}'"
-                )
+        _check_keys(points, "and grid ")
         if any("scenario.beta" in point for point in points) or "beta" in info.data.get("scenario", {}):
             raise ValueError("and scenario must leave beta to the rules")
         return points
@@ -205,6 +197,15 @@ def _made(kind: type[T], values: Values, said: str) -> T:
         return kind(**values)
     except InputError as error:
         raise InputError(f"{said}: {error}") from None
+
+
+def _check_keys(points: Iterable[Point], also: str = "") -> None:
+    """Raise if a key is not that of a setting that an entry may fix."""
+    for key in (key for point in points for key in point):
+        section, _, name = key.partition(".")
+        if section not in FIXED or not name:
+            allowed = f"one of {', '.join(FIXED)}, a dot and a setting, in quotes"
+            raise ValueError(f"{also}must have keys of {allowed}, got '{key}'")
 
 
 def point_words(point: Point) -> str:
