@@ -1,9 +1,14 @@
 """Fast trainers agree with the plain one."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from small import Linear, TinyNet, cohort, tiny_data, tiny_task
+from torch.nn import functional
 
 from lesson import InputError, Scenario
 from lesson.errors import RunStoppedError
@@ -11,8 +16,9 @@ from lesson.learn.batched import BatchedTrainer
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.partition import Partition
+from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.task import Task, Work, make_task
+from lesson.learn.task import Job, Task, Work, joined, make_task
 from lesson.learn.threads import Threads
 
 
@@ -21,6 +27,15 @@ def colours() -> Dataset:
     images = rng.integers(0, 256, (400, 3, 32, 32), dtype=np.uint8)
     labels = rng.integers(0, 10, 400)
     return Dataset("cifar10", images[:350], labels[:350], images[350:], labels[350:])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As torch works in each of several threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def make_work(num: int, steps: int = 1) -> Work:
@@ -68,6 +83,131 @@ def test_fused_has_the_same_bits_on_any_number_of_threads() -> None:
         threads.close()
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+def test_cohorts_together_have_the_bits_of_each_alone() -> None:
+    """Each alone is trained as all were when a cohort began only after the one before."""
+    task = make_task(Scenario(), load_dataset("mnist"), 50, seed=0)
+    base, work = task.initial_vector(), make_work(50)
+    jobs = [(base + 0.01 * place, work[rows]) for place, rows in enumerate(np.split(np.arange(50), (40, 43, 44)))]
+    for count in (1, 3):
+        threads = Threads(task.factory, count)
+        trainer = FusedTrainer(task, threads)
+        together, alone = trainer.cohorts(jobs), [cohort(trainer, *job) for job in jobs]
+        threads.close()
+        for given, expected in zip(together, alone, strict=True):
+            assert torch.equal(given, expected)
+
+
+def test_one_step_of_a_cohort_in_its_order() -> None:
+    """(Σ a)·ω less the weighted gradients of each part, one after the other: 50 · 20 samples are two parts."""
+    task = make_task(Scenario(batch_size=20), load_dataset("mnist"), 50, seed=0)
+    base, work, threads = task.initial_vector(), make_work(50), Threads(task.factory, 2)
+    (samples,), replica = task.minibatches(work, 1), task.replica()
+    replica.load(base)
+    expected = base * float(work.weight.sum())
+    with one_thread():
+        for part in (slice(25), slice(25, 50)):
+            batch = task.batch(replica, task.ids(work[part]), samples[part], torch.from_numpy(work.first[part]))
+            scale = torch.from_numpy(work.weight[part] * work.lr[part]) / batch.counts
+            losses = functional.cross_entropy(replica.logits(batch.images), batch.labels, reduction="none")
+            expected -= replica.gradient(losses @ scale.repeat_interleave(batch.counts).float())
+    given = cohort(FusedTrainer(task, threads), base, work)
+    threads.close()
+    assert torch.equal(given, expected)
+
+
+def several(task: Task, steps: int = 1) -> list[Job]:
+    """Cohorts from models of their own: all, a single one, and a client of several minibatches among others."""
+    base, work = task.initial_vector(), make_work(8, steps)
+    repeated = replace(work[[3, 3, 3, 4, 4, 5]], first=np.array([0, 1, 2, 0, 1, 0]))
+    return [(base, work), (1.1 * base, work[6:7]), (0.9 * base, repeated)]
+
+
+def test_fused_models_agree_with_the_reference(task: Task) -> None:
+    jobs, threads = several(task), Threads(task.factory)
+    given = FusedTrainer(task, threads).models(jobs)
+    sums = FusedTrainer(task, threads).cohorts(jobs)
+    threads.close()
+    expected = ReferenceTrainer(task).models(jobs)
+    for (base, work), models, wanted, total in zip(jobs, given, expected, sums, strict=True):
+        moved = float((wanted - base).abs().max())
+        assert models.shape == (len(work), len(base))
+        assert moved > 1e-4
+        assert (models - wanted).abs().max() < 1e-5 * max(1.0, moved)
+        assert (torch.from_numpy(work.weight).float() @ models - total).abs().max() < 1e-5 * max(1.0, moved)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_reference_models_are_cohorts_of_one(steps: int) -> None:
+    """Whatever they weigh: cohorts count each once here, and not at all there."""
+    trainer = ReferenceTrainer(tiny_task(8))
+    jobs = several(trainer.task, steps)
+    given = trainer.models([(base, replace(work, weight=np.zeros(len(work)))) for base, work in jobs])
+    for (base, work), models in zip(jobs, given, strict=True):
+        once = replace(work, weight=np.ones(len(work)))
+        alone = [cohort(trainer, base, once[row : row + 1]) for row in range(len(work))]
+        assert torch.equal(models, torch.stack(alone))
+        assert len(torch.unique(models, dim=0)) == len(work)
+        total = torch.from_numpy(work.weight).float() @ models
+        assert torch.allclose(total, cohort(trainer, base, work), atol=1e-6)
+
+
+def test_fused_models_have_the_same_bits_on_any_number_of_threads() -> None:
+    task = make_task(Scenario(), load_dataset("mnist"), 50, seed=0)
+    results = []
+    for count in (1, 2, 5):
+        threads = Threads(task.factory, count)
+        results.append(torch.cat(FusedTrainer(task, threads).models(several(task))))
+        threads.close()
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5])
+def test_workers_models_are_the_references_to_the_bit(mu: float) -> None:
+    """More rows than a block takes, works of unequal length; what was given stays as it is when others are trained."""
+    task = tiny_task(8, proximal_mu=mu)
+    base, work = task.initial_vector(), make_work(8, steps=2)
+    many = joined([replace(work, index=np.full(8, index)) for index in range(9)])
+    many.local_steps[::3] = 3
+    trainer, reference = BatchedTrainer(task, 2), ReferenceTrainer(task)
+    try:
+        given, others = trainer.models([(base, many)]), trainer.models(several(task, 2))
+        total = cohort(trainer, base, many)
+    finally:
+        trainer.close()
+    assert torch.equal(given[0], reference.models([(base, many)])[0])
+    assert torch.allclose(torch.from_numpy(many.weight).float() @ given[0], total, atol=1e-5)
+    for models, expected in zip(others, reference.models(several(task, 2)), strict=True):
+        assert torch.equal(models, expected)
+
+
+def test_models_are_ones_own() -> None:
+    """Writing into them changes neither the model they started from nor what is trained later."""
+    task = tiny_task(8)
+    threads, received, (base, work) = Threads(task.factory, 2), Received(), several(task)[2]
+    received.models |= {(client, client % 3): np.ones(3, np.float32) for client in (3, 4, 5)}
+    before = base.clone()
+    for trainer in (ReferenceTrainer(task), FusedTrainer(task, threads), received):
+        (first,) = trainer.models([(base, work)])
+        kept = first.clone()
+        first.zero_()
+        assert torch.equal(trainer.models([(base, work)])[0], kept)
+        assert torch.equal(base, before)
+    threads.close()
+
+
+def test_models_that_were_received() -> None:
+    """By client and update; that of several minibatches is there for each of them."""
+    received, base = Received(), torch.zeros(2)
+    received.models |= {(0, 0): np.array([1.0, 2.0]), (1, 4): np.array([3.0, 5.0]), (1, 5): np.array([8.0, 13.0])}
+    work = replace(make_work(3), client=np.array([0, 1, 1]), index=np.array([0, 4, 4]), first=np.array([0, 0, 1]))
+    last = replace(make_work(1), client=np.array([1]), index=np.array([5]))
+    first, second = received.models([(base, work), (base, last)])
+    assert first.tolist() == [[1.0, 2.0], [3.0, 5.0], [3.0, 5.0]]
+    assert second.tolist() == [[8.0, 13.0]]
+    assert torch.allclose(torch.from_numpy(work.weight) @ first, cohort(received, base, work))
 
 
 @pytest.mark.parametrize("epochs", [False, True])

@@ -26,6 +26,10 @@ class Trainer(Protocol):
         """The weighted sum of the models of each cohort, good until cohorts are trained again."""
         ...
 
+    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The model of each row of each cohort's work, (len(work), num_parameters); a new tensor."""
+        ...
+
     def close(self) -> None:
         """Give back what it holds."""
         ...

@@ -6,7 +6,7 @@ Each client is trained exactly as the reference trainer does it, on a single thr
 import os
 import pickle
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import multiprocessing as processes
 
 from lesson.errors import InputError, RunStoppedError
 from lesson.learn.process import settle_process
-from lesson.learn.reference import BLOCK, sum_by_blocks, train_client
+from lesson.learn.reference import BLOCK, models_by_blocks, sum_by_blocks, train_client
 from lesson.learn.task import Job, Task, Work
 
 END_S = 2.0
@@ -48,7 +48,11 @@ class BatchedTrainer:
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
         """The weighted sum of the models of each cohort."""
-        return [self._cohort(base, work) for base, work in jobs]
+        return [sum_by_blocks(work, self._from(base)) for base, work in jobs]
+
+    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The model of each row of each cohort's work."""
+        return [models_by_blocks(work, len(base), self._from(base)) for base, work in jobs]
 
     def close(self) -> None:
         """End the workers."""
@@ -58,9 +62,10 @@ class BatchedTrainer:
             worker.join(END_S)
             worker.terminate()
 
-    def _cohort(self, base: Tensor, work: Work) -> Tensor:
+    def _from(self, base: Tensor) -> Callable[[Work], Tensor]:
+        """What trains from this model, until another is given."""
         self._base.copy_(base)
-        return sum_by_blocks(work, self._train)
+        return self._train
 
     def _train(self, work: Work) -> Tensor:
         order = np.argsort(-work.local_steps, kind="stable")

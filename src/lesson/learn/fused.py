@@ -3,9 +3,13 @@
 After one step of SGD the weighted sum of the clients' models is
 Σ a·(ω − λ·∇f) = (Σ a)·ω − ∇ Σ a·λ·f: one step on one weighted loss, so one forward and backward pass serves everybody.
 FedProx's μ·(ω' − ω) is 0 in the first step, where ω' = ω, and therefore not here.
+Where the models themselves are asked for, each takes a pass of its own.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
+from itertools import chain
 
 import numpy as np
 import torch
@@ -18,6 +22,8 @@ from lesson.learn.threads import Threads
 
 CHUNK_SAMPLES = 500
 WORTH_HALVING = 160
+ROWS = 2
+"""Models that a thread makes at a time: few enough for many threads, and it loads their base once."""
 
 
 class FusedTrainer:
@@ -28,18 +34,31 @@ class FusedTrainer:
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
         """The weighted sum of the models of each cohort."""
-        return [self._cohort(base, work) for base, work in jobs]
+        begun = deque([self._begin_gradients(base, work) for base, work in jobs])  # so that no thread has to wait
+        return [self._sum(base, work, begun.popleft()) for base, work in jobs]
+
+    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The model of each row of each cohort's work."""
+        models = [torch.empty(len(work), len(base)) for base, work in jobs]
+        begun = [self._begin_models(base, work, rows) for (base, work), rows in zip(jobs, models, strict=True)]
+        for part in chain.from_iterable(begun):
+            part.result()
+        return models
 
     def close(self) -> None:
         """The threads belong to somebody else."""
 
-    def _cohort(self, base: Tensor, work: Work) -> Tensor:
+    def _begin_gradients(self, base: Tensor, work: Work) -> "list[Future[Tensor]]":
+        """Parts of ∇ Σ a·λ·f, on their way."""
         (samples,) = self.task.minibatches(work, 1)
         num_chunks = 1 if samples.numel() < WORTH_HALVING else max(2, round(samples.numel() / CHUNK_SAMPLES))
-        chunks = [
+        return [
             self._threads.submit(self._gradient, base, work[rows], samples[rows])
             for rows in np.array_split(np.arange(len(work)), min(num_chunks, len(work)))
         ]
+
+    def _sum(self, base: Tensor, work: Work, chunks: "list[Future[Tensor]]") -> Tensor:
+        """(Σ a)·ω less those parts, in their order."""
         total = base * float(work.weight.sum())
         for chunk in chunks:
             total -= chunk.result()
@@ -51,3 +70,18 @@ class FusedTrainer:
         weight = scale.repeat_interleave(batch.counts).to(torch.float32)
         losses = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels, reduction="none")
         return replica.gradient(losses @ weight)
+
+    def _begin_models(self, base: Tensor, work: Work, models: Tensor) -> "list[Future[None]]":
+        """Parts of a cohort's models, on their way into `models`."""
+        (samples,) = self.task.minibatches(work, 1)
+        parts = (slice(begin, begin + ROWS) for begin in range(0, len(work), ROWS))
+        return [
+            self._threads.submit(self._descend, base, base, work[rows], samples[rows], models[rows]) for rows in parts
+        ]
+
+    def _descend(self, replica: Replica, base: Tensor, work: Work, padded: Tensor, models: Tensor) -> None:
+        """Write ω − λ·∇f of each row into `models`, Eq. (12)."""
+        batch = self.task.batch(replica, self.task.ids(work), padded, torch.from_numpy(work.first))
+        for one, lr, model in zip(batch.split(), work.lr.tolist(), models, strict=True):
+            loss = functional.cross_entropy(replica.logits(one.images, one.kept), one.labels)
+            torch.add(base, replica.gradient(loss), alpha=-lr, out=model)

@@ -40,6 +40,14 @@ def sum_by_blocks(work: Work, train: Callable[[Work], Tensor]) -> Tensor:
     return total
 
 
+def models_by_blocks(work: Work, num_parameters: int, train: Callable[[Work], Tensor]) -> Tensor:
+    """The models of a cohort, (len(work), num_parameters), of which at most BLOCK are held twice at a time."""
+    models = torch.empty(len(work), num_parameters)
+    for begin in range(0, len(work), BLOCK):
+        models[begin : begin + BLOCK] = train(work[begin : begin + BLOCK])
+    return models
+
+
 class ReferenceTrainer:
     """Trains in this process, one client after the other."""
 
@@ -50,6 +58,10 @@ class ReferenceTrainer:
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
         """The weighted sum of the models of each cohort."""
         return [sum_by_blocks(work, partial(self._train, base)) for base, work in jobs]
+
+    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The model of each row of each cohort's work."""
+        return [models_by_blocks(work, len(base), partial(self._train, base)) for base, work in jobs]
 
     def close(self) -> None:
         """Nothing is held."""

@@ -4,7 +4,7 @@ A graph is one step of so many clients. Clients are ordered by the length of the
 out at the end and the steps that are left are done for fewer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from lesson.arrays import IntArray
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
 from lesson.learn.minibatch import NO_SAMPLE
@@ -39,23 +40,35 @@ class CudaBatchedTrainer:
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
         """The weighted sum of the models of each cohort."""
-        bases, work = torch.stack([base for base, _ in jobs]), joined([work for _, work in jobs])
-        cohort = np.repeat(np.arange(len(jobs)), [len(work) for _, work in jobs])
-        order = np.argsort(-work.local_steps, kind="stable")
-        sums = torch.zeros_like(bases)
-        for begin in range(0, len(work), BLOCK):
-            rows = order[begin : begin + BLOCK]
+        weight, cohort = np.concatenate([work.weight for _, work in jobs]), _cohort_of_each(jobs)
+        sums = torch.zeros(len(jobs), self._models.shape[1], device=self._task.device)
+        for rows, models in self._blocks(jobs):
             weights = np.zeros((len(jobs), len(rows)))
-            weights[cohort[rows], np.arange(len(rows))] = work.weight[rows]
-            models = self._train(bases[sent(cohort[rows], self._task.device)], work[rows])
+            weights[cohort[rows], np.arange(len(rows))] = weight[rows]
             sums += sent(weights, self._task.device) @ models.double()  # a product of floats may be rounded to TF32
         return list(sums)
+
+    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The model of each row of each cohort's work."""
+        sizes = [len(work) for _, work in jobs]
+        everybody = torch.empty(sum(sizes), self._models.shape[1], device=self._task.device)
+        for rows, models in self._blocks(jobs):
+            everybody[sent(rows, self._task.device)] = models
+        return list(everybody.split(sizes))
 
     def close(self) -> None:
         """Let the graphs go."""
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
+
+    def _blocks(self, jobs: Sequence[Job]) -> Iterator[tuple[IntArray, Tensor]]:
+        """Rows of all cohorts, one after the other, and their models, good until the next; the longest work first."""
+        bases, work = torch.stack([base for base, _ in jobs]), joined([work for _, work in jobs])
+        cohort, order = _cohort_of_each(jobs), np.argsort(-work.local_steps, kind="stable")
+        for begin in range(0, len(work), BLOCK):
+            rows = order[begin : begin + BLOCK]
+            yield rows, self._train(bases[sent(cohort[rows], self._task.device)], work[rows])
 
     def _train(self, starts: Tensor, work: Work) -> Tensor:
         """The models of clients, each trained from a model of its own."""
@@ -105,3 +118,8 @@ class CudaBatchedTrainer:
     ) -> Tensor:
         logits: Tensor = functional_call(self._replica.model, parameters, (images, *kept))
         return functional.cross_entropy(logits.float(), labels, reduction="none") @ weight
+
+
+def _cohort_of_each(jobs: Sequence[Job]) -> IntArray:
+    """Which cohort each row belongs to, where the work of all stands one after the other."""
+    return np.repeat(np.arange(len(jobs)), [len(work) for _, work in jobs])

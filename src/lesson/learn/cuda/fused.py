@@ -44,6 +44,10 @@ class CudaFusedTrainer:
         sums |= zip(rest, self._side_by_side([jobs[place] for place in rest]), strict=True)
         return [sums[place] for place in range(len(jobs))]
 
+    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The model of each row of each cohort's work."""
+        return self._one_by_one.models(jobs)
+
     def close(self) -> None:
         """Let the graphs go."""
         for step in self._steps.values():
