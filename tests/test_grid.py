@@ -76,11 +76,11 @@ BAD = [
     ("[sweep]\nscenario.bta = [0.1]", "setting 'bta' is unknown; did you mean 'beta'?"),
     (
         "[sweep]\nbeta = [0.1]",
-        "a key of [sweep] must be seeds or one of scenario, strategy, run, server, a dot and a key",
+        "a key of [sweep] must be seeds or one of scenario, strategy, run, server, faults, guards, a dot and a key",
     ),
     (
         "[sweep]\nscenaro.beta = [0.1]",
-        "a key of [sweep] must be seeds or one of scenario, strategy, run, server, a dot",
+        "a key of [sweep] must be seeds or one of scenario, strategy, run, server, faults, guards, a dot",
     ),
     ("[sweep]\nrun.seed = [1, 2]", "run.seed must not be in [sweep]; seeds = N takes N of them from run.seed on"),
     ("[sweep]\nscenario.beta = [1]\nseeds = 0", "seeds must be a whole number from 1 to 1000, got 0"),

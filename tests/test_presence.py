@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from test_common import everyone, make
 
 from lesson import FedAvg, Lesson, Scenario, Simulation, draw_fleet, simulate
+from lesson.attendance import Attendance
 from lesson.records import RoundRecord
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.traces import Presence
@@ -180,7 +181,7 @@ def test_nobody_works_while_away(times: list[np.ndarray], data: st.DataObject) -
     simulation = Simulation(make(kind), make_fleet([3.0, 15.7, 25.1]), scenario=Scenario(slowdown=1e-300))
     presence = Presence(3, client, from_s, to_s)
     assert simulation._truth is not None
-    simulation._truth.presence = simulation._present = presence
+    simulation._truth.presence, simulation._present = presence, Attendance(len(simulation.fleet), presence)
     there = simulation._idle & presence.is_there(0.0)
     simulation._idle[:], simulation._connected[:], simulation._freed = there, there, [np.flatnonzero(there)]
     simulation._num_connected = int(there.sum())

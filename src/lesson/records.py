@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from lesson.arrays import FloatArray, IntArray
 from lesson.fleet import Fleet
+from lesson.guards import Refusal
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,21 +25,26 @@ class RoundRecord:
     merged_arrived_s: FloatArray
     """When their work began, how long it was expected to take, and when they arrived."""
     uploads: int
-    """Updates that arrived in this round."""
+    """Updates that arrived in this round, those that were refused at once and those that came twice among them."""
     bytes_up: int
     bytes_down: int
     compute_j: float | None
     transmit_j: float | None
     """Energy of the work that arrived or was broken off in this round."""
     note: str
-    refused: int = 0
-    """Updates that were given up or could not be used: of real clients alone."""
+    refusals: tuple[Refusal, ...] = ()
+    """Updates that were refused in this round; of real clients also those that were given up."""
     misses: int | None = None
     """Updates that arrived after the end of a round by which they had been expected; None where times do not vary."""
     retiered: int | None = None
     """Clients that started in another tier than the time before."""
     lost: int | None = None
-    """Updates whose clients left before they were through."""
+    """Updates whose clients left or dropped out before they were through."""
+
+    @property
+    def refused(self) -> int:
+        """How many updates were refused."""
+        return len(self.refusals)
 
 
 def first_tier_note(fleet: Fleet) -> str:

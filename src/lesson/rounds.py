@@ -6,7 +6,7 @@ at the n-th of several arrivals looks at everybody.
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,12 +27,14 @@ from lesson.errors import InputError
 from lesson.estimates import TIMES
 from lesson.fleet import Fleet
 from lesson.flight import InFlight
+from lesson.guards import GuardSettings, Refusal, Watch
 from lesson.records import RoundRecord, first_tier_note
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.streams import stream
 from lesson.tiers import TOLERANCE
 
 MAX_ROUNDS_STUCK = 1000
+NOBODY = "nobody is there any more"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
 _VALUES = ("round", "version", "now_s", "over", "_rounds_stuck")
 
@@ -40,8 +42,11 @@ _VALUES = ("round", "version", "now_s", "over", "_rounds_stuck")
 class Learner(Protocol):
     """Whoever turns merges into models; without one, a simulation is about time alone."""
 
-    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> None:
-        """Make version + 1 out of the merged updates, which are in the order of `weights`."""
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> Sequence[Refusal]:
+        """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them it refuses.
+
+        If that is all of them, and no slots count, there is no new version.
+        """
         ...
 
     def forget(self, version: int) -> None:
@@ -56,7 +61,15 @@ class Learner(Protocol):
 class Rounds:
     """A strategy, a fleet and the clock between them; work takes as long as expected. `step` runs one round."""
 
-    def __init__(self, strategy: Strategy, fleet: Fleet, *, learner: Learner | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        fleet: Fleet,
+        *,
+        learner: Learner | None = None,
+        seed: int = 0,
+        guards: GuardSettings | None = None,
+    ) -> None:
         self.strategy, self.fleet, self.learner, self.seed = strategy, fleet, learner, seed
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self.round = self.version = 0
@@ -79,6 +92,11 @@ class Rounds:
         self._rounds_stuck = 0
         self._users: dict[int, int] = {}
         """How many updates in flight or at the server started from each version."""
+        self.watch = Watch(len(fleet), (guards or GuardSettings()).set_aside_after)
+        self._refusals: list[Refusal] = []
+        self._unfit, self._num_copies = self._at_server, 0
+        """What happened since the last record: what was refused; of that, what was as soon as it arrived, and how many
+        uploads came a second time."""
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
         """Run the next round and say what happened in it; None, and the run is over, if it ends after `until_s`."""
@@ -97,11 +115,15 @@ class Rounds:
         self.now_s = end_s
         landed = self._land()
         merged = self._merge(self.strategy.merge(self._view(NO_CLIENTS), self._at_server))
-        moved = len(plan.starts) or len(plan.drops) or len(landed) or len(merged) or self.now_s > start_s
+        aside_j, aside = self._set_aside()
+        arrived, refusals = Updates.join(landed, self._unfit), tuple(self._refusals)
+        uploads = len(arrived) + self._num_copies
+        self._refusals, self._unfit, self._num_copies = [], self._flight.work_of(NO_CLIENTS), 0
+        moved = len(plan.starts) or len(plan.drops) or uploads or len(merged) or self.now_s > start_s
         self.over = self._why_over(bool(moved), until_s)
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
-        notes = [plan.note, note, promoted, self.over]
-        spent_j += self._spent_j(landed, np.inf)
+        notes = [plan.note, note, promoted, aside, self.over]
+        spent_j += aside_j + self._spent_j(arrived, np.inf)
         return self._told(
             landed,
             RoundRecord(
@@ -115,18 +137,27 @@ class Rounds:
                 merged_started_s=merged.started_s,
                 merged_expected_s=merged.expected_s,
                 merged_arrived_s=merged.arrived_s,
-                uploads=len(landed),
-                bytes_up=len(landed) * self.model_bytes,
+                uploads=uploads,
+                bytes_up=uploads * self.model_bytes,
                 bytes_down=len(plan.starts) * self.model_bytes,
                 compute_j=known_j(spent_j[0]),
                 transmit_j=known_j(spent_j[1]),
                 note="; ".join(filter(None, notes)),
+                refusals=refusals,
             ),
         )
 
     def _opens(self, until_s: float) -> bool:  # noqa: ARG002
-        """Whether another round begins, by a time."""
-        return True
+        """Whether another round begins, by a time: not if nobody is left who could be waited for."""
+        if self._num_connected or len(self._flight) or len(self._at_server) or not self.round:
+            return True
+        self.over = self._nobody()
+        return False
+
+    def _nobody(self) -> str:
+        """That nobody is left, and why."""
+        aside = int(np.count_nonzero(self.watch.aside))
+        return NOBODY if not aside else f"{NOBODY}; {aside} of {len(self.fleet)} clients were set aside"
 
     def _told(self, landed: Updates, record: RoundRecord) -> RoundRecord:  # noqa: ARG002
         """The record of a round in which these updates landed, with what else there is to tell."""
@@ -248,7 +279,9 @@ class Rounds:
 
     def _land(self) -> Updates:
         """Updates that have arrived by now; they wait at the server."""
-        landed = self._accepted(self._flight.land(self.now_s))
+        landed = self._flight.land(self.now_s)
+        landed = self._accepted(landed)
+        self.watch.arrived(landed.client, landed.index)
         self._idle[landed.client] = True
         self._waiting[landed.client] += 1
         self._freed.append(landed.client)
@@ -281,13 +314,38 @@ class Rounds:
         self._freed.append(here.client[leaving])
         self._at_server = here[~leaving]
         updates = here[merged]
-        if len(updates) or (slots is not None and slots.weights):
-            if self.learner is not None:
-                self.learner.merge(updates, weights[places], merge, self.version, self.round)
+        moves = slots is not None and bool(slots.weights)
+        if self.learner is not None and (len(updates) or moves):
+            refusals = self.learner.merge(updates, weights[places], merge, self.version, self.round)
+            updates = updates if not refusals else self._without(updates, refusals)
+        if len(updates) or moves:
             self._users.setdefault(self.version, 0)
             self.version += 1
+        self.watch.merged(updates.client)
         self._release(here[leaving])
         return updates
+
+    def _without(self, updates: Updates, refusals: Sequence[Refusal]) -> Updates:
+        """What is left of updates of which some were refused."""
+        self._refusals += refusals
+        refused = {(refusal.client, refusal.index) for refusal in refusals}
+        return updates[np.array([update not in refused for update in updates.keys])]
+
+    def _set_aside(self) -> tuple[FloatArray, str]:
+        """Part with clients whose updates were refused too often; the joules of what they were at, and a note."""
+        against = self.watch.refused(self._refusals)
+        if not against:
+            return np.zeros(2), ""
+        clients = np.array(sorted(against))
+        spent_j = self._drop(clients[self._flight.busy(clients)])
+        waiting = np.isin(self._at_server.client, clients)
+        gone, self._at_server = self._at_server[waiting], self._at_server[~waiting]
+        self._waiting[clients] = 0
+        self._release(gone)
+        self._num_connected -= int(np.count_nonzero(self._connected[clients]))
+        self._connected[clients] = self._idle[clients] = False
+        times = f"refused {self.watch.set_aside_after} times in a row"
+        return spent_j, "; ".join(f"set aside {self.fleet.names[one]}: {times}, {against[one]}" for one in against)
 
     def _release(self, updates: Updates) -> None:
         """Let go of the versions that only these updates still needed."""
@@ -308,7 +366,7 @@ class Rounds:
         arrays |= {f"server.{name}": getattr(self._at_server, name) for name in Updates.__slots__}
         arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "in_turn": self._in_turn}
         arrays |= {"freed": distinct(self._freed)}
-        return values, arrays
+        return values, arrays | {f"watch.{name}": array for name, array in self.watch.state().items()}
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned, to the bit."""
@@ -323,6 +381,9 @@ class Rounds:
         self._idle[:], self._waiting[:], self._work[:] = arrays["idle"], arrays["waiting"], arrays["work"]
         self._in_turn[:] = arrays.get("in_turn", False)  # older checkpoints know of none
         self._freed = [arrays["freed"]]
+        self.watch.restore(with_prefix(arrays, "watch."))
+        self._connected &= ~self.watch.aside
+        self._num_connected = int(np.count_nonzero(self._connected))
 
     def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
         """Joules for computing and for sending so long after the start, (2,); NaN where the fleet does not know."""

@@ -167,7 +167,7 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
         "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
         **(_merged_fields(record) if named else {}),
         **(_surprises(record, named) if record.misses is not None else {}),
-        **({"refused": record.refused} if record.refused else {}),
+        **({"refused": record.refused, "refusals": _refusals(record)} if record.refused else {}),
         **({"note": record.note} if record.note else {}),
     }
 
@@ -186,6 +186,14 @@ def _surprises(record: RoundRecord, named: bool) -> dict[str, Any]:
     """How far the server was wrong, where times vary; in small fleets with what it believed of each merged update."""
     believed = {"merged_expected_s": record.merged_expected_s.round(3).tolist()} if named else {}
     return believed | {"misses": record.misses, "retiered": record.retiered, "lost": record.lost}
+
+
+def _refusals(record: RoundRecord) -> dict[str, list[int]]:
+    """Whose updates were refused, by the reason."""
+    clients: dict[str, list[int]] = {}
+    for refusal in record.refusals:
+        clients.setdefault(refusal.reason, []).append(refusal.client)
+    return clients
 
 
 def client_fields(scores: ClientScores) -> dict[str, Any]:

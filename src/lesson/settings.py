@@ -1,4 +1,4 @@
-"""The settings of a run in four sections, from a preset or a TOML file, changed on the command line."""
+"""The settings of a run in six sections, from a preset or a TOML file, changed on the command line."""
 
 import json
 import tomllib
@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 
 from lesson.checked import MAX_COUNT, Checked, Positive, Unbounded
 from lesson.errors import InputError, unknown
+from lesson.faults import FaultSettings
+from lesson.guards import GuardSettings
 from lesson.scenario import PRESETS, Scenario
 
 DEFAULT_TIME_BUDGET_S = 10_000.0
@@ -86,6 +88,12 @@ class Settings(Checked):
     strategy: StrategySettings = Field(default_factory=StrategySettings)
     run: RunLimits = Field(default_factory=lambda: RunLimits(time_budget_s=DEFAULT_TIME_BUDGET_S))
     server: ServerSettings = Field(default_factory=ServerSettings)
+    faults: FaultSettings = Field(default_factory=FaultSettings)
+    guards: GuardSettings = Field(default_factory=GuardSettings)
+
+    def caveats(self) -> list[str]:
+        """What a user should know before trusting numbers from these settings, a line each."""
+        return self.scenario.caveats() + self.faults.without_effect() + self.guards.without_effect()
 
     def to_sections(self) -> dict[str, dict[str, Any]]:
         """The settings as tables of plain values, None left out."""
@@ -94,6 +102,8 @@ class Settings(Checked):
             "strategy": {"name": self.strategy.name} | self.strategy.options,
             "run": self.run.model_dump(exclude_none=True),
             "server": self.server.model_dump(exclude_none=True),
+            "faults": self.faults.model_dump(),
+            "guards": self.guards.model_dump(),
         }
 
     def differences(self, other: "Settings") -> list[str]:
@@ -116,7 +126,8 @@ SECTIONS = tuple(Settings.model_fields)
 
 
 def load_settings(source: str, changes: Sequence[str] = (), **flags: dict[str, Any]) -> Settings:
-    """The settings of a preset's name or of a TOML file with the tables [scenario], [strategy], [run], [server].
+    """The settings of a preset's name or of a TOML file with the tables [scenario], [strategy], [run], [server],
+    [faults], [guards].
 
     Changes are `section.key=value`; flags are values by section that win over both where they are not None.
     """
@@ -153,6 +164,8 @@ def make_settings(sections: dict[str, dict[str, Any]]) -> Settings:
         strategy=StrategySettings(name=strategy.pop("name", "lesson"), options=strategy),
         run=RunLimits(**run),
         server=ServerSettings(**sections.get("server", {})),
+        faults=FaultSettings(**sections.get("faults", {})),
+        guards=GuardSettings(**sections.get("guards", {})),
     )
 
 

@@ -12,24 +12,25 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, read_only, with_prefix
+from lesson.attendance import Attendance
 from lesson.errors import InputError
 from lesson.estimates import Beliefs
+from lesson.faults import Dropouts, FaultSettings, Shapes, WrongUploads, faults_of
 from lesson.fleet import Fleet
+from lesson.guards import CAME_BEFORE, GuardSettings, Refusal, UnfitError, check_shapes
 from lesson.records import RoundRecord
 from lesson.rounds import Learner, Rounds, known_j
 from lesson.scenario import Scenario
 from lesson.strategies.base import Closing, RoundPlan, Strategy, Updates
 from lesson.tiers import TOLERANCE, UNREACHABLE
-from lesson.traces import Presence
 from lesson.truth import Truth
-
-NOBODY = "nobody is there any more"
 
 
 class Simulation(Rounds):
     """A strategy and a fleet on the virtual clock; `step` runs one round.
 
     Of a scenario, only what makes times vary is looked at; without one, work takes as long as the fleet says.
+    What goes wrong on purpose is in `dropouts` and `wrong`; `shapes` are those of the arrays that clients upload.
     """
 
     def __init__(
@@ -40,14 +41,20 @@ class Simulation(Rounds):
         learner: Learner | None = None,
         seed: int = 0,
         scenario: Scenario | None = None,
+        dropouts: Dropouts | None = None,
+        wrong: WrongUploads | None = None,
+        shapes: Shapes | None = None,
+        guards: GuardSettings | None = None,
     ) -> None:
         self._truth: Truth | None = None
-        self._present: Presence | None = None
-        if scenario is None or not scenario.varies:
-            super().__init__(strategy, fleet, learner=learner, seed=seed)
+        self._present: Attendance | None = None
+        self._wrong, self._shapes = wrong, shapes or {"model": (math.ceil(fleet.model_bits / 32),)}
+        scenario = scenario or Scenario()
+        if not scenario.varies and dropouts is None:
+            super().__init__(strategy, fleet, learner=learner, seed=seed, guards=guards)
             return
-        self._truth, self._beliefs = Truth(scenario, fleet, seed), Beliefs(scenario, fleet, seed)
-        super().__init__(strategy, self._beliefs.fleet, learner=learner, seed=seed)
+        self._truth, self._beliefs = Truth(scenario, fleet, seed, dropouts), Beliefs(scenario, fleet, seed)
+        super().__init__(strategy, self._beliefs.fleet, learner=learner, seed=seed, guards=guards)
         self._known["first_latency_s"] = read_only(self._beliefs.first_latency_s)
         self._ask_every_s, self._num_asked = scenario.ask_every_s, 0
         self._tiers: IntArray = np.zeros(len(fleet), dtype=np.int64)
@@ -55,8 +62,9 @@ class Simulation(Rounds):
         self._retiered = 0
         self._lost = self._flight.work_of(NO_CLIENTS)
         """What happened in the round: clients in another tier than before, work whose clients have left."""
-        self._present, self._met_s = self._truth.presence, 0.0
-        if self._present is not None:
+        self._met_s = 0.0
+        if dropouts is not None or self._truth.presence is not None:
+            self._present = Attendance(len(fleet), self._truth.presence)
             self._idle &= self._present.is_there(0.0)
             self._connected &= self._idle
             self._num_connected = int(np.count_nonzero(self._idle))
@@ -68,27 +76,27 @@ class Simulation(Rounds):
         if self._truth is not None and (due := int(self.now_s * (1 + TOLERANCE) / self._ask_every_s)) > self._num_asked:
             self._num_asked = due
             self._ask(self._truth)
-        return True
+        return super()._opens(until_s)
 
-    def _somebody_comes(self, present: Presence, until_s: float) -> bool:
+    def _somebody_comes(self, present: Attendance, until_s: float) -> bool:
         """Whether there is anybody or anything to wait for, now or when the next one comes; time passes until then."""
         while not self._num_connected and not len(self._flight) and not len(self._at_server):
             comes_s = present.next_arrival_s(self.now_s)
             if math.isinf(comes_s) or comes_s > until_s * (1 + TOLERANCE):
-                self.over = NOBODY if math.isinf(comes_s) else "time is up"
+                self.over = self._nobody() if math.isinf(comes_s) else "time is up"
                 return False
             self._wait_until(comes_s, present)
         return True
 
-    def _wait_until(self, now_s: float, present: Presence) -> None:
+    def _wait_until(self, now_s: float, present: Attendance) -> None:
         self.now_s = now_s
         self._meet(present)
 
-    def _meet(self, present: Presence) -> None:
+    def _meet(self, present: Attendance) -> None:
         """Note who has come and who has left since the last time."""
         came, left = present.changes(self._met_s, self.now_s)
         self._met_s = self.now_s
-        came = came[np.isfinite(self.fleet.latency_s[came])]
+        came = came[np.isfinite(self.fleet.latency_s[came]) & ~self.watch.aside[came]]
         self._num_connected += len(came) - int(np.count_nonzero(self._connected[left]))
         self._connected[left], self._idle[left] = False, False
         self._connected[came], self._idle[came] = True, ~self._flight.busy(came)
@@ -129,17 +137,51 @@ class Simulation(Rounds):
         return landed
 
     def _accepted(self, landed: Updates) -> Updates:
+        """What has landed, was not lost and fits the model."""
+        if self._truth is not None:
+            landed = self._arrived(landed, self._truth)
+        return landed if self._wrong is None else self._fitting(landed, self._wrong)
+
+    def _arrived(self, landed: Updates, truth: Truth) -> Updates:
         """What has landed and was not lost; the server learns from it."""
-        if self._truth is None:
-            return landed
-        self._truth.pass_time(self.now_s)
-        self._truth.leave_band(landed.client)
-        gone = self._truth.lost[landed.client]
+        truth.pass_time(self.now_s)
+        truth.leave_band(landed.client)
+        gone = truth.lost[landed.client]
         landed, self._lost = landed[~gone], landed[gone]
         self._lose(self._lost)
         who = landed.client
-        self._beliefs.see(who, self._truth.parts_s(landed, self._work[who], self._in_turn[who]))
+        self._beliefs.see(who, truth.parts_s(landed, self._work[who], self._in_turn[who]))
+        if self._present is not None:
+            self._part(self._lost.client[truth.back_s[self._lost.client] > self.now_s], self._present, truth)
         return landed
+
+    def _part(self, clients: IntArray, present: Attendance, truth: Truth) -> None:
+        """Note that these clients have dropped out and are not back yet."""
+        present.drop_out(clients, truth.back_s[clients])
+        self._num_connected -= int(np.count_nonzero(self._connected[clients]))
+        self._connected[clients] = self._idle[clients] = False
+
+    def _fitting(self, landed: Updates, wrong: WrongUploads) -> Updates:
+        """What has arrived for the first time with arrays that fit; the rest is refused at once."""
+        clients, index = landed.client, landed.index
+        self.watch.arrived(clients, index)
+        again = wrong.has("duplicated", clients, index)
+        older = wrong.has("replayed", clients, index) & (index > 0)
+        for client, which in [*landed[again].keys, *((client, last - 1) for client, last in landed[older].keys)]:
+            self._num_copies += 1
+            if self.watch.came_before(client, which):
+                self._refusals.append(Refusal(client, which, CAME_BEFORE))
+        fits = np.ones(len(landed), dtype=np.bool_)
+        for row in np.flatnonzero(wrong.misshapen(clients, index)).tolist():
+            client, which = int(clients[row]), int(index[row])
+            try:
+                check_shapes(wrong.shapes(client, which, self._shapes), self._shapes)
+            except UnfitError as unfit:
+                fits[row] = False
+                self._refusals.append(Refusal(client, which, unfit.reason))
+        self._unfit = landed[~fits]
+        self._let_go(self._unfit)
+        return landed[fits]
 
     def _lose(self, lost: Updates) -> None:
         """Let go of work whose clients have left."""
@@ -152,7 +194,7 @@ class Simulation(Rounds):
                 self._wait_until(change_s, self._present)
                 return ""
             if change_s == np.inf and not self._num_connected:
-                return NOBODY
+                return self._nobody()
         return super()._why_over(moved, until_s)
 
     def _told(self, landed: Updates, record: RoundRecord) -> RoundRecord:
@@ -179,6 +221,7 @@ class Simulation(Rounds):
         if self._truth is not None:
             values |= {"num_asked": self._num_asked, "files": self._truth.files}
             arrays |= {"tiers": self._tiers, "connected": self._connected}
+            arrays |= {"back_s": self._present.back_s} if self._present is not None else {}
             arrays |= {f"truth.{name}": array for name, array in self._truth.state().items()}
             arrays |= {f"beliefs.{name}": array for name, array in self._beliefs.state().items()}
         return values, arrays
@@ -192,6 +235,8 @@ class Simulation(Rounds):
                     raise InputError(f"{name} must be the file that the run began with, it has changed; put it back")
             self._tiers[:], self._connected[:] = arrays["tiers"], arrays["connected"]
             self._num_connected, self._met_s = int(np.count_nonzero(self._connected)), self.now_s
+            if self._present is not None and "back_s" in arrays:
+                self._present.restore(arrays["back_s"], self.now_s)
             self._num_asked = values["num_asked"]
             self._truth.restore(with_prefix(arrays, "truth."))
             self._beliefs.restore(with_prefix(arrays, "beliefs."))
@@ -205,16 +250,18 @@ def simulate(
     until_s: float = np.inf,
     seed: int = 0,
     scenario: Scenario | None = None,
+    faults: FaultSettings | None = None,
 ) -> Iterator[RoundRecord]:
     """A record per round, for so many rounds or while they end by `until_s`; fewer if nothing more can happen.
 
-    A scenario says what makes times vary, if anything does.
+    A scenario says what makes times vary, faults what goes wrong on purpose, if anything does.
     """
     if not until_s > 0:
         raise InputError(f"until_s must be > 0, got {until_s}")
     if rounds is None and until_s == np.inf:
         raise InputError("rounds or until_s must be given: a run has to end")
-    simulation = Simulation(strategy, fleet, seed=seed, scenario=scenario)
+    parts = faults_of(faults or FaultSettings(), len(fleet), seed)
+    simulation = Simulation(strategy, fleet, seed=seed, scenario=scenario, **parts)
     while (rounds is None or simulation.round < rounds) and not simulation.over:
         record = simulation.step(until_s)
         if record is not None:

@@ -1,6 +1,7 @@
 """What a run came to, from its metrics: final accuracy, time to a target, totals."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, o
     last = [line["accuracy"] for line in scores[-LAST:]]
     energy = [line["energy_j"] for line in lines]
     uploads = sum(line["uploads"] for line in lines)
-    ended = [] if over in ("", "time is up") or any(over in line.get("note", "") for line in lines[-1:]) else [over]
+    early = "" if over == "time is up" else over
+    ended = [] if not early or any(early in line.get("note", "") for line in lines[-1:]) else [early]
     silent = [] if uploads else ["no update has arrived: the model is the initial one"]
     return {
         "strategy": settings.strategy.name,
@@ -53,13 +55,23 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, o
         "accuracy_last10": sum(last) / len(last),
         "uploads": uploads,
         "refused": sum(line.get("refused", 0) for line in lines),
+        "refused_by": _by_reason(lines),
         **{name: sum(line[name] for line in lines) for name in SURPRISES if lines and name in lines[0]},
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "energy_j": None if None in energy else sum(energy),
+        "ended_early": early,
         "notes": silent + ended + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
         "time_to_s": {f"{target:g}": time_to(target, scores) for target in TARGETS},
     }
+
+
+def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:
+    """How many updates were refused for each reason."""
+    counts = Counter[str]()
+    for line in lines:
+        counts.update({reason: len(clients) for reason, clients in line.get("refusals", {}).items()})
+    return dict(sorted(counts.items()))
 
 
 def time_to(target: float, scores: list[dict[str, Any]], column: str = "time_s") -> float | None:

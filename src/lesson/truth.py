@@ -1,5 +1,5 @@
 """What really happens to clients' work, where that is not what the server believes: channels that change, a band that
-is shared, computing that is slower at times, traces, and clients that come and go."""
+is shared, computing that is slower at times, traces, and clients that come and go or drop out."""
 
 import hashlib
 from dataclasses import replace
@@ -14,6 +14,7 @@ from lesson.arrays import BoolArray, FloatArray, IntArray, with_prefix
 from lesson.draws import exponentials, key
 from lesson.errors import InputError
 from lesson.estimates import PARTS
+from lesson.faults import Dropouts
 from lesson.fleet import Fleet, check_measured
 from lesson.flight import InFlight
 from lesson.radio import SharedBand
@@ -23,13 +24,13 @@ from lesson.tiers import TOLERANCE
 from lesson.traces import WorkTrace, read_presence, read_work
 from lesson.variation import FILES
 
-_ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost")
+_ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s")
 
 
 class Truth:
     """How long each piece of work takes; arrays are (num_clients,), of the work a client is at or did last."""
 
-    def __init__(self, scenario: Scenario, fleet: Fleet, seed: int) -> None:
+    def __init__(self, scenario: Scenario, fleet: Fleet, seed: int, dropouts: Dropouts | None = None) -> None:
         _check_known(scenario, fleet)
         people, compute_w, transmit_w = fleet.population, np.full(len(fleet), np.nan), np.full(len(fleet), np.nan)
         if people is not None:  # where there is no time to divide joules by
@@ -46,7 +47,12 @@ class Truth:
         self._shares: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
         """Whose work goes through the shared band."""
         self.lost: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
-        """Whose work never arrives, as it leaves before."""
+        """Whose work never arrives, as it leaves or drops out before."""
+        self._leaves_s: FloatArray = np.full(len(fleet), np.inf)
+        """When that is."""
+        self.back_s: FloatArray = np.zeros(len(fleet))
+        """When those who drop out are back; infinite if never."""
+        self._dropouts = dropouts
         self._trace = _traced(Path(scenario.trace), fleet) if scenario.trace else None
         self.presence = read_presence(Path(scenario.presence), fleet.names) if scenario.presence else None
         self.files = {name: _digest(getattr(scenario, name)) for name in scenario.changed(*FILES)}
@@ -67,12 +73,18 @@ class Truth:
         now; infinite where a shared band decides. Given since when the channel is free, they upload in turn."""
         ready_s = now_s + self._prepare(clients, index, work, now_s)
         leaves_s = np.full(len(clients), np.inf) if self.presence is None else self.presence.leaves_s(clients, now_s)
-        self._shares[clients] = False
+        drops_out_s = self._drop_out(clients, index, ready_s, now_s)
+        leaves_s = np.minimum(leaves_s, drops_out_s)
+        self._leaves_s[clients], self._shares[clients] = leaves_s, False
+        late_s = 0.0 if self._dropouts is None else np.where(leaves_s == drops_out_s, self._dropouts.notice_s, 0.0)
         if self._band is not None and self._airtime is not None and free_s is None:
-            self._upload_begins_s[clients], self._shares[clients] = ready_s, True
-            self._band.add(clients, ready_s, self._airtime.bits[clients])
+            self._upload_begins_s[clients], self.upload_s[clients] = ready_s, 0.0
+            self.lost[clients] = leaves_s < np.inf
+            sends = np.isinf(leaves_s)
+            self._shares[clients] = sends
+            self._band.add(clients[sends], ready_s[sends], self._airtime.bits[clients[sends]])
             self._to_forecast = True
-            return np.full(len(clients), np.inf)
+            return leaves_s + late_s
         if free_s is None:
             begins_s, self.upload_s[clients] = ready_s, self._sends_s(clients, index, ready_s)
         elif self._spectrum == "equal":
@@ -81,7 +93,17 @@ class Truth:
             begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, leaves_s, free_s)
         self._upload_begins_s[clients], ends_s = begins_s, begins_s + self.upload_s[clients]
         self.lost[clients] = ends_s > leaves_s * (1 + TOLERANCE)
-        return np.where(self.lost[clients], leaves_s, ends_s)
+        return np.where(self.lost[clients], leaves_s + late_s, ends_s)
+
+    def _drop_out(self, clients: IntArray, index: IntArray, ready_s: FloatArray, now_s: float) -> FloatArray:
+        """When each of these clients drops out of work that would have it ready at a time; infinite if it does not."""
+        if self._dropouts is None:
+            return np.full(len(clients), np.inf)
+        moments = self._dropouts.moments(clients, index)
+        drops_out_s = np.where(np.isinf(moments), np.inf, now_s + np.minimum(moments, 1.0) * (ready_s - now_s))
+        away_s = self._dropouts.away_s(clients, index)
+        self.back_s[clients] = np.where(np.isinf(drops_out_s), 0.0, drops_out_s + away_s)
+        return drops_out_s
 
     def _prepare(self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float) -> FloatArray:
         """Seconds until each of these clients has its update."""
@@ -134,7 +156,12 @@ class Truth:
     def forecast(self, flight: InFlight) -> None:
         """Tell those in flight when they land on a shared band, if nobody else starts."""
         if self._band is not None and self._to_forecast:
-            flight.reschedule(*self._band.forecast())
+            clients, arrives_s = self._band.forecast()
+            if self._dropouts is not None:
+                others = np.setdiff1d(flight.everybody(), clients)
+                clients = np.concatenate([clients, others])
+                arrives_s = np.concatenate([arrives_s, flight.work_of(others).arrived_s])
+            flight.reschedule(clients, arrives_s)
             self._to_forecast = False
 
     def pass_time(self, now_s: float) -> None:
@@ -170,6 +197,7 @@ class Truth:
 
     def spent_j(self, clients: IntArray, elapsed_s: FloatArray | float, started_s: FloatArray) -> FloatArray:
         """Joules for computing and for sending so long after the start, (2,): power times time."""
+        elapsed_s = np.minimum(elapsed_s, self._leaves_s[clients] - started_s)  # nobody works after that
         computing_s = np.clip(elapsed_s - self.download_s[clients], 0, self.compute_s[clients])
         sent_s = np.clip(started_s + elapsed_s - self._upload_begins_s[clients], 0, self.upload_s[clients])
         sending_s = np.where(self._shares[clients], self.upload_s[clients], sent_s)
@@ -184,7 +212,7 @@ class Truth:
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned."""
         for name in _ARRAYS:
-            getattr(self, name)[:] = state[name]
+            getattr(self, name)[:] = state.get(name, getattr(self, name))  # older checkpoints know of no dropouts
         if self._band is not None:
             self._band.restore(with_prefix(state, "band."))
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from lesson.flower.arrays import Layout, UnfitError
+from lesson.flower.arrays import Layout
+from lesson.guards import UnfitError
 
 
 def record_of(**arrays: np.ndarray) -> ArrayRecord:
@@ -73,7 +74,7 @@ def test_half_precision_is_merged_in_32_bits_and_sent_as_it_was() -> None:
 def test_what_cannot_be_merged(changed: dict[str, np.ndarray], fault: str, detail: str) -> None:
     with pytest.raises(UnfitError) as caught:
         Layout.of(record_of(**MODEL)).vector(record_of(**MODEL | changed))
-    assert (caught.value.fault, caught.value.detail) == (fault, detail)
+    assert (caught.value.reason, caught.value.detail) == (fault, detail)
 
 
 def test_other_names_and_fewer_arrays_are_not_merged() -> None:

@@ -108,7 +108,7 @@ def test_what_a_client_is_told(make_grid: MakeGrid) -> None:
     assert list(seen[0].content) == ["arrays", "config"]
     assert seen[0].content["arrays"]["w"].numpy().tolist() == [1.0, 2.0]
     assert (seen[0].metadata.message_type, seen[0].metadata.ttl) == ("train", 60.0)
-    assert asking.received.models[1, 6].tolist() == [1.0, 2.0, 3.0]
+    assert asking.received.held[1, 6].tolist() == [1.0, 2.0, 3.0]
 
 
 def test_records_and_fields_can_have_other_names(make_grid: MakeGrid) -> None:
@@ -168,7 +168,7 @@ def test_what_is_refused_and_why(make_grid: MakeGrid, reply: Any, fault: str, de
     assert (refused.client, refused.index, refused.fault) == (0, 0, fault)
     assert detail in refused.detail
     assert len(refused.detail) <= 230
-    assert not asking.received.models
+    assert not asking.received.held
 
 
 def test_where_the_server_knows_what_clients_count_for_they_need_not_say(make_grid: MakeGrid) -> None:
@@ -227,7 +227,7 @@ def test_what_was_given_up_comes_too_late(make_grid: MakeGrid) -> None:
         (0, 4, TOO_LATE),
         (1, 4, ""),
     ]
-    assert asking.received.models.keys() == {(1, 4)}
+    assert asking.received.held.keys() == {(1, 4)}
     assert list(asking.post.poll()) == []
 
 
@@ -246,9 +246,9 @@ def test_models_are_kept_until_they_are_forgotten(make_grid: MakeGrid) -> None:
     asking.events(2)
     (model,) = asking.post.models_of(updates_of(1))
     asking.post.forget(updates_of(0, 1))
-    assert not asking.received.models
+    assert not asking.received.held
     asking.post.put_back(updates_of(1), [model])
-    assert asking.received.models[1, 0] is model
+    assert asking.received.held[1, 0] is model
 
 
 def test_nodes_go_and_come_back(make_grid: MakeGrid) -> None:

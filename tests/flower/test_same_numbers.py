@@ -1,5 +1,6 @@
 """On the virtual clock, a run on clients of Flower has the bits of a simulated one: also after it was killed."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import safetensors.numpy
 from flwr.app import Context, RecordDict
 from local_grid import LocalGrid, MakeGrid
 
+from lesson.errors import InputError
 from lesson.flower import make_client_app, make_server_app, serve
 from lesson.flower.config import check_config, settings_of
 from lesson.learn.data import Dataset, load_dataset
@@ -102,6 +104,51 @@ def test_what_a_client_sums_itself_is_the_same_but_for_rounding(make_grid: MakeG
     assert models[0].keys() == models[1].keys()
     for name in models[0]:
         np.testing.assert_allclose(models[0][name], models[1][name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("guards", ["guards.merge=median", "guards.norm=clip guards.merge=trimmed-mean"])
+def test_faults_and_guards_give_the_bits_of_the_simulator(make_grid: MakeGrid, tmp_path: Path, guards: str) -> None:
+    """Clients of Flower send what the simulator's would: some of it wrong, some not at all. Its notes tell more."""
+    faults = "dropout_during=0.1 wrong_clients=0.6 scaled=0.3 flipped=0.3 wrong_shape=0.2 wrong_arrays=0.1"
+    changes = " ".join(f"faults.{fault}" for fault in faults.split()) + f" {guards} guards.set_aside_after=1"
+    config = CONFIG | {"rounds": 14, "set": f"{CONFIG['set']} {changes}"}
+    flower, other = served(make_grid, config, tmp_path / "flower"), simulated(config, tmp_path / "simulated")
+    lines = [list(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())) for folder in (flower, other)]
+    notes = [[line.pop("note", "") for line in some] for some in lines]
+    assert lines[0] == lines[1]
+    assert any("refusals" in line for line in lines[0])
+    assert any(line["lost"] for line in lines[0])
+    assert all(note in longer for longer, note in zip(*notes, strict=True))
+    assert any(note.startswith("set aside") for note in notes[1])
+    models = [(folder / "model.safetensors").read_bytes() for folder in (flower, other)]
+    assert models[0] == models[1]
+
+
+def test_values_that_are_no_numbers_are_refused_by_both(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """By Flower's server when they arrive, by the simulator's when they are merged: for FedAvg that is the same."""
+    changes = "faults.wrong_clients=0.4 faults.nan=0.5 faults.infinity=0.2 strategy.fraction=1.0"
+    config = CONFIG | {"strategy": "fedavg", "rounds": 6, "set": f"{CONFIG['set']} {changes}"}
+    flower, other = served(make_grid, config, tmp_path / "flower"), simulated(config, tmp_path / "simulated")
+    told = [json.loads((folder / "summary.json").read_text()) for folder in (flower, other)]
+    assert told[0]["refused_by"] == told[1]["refused_by"]
+    assert told[0]["refused_by"]["not finite"] > 0
+    assert told[0]["uploads"] == told[1]["uploads"]
+    models = [safetensors.numpy.load_file(folder / "model.safetensors") for folder in (flower, other)]
+    for name in models[0]:
+        np.testing.assert_allclose(models[0][name], models[1][name], rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "clock", "message"),
+    [
+        ("faults.duplicated=0.1", "virtual", "faults.duplicated and faults.replayed must be 0 on Flower"),
+        ("faults.dropout_before=0.1", "wall", "faults.dropout_before and faults.dropout_during must be 0 on the wall"),
+    ],
+)
+def test_faults_that_flower_cannot_have(make_grid: MakeGrid, changes: str, clock: str, message: str) -> None:
+    config = CONFIG | {"clock": clock, "set": changes}
+    with pytest.raises(InputError, match=message):
+        serve(make_grid(make_client_app(), CLIENTS, config), context(config))
 
 
 class KilledError(Exception):

@@ -65,5 +65,7 @@ def make_learner(
     trainer: Any = "auto",
     server: Any = None,
     watched: frozenset[str] = frozenset(),
+    **options: Any,
 ) -> Learner:
-    return Learner(task, learning_rate, lr_cap, CpuBackend(task), trainer, ServerSettings(**server or {}), watched)
+    backend, optimiser = CpuBackend(task), ServerSettings(**server or {})
+    return Learner(task, learning_rate, lr_cap, backend, trainer, optimiser, watched, **options)

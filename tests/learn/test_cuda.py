@@ -203,6 +203,35 @@ def test_robust_means_agree_with_the_cpu(num: int, monkeypatch: pytest.MonkeyPat
     assert robust.finite_rows(there).tolist() == [False] + [True] * (num - 1)
 
 
+@pytest.mark.parametrize(
+    ("faults", "guards"),
+    [
+        ({"nan": 0.3, "infinity": 0.1}, {}),
+        ({"scaled": 0.5, "scale": 100.0}, {"norm": "refuse"}),
+        ({"scaled": 0.5, "flipped": 0.5}, {"norm": "clip"}),
+        ({"flipped": 1.0, "scaled": 1.0}, {"merge": "median"}),
+        ({"flipped": 1.0, "nan": 0.2}, {"merge": "trimmed-mean", "trim": 0.3}),
+    ],
+)
+def test_wrong_uploads_and_guards_agree_with_the_cpu(
+    tmp_path: Path, faults: dict[str, Any], guards: dict[str, Any]
+) -> None:
+    sections = {
+        "scenario": {"num_clients": 10, "beta": 10.0},
+        "run": {"rounds": 12, "eval_every_s": 60.0, "precision": "float32"},
+        "faults": {"wrong_clients": 0.3, **faults},
+        "guards": guards,
+    }
+    told = {}
+    for device in ("cpu", "cuda"):
+        settings = make_settings({**sections, "run": sections["run"] | {"device": device}})
+        told[device] = execute(settings, tmp_path / device), read_metrics(tmp_path / device / "metrics.jsonl")
+    (cpu, cpu_lines), (cuda, cuda_lines) = told["cpu"], told["cuda"]
+    assert cuda["refused_by"] == cpu["refused_by"]
+    assert [line.get("refusals") for line in cuda_lines] == [line.get("refusals") for line in cpu_lines]
+    assert cuda["loss"] == pytest.approx(cpu["loss"], rel=1e-3)
+
+
 def test_models_are_not_rounded_when_they_are_merged() -> None:
     """Not even where the process lets products of matrices be rounded, as some installations do from the start."""
     from lesson.learn.cuda.graphs import arithmetic

@@ -187,7 +187,7 @@ def test_models_are_ones_own() -> None:
     """Writing into them changes neither the model they started from nor what is trained later."""
     task = tiny_task(8)
     threads, received, (base, work) = Threads(task.factory, 2), Received(), several(task)[2]
-    received.models |= {(client, client % 3): np.ones(3, np.float32) for client in (3, 4, 5)}
+    received.held |= {(client, client % 3): np.ones(3, np.float32) for client in (3, 4, 5)}
     before = base.clone()
     for trainer in (ReferenceTrainer(task), FusedTrainer(task, threads), received):
         (first,) = trainer.models([(base, work)])
@@ -201,7 +201,7 @@ def test_models_are_ones_own() -> None:
 def test_models_that_were_received() -> None:
     """By client and update; that of several minibatches is there for each of them."""
     received, base = Received(), torch.zeros(2)
-    received.models |= {(0, 0): np.array([1.0, 2.0]), (1, 4): np.array([3.0, 5.0]), (1, 5): np.array([8.0, 13.0])}
+    received.held |= {(0, 0): np.array([1.0, 2.0]), (1, 4): np.array([3.0, 5.0]), (1, 5): np.array([8.0, 13.0])}
     work = replace(make_work(3), client=np.array([0, 1, 1]), index=np.array([0, 4, 4]), first=np.array([0, 0, 1]))
     last = replace(make_work(1), client=np.array([1]), index=np.array([5]))
     first, second = received.models([(base, work), (base, last)])

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+
+from lesson.errors import RunStoppedError
 
 if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
     from lesson.study import Study
@@ -26,6 +28,15 @@ def print_notes(notes: Iterable[str]) -> None:
         print(f"note: {note}")
     if len(different) > MAX_NOTES:
         print("note: more are in metrics.jsonl")
+
+
+def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
+    """Raise if runs have ended before their limit, with why the first of them did."""
+    early = [summary for summary in summaries if summary.get("ended_early")]
+    if early:
+        first, others = early[0], f" (and {len(early) - 1} more)" if len(early) > 1 else ""
+        who = f"{first['strategy']}, seed {first['seed']}"
+        raise RunStoppedError(f"{who}, ended at {first['time_s']:g} s{others}: {first['ended_early']}")
 
 
 def print_report(study: "Study", folder: Path) -> None:

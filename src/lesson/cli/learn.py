@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import arg
 
-from lesson.cli.console import PipedConsole, print_notes, print_report
+from lesson.cli.console import PipedConsole, check_ended, print_notes, print_report
 from lesson.errors import InputError, RunStoppedError, describe
 from lesson.settings import Settings, load_settings
 
@@ -59,7 +59,7 @@ class _Learning:
                 "device": self.device,
             },
         )
-        for caveat in settings.scenario.caveats():
+        for caveat in settings.caveats():
             print(f"note: {caveat}")
         return settings
 
@@ -108,17 +108,20 @@ class RunCommand(_Learning):
         print(
             f"{summary['strategy']} on {summary['dataset']}: accuracy {summary['accuracy']:.4f} "
             f"({summary['accuracy_last10']:.4f} over the last ten evaluations) after {summary['rounds']} rounds, "
-            f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads{_late(summary)}; "
+            f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads{_troubles(summary)}; "
             f"{summary['wall_s']:.1f} s here, on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
         )
         print_notes(summary["notes"])
         print_report(Study([Run.load(out)]), out)
         print(f"folder: {out}{' (had ended before, not run again)' if ended else ''}")
+        check_ended([summary])
 
 
-def _late(summary: dict[str, Any]) -> str:
-    """How many uploads missed their slot, where that can be."""
-    return f", {summary['misses']} of them late" if summary.get("misses") else ""
+def _troubles(summary: dict[str, Any]) -> str:
+    """How many uploads missed their slot, where that can be, and how many were refused."""
+    late = f", {summary['misses']} of them late" if summary.get("misses") else ""
+    reasons = ", ".join(f"{count} {reason}" for reason, count in summary.get("refused_by", {}).items())
+    return late + (f", {summary['refused']} refused ({reasons})" if reasons else "")
 
 
 @dataclass(frozen=True)
@@ -176,3 +179,4 @@ class CompareCommand(_Learning):
             print("no figures: no round reached an evaluation; take a smaller run.eval_every_s")
         print_report(study, out)
         print(f"folder: {out}")
+        check_ended(run.summary for run in study.runs)

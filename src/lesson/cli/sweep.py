@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import arg
 
-from lesson.cli.console import PipedConsole, print_report
+from lesson.cli.console import PipedConsole, check_ended, print_report
 from lesson.errors import InputError, RunStoppedError, unknown
 
 if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
@@ -57,7 +57,7 @@ class SweepCommand:
 
         engine, trackers = self._engine(), make_trackers(self.log)
         grid = load_grid(self.file, self.set)
-        for caveat in dict.fromkeys(note for trial in grid.trials for note in trial.settings.scenario.caveats()):
+        for caveat in dict.fromkeys(note for trial in grid.trials for note in trial.settings.caveats()):
             print(f"note: {caveat}")
         out = self.out or Path("runs") / Path(self.file).stem
         if (out / "sweep.toml").exists() and (out / "sweep.toml").samefile(self.file):
@@ -79,6 +79,7 @@ class SweepCommand:
         if study.failures:
             failed = f"{len(study.failures)} of {len(grid.trials)} trials failed"
             raise RunStoppedError(f"{failed}; the same command with --out {out} tries them again")
+        check_ended(run.summary for run in study.runs)
 
     def _engine(self) -> "LocalEngine | RayEngine":
         """What the flags say, checked."""

@@ -68,6 +68,8 @@ class Entry(Table):
     scenario: Values = Field(default_factory=dict)
     strategy: Values = Field(default_factory=dict)
     server: Values = Field(default_factory=dict)
+    faults: Values = Field(default_factory=dict)
+    guards: Values = Field(default_factory=dict)
     grid: dict[str, list[Any]] = Field(default_factory=dict)
     points: tuple[Point, ...] = Field(({},), validate_default=True)
     """Every combination of the lists of `grid` with the points that were given."""

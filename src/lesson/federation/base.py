@@ -1,7 +1,7 @@
 """What federations on both clocks have in common: who is told to work, and what is not accepted."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.arrays import FloatArray, IntArray, with_prefix
+from lesson.faults import Dropouts
 from lesson.federation.clients import Clients, Reply
 from lesson.fleet import Fleet
+from lesson.guards import GuardSettings, Refusal
 from lesson.records import RoundRecord
 from lesson.rounds import Learner
 from lesson.scenario import Scenario
@@ -33,9 +35,12 @@ class Federation(Simulation):
         learner: Learner | None = None,
         seed: int = 0,
         scenario: Scenario | None = None,
+        dropouts: Dropouts | None = None,
+        guards: GuardSettings | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(strategy, fleet, learner=learner, seed=seed, scenario=scenario)
+        options: dict[str, Any] = {"scenario": scenario, "dropouts": dropouts, "guards": guards}
+        super().__init__(strategy, fleet, learner=learner, seed=seed, **options)
         self.refused = Counter[str]()
         """How many updates were refused or given up in all, by the kind of fault."""
         self.merged_metrics: list[tuple[float, Mapping[str, float]]] = []
@@ -43,16 +48,14 @@ class Federation(Simulation):
         self._clients, self._tell = clients, tell
         self._metrics: dict[tuple[int, int], Mapping[str, float]] = {}
         self._released: dict[tuple[int, int], Mapping[str, float]] = {}
-        self._faults: list[Reply] = []
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
         """Run the next round; see `Simulation`. The record says what was refused, and why."""
         record = super().step(until_s)
-        faults, self._faults = self._faults, []
-        if record is None or not faults:
+        if record is None or not record.refusals:
             return record
-        why = [f"refused {self.fleet.names[fault.client]}: {fault.fault}" for fault in faults]
-        return replace(record, refused=len(faults), note="; ".join([*filter(None, [record.note]), *why]))
+        why = [f"refused {self.fleet.names[refusal.client]}: {refusal.reason}" for refusal in record.refusals]
+        return replace(record, note="; ".join([*filter(None, [record.note]), *why]))
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Where the run stands; see `Simulation`. With the models that wait at the server."""
@@ -97,6 +100,17 @@ class Federation(Simulation):
         self.merged_metrics = list(zip(weights, told, strict=True))
         return merged
 
+    def _without(self, updates: Updates, refusals: Sequence[Refusal]) -> Updates:
+        for refusal in refusals:
+            self._tell_refused(Reply(refusal.client, refusal.index, fault=refusal.reason))
+        return super()._without(updates, refusals)
+
+    def _set_aside(self) -> tuple[FloatArray, str]:
+        spent_j, note = super()._set_aside()
+        if note:
+            self._tell(f"round {self.round}: {note}")
+        return spent_j, note
+
     def _release(self, updates: Updates) -> None:
         super()._release(updates)
         self._clients.forget(updates)
@@ -114,8 +128,11 @@ class Federation(Simulation):
         return bool(self._flight.busy(who)[0]) and int(self._flight.work_of(who).index[0]) == reply.index
 
     def _refuse(self, fault: Reply) -> None:
-        """Count and tell an update that is not used."""
-        self._faults.append(fault)
+        """Note, count and tell an update that is not used."""
+        self._refusals.append(Refusal(fault.client, fault.index, fault.fault))
+        self._tell_refused(fault)
+
+    def _tell_refused(self, fault: Reply) -> None:
         self.refused[fault.fault] += 1
         name, detail = self.fleet.names[fault.client], f" ({fault.detail})" if fault.detail else ""
         self._tell(f"round {self.round}: refused an update of client {name}: {fault.fault}{detail}")

@@ -1,6 +1,7 @@
 """A federation on the virtual clock."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 from lesson.arrays import BoolArray, FloatArray, IntArray
 from lesson.federation.base import Federation
 from lesson.federation.clients import Reply
+from lesson.guards import CAME_BEFORE, OF_CONTENT
 from lesson.strategies.base import Updates
 
 POLL_S = 0.02
@@ -39,12 +41,14 @@ class VirtualFederation(Federation):
         landed = super()._accepted(landed)
         self._wait_for(set(landed.keys))
         good: BoolArray = np.ones(len(landed), dtype=np.bool_)
+        unfit: BoolArray = np.zeros(len(landed), dtype=np.bool_)
         for place, update in enumerate(landed.keys):
             reply = self._early.pop(update)
-            good[place] = not reply.fault
+            good[place], unfit[place] = not reply.fault, reply.fault in OF_CONTENT
             (self._refuse if reply.fault else self._take_in)(reply)
         if not good.all():
             self._let_go(landed[~good])
+            self._unfit = landed[unfit]
         return landed[good]
 
     def _wait_for(self, landed: set[tuple[int, int]]) -> None:
@@ -58,7 +62,9 @@ class VirtualFederation(Federation):
             replies = [event for event in self._clients.poll() if isinstance(event, Reply)]
             for reply in replies:
                 # A reply to anything else is to what the strategy dropped: no fault, and it comes when it likes.
-                if (reply.client, reply.index) in landed or self._is_at(reply):
+                if (reply.client, reply.index) in self._early:
+                    self._refuse(replace(reply, fault=CAME_BEFORE))
+                elif (reply.client, reply.index) in landed or self._is_at(reply):
                     self._early[reply.client, reply.index] = reply
             if not replies:
                 time.sleep(POLL_S)

@@ -14,6 +14,7 @@ from lesson.errors import RunStoppedError
 from lesson.estimates import cautious
 from lesson.federation.base import Federation
 from lesson.federation.clients import LOST, NO_REPLY, RESTARTED, TOO_LATE, Event, Joined, Left, Reply
+from lesson.guards import CAME_BEFORE
 from lesson.records import RoundRecord
 from lesson.strategies.base import Closing, Updates
 
@@ -73,6 +74,9 @@ class WallFederation(Federation):
         """Seconds on the wall since the run began, those before a restart included."""
         return self._clock() - self._zero_s
 
+    def _opens(self, until_s: float) -> bool:  # noqa: ARG002
+        return True  # who is not there may come
+
     def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:  # noqa: ARG002
         return np.full_like(expected_s, np.inf)
 
@@ -115,12 +119,16 @@ class WallFederation(Federation):
                 self._replied(event, now_s)
             case Left(client=client) if self._connected[client]:
                 self._gone(client, now_s)
-            case Joined(client=client) if not self._connected[client]:
+            case Joined(client=client) if not self._connected[client] and not self.watch.aside[client]:
                 self._come(client, event)
 
     def _replied(self, reply: Reply, now_s: float) -> None:
         client, current = reply.client, self._is_at(reply)
+        if not reply.fault and self.watch.came_before(client, reply.index):
+            self._refuse(replace(reply, fault=CAME_BEFORE))
+            return
         if not reply.fault and current:
+            self.watch.arrived(np.array([client]), np.array([reply.index]))
             self._flight.arrive(client, now_s)
             self._take_in(reply)
             self._see(client, now_s)

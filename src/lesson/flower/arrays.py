@@ -6,15 +6,9 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
+from lesson.guards import WRONG_TYPE, UnfitError, check_names, check_shape, check_values
+
 Vector = npt.NDArray[np.floating]
-
-
-class UnfitError(Exception):
-    """What a client sent cannot be merged: the kind of fault, and what exactly is wrong."""
-
-    def __init__(self, fault: str, detail: str) -> None:
-        super().__init__(f"{fault}: {detail}")
-        self.fault, self.detail = fault, detail
 
 
 @dataclass(frozen=True)
@@ -37,24 +31,16 @@ class Layout:
 
     def vector(self, record: ArrayRecord) -> Vector:
         """All values one after the other, as 32-bit numbers unless some have 64; UnfitError if they are not such."""
-        if set(record) != set(self.names):
-            (other, *_) = sorted(set(record) ^ set(self.names))
-            raise UnfitError("wrong arrays", f"'{other}' is {'new' if other in record else 'missing'}")
+        check_names(list(record), self.names)
         kind = np.float64 if self.precise else np.float32
         parts: list[Vector] = []
         for name, shape in zip(self.names, self.shapes, strict=True):
             try:
                 values = record[name].numpy()
             except Exception as error:  # whatever bytes a client calls an array
-                raise UnfitError("wrong type", f"'{name}' cannot be read: {error}") from None
-            if values.shape != shape:
-                raise UnfitError("wrong shape", f"'{name}' has {values.shape}, not {shape}")
-            if values.dtype.kind not in "fiub":
-                raise UnfitError("wrong type", f"'{name}' has {values.dtype}")
-            with np.errstate(over="ignore"):  # a client may answer in 64 bits what 32 do not hold
-                parts.append(values.reshape(-1).astype(kind))
-            if not np.isfinite(parts[-1]).all():
-                raise UnfitError("not finite", f"'{name}' has values that are no numbers")
+                raise UnfitError(WRONG_TYPE, f"'{name}' cannot be read: {error}") from None
+            check_shape(name, values.shape, shape)
+            parts.append(check_values(name, values, kind))
         return np.concatenate(parts)
 
     def record(self, vector: Vector) -> ArrayRecord:

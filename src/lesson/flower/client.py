@@ -12,9 +12,11 @@ from typing import Any
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from lesson.faults import WrongUploads, faults_of
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
+from lesson.flower.spoilt import spoilt
 from lesson.learn.build import dataset_of, task_of
 from lesson.learn.process import settle_process
 from lesson.learn.remote import train_update
@@ -32,10 +34,14 @@ def make_client_app() -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         (model,), (config,) = message.content.array_records.values(), message.content.config_records.values()
-        vector = _train(context, model, dict(config))
-        client = int(context.node_config["partition-id"])
-        told = MetricRecord({"num-examples": int(_task_of(context).holdings.num_samples[client])})
-        return Message(RecordDict({"arrays": Layout.of(model).record(vector), "metrics": told}), reply_to=message)
+        told: dict[str, Any] = dict(config)
+        vector, layout = _train(context, model, told), Layout.of(model)
+        client, wrong = int(context.node_config["partition-id"]), _wrong_of(context)
+        arrays = layout.record(vector)
+        if wrong is not None:
+            arrays = spoilt(layout, layout.vector(model), vector, wrong, client, int(told["update"]))
+        metrics = MetricRecord({"num-examples": int(_task_of(context).holdings.num_samples[client])})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     answers_profile(app, _measure)
     return app
@@ -75,6 +81,12 @@ def _measure(context: Context, model: ArrayRecord) -> tuple[list[float], int]:
 
 def _settings_of(context: Context) -> Settings:
     return _settings(json.dumps(dict(context.run_config), sort_keys=True), int(context.node_config["num-partitions"]))
+
+
+def _wrong_of(context: Context) -> WrongUploads | None:
+    """What is to be wrong with uploads, if anything is."""
+    settings = _settings_of(context)
+    return faults_of(settings.faults, settings.scenario.num_clients, settings.run.seed)["wrong"]
 
 
 def _task_of(context: Context) -> Task:

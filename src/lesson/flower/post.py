@@ -13,8 +13,9 @@ from flwr.serverapp import Grid
 from lesson.arrays import FloatArray, IntArray
 from lesson.federation import Event, Joined, Left, Reply
 from lesson.federation.clients import LOST, NO_REPLY, TOO_LATE
-from lesson.flower.arrays import Layout, UnfitError, Vector
+from lesson.flower.arrays import Layout, Vector
 from lesson.flower.profile import Profiler
+from lesson.guards import WRONG_ARRAYS, UnfitError
 from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels
 from lesson.strategies.base import Updates
@@ -127,15 +128,15 @@ class Post:
     def forget(self, updates: Updates) -> None:
         """The models of these updates are not needed any more."""
         for update in updates.keys:
-            self.received.models.pop(update, None)
+            self.received.held.pop(update, None)
 
     def models_of(self, updates: Updates) -> Sequence[Vector]:
         """The models of these updates, which have arrived."""
-        return [self.received.models[update] for update in updates.keys]
+        return [self.received.held[update] for update in updates.keys]
 
     def put_back(self, updates: Updates, models: Sequence[Vector]) -> None:
         """Have these models again, after a restart."""
-        self.received.models |= dict(zip(updates.keys, models, strict=True))
+        self.received.held |= dict(zip(updates.keys, models, strict=True))
 
     def _introduced(self, message: Message) -> list[Event]:
         """What comes of a node that says who it is: a client that had left, or never was there, has a node."""
@@ -168,14 +169,14 @@ class Post:
             weight, metrics = self._metrics(message.content)
             vector = self.layout.vector(self._arrays(message.content))
         except UnfitError as unfit:
-            return Reply(*update, fault=unfit.fault, detail=unfit.detail)
-        self.received.models[update] = vector
+            return Reply(*update, fault=unfit.reason, detail=unfit.detail)
+        self.received.held[update] = vector
         return Reply(*update, weight if self.weighed else None, metrics)
 
     def _arrays(self, content: RecordDict) -> ArrayRecord:
         records = list(content.array_records.values())
         if len(records) != 1:
-            raise UnfitError("wrong arrays", f"a reply must have one record of arrays, it has {len(records)}")
+            raise UnfitError(WRONG_ARRAYS, f"a reply must have one record of arrays, it has {len(records)}")
         return records[0]
 
     def _metrics(self, content: RecordDict) -> tuple[float, dict[str, float]]:

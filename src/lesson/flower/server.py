@@ -13,6 +13,7 @@ from rich.console import Console
 
 from lesson.arrays import IntArray
 from lesson.errors import InputError, RunStoppedError
+from lesson.faults import FaultSettings, faults_of
 from lesson.federation import Federation, VirtualFederation, WallFederation
 from lesson.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.fleet_csv import fleet_csv
@@ -61,6 +62,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     wished = settings_of(config, max(2, config["min-nodes"]))  # what is wrong with it is told before clients fail at it
     strategy_of(wished)
     clock = clock_of(config["clock"], grid)
+    _check_faults(wished.faults, clock)
     folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
     if (ended := _ended(folder, config)) is not None:
         tell(f"{folder.path} holds a run that has ended; it is not run again")
@@ -95,7 +97,17 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     tell(f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, {summary['time_s']:g} s")
     tell(f"report: {folder.path / REPORT}")
     tell(f"folder: {folder.path}")
+    if summary["ended_early"]:
+        raise RunStoppedError(f"the run ended at {summary['time_s']:g} s: {summary['ended_early']}")
     return summary
+
+
+def _check_faults(faults: FaultSettings, clock: Clock) -> None:
+    """Raise if something is to go wrong that Flower's clients cannot have go wrong."""
+    if faults.duplicated or faults.replayed:
+        raise InputError("faults.duplicated and faults.replayed must be 0 on Flower, which delivers each reply once")
+    if faults.drop_out and clock == "wall":
+        raise InputError("faults.dropout_before and faults.dropout_during must be 0 on the wall: end clients instead")
 
 
 def _ended(folder: RunFolder, config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -150,7 +162,9 @@ def make_federation(
     strategy, task = strategy_of(settings), task_of(settings, dataset_of(settings.run.dataset, None))
     received = Received()
     backend, rates = ReceivingBackend(received, CpuBackend(task, None)), (scenario.learning_rate, scenario.lr_cap)
-    learner = Learner(task, *rates, backend, "reference", settings.server, strategy.needs)
+    learner = Learner(
+        task, *rates, backend, "reference", settings.server, strategy.needs, settings.guards, elsewhere=True
+    )
     post = Post(
         grid,
         scenario.num_clients,
@@ -161,12 +175,14 @@ def make_federation(
         weighed=False,
         profiler=profiler,
     )
+    options: dict[str, Any] = {"learner": learner, "seed": seed, "guards": settings.guards, "tell": tell}
     fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
     if clock == "virtual":
         fleet = fleet_for(settings.strategy.name, fleet, scenario)
-        virtual = VirtualFederation(strategy, fleet, post, learner=learner, seed=seed, scenario=scenario, tell=tell)
-        return virtual, learner
-    federation = WallFederation(strategy, fleet, post, learner=learner, seed=seed, tell=tell)
+        dropouts = faults_of(settings.faults, len(fleet), seed)["dropouts"]
+        options |= {"scenario": scenario, "dropouts": dropouts}
+        return VirtualFederation(strategy, fleet, post, **options), learner
+    federation = WallFederation(strategy, fleet, post, **options)
     for client, profile in profiles.items():
         federation.believe(client, profile.latency_s)
     return federation, learner

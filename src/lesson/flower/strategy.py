@@ -17,10 +17,11 @@ from lesson.arrays import FloatArray
 from lesson.errors import InputError, RunStoppedError
 from lesson.federation import Federation, VirtualFederation, WallFederation
 from lesson.fleet import Fleet, draw_fleet, measured_fleet
-from lesson.flower.arrays import Layout, UnfitError
+from lesson.flower.arrays import Layout
 from lesson.flower.log import tell, tell_clients
 from lesson.flower.post import Post, Words, weighted_means
 from lesson.flower.server import Clock, clock_of
+from lesson.guards import GuardSettings, UnfitError
 from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels, as_tensor
 from lesson.scenario import Scenario
@@ -76,6 +77,7 @@ class LessonStrategy(FlowerStrategy):
         latency_s: Sequence[float] | FloatArray | None = None,
         lr_cap: float = math.inf,
         server: ServerSettings | None = None,
+        guards: GuardSettings | None = None,
         min_available_nodes: int = 2,
         weighted_by_key: str = "num-examples",
         arrayrecord_key: str = "arrays",
@@ -92,9 +94,11 @@ class LessonStrategy(FlowerStrategy):
             raise InputError(f"strategy must be an object of lesson.strategies, such as FedAvg(), got {strategy!r}")
         if not isinstance(server, ServerSettings | None):
             raise InputError(f"server must be ServerSettings(…), got {server!r}")
+        if not isinstance(guards, GuardSettings | None):
+            raise InputError(f"guards must be GuardSettings(…), got {guards!r}")
         self.deadline_s = float(deadline_s)
         self.strategy = strategy or Lesson(self.deadline_s)
-        self.clock, self.lr_cap, self.server, self.seed = clock, lr_cap, server, seed
+        self.clock, self.lr_cap, self.server, self.guards, self.seed = clock, lr_cap, server, guards, seed
         self.latency_s = None if latency_s is None else np.array(latency_s, dtype=np.float64).reshape(-1)
         if self.latency_s is not None and not np.all(self.latency_s > 0):
             raise InputError("latency_s must be > 0 for every client")
@@ -176,15 +180,17 @@ class LessonStrategy(FlowerStrategy):
             lambda _: received,
             self.server,
             self.strategy.needs,
+            self.guards,
         )
         num_clients = len(nodes) if clock == "virtual" else 2 * len(nodes) + SPARE
         parts = grid, num_clients, dict(enumerate(nodes)), layout, models, received, config, self.words
         post = Post(*parts, newcomer_s=self.deadline_s, tell=tell)
         fleet = self._fleet(latency_s, len(nodes), num_clients)
+        options: dict[str, Any] = {"learner": models, "seed": self.seed, "guards": self.guards, "tell": tell}
         if clock == "virtual":
-            return VirtualFederation(inner, fleet, post, learner=models, seed=self.seed, tell=tell), models
+            return VirtualFederation(inner, fleet, post, **options), models
         strategy = inner if latency_s is not None else MeasuredFirst(inner)
-        return WallFederation(strategy, fleet, post, learner=models, seed=self.seed, tell=tell), models
+        return WallFederation(strategy, fleet, post, **options), models
 
     def _nodes(self, grid: Grid, timeout: float) -> list[int]:
         """The nodes there are, once there are enough, in the order they were registered: in simulation by partition."""

@@ -4,6 +4,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from lesson.errors import InputError
+from lesson.faults import faults_of
 from lesson.fleet import draw_fleet
 from lesson.learn.backend import Backend, on_device
 from lesson.learn.cpu import CpuBackend
@@ -33,10 +34,30 @@ def build(
     strategy = strategy_of(settings)
     task = task_of(settings, data, model)
     backend, rates = _backend(task, settings, num_threads), (scenario.learning_rate, scenario.lr_cap)
-    learner = Learner(task, *rates, backend, settings.run.trainer, settings.server, strategy.needs)
+    faults = faults_of(settings.faults, scenario.num_clients, seed)
+    learner = Learner(
+        task,
+        *rates,
+        backend,
+        settings.run.trainer,
+        settings.server,
+        strategy.needs,
+        settings.guards,
+        wrong=faults["wrong"],
+    )
     fleet = draw_fleet(scenario, seed=seed, num_samples=task.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, scenario)
-    return Simulation(strategy, fleet, learner=learner, seed=seed, scenario=scenario), learner
+    clock = Simulation(
+        strategy,
+        fleet,
+        learner=learner,
+        seed=seed,
+        scenario=scenario,
+        shapes=task.shapes(),
+        guards=settings.guards,
+        **faults,
+    )
+    return clock, learner
 
 
 def strategy_of(settings: Settings) -> Strategy:

@@ -4,7 +4,7 @@ Training is lazy: a cohort is trained when it is merged, from the version it sta
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,18 +14,24 @@ import torch
 
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError
+from lesson.faults import WrongUploads
+from lesson.guards import NOT_FINITE, GuardSettings, Refusal
 from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.learn.holdings import Holdings
 from lesson.learn.models import make_model
 from lesson.learn.server_models import ServerModels, check_finite
-from lesson.learn.task import Task
+from lesson.learn.spoilt import SpoilingTrainer
+from lesson.learn.task import Task, Work
 from lesson.settings import ServerSettings
 from lesson.strategies.base import Updates
 
 
 class Learner(ServerModels):
-    """Trains what is merged, keeps the model versions in use and says how good they are."""
+    """Trains what is merged, keeps the model versions in use and says how good they are.
+
+    What clients trained here send may be `wrong`; `elsewhere` says that others did the training.
+    """
 
     def __init__(
         self,
@@ -36,9 +42,15 @@ class Learner(ServerModels):
         trainer: Literal["auto"] | TrainerName = "auto",
         server: ServerSettings | None = None,
         watched: frozenset[str] = frozenset(),
+        guards: GuardSettings | None = None,
+        wrong: WrongUploads | None = None,
+        elsewhere: bool = False,
     ) -> None:
-        super().__init__(task.initial_vector(), learning_rate, lr_cap, self._trainer_for, server, watched)
+        trusted = not elsewhere and (wrong is None or not wrong.spoils_values)
+        initial = task.initial_vector()
+        super().__init__(initial, learning_rate, lr_cap, self._trainer_for, server, watched, guards, trusted)
         self.task, self.trainer = task, trainer
+        self._wrong, self._elsewhere = wrong, elsewhere
         self._backend = backend
         self._trainers: dict[str, Trainer] = {}
 
@@ -101,8 +113,16 @@ class Learner(ServerModels):
         if name == "fused" and not one_step:
             raise InputError("trainer must be 'batched' or 'reference' for more than one local step, got 'fused'")
         if name not in self._trainers:
-            self._trainers[name] = self._backend.trainer(name)
+            trainer = self._backend.trainer(name)
+            self._trainers[name] = trainer if self._wrong is None else SpoilingTrainer(trainer, self._wrong)
         return self._trainers[name]
+
+    def _check_honest(self, refusals: Sequence[Refusal], job: tuple[int, str, Work], round: int) -> None:
+        base, _, work = job
+        for one in refusals if not self._elsewhere else ():
+            if one.reason == NOT_FINITE and (self._wrong is None or self._wrong.values_fit(one.client, one.index)):
+                self._note(base, work, round)
+                check_finite("model", False, self.newest_cohort)
 
 
 @dataclass(frozen=True)

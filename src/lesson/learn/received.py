@@ -14,31 +14,28 @@ from lesson.learn.reference import sum_by_blocks
 from lesson.learn.task import Job, Work
 
 
-class Models(dict[tuple[int, int], npt.NDArray[np.floating]]):
-    """Models by client and the index of its update. Called, they answer as a trainer that is asked for models."""
-
-    def __call__(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The model of each row of each cohort's work."""
-        return [self.rows(work) for _, work in jobs]
-
-    def rows(self, work: Work) -> Tensor:
-        """The models, (len(work), num_parameters); that of several minibatches stands for each of them."""
-        updates = zip(work.client.tolist(), work.index.tolist(), strict=True)
-        return torch.stack([torch.from_numpy(self[update]) for update in updates])
-
-
 class Received:
     """The models that clients have sent, until they are merged or given up: a trainer with nothing left to train."""
 
     def __init__(self) -> None:
-        self.models = Models()
+        self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
+        """By client and the index of its update."""
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
         """The weighted sum of the models of each cohort."""
-        return [sum_by_blocks(work, self.models.rows) for _, work in jobs]
+        return [sum_by_blocks(work, self._rows) for _, work in jobs]
+
+    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The model of each row of each cohort's work, (len(work), num_parameters)."""
+        return [self._rows(work) for _, work in jobs]
 
     def close(self) -> None:
         """Nothing is held but models."""
+
+    def _rows(self, work: Work) -> Tensor:
+        """The models, (len(work), num_parameters); that of several minibatches stands for each of them."""
+        updates = zip(work.client.tolist(), work.index.tolist(), strict=True)
+        return torch.stack([torch.from_numpy(self.held[update]) for update in updates])
 
 
 class ReceivingBackend:

@@ -5,7 +5,9 @@ merge to merge. Who has trained the models that are merged, here or elsewhere, i
 """
 
 import json
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -15,19 +17,51 @@ from torch import Tensor
 
 from lesson.arrays import FloatArray, with_prefix
 from lesson.errors import DivergedError, InputError
+from lesson.guards import GuardSettings, Refusal
 from lesson.learn.backend import Trainer
 from lesson.learn.jobs import cohorts_of
+from lesson.learn.merge_guard import MergeGuard, Uploads, finite_only, uploads_of
 from lesson.learn.optimisers import OPTIMISERS, Moments
 from lesson.learn.signals import Confirmation, Signals
 from lesson.learn.slots import SlotVectors
+from lesson.learn.task import Work, sent
 from lesson.settings import ServerSettings
 from lesson.strategies.base import Merge, Updates
 
 Of = Literal["models", "updates"]
+Jobs = Sequence[tuple[int, str, Work]]
+"""Cohorts: the version each started from, its slot, and its work."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Cohort:
+    """What is taken of a cohort."""
+
+    total: Tensor
+    """The weighted sum of its models."""
+    weight: float
+    uploads: Uploads | None = None
+    """Its models one by one, where they were looked at."""
+
+    @classmethod
+    def of(cls, uploads: Uploads) -> "_Cohort":
+        """Of models that were looked at one by one."""
+        models, weights = uploads.models, sent(uploads.weight, uploads.models.device.type)
+        precise = models.double() if models.is_cuda else models  # a product of floats may be rounded to TF32 there
+        total = (weights.to(precise.dtype) @ precise).to(models.dtype)
+        return cls(total, float(uploads.weight.sum()), uploads)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is taken."""
+        return self.uploads is not None and not len(self.uploads)
 
 
 class ServerModels:
-    """The model versions in use, and how merges make new ones."""
+    """The model versions in use, and how merges make new ones.
+
+    Updates are looked at before they are merged, unless they can be `trusted`: those that were trained here.
+    """
 
     def __init__(
         self,
@@ -37,6 +71,8 @@ class ServerModels:
         trainer: Callable[[Updates], Trainer],
         server: ServerSettings | None = None,
         watched: frozenset[str] = frozenset(),
+        guards: GuardSettings | None = None,
+        trusted: bool = False,
     ) -> None:
         self.learning_rate, self.lr_cap = learning_rate, lr_cap
         self.server = server or ServerSettings()
@@ -46,19 +82,28 @@ class ServerModels:
         self._trainer, self._device = trainer, initial.device
         self._slots = SlotVectors(initial)
         self._moments: Moments = {}
+        self._guard = MergeGuard(guards or GuardSettings())
+        self._looks = self._guard.settings.finite and not trusted
         self._confirmation = Confirmation(initial.device.type) if "confirmation" in watched else None
         plain = self.server.optimizer == "none"
         self._too_large = "learning_rate or lr_cap" if plain else "server.learning_rate or scenario.learning_rate"
 
-    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> None:
-        """Make version + 1 out of the merged updates, which are in the order of `weights`."""
-        model, merged = self.versions[version], self._merged(updates, weights, merge, version, round)
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Refusal]:
+        """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them is refused.
+
+        What is left counts for all: it is merged as if the others had not come. If nothing is, and no slots count,
+        there is no new version.
+        """
+        model, (merged, refusals) = self.versions[version], self._merged(updates, weights, merge, version, round)
+        if len(refusals) == len(updates) and not (merge.slots is not None and merge.slots.weights):
+            return refusals
         new = merged
         if self.server.optimizer != "none":
             new, self._moments = OPTIMISERS[self.server.optimizer](model, model - merged, self._moments, self.server)
         if merge.slots is not None or new is not merged:
             self._check_model(new)
         self.versions[version + 1] = new
+        return refusals
 
     def forget(self, version: int) -> None:
         """Free a version that nobody works from any more."""
@@ -72,7 +117,7 @@ class ServerModels:
         kept |= {"signal.confirmation": self._confirmation.sums} if self._confirmation is not None else {}
         vectors = {name: vector.cpu().numpy() for name, vector in kept.items()}
         check_finite("model", all(np.isfinite(vector).all() for vector in vectors.values()), self.newest_cohort)
-        return vectors
+        return vectors | self._guard.state()
 
     def restore(self, state: dict[str, npt.NDArray[np.floating]]) -> None:
         """Go on from what `state` returned."""
@@ -81,6 +126,7 @@ class ServerModels:
         self.versions = {int(version): vector for version, vector in versions.items()}
         self._slots.filled = {json.loads(name): vector for name, vector in slots.items()}
         self._moments = moments
+        self._guard.restore(state)
         if self._confirmation is not None:
             self._confirmation.sums = signals.get("confirmation", self._confirmation.sums)
 
@@ -97,27 +143,78 @@ class ServerModels:
         """How to work out each signal."""
         return {} if self._confirmation is None else {"confirmation": self._confirmation.look}
 
-    def _merged(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> Tensor:
-        """The model that a merge gives by its formula, its slots filled on the way."""
+    def _merged(
+        self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
+    ) -> tuple[Tensor, list[Refusal]]:
+        """The model that a merge gives by its formula, its slots filled on the way; and what is refused."""
         model, of, slots = self.versions[version], self._of(merge, weights), merge.slots
-        kept = 1 - float(weights.sum()) if of == "models" else 1.0
-        jobs = list(cohorts_of(updates, weights, self.step_sizes(updates.lr_scale), merge))
-        sums = {"": model * kept} if slots is None else {name: torch.zeros_like(model) for name in slots.names}
-        trainer = self._trainer(updates) if jobs else None
-        trained = trainer.cohorts([(self.versions[base], work) for base, _, work in jobs]) if trainer else []
-        for (base, slot, work), models in zip(jobs, trained, strict=True):
-            weight = float(work.weight.sum())
-            sums[slot] += models
-            if of == "updates":
-                sums[slot] -= weight * self.versions[base]
+        jobs: Jobs = list(cohorts_of(updates, weights, self.step_sizes(updates.lr_scale), merge))
+        cohorts, refusals = self._taken(updates, jobs, round)
+        stands_for = _stands_for(jobs, cohorts) if refusals else {}
+        planned = float(weights.sum()) if stands_for or not refusals else 0.0
+        kept = 1 - planned if of == "models" else 1.0
+        names = [""] if slots is None else slots.names if not refusals else stands_for
+        sums = {name: model * kept if slots is None else torch.zeros_like(model) for name in names}
+        for (base, slot, work), cohort in zip(jobs, cohorts, strict=True):
+            if cohort.is_empty or slot not in sums:
+                continue
+            start, weight = self.versions[base], cohort.weight
+            self._note(base, work, round)
             if self._confirmation is not None and base != version:
-                self._confirmation.add(model - self.versions[base], models - weight * self.versions[base], weight)
-            self.newest_cohort = (
-                f"after round {round}, with {np.count_nonzero(work.first == 0)} clients that started from version "
-                f"{base} at step size {work.lr.max():g}; take a smaller {self._too_large}"
-            )
-            self._check_model(sums[slot])
-        return sums[""] if slots is None else self._slots.merge(model, sums, slots, of)
+                self._confirmation.add(model - start, cohort.total - weight * start, weight)
+            if self._guard.settings.merge == "mean":
+                factor = stands_for.get(slot, 1.0)
+                sums[slot] += cohort.total if factor == 1 else factor * cohort.total
+                if of == "updates":
+                    sums[slot] -= factor * weight * start
+                self._check_model(sums[slot])
+        if self._guard.settings.merge != "mean":
+            self._add_middles(sums, jobs, cohorts, of)
+        return (sums[""] if slots is None else self._slots.merge(model, sums, slots, of)), refusals
+
+    def _add_middles(self, sums: dict[str, Tensor], jobs: Jobs, cohorts: Sequence[_Cohort], of: Of) -> None:
+        """Add to each sum what a robust merge makes of its updates, with the weight that was planned for them."""
+        for name in sums:
+            planned, moved = 0.0, list[Tensor]()
+            for (base, slot, work), cohort in zip(jobs, cohorts, strict=True):
+                if slot == name and cohort.uploads is not None:
+                    models, planned = cohort.uploads.models, planned + float(work.weight.sum())
+                    moved.append(models if of == "models" else models - self.versions[base])
+            if any(map(len, moved)):
+                sums[name] += planned * self._guard.middle(torch.cat(moved))
+                self._check_model(sums[name])
+
+    def _taken(self, updates: Updates, jobs: Jobs, round: int) -> tuple[list[_Cohort], list[Refusal]]:
+        """What is taken of each cohort, and what is refused."""
+        if not jobs:
+            return [], []
+        trainer = self._trainer(updates)
+        pairs = [(self.versions[base], work) for base, _, work in jobs]
+        if self._guard.needs_each:
+            self._guard.check_room(sum(len(work) for *_, work in jobs), len(pairs[0][0]))
+            each = [uploads_of(*job, models) for job, models in zip(jobs, trainer.models(pairs), strict=True)]
+            taken, refusals = self._guard.judge(each, [base for base, _ in pairs])
+            self._check_honest(refusals, jobs[-1], round)
+            return [_Cohort.of(uploads) for uploads in taken], refusals
+        sums = zip(trainer.cohorts(pairs), pairs, strict=True)
+        cohorts, refusals = [_Cohort(total, float(work.weight.sum())) for total, (_, work) in sums], []
+        for place, job in enumerate(jobs if self._looks else ()):
+            if not torch.isfinite(cohorts[place].total).all():
+                (models,) = trainer.models([pairs[place]])
+                finite, refused = finite_only(uploads_of(*job, models))
+                self._check_honest(refused, job, round)
+                cohorts[place], refusals = _Cohort.of(finite), refusals + refused
+        return cohorts, refusals
+
+    def _check_honest(self, refusals: Sequence[Refusal], job: tuple[int, str, Work], round: int) -> None:
+        """Raise if something was refused of which training itself is the reason: of clients elsewhere, nobody knows."""
+
+    def _note(self, base: int, work: Work, round: int) -> None:
+        """Note what is merged, for whoever finds that the model is not finite."""
+        self.newest_cohort = (
+            f"after round {round}, with {np.count_nonzero(work.first == 0)} clients that started from version "
+            f"{base} at step size {work.lr.max():g}; take a smaller {self._too_large}"
+        )
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:
         """Whether models or updates are merged: as the strategy says, unless the settings do."""
@@ -149,6 +246,16 @@ def check_finite(what: str, finite: bool, newest_cohort: str) -> None:
     """Stop the run if what was just worked out is not finite."""
     if not finite:
         raise DivergedError(f"the {what} is no longer finite {newest_cohort}")
+
+
+def _stands_for(jobs: Jobs, cohorts: Sequence[_Cohort]) -> dict[str, float]:
+    """What each update that is taken stands for in the sum of its slot, so that they make up for those refused; nothing
+    for a slot of which none is taken."""
+    planned, taken = defaultdict[str, float](float), defaultdict[str, float](float)
+    for (_, slot, work), cohort in zip(jobs, cohorts, strict=True):
+        planned[slot] += float(work.weight.sum())
+        taken[slot] += cohort.weight
+    return {slot: planned[slot] / weight for slot, weight in taken.items() if weight > 0}
 
 
 def as_tensor(vector: npt.NDArray[np.floating]) -> Tensor:

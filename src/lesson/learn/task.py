@@ -14,7 +14,7 @@ from lesson.learn.dropout import draw_kept
 from lesson.learn.held_out import hold_out
 from lesson.learn.holdings import Holdings
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
-from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector
+from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector, make_model
 from lesson.learn.partition import make_partition
 from lesson.scenario import Scenario
 
@@ -117,6 +117,11 @@ class Task:
     def initial_vector(self) -> Tensor:
         """The model every strategy of this seed begins with."""
         return initial_vector(self.factory, self.seed).to(self.device)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the model's arrays, by name."""
+        model = make_model(self.factory)
+        return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
     def replica(self) -> Replica:
         """A model of one's own to load vectors into."""

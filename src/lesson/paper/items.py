@@ -14,7 +14,7 @@ from lesson.errors import unknown
 from lesson.grid import in_words, make_grid
 from lesson.paper.scale import Scale
 from lesson.scenario import Scenario
-from lesson.settings import ServerSettings, Settings
+from lesson.settings import Settings
 
 FOLDER = Path(__file__).parent / "items"
 TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9")
@@ -88,10 +88,12 @@ def wanted_runs(items: Iterable[Item], scale: Scale) -> dict[str, Settings]:
 def series_name(settings: Settings) -> str:
     """Strategy, data set, and what differs from the preset, the step size last."""
     scenario, sections = settings.scenario, settings.to_sections()
-    usual, server = Scenario(preset=scenario.preset).model_dump(), ServerSettings().model_dump()
+    usual, plain = Scenario(preset=scenario.preset).model_dump(), Settings().to_sections()
     changed = {name: value for name, value in sections["scenario"].items() if value != usual[name]}
     changed |= settings.strategy.options
-    changed |= {f"server.{name}": value for name, value in sections["server"].items() if value != server[name]}
+    for section in ("server", "faults", "guards"):
+        there, default = sections[section], plain[section]
+        changed |= {f"{section}.{name}": value for name, value in there.items() if value != default.get(name)}
     parts = [settings.strategy.name, settings.run.dataset]
     parts += [scenario.preset] if scenario.preset != "released" else []
     parts += [f"{name}={in_words(changed[name])}" for name in sorted(changed, key="learning_rate".__eq__)]

@@ -1,0 +1,79 @@
+"""What guards cost: a round of the fused trainer without any against one with each, asked in turn in one process."""
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from typing import Any
+
+from lesson.learn.build import build
+from lesson.learn.learner import Learner
+from lesson.learn.process import settle_process
+from lesson.settings import make_settings
+from lesson.simulate import Simulation
+
+OFF: dict[str, Any] = {"finite": False, "set_aside_after": 0}
+CASES: dict[str, dict[str, Any]] = {
+    "none, a second time": OFF,
+    "defaults": {},
+    "norm = clip": {"norm": "clip"},
+    "merge = median": {"merge": "median"},
+    "merge = trimmed-mean": {"merge": "trimmed-mean"},
+}
+
+
+class Round:
+    """A run whose rounds are made when asked."""
+
+    def __init__(self, strategy: str, num_clients: int, device: str, guards: dict[str, Any]) -> None:
+        settings = make_settings(
+            {
+                "scenario": {"num_clients": num_clients},
+                "strategy": {"name": strategy},
+                "run": {"rounds": 1, "device": device},
+                "guards": guards,
+            }
+        )
+        self.simulation: Simulation
+        self.learner: Learner
+        self.simulation, self.learner = build(settings)
+        if guards is not OFF:
+            self.learner._looks = True  # as if uploads came from elsewhere: what is trained here is trusted
+
+    def ms(self, count: int) -> float:
+        """Milliseconds of a round, of so many."""
+        begin = time.perf_counter()
+        for _ in range(count):
+            self.simulation.step()
+        self.learner.versions[self.simulation.version].sum().item()  # a GPU may still be at it
+        return 1000 * (time.perf_counter() - begin) / count
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--asks", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=4)
+    chosen = parser.parse_args()
+    settle_process()
+    print(f"{platform.machine()}, {os.cpu_count()} cores, device {chosen.device}; MNIST, one step of 20 samples\n")
+    print("| strategy | clients | guards | ms a round | without | ratio |")
+    print("|---|---|---|---|---|---|")
+    for strategy, num_clients in (("lesson", 50), ("fedavg", 50), ("fedavg", 500)):
+        for name, guards in CASES.items():
+            plain = Round(strategy, num_clients, chosen.device, OFF)
+            guarded = Round(strategy, num_clients, chosen.device, guards)
+            pairs = [(plain.ms(chosen.rounds), guarded.ms(chosen.rounds)) for _ in range(chosen.asks + 2)][2:]
+            without, with_them = (statistics.median(column) for column in zip(*pairs, strict=True))
+            ratio = statistics.median(one / other for other, one in pairs)
+            print(
+                f"| {strategy} | {num_clients} | {name} | {with_them:.2f} | {without:.2f} | {ratio:.3f} |", flush=True
+            )
+            for one in (plain, guarded):
+                one.learner.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""What is looked at when updates are merged: whether their values are finite, and how far they move the model.
+
+With a norm guard or a robust merge every client's model is needed. Without, a cohort's sum tells whether anything in it
+is not finite, and its clients are looked at one by one only then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lesson.arrays import BoolArray, FloatArray, IntArray
+from lesson.errors import InputError
+from lesson.guards import NOT_FINITE, TOO_FAR, GuardSettings, Refusal
+from lesson.learn.robust import coordinate_median, finite_rows, norms, trimmed_mean
+from lesson.learn.task import Work
+
+MAX_BYTES = 8 * 2**30
+"""Of models that are looked at together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Uploads:
+    """The models of a cohort, one row for each update."""
+
+    base: int
+    slot: str
+    client: IntArray
+    index: IntArray
+    weight: FloatArray
+    pace: FloatArray
+    """How far a step against a gradient of length 1, taken as often as the local work says, moves each model."""
+    models: Tensor
+    """(num_updates, num_parameters)"""
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    def only(self, rows: BoolArray) -> "Uploads":
+        """Some of them."""
+        kept = {name: getattr(self, name)[rows] for name in ("client", "index", "weight", "pace")}
+        return replace(self, models=self.models[torch.from_numpy(rows)], **kept)
+
+    def refusals(self, rows: BoolArray, reason: str) -> list[Refusal]:
+        """Some of them as refused."""
+        found = zip(self.client[rows].tolist(), self.index[rows].tolist(), strict=True)
+        return [Refusal(client, index, reason) for client, index in found]
+
+
+def uploads_of(base: int, slot: str, work: Work, models: Tensor) -> Uploads:
+    """The updates of a cohort, whose work may be several rows of one update: a step of several minibatches is their
+    mean."""
+    begins = np.flatnonzero(work.first == 0)
+    counts = np.diff(np.append(begins, len(work)))
+    if np.any(counts > 1):
+        owner = torch.from_numpy(np.repeat(np.arange(len(begins)), counts)).to(models.device)
+        sizes = torch.from_numpy(counts).to(models.device, models.dtype)[:, None]
+        models = models.new_zeros(len(begins), models.shape[1]).index_add_(0, owner, models) / sizes
+    return Uploads(
+        base=base,
+        slot=slot,
+        client=work.client[begins],
+        index=work.index[begins],
+        weight=np.add.reduceat(work.weight, begins),
+        pace=(work.lr * work.local_steps)[begins],
+        models=models,
+    )
+
+
+class MergeGuard:
+    """Judges updates by their models, and merges those that it takes."""
+
+    def __init__(self, settings: GuardSettings) -> None:
+        self.settings = settings
+        self.norms: FloatArray = np.empty(0)
+        """How far the last updates moved their models, for their pace; the newest last."""
+
+    @property
+    def needs_each(self) -> bool:
+        """Whether every client's model is needed."""
+        return self.settings.norm != "none" or self.settings.merge != "mean"
+
+    def check_room(self, num_updates: int, num_parameters: int) -> None:
+        """Raise if so many models are too many."""
+        if num_updates * num_parameters * 4 > MAX_BYTES:
+            raise InputError(
+                f"guards.norm and guards.merge need every client's model at once: {num_updates} of {num_parameters} "
+                f"values are more than {MAX_BYTES >> 30} GB; have fewer clients in a merge, such as by participation"
+            )
+
+    def judge(self, cohorts: Sequence[Uploads], bases: Sequence[Tensor]) -> tuple[list[Uploads], list[Refusal]]:
+        """What is taken of each cohort, which started from a base, as it is taken; and what is refused."""
+        taken, refusals = list[Uploads](), list[Refusal]()
+        for cohort in cohorts:
+            finite, refused = finite_only(cohort)
+            taken.append(finite)
+            refusals += refused
+        if self.settings.norm == "none":
+            return taken, refusals
+        lengths = [_lengths(cohort, base) for cohort, base in zip(taken, bases, strict=True)]
+        self.norms = np.concatenate([self.norms, *lengths])[-self.settings.norm_window :]
+        limit = self.settings.norm_limit * float(np.median(self.norms)) if len(self.norms) else np.inf
+        for place, (cohort, length) in enumerate(zip(taken, lengths, strict=True)):
+            far: BoolArray = length > limit
+            if self.settings.norm == "refuse":
+                refusals += cohort.refusals(far, TOO_FAR)
+                taken[place] = cohort.only(~far)
+            elif far.any():
+                taken[place] = _shortened(cohort, bases[place], np.where(far, limit / np.maximum(length, limit), 1.0))
+        return taken, refusals
+
+    def middle(self, models: Tensor) -> Tensor:
+        """What a robust merge makes of models, or of how far they moved: one of them, (num_parameters,)."""
+        return (
+            coordinate_median(models) if self.settings.merge == "median" else trimmed_mean(models, self.settings.trim)
+        )
+
+    def state(self) -> dict[str, npt.NDArray[np.floating]]:
+        """What has to survive a restart."""
+        return {"guard.norms": self.norms} if self.settings.norm != "none" else {}
+
+    def restore(self, state: dict[str, npt.NDArray[np.floating]]) -> None:
+        """Go on from what `state` returned."""
+        self.norms = state.get("guard.norms", self.norms).astype(np.float64)
+
+
+def finite_only(cohort: Uploads) -> tuple[Uploads, list[Refusal]]:
+    """Those updates whose values are finite, and the others as refused."""
+    finite = finite_rows(cohort.models).cpu().numpy()
+    return (cohort, []) if finite.all() else (cohort.only(finite), cohort.refusals(~finite, NOT_FINITE))
+
+
+def _lengths(cohort: Uploads, base: Tensor) -> FloatArray:
+    """How far each update moves its model, for its pace, (num_updates,)."""
+    return np.asarray(norms(cohort.models - base).cpu().numpy() / cohort.pace)
+
+
+def _shortened(cohort: Uploads, base: Tensor, factor: FloatArray) -> Uploads:
+    """The updates with so much of their way."""
+    scale = torch.from_numpy(factor).to(cohort.models.device, cohort.models.dtype)[:, None]
+    return replace(cohort, models=base + scale * (cohort.models - base))

@@ -1,0 +1,65 @@
+"""What clients send of what they have trained, where that is wrong on purpose."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lesson.arrays import BoolArray, FloatArray
+from lesson.faults import WrongUploads
+from lesson.learn.backend import Trainer
+from lesson.learn.task import Job, Work
+
+
+class SpoilingTrainer:
+    """A trainer between whose clients and the server uploads go wrong: m becomes base + factor · (m − base), and one of
+    its values may be no number. Cohorts are linear in their models and are spoilt as such."""
+
+    def __init__(self, trainer: Trainer, wrong: WrongUploads) -> None:
+        self._trainer, self._wrong = trainer, wrong
+
+    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """The weighted sum of what the clients of each cohort send."""
+        factors = [self._wrong.factor(work.client, work.index) for _, work in jobs]
+        weighed = [
+            (base, replace(work, weight=work.weight * factor))
+            for (base, work), factor in zip(jobs, factors, strict=True)
+        ]
+        sums = self._trainer.cohorts(weighed)
+        return [self._sent(*job, total, factor) for job, total, factor in zip(jobs, sums, factors, strict=True)]
+
+    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
+        """What each row of each cohort's work sends, (len(work), num_parameters)."""
+        return [self._spoilt(*job, models) for job, models in zip(jobs, self._trainer.models(jobs), strict=True)]
+
+    def close(self) -> None:
+        """Let the trainer go."""
+        self._trainer.close()
+
+    def _sent(self, base: Tensor, work: Work, total: Tensor, factor: FloatArray) -> Tensor:
+        if rest := float((work.weight * (1 - factor)).sum()):
+            total = total + rest * base
+        rows, values = self._fillings(work)
+        if rows.any():
+            total = total.clone()
+            places = torch.from_numpy(self._wrong.place(work.client[rows], work.index[rows], len(base)))
+            total.index_add_(0, places.to(total.device), values.to(total.device, total.dtype))
+        return total
+
+    def _spoilt(self, base: Tensor, work: Work, models: Tensor) -> Tensor:
+        factor = torch.from_numpy(self._wrong.factor(work.client, work.index)).to(models.device, models.dtype)[:, None]
+        models = torch.where(factor == 1, models, base + factor * (models - base))
+        rows, values = self._fillings(work)
+        if rows.any():
+            places = torch.from_numpy(self._wrong.place(work.client[rows], work.index[rows], len(base)))
+            where = torch.from_numpy(np.flatnonzero(rows)).to(models.device), places.to(models.device)
+            models.index_put_(where, values.to(models.device, models.dtype), accumulate=True)
+        return models
+
+    def _fillings(self, work: Work) -> tuple[BoolArray, Tensor]:
+        """Which rows have a value that is not finite, and these values."""
+        filling = self._wrong.filling(work.client, work.index)
+        rows = filling != 0
+        return rows, torch.from_numpy(filling[rows])

@@ -1,0 +1,266 @@
+"""What is refused when updates are merged and what is made of the rest, against models trained one by one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import cohort, make_learner, tiny_task
+from torch import Tensor
+
+from lesson.errors import DivergedError, InputError
+from lesson.faults import FaultSettings, WrongUploads
+from lesson.guards import NOT_FINITE, TOO_FAR, GuardSettings, Refusal
+from lesson.learn import merge_guard
+from lesson.learn.learner import Learner
+from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.task import Work
+from lesson.strategies.base import Merge, Slots, Updates
+
+NUM = 6
+TRAINERS = ("reference", "fused", "batched")
+
+
+class Spoilt(WrongUploads):
+    """Uploads with these faults, always, of these clients."""
+
+    def __init__(self, *clients: int, **faults: float) -> None:
+        super().__init__(FaultSettings(**faults), NUM, seed=0)
+        self.is_wrong = np.isin(np.arange(NUM), clients)
+
+
+@contextmanager
+def learning(trainer: str = "fused", wrong: WrongUploads | None = None, **options: Any) -> Iterator[Learner]:
+    guards = GuardSettings(**{name: options.pop(name) for name in list(options) if name in GuardSettings.model_fields})
+    learner = make_learner(tiny_task(NUM), trainer=trainer, guards=guards, wrong=wrong, **options)
+    yield learner
+    learner.close()
+
+
+def updates(
+    clients: list[int], base: int | list[int] = 0, scale: float | list[float] = 1.0, batches: int = 1
+) -> Updates:
+    count = len(clients)
+    whole, real = np.zeros(count, dtype=np.int64), np.zeros(count)
+    return Updates(
+        id=np.arange(count),
+        client=np.array(clients, dtype=np.int64),
+        base_version=whole + np.array(base),
+        started_round=whole,
+        started_s=real,
+        expected_s=real,
+        arrived_s=real,
+        index=whole,
+        lr_scale=real + np.array(scale),
+        local_steps=whole + 1,
+        batches=whole + batches,
+    )
+
+
+def merge(
+    learner: Learner, some: Updates, version: int = 0, of: Any = "models", slots: Slots | None = None
+) -> list[Refusal]:
+    weights = np.full(len(some), 1 / len(some))
+    return learner.merge(some, weights, Merge(some.id, weights, of, slots), version, round=1)
+
+
+def model_of(learner: Learner, client: int, base: int = 0, lr: float = 0.1) -> Tensor:
+    """What a client really trains."""
+    work = Work(np.array([client]), np.array([0]), np.array([lr]), np.array([1]), np.array([1.0]), np.array([0]))
+    return cohort(ReferenceTrainer(learner.task), learner.versions[base], work)
+
+
+def mean(models: list[Tensor]) -> Tensor:
+    return torch.stack(models).mean(0)
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("fault", ["nan", "infinity"])
+def test_what_is_not_finite_is_refused_and_the_others_stand_for_it(trainer: str, fault: str) -> None:
+    with learning(trainer, Spoilt(1, 4, **{fault: 1.0})) as learner:
+        assert merge(learner, updates([0, 1, 2, 4])) == [Refusal(1, 0, NOT_FINITE), Refusal(4, 0, NOT_FINITE)]
+        assert close(learner.versions[1], mean([model_of(learner, 0), model_of(learner, 2)]))
+
+
+def test_of_updates_the_others_stand_for_what_is_refused() -> None:
+    """Two from version 0 and two from version 1, one of each refused: half of each way of the others is gone."""
+    with learning(wrong=Spoilt(1, 3, nan=1.0)) as learner:
+        learner.versions[1] = learner.versions[0] + 0.01
+        refused = merge(learner, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
+        assert [refusal.client for refusal in refused] == [1, 3]
+        ways = [model_of(learner, client, base) - learner.versions[base] for client, base in ((0, 0), (2, 1))]
+        assert close(learner.versions[2], learner.versions[1] + mean(ways))
+
+
+def test_a_part_of_the_model_that_was_to_stay_stays() -> None:
+    """Weights of 0.3 each: 0.4 of the model stays, and the one update that is taken counts for 0.6."""
+    with learning(wrong=Spoilt(1, nan=1.0)) as learner:
+        some, weights = updates([0, 1]), np.array([0.3, 0.3])
+        learner.merge(some, weights, Merge(some.id, weights), 0, round=1)
+        assert close(learner.versions[1], 0.4 * learner.versions[0] + 0.6 * model_of(learner, 0))
+
+
+@pytest.mark.parametrize("guard", ["mean", "median"])
+def test_a_merge_of_which_nothing_is_left_makes_no_version(guard: str) -> None:
+    with learning(wrong=Spoilt(0, 1, nan=1.0), merge=guard) as learner:
+        assert len(merge(learner, updates([0, 1]))) == 2
+        assert list(learner.versions) == [0]
+
+
+@pytest.mark.parametrize("guard", ["mean", "median"])
+def test_a_slot_of_which_nothing_is_left_stays_as_it_was(guard: str) -> None:
+    slots = Slots(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
+    with learning(wrong=Spoilt(1, nan=1.0), merge=guard) as learner:
+        some, ones = updates([0, 1]), np.ones(2)
+        assert len(learner.merge(some, ones, Merge(some.id, ones, slots=slots), 0, round=1)) == 1
+        assert close(learner.versions[1], 0.5 * model_of(learner, 0) + 0.5 * learner.versions[0])
+
+
+def test_training_that_diverges_by_itself_ends_the_run_all_the_same() -> None:
+    with learning(wrong=Spoilt(1, nan=1.0)) as learner:
+        learner.versions[0] = learner.versions[0] * 1e30
+        with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):
+            merge(learner, updates([0, 1, 2]))
+
+
+def test_without_the_guard_what_is_not_finite_ends_the_run() -> None:
+    with learning(wrong=Spoilt(1, nan=1.0), finite=False) as learner, pytest.raises(DivergedError):
+        merge(learner, updates([0, 1, 2]))
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_scaled_and_flipped_updates_are_merged_as_they_are(trainer: str) -> None:
+    with learning(trainer, Spoilt(2, scaled=1.0, scale=3.0, flipped=1.0)) as learner:
+        assert merge(learner, updates([0, 2])) == []
+        base = learner.versions[0]
+        assert close(learner.versions[1], mean([model_of(learner, 0), base - 3 * (model_of(learner, 2) - base)]))
+
+
+def lengths(learner: Learner, lr: float = 0.1) -> list[float]:
+    return [float((model_of(learner, client, lr=lr) - learner.versions[0]).norm()) for client in range(NUM)]
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_an_update_that_goes_too_far_is_refused(trainer: str) -> None:
+    with learning(trainer, Spoilt(3, scaled=1.0, scale=50.0), norm="refuse") as learner:
+        assert merge(learner, updates([0, 1, 2, 3])) == [Refusal(3, 0, TOO_FAR)]
+        assert close(learner.versions[1], mean([model_of(learner, client) for client in (0, 1, 2)]))
+
+
+def test_an_update_that_goes_too_far_is_clipped_to_so_many_medians() -> None:
+    """The median of four lengths, the largest spoilt, is the mean of the second and third of them; 1.5 times that is
+    how far client 3's update may go, in its own direction."""
+    with learning(wrong=Spoilt(3, scaled=1.0, scale=50.0), norm="clip", norm_limit=1.5) as learner:
+        honest, base = lengths(learner), learner.versions[0]
+        assert merge(learner, updates([0, 1, 2, 3])) == []
+        limit = 1.5 * float(np.median([*honest[:3], 50 * honest[3]]))
+        assert max(honest[:3]) < limit
+        way = model_of(learner, 3) - base
+        models = [model_of(learner, client) for client in (0, 1, 2)] + [base + way * limit / way.norm()]
+        assert close(learner.versions[1], mean(models))
+
+
+def test_longer_steps_may_go_farther() -> None:
+    """A client in tier 8 goes about 8 times as far as one in tier 1: for its pace that is nothing special."""
+    with learning(norm="refuse") as learner:
+        assert merge(learner, updates([0, 1, 2, 3], scale=[1.0, 1.0, 1.0, 8.0])) == []
+
+
+def test_the_median_is_of_the_last_updates_and_survives_a_restart() -> None:
+    with learning(norm="refuse", norm_window=5) as learner:
+        honest = lengths(learner)
+        merge(learner, updates([0, 1, 2]))
+        merge(learner, updates([3, 4, 5]))
+        kept = learner.state()["guard.norms"]
+        assert kept == pytest.approx(np.array(honest[1:]) / 0.1, rel=1e-4)
+        with learning(norm="refuse", norm_window=5) as other:
+            other.restore(learner.state())
+            assert other.state()["guard.norms"].tolist() == kept.tolist()
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_median_of_models(trainer: str) -> None:
+    with learning(trainer, Spoilt(2, scaled=1.0, flipped=1.0, scale=1e6), merge="median") as learner:
+        merge(learner, updates([0, 1, 2, 3, 4]))
+        base = learner.versions[0]
+        models = [model_of(learner, client) for client in (0, 1, 3, 4)]
+        models.append(base - 1e6 * (model_of(learner, 2) - base))
+        expected = torch.from_numpy(np.median(torch.stack(models).numpy(), axis=0))
+        assert close(learner.versions[1], expected)
+
+
+def test_a_trimmed_mean_of_updates_from_several_versions() -> None:
+    """Of five ways, from two versions, the shortest and the longest in every direction are left out."""
+    with learning(merge="trimmed-mean", trim=0.2) as learner:
+        learner.versions[1] = learner.versions[0] + 0.01
+        bases = [0, 0, 1, 1, 1]
+        merge(learner, updates([0, 1, 2, 3, 4], bases), version=1, of="updates")
+        ways = [model_of(learner, client, base) - learner.versions[base] for client, base in enumerate(bases)]
+        ordered = np.sort(torch.stack(ways).numpy(), axis=0)
+        expected = learner.versions[1] + torch.from_numpy(ordered[1:4].mean(axis=0))
+        assert close(learner.versions[2], expected)
+
+
+def test_a_robust_merge_has_the_weight_the_strategy_gives() -> None:
+    with learning(merge="median") as learner:
+        some, weights = updates([0, 1, 2]), np.array([0.1, 0.1, 0.3])
+        learner.merge(some, weights, Merge(some.id, weights), 0, round=1)
+        middle = torch.stack([model_of(learner, client) for client in range(3)]).median(0).values
+        assert close(learner.versions[1], 0.5 * learner.versions[0] + 0.5 * middle)
+
+
+def test_steps_of_several_minibatches_are_one_update() -> None:
+    """With one update, the median is the update itself: the mean of its three models."""
+    with learning(merge="median") as robust, learning() as plain:
+        some = updates([0, 1], batches=3)[np.array([0])]
+        for learner in (robust, plain):
+            merge(learner, some)
+        assert close(robust.versions[1], plain.versions[1])
+
+
+def test_looking_at_everybody_changes_nothing_where_nothing_is_wrong() -> None:
+    with learning(norm="clip", norm_limit=1e6) as guarded, learning() as plain:
+        for learner in (guarded, plain):
+            merge(learner, replace(updates([0, 1, 2, 3, 4, 5]), index=np.arange(6)))
+        assert close(guarded.versions[1], plain.versions[1])
+
+
+def test_more_models_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_guard, "MAX_BYTES", 1000)
+    with (
+        learning(merge="median") as learner,
+        pytest.raises(InputError, match="need every client's model at once: 6 of"),
+    ):
+        merge(learner, updates([0, 1, 2, 3, 4, 5]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"norm": "cut"}, "norm must be 'none', 'clip' or 'refuse', got 'cut'"),
+        ({"norm_limit": 0.5}, "norm_limit must be >= 1, got 0.5"),
+        ({"trim": 0.5}, "trim must be < 0.5, got 0.5"),
+        ({"merge": "mode"}, "merge must be 'mean', 'median' or 'trimmed-mean', got 'mode'"),
+        ({"set_aside_after": -1}, "set_aside_after must be >= 0, got -1"),
+        ({"finite": False, "merge": "median"}, "finite must be true with norm or merge"),
+    ],
+)
+def test_impossible_guards(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        GuardSettings(**settings)
+    assert str(refused.value).startswith(message)
+
+
+def test_settings_without_effect_are_told() -> None:
+    assert GuardSettings(norm_limit=2.0, trim=0.1).without_effect() == [
+        "guards.norm_limit = 2.0 changes nothing; it goes with norm = clip or refuse",
+        "guards.trim = 0.1 changes nothing; it goes with merge = trimmed-mean",
+    ]
+    assert GuardSettings(norm="clip", norm_limit=2.0).without_effect() == []
