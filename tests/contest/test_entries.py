@@ -31,7 +31,10 @@ def test_a_grid_is_combined_with_points(tmp_path: Path) -> None:
     ]
 
 
-KEYS = "points and grid must have keys of one of scenario, strategy, server, faults, guards, a dot and a setting, in quotes, got"
+KEYS = (
+    "points and grid must have keys of one of scenario, strategy, server, faults, guards, a dot and a setting, "
+    "in quotes, got"
+)
 POINTS = '[{ "scenario.deadline_s" = 20.0 }, { "scenario.deadline_s" = 10.0 }]'
 
 
