@@ -45,6 +45,8 @@ ORDER = [
     "lesson",
     "lesson.run_clients",
     "lesson.trackers",
+    "lesson.locks",
+    "lesson.checkpoints",
     "lesson.run_folder",
     "lesson.runs",
     "lesson.engines",

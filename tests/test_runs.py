@@ -359,19 +359,6 @@ def test_an_unfinished_run_wants_to_be_resumed(tmp_path: Path) -> None:
         execute(settings(), tmp_path / "run", **PARTS)
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
-    def break_off(line: dict[str, Any]) -> None:
-        if line["round"] == 3:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        execute(settings(checkpoint_every_s=1e-9), tmp_path / "run", progress=break_off, **PARTS)
-    checkpoint = RunFolder(tmp_path / "run").checkpoint
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"checkpoint.safetensors is damaged .*; remove the folder and run again"):
-        execute(settings(), tmp_path / "run", resume=True, **PARTS)
-
-
 @pytest.mark.parametrize("time_budget_s", [30.0, 10.0])
 def test_a_run_in_which_nobody_arrives_says_so(tmp_path: Path, time_budget_s: float) -> None:
     """Rounds of 20 s and slow radio: nobody is there at 20 s, and none ends within 10 s."""
