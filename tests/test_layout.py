@@ -14,6 +14,7 @@ SOURCE = Path(lesson.__file__).parent
 ORDER = [
     "lesson.errors",
     "lesson.named",
+    "lesson.toml_files",
     "lesson.arrays",
     "lesson.streams",
     "lesson.draws",

@@ -98,7 +98,7 @@ class RunFolder:
             summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
             if not (isinstance(summary, dict) and {"strategy", "seed", "time_to_s"} <= summary.keys()):
                 raise ValueError("no summary")
-        except ValueError:
+        except (ValueError, OSError, RecursionError):
             raise InputError(f"{self.summary} is damaged; remove the folder and run again") from None
         return summary
 
@@ -207,7 +207,7 @@ def read_kept(path: Path, usual: Kept, remedy: str) -> Kept:
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else usual
         if not isinstance(kept, type(usual)):
             raise ValueError(f"it holds no {type(usual).__name__}")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); put back a copy or {remedy}") from None
     return kept
 
