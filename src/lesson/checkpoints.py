@@ -35,7 +35,8 @@ def unpacked(path: Path) -> tuple[dict[str, Any], Tensors]:
         raise ValueError(str(error) or "it is too large for the memory there is") from None
     if told.get("sha256", digest := _digest(state, tensors)) != digest:
         raise ValueError("its SHA-256 is not the one written down in it")
-    if not (isinstance(values, dict) and isinstance(values.get("metrics_bytes"), int)):
+    size = values.get("metrics_bytes") if isinstance(values, dict) else None
+    if not isinstance(size, int) or size < 0:
         raise ValueError("it does not say where the run stands")
     return values, tensors
 
