@@ -32,7 +32,9 @@ def main() -> int:
         shared = scratch / "shared"
         wanted = [trial for kind in KINDS for trial in kind.trials(shared, given.short)]
         wanted = [trial for trial in wanted if trial.name.startswith(given.only)]
-        before = list(_told(try_all([*commands.prepare(shared), *damage.prepare(shared)], 0, scratch, given.jobs)))
+        before = list(
+            _told(try_all([*commands.prepare(shared, given.short), *damage.prepare(shared)], 0, scratch, given.jobs))
+        )
         if any(one.wrong for one in before):
             return 1
         results = list(_told(try_all(wanted, given.seed, scratch, given.jobs)))

@@ -115,10 +115,9 @@ def _fork(argv: Sequence[str], folder: Path, limits: Limits, env: Mapping[str, s
         os.setsid()
         os.chdir(folder)
         os.environ.update(PLAIN | dict(env))
-        sys.stdin = Path(os.devnull).open()
-        sys.stdout, sys.stderr = (Path(name).open("w", encoding="utf-8") for name in ("out", "err"))
-        for number, file in ((1, sys.stdout), (2, sys.stderr)):
-            os.dup2(file.fileno(), number)
+        for number, name in enumerate((os.devnull, "out", "err")):
+            os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644), number)
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", encoding="utf-8") for number in (1, 2))
         limits.put()
         from lesson.cli import main
 

@@ -12,7 +12,7 @@ CHANGES = (
     "scenario.num_clients=8",
     "scenario.batch_size=5",
     "scenario.samples_per_client=100",
-    "run.eval_every_s=200.0",
+    "run.eval_every_s=800.0",
     "run.checkpoint_every_s=0.05",
     "run.device=cpu",
 )
@@ -42,7 +42,6 @@ class Command:
 RUN = Command("run", ("run", "--rounds", "80", *SMALL))
 COMPARE = Command("compare", ("compare", "--strategies", "lesson,fedavg", "--seeds", "1", "--rounds", "40", *SMALL))
 SWEEP = Command("sweep", ("sweep", "grid.toml", *SMALL), ())
-COMMANDS = (RUN, COMPARE, SWEEP)
 
 
 def write_grid(folder: Path) -> None:
@@ -60,7 +59,12 @@ def life_s(command: Command, shared: Path) -> float:
     return float((shared / command.name / "seconds").read_text())
 
 
-def prepare(shared: Path, commands: Sequence[Command] = COMMANDS) -> list[Trial]:
+def chosen(short: bool) -> Sequence[Command]:
+    """What is disturbed: a short campaign leaves out the comparison, whose processes are those of a sweep."""
+    return (RUN, SWEEP) if short else (RUN, COMPARE, SWEEP)
+
+
+def prepare(shared: Path, short: bool) -> list[Trial]:
     """Trials that make what others are compared with."""
 
     def make(command: Command) -> Trial:
@@ -74,4 +78,4 @@ def prepare(shared: Path, commands: Sequence[Command] = COMMANDS) -> list[Trial]
 
         return Trial("undisturbed", command.name, do)
 
-    return [make(command) for command in commands]
+    return [make(command) for command in chosen(short)]

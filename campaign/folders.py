@@ -11,7 +11,7 @@ TABLES = ("table.json", "table.csv", "sweep.toml")
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """What time has no part in: the files of a run, or of all runs of a comparison or sweep and its tables; all names."""
+    """What time has no part in: files of a run, or of all runs of a comparison or sweep and its tables; all names."""
     found = {str(path.relative_to(folder)): b"" for path in folder.rglob("*")}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))

@@ -11,6 +11,7 @@ import safetensors.numpy
 
 from lesson import InputError
 from lesson.checkpoints import packed, unpacked
+from lesson.learn.build import build
 from lesson.run_folder import RunFolder
 from lesson.runs import execute
 from test_runs import PARTS, StoppedError, content, settings
@@ -42,7 +43,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     ),
     "no values": lambda path: path.write_bytes(safetensors.numpy.save({"x": np.zeros(1)})),
     "a list": lambda path: path.write_bytes(safetensors.numpy.save({"x": np.zeros(1)}, {"state": "[]"})),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
 
 
@@ -108,6 +108,18 @@ def test_a_checkpoint_from_before_there_were_digests_is_believed(broken: RunFold
     values, tensors = unpacked(broken.checkpoint)
     broken.checkpoint.write_bytes(safetensors.numpy.save(tensors, {"state": json.dumps(values)}))
     broken.before.unlink()
+    execute(settings(), broken.path, resume=True, **PARTS)
+    assert content(broken.path) == whole
+
+
+def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one(
+    broken: RunFolder, whole: dict[str, bytes]
+) -> None:
+    """Broken off again, in the middle of the next rotation: the newest has moved, the next is not yet there."""
+    DAMAGE["garbage"](broken.checkpoint)
+    broken.load(*build(settings(), **PARTS))
+    assert unpacked(broken.checkpoint)
+    broken.checkpoint.replace(broken.before)
     execute(settings(), broken.path, resume=True, **PARTS)
     assert content(broken.path) == whole
 

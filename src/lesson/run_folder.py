@@ -183,6 +183,7 @@ class RunFolder:
             if path == self.before:
                 why = wrong[0] if wrong else f"{self.checkpoint} is not there"
                 print(f"note: {why}; going on from the checkpoint before", file=sys.stderr)
+                self.before.replace(self.checkpoint)  # a damaged one must not take its place when the next is kept
             return found
         if wrong:
             raise InputError(f"{wrong[0]}; remove the folder and run again")
