@@ -38,6 +38,7 @@ SANE: dict[str, Draw] = {
     "run.device": lambda rng: rng.choice(["auto", "cpu"]),
     "run.precision": lambda rng: rng.choice(["auto", "float32"]),
     "server.learning_rate": lambda rng: rng.uniform(1e-3, 1),
+    "guards.finite": lambda _: True,
     "strategy.name": lambda rng: rng.choice(list(STRATEGIES)),
 }
 WRONG: tuple[Any, ...] = (
@@ -114,9 +115,8 @@ def _draw(kind: Any, metadata: Iterable[Any], default: Any, rng: random.Random) 
 def _number(kind: type, metadata: Iterable[Any], default: Any, rng: random.Random) -> Any:
     low, high, strict = _limits(metadata)
     usual = default if isinstance(default, int | float) and math.isfinite(default) else max(low, 1.0)
-    if rng.random() < 0.3:
-        usual *= 10 ** rng.uniform(-1, 1)
-    near = sorted([usual / 2, usual * 2]) if usual else [0.0, min(high, 1.0) / 2]
+    about = usual * 10 ** rng.uniform(-1, 1) if rng.random() < 0.3 else usual
+    near = sorted([about / 2, about * 2]) if about else [0.0, min(high, 1.0) / 2]
     value = min(max(rng.uniform(*near), low), high)
     if strict and value in (low, high):
         value = usual
