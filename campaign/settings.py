@@ -2,80 +2,20 @@
 
 import dataclasses
 import json
-import math
 import random
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from campaign.command import GIB, Limits, call
+from campaign.odd import CONTRADICTORY, NONSENSE, WRONG, Tables
 from campaign.trial import Facts, Trial
-from campaign.values import LEAVE_OUT, WRONG, draw_edge, draw_options, draw_valid, sections
+from campaign.values import LEAVE_OUT, draw_edge, draw_options, draw_valid, sections
 from lesson.cli import COMMANDS
 
 LIMITS = Limits(seconds=100.0, cpu_s=20, memory_bytes=8 * GIB)
 FILE = "settings.toml"
-Tables = dict[str, dict[str, Any]]
-CONTRADICTORY: tuple[Tables, ...] = (
-    {"scenario": {"positions": "a.csv", "speed_mps": [1.0, 2.0]}},
-    {"scenario": {"trace": "a.csv", "fading": "rayleigh"}},
-    {"scenario": {"spectrum": "equal", "presence": "a.csv"}},
-    {"scenario": {"spectrum": "in-turn", "ask_every_s": 5.0}},
-    {"scenario": {"cpu_hz": [3e9, 1e9]}},
-    {"scenario": {"trace": "."}},
-    {"scenario": {"presence": "/dev/null"}},
-    {"run": {"time_budget_s": math.inf}},
-    {"run": {"precision": "bfloat16", "device": "cpu"}},
-    {"run": {"dataset": "cifar10"}},
-    {"strategy": {"name": "fedbuff", "concurrency": 1000}},
-    {"strategy": {"name": "lesson", "participation": 0}},
-    {"strategy": {"name": "nothing:Here"}},
-    {"strategy": {"name": "fedavg", "fraction": 2.0}},
-)
-NONSENSE: tuple[list[str], ...] = (
-    *([""], ["--version"], ["--help"], ["nothing"], ["--print-completion", "tcsh"], ["--print-completion", "bash"]),
-    *(
-        ["run", "--rounds"],
-        ["run", "--rounds", "x"],
-        ["run", "--rounds", "-1"],
-        ["run", "--beta", "0"],
-        ["run", "more"],
-    ),
-    *(["run", "--scenario", "no"], ["run", "--set"], ["run", "--set", "a"], ["run", "--set", "run.rounds=0"]),
-    *(["run", "--set", "run.rounds=1", "--log", "nothing"], ["run", "--log", "os:path"], ["run", "--seed", "1e3"]),
-    *(["compare", "--seeds", "0"], ["compare", "--strategies", ","], ["compare", "--strategies", "lesson,lesson"]),
-    *(
-        ["sweep"],
-        ["sweep", "no.toml"],
-        ["sweep", "."],
-        ["sweep", "no.toml", "--engine", "no"],
-        ["data"],
-        ["data", "no"],
-    ),
-    *(
-        ["data", "shares"],
-        ["report"],
-        ["report", "."],
-        ["report", "no"],
-        ["report", ".", "--width", "1"],
-        ["reproduce"],
-    ),
-    *(
-        ["reproduce", "no"],
-        ["contest", "--seconds", "-1"],
-        ["contest", "--file", "no"],
-        ["strategies"],
-        ["strategies", "x"],
-    ),
-    *(
-        ["plan", "--deadline", "0"],
-        ["plan", "--deadline", "nan"],
-        ["plan", "--clients", "0"],
-        ["plan", "--on-time", "2"],
-    ),
-    *(["plan", "--figure", "a.xyz"], ["plan", "--html", "."], ["plan", "--latencies", "."], ["plan", "--seed", "-1"]),
-    *(["plan", "--rounds", "0"], ["plan", "--rounds", "99999999999999999999"], ["plan", "--scenario", "\u202e.toml"]),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +123,7 @@ def _damaged(rng: random.Random) -> Case:
 
 
 def _nonsense(rng: random.Random) -> Case:
-    argv = list(rng.choice(NONSENSE))
+    argv = shlex.split(rng.choice(NONSENSE))
     if rng.random() < 0.3:
         command = rng.choice(list(COMMANDS))
         fields = dataclasses.fields(COMMANDS[command])  # type: ignore[arg-type]  # commands are dataclasses

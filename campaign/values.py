@@ -41,11 +41,6 @@ SANE: dict[str, Draw] = {
     "guards.finite": lambda _: True,
     "strategy.name": lambda rng: rng.choice(list(STRATEGIES)),
 }
-WRONG: tuple[Any, ...] = (
-    *(True, False, 0, -1, 1.5, -1.5, 10**30, -(10**30), 2**63, 1e308, -1e308, 5e-324, math.nan, math.inf, -math.inf),
-    *("", "text", "auto", "1", " ", "'", '"', "é∞\u202e", "x" * 5000, "../../etc", "a:b", "os:system", "=", "\t"),
-    *([], [1], [1, 2, 3], [2, 1], [[1, 2], 3], ["a", "b"], {}, {"a": 1}, {"a": {"b": []}}),
-)
 
 
 def sections() -> dict[str, dict[str, FieldInfo]]:

@@ -315,9 +315,12 @@ def test_lost_metrics_are_noticed(tmp_path: Path, damage: str) -> None:
 def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", **PARTS)
     summary = RunFolder(tmp_path / "run").summary
-    summary.write_text(summary.read_text()[:50])
-    with pytest.raises(InputError, match=r"summary.json is damaged; remove the folder and run again"):
-        execute(settings(), tmp_path / "run", **PARTS)
+    whole = summary.read_text()
+    renamed = [whole.replace(f'"{name}"', f'"{name[:-1]}"') for name in json.loads(whole) if name != "refused"]
+    for damaged in (whole[:50], "[]", "[" * 100_000, *renamed, whole.replace('"0.5"', '"0.4"')):
+        summary.write_text(damaged)
+        with pytest.raises(InputError, match=r"summary.json is damaged; remove the folder and run again"):
+            execute(settings(), tmp_path / "run", **PARTS)
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:

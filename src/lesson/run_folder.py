@@ -30,8 +30,17 @@ from lesson.locks import LOCK, locked
 from lesson.run_clients import clients_of
 from lesson.settings import Settings, load_settings, to_toml
 from lesson.simulate import Simulation
+from lesson.summary import TARGETS
 
 Kept = TypeVar("Kept")
+SUMMARY: dict[str, Any] = {
+    **dict.fromkeys(("strategy", "dataset", "device"), str),
+    **dict.fromkeys(("seed", "rounds", "uploads", "bytes_up", "bytes_down"), int),
+    **dict.fromkeys(("time_s", "accuracy", "loss", "accuracy_last10", "wall_s"), int | float),
+    "notes": list,
+    "time_to_s": dict,
+}
+"""What a summary has, and of which kind."""
 
 
 class RunFolder:
@@ -96,7 +105,7 @@ class RunFolder:
         self._forget_checkpoints()  # a kill may have come before this was done
         try:
             summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
-            if not (isinstance(summary, dict) and {"strategy", "seed", "time_to_s"} <= summary.keys()):
+            if not _is_summary(summary):
                 raise ValueError("no summary")
         except (ValueError, OSError, RecursionError):
             raise InputError(f"{self.summary} is damaged; remove the folder and run again") from None
@@ -211,6 +220,14 @@ def read_kept(path: Path, usual: Kept, remedy: str) -> Kept:
     except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); put back a copy or {remedy}") from None
     return kept
+
+
+def _is_summary(summary: Any) -> bool:
+    """Whether something tells of a run that has ended, in all that others read of it."""
+    if not (isinstance(summary, dict) and all(isinstance(summary.get(name), kind) for name, kind in SUMMARY.items())):
+        return False
+    times = [summary["time_to_s"].get(f"{target:g}", "") for target in TARGETS]
+    return "energy_j" in summary and all(isinstance(one, int | float | None) for one in [summary["energy_j"], *times])
 
 
 def write_whole(path: Path, content: bytes, before: Path | None = None) -> None:
