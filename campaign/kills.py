@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from campaign.command import Limits, call, start, text
-from campaign.commands import RUN, Command, chosen, life_s, undisturbed, write_grid
+from campaign.commands import Command, chosen, life_s, undisturbed, write_grid
 from campaign.folders import check_same
 from campaign.processes import Process, descendants, wait_until_gone
 from campaign.trial import Facts, Trial
@@ -23,7 +23,7 @@ def trials(shared: Path, short: bool) -> list[Trial]:
     """Of each command 50 kills, three in a row on the same folder; their moments are spread over its life."""
     made = []
     for command in chosen(short):
-        kills = 50 if not short else 2 if command is RUN else 1
+        kills = PER_TRIAL if short else 50
         order = random.Random(command.name).sample(range(kills), kills)
         for first in range(0, kills, PER_TRIAL):
             shares = [(place, kills) for place in order[first : first + PER_TRIAL]]
