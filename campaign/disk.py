@@ -18,7 +18,11 @@ FREE_KB = (0, 4, 12, 100, 270, 600, 1100, 1700)
 
 def trials(shared: Path, short: bool) -> list[Trial]:
     """A disk with so many kilobytes left, a read-only one."""
-    full = [(RUN, 600)] if short else [(RUN, free) for free in FREE_KB] + [(COMPARE, 300), (SWEEP, 300)]
+    full = (
+        [(RUN, 600)]
+        if short
+        else [(RUN, free) for free in FREE_KB] + [(one, free) for one in (COMPARE, SWEEP) for free in (300, 900, 2000)]
+    )
     made = [
         Trial("full disk", f"{command.name} {free_kb}k", _full(command, shared, free_kb)) for command, free_kb in full
     ]
