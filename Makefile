@@ -1,4 +1,4 @@
-# make setup | demo | flower-demo | test | flower-test | check | docs | bench
+# make setup | demo | flower-demo | test | flower-test | check | docs | bench | campaign | campaign-short
 # PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
 PYTHON ?= python3
 VENV ?= .venv
@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 SOURCES = pyproject.toml constraints.txt
 
-.PHONY: setup demo flower-demo test flower-test check docs format bench clean
+.PHONY: setup demo flower-demo test flower-test check docs format bench campaign campaign-short clean
 
 setup: $(VENV)/.installed
 
@@ -37,6 +37,13 @@ format: $(VENV)/.installed-dev
 bench: setup
 	$(BIN)/python benchmarks/foundation.py
 	$(BIN)/python benchmarks/learning.py
+
+campaign: setup # trouble on purpose: docs/reliability.md
+	@mkdir -p build
+	$(BIN)/python -m campaign --out build/campaign.json
+
+campaign-short: setup
+	$(BIN)/python -m campaign --short
 
 clean:
 	rm -rf $(VENV) runs/demo site

@@ -101,6 +101,7 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
         ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must be within latency_s = 3"),
         ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must be latency_s to 1 %, got inf and 10"),
         ("client,latency_s,compute_s\na,3,-1\n", "line 2: compute_s must be a number >= 0, got '-1'"),
+        ("client,latency_s\n" + "\0" * (1 << 21), "cannot be read: a line must have at most 1048576 characters"),
         (b"client,latency_s\n\xff\xfe,1\n", "cannot be read: not a CSV file in UTF-8"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "cannot be read: not a CSV file in UTF-8"),
     ],

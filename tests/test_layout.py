@@ -14,6 +14,7 @@ SOURCE = Path(lesson.__file__).parent
 ORDER = [
     "lesson.errors",
     "lesson.named",
+    "lesson.toml_files",
     "lesson.arrays",
     "lesson.streams",
     "lesson.draws",
@@ -48,6 +49,8 @@ ORDER = [
     "lesson",
     "lesson.run_clients",
     "lesson.trackers",
+    "lesson.locks",
+    "lesson.checkpoints",
     "lesson.run_folder",
     "lesson.runs",
     "lesson.engines",

@@ -85,6 +85,10 @@ def test_bad_changes(change: str, message: str) -> None:
         (b"[scenario\n", "cannot be read: Expected ']'"),
         (b"\xff\xfe", "cannot be read: not TOML in UTF-8"),
         (b"a = " + b"[" * 100_000, "cannot be read"),
+        (b"#" * (1 << 20) + b"\n", "cannot be read: it must have at most 1048576 bytes; leave something out"),
+        (b".".join([b"a"] * 500_000) + b" = 1", "cannot be read: a key must have at most 50 parts"),
+        (b"[run]\n\"b\" . 'c'" + b" . a" * 60_000 + b" = 1", "cannot be read: a key must have at most 50 parts"),
+        (b"a" * 1_000_000, "cannot be read: Expected '='"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: bytes, message: str) -> None:

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
 from lesson.arrays import BoolArray, FloatArray, IntArray
 from lesson.errors import InputError
+
+MAX_LINE = 1 << 20
 
 
 def read_rows(
@@ -25,7 +28,7 @@ def read_rows(
         raise InputError(f"{path} cannot be read: {what} must be a file")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
+            reader = csv.reader(_lines(path, file), strict=True)
             header = [name.strip() for name in next(reader, [])]
             _check_header(path, header, required, optional)
             places = [header.index(name) if name in header else len(header) for name in (*required, *optional)]
@@ -46,6 +49,14 @@ def read_rows(
         raise InputError(f"{path} cannot be read: not a CSV file in UTF-8") from None
     except csv.Error as error:
         raise InputError(f"{path} cannot be read: after line {reader.line_num}, {error}") from None
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    """The lines of a file, one at a time: none so long that it fills the memory."""
+    while line := file.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise InputError(f"{path} cannot be read: a line must have at most {MAX_LINE} characters; is it CSV?")
+        yield line
 
 
 def number(cell: str) -> float:

@@ -1,35 +1,46 @@
 """The folder of a run: settings, a line per round, and what it takes to go on after a kill with the same bits.
 
-A folder holds config.toml, metrics.jsonl, checkpoint.safetensors while the run goes on, and summary.json with
-model.safetensors and clients.json when it is done. Every file but metrics.jsonl is written aside and renamed;
-metrics.jsonl grows by whole lines and is cut back to the last checkpoint when a run is resumed.
+A folder holds config.toml, metrics.jsonl, checkpoint.safetensors and the one before it while the run goes on, and
+summary.json with model.safetensors and clients.json when it is done. Every file but metrics.jsonl is written aside and
+renamed; metrics.jsonl grows by whole lines and is cut back to the checkpoint from which a run is resumed, the newest
+that is whole.
 """
 
 import contextlib
 import errno
-import fcntl
 import importlib.metadata
 import json
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 import lesson
 from lesson.arrays import with_prefix
-from lesson.errors import InputError, RunStoppedError
+from lesson.checkpoints import Tensors, packed, unpacked
+from lesson.errors import InputError, RunStoppedError, describe
 from lesson.learn.backend import hardware, on_device
 from lesson.learn.learner import Learner
+from lesson.locks import LOCK, locked
 from lesson.run_clients import clients_of
 from lesson.settings import Settings, load_settings, to_toml
 from lesson.simulate import Simulation
+from lesson.summary import TARGETS
 
 Kept = TypeVar("Kept")
+SUMMARY: dict[str, Any] = {
+    **dict.fromkeys(("strategy", "dataset", "device"), str),
+    **dict.fromkeys(("seed", "rounds", "uploads", "bytes_up", "bytes_down"), int),
+    **dict.fromkeys(("time_s", "accuracy", "loss", "accuracy_last10", "wall_s"), int | float),
+    "notes": list,
+    "time_to_s": dict,
+}
+"""What a summary has, and of which kind."""
 
 
 class RunFolder:
@@ -40,7 +51,7 @@ class RunFolder:
         self.config, self.metrics = path / "config.toml", path / "metrics.jsonl"
         self.summary, self.model = path / "summary.json", path / "model.safetensors"
         self.clients = path / "clients.json"
-        self.checkpoint = path / "checkpoint.safetensors"
+        self.checkpoint, self.before = path / "checkpoint.safetensors", path / "checkpoint-before.safetensors"
 
     def check(self, settings: Settings, resume: bool) -> None:
         """Raise if the folder belongs to something else, or to a run that is to be resumed. Writes nothing."""
@@ -77,24 +88,26 @@ class RunFolder:
             raise InputError(f"{self.path} cannot be made: {error.strerror}; name another folder with --out") from None
 
     def begin(self, settings: Settings) -> None:
-        """Make the folder this run's own."""
+        """Make the folder this run's own, unless another process writes it."""
         self.make()
-        for left in self.path.glob(".*.aside"):  # by a process that was killed while writing
-            left.unlink()
-        if not self.config.exists():
-            sections = settings.to_sections() | {"versions": _versions(settings.run.device)}
-            write_whole(self.config, to_toml(sections).encode())
+        with self.owned():
+            self.check(settings, resume=True)  # somebody else may have begun another run since
+            for left in self.path.glob(".*.aside"):  # by a process that was killed while writing
+                left.unlink()
+            if not self.config.exists():
+                sections = settings.to_sections() | {"versions": _versions(settings.run.device)}
+                write_whole(self.config, to_toml(sections).encode())
 
     def finished(self) -> dict[str, Any] | None:
         """The summary of a run that has ended."""
         if not self.summary.exists():
             return None
-        self.checkpoint.unlink(missing_ok=True)  # a kill may have come before this was done
+        self._forget_checkpoints()  # a kill may have come before this was done
         try:
             summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
-            if not (isinstance(summary, dict) and {"strategy", "seed", "time_to_s"} <= summary.keys()):
+            if not _is_summary(summary):
                 raise ValueError("no summary")
-        except ValueError:
+        except (ValueError, OSError, RecursionError):
             raise InputError(f"{self.summary} is damaged; remove the folder and run again") from None
         return summary
 
@@ -105,18 +118,9 @@ class RunFolder:
             raise InputError(f"{self.clients} is damaged (it does not tell of clients); remove it, or put back a copy")
         return kept
 
-    @contextlib.contextmanager
-    def owned(self) -> Iterator[None]:
+    def owned(self) -> contextlib.AbstractContextManager[None]:
         """Nobody else writes this folder meanwhile."""
-        with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise InputError(f"{self.path} is being written by another process; wait for it or end it") from None
-            try:
-                yield
-            finally:
-                (self.path / ".lock").unlink(missing_ok=True)
+        return locked(self.path)
 
     @contextlib.contextmanager
     def withdrawn_if_refused(self) -> Iterator[None]:
@@ -124,8 +128,9 @@ class RunFolder:
         try:
             yield
         except InputError:
-            if not self.checkpoint.exists() and not (self.metrics.exists() and self.metrics.stat().st_size):
-                for file in (self.config, self.metrics, self.path / ".lock"):
+            kept = self.checkpoint.exists() or self.before.exists()
+            if not kept and not (self.metrics.exists() and self.metrics.stat().st_size):
+                for file in (self.config, self.metrics, self.path / LOCK):
                     file.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # somebody else's files are in it
                     self.path.rmdir()
@@ -134,52 +139,76 @@ class RunFolder:
     def append(self, line: dict[str, Any]) -> None:
         """Add one line, whole, to the metrics."""
         content = (json.dumps(line, allow_nan=False) + "\n").encode()
-        file = os.open(self.metrics, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            size = os.fstat(file).st_size
-            if os.write(file, content) != len(content):
-                os.truncate(file, size)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with self.metrics.open("ab", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if file.write(content) != len(content):
+                    file.truncate(size)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise RunStoppedError(f"{self.metrics} cannot be written: {error.strerror}; --resume goes on") from None
-        finally:
-            os.close(file)
 
     def save(self, simulation: Simulation, learner: Learner) -> None:
-        """Keep where the run stands."""
+        """Keep where the run stands, and where it stood at the checkpoint before."""
         values, arrays = simulation.state()
         with self.metrics.open("rb") as file:
             os.fsync(file.fileno())
             values["metrics_bytes"] = os.fstat(file.fileno()).st_size
-        tensors = {f"simulation.{name}": np.ascontiguousarray(array) for name, array in arrays.items()}
-        tensors |= learner.state()
-        write_whole(self.checkpoint, safetensors.numpy.save(tensors, {"state": json.dumps(values, allow_nan=False)}))
+        tensors = {f"simulation.{name}": array for name, array in arrays.items()}
+        write_whole(self.checkpoint, packed(values, tensors | learner.state()), before=self.before)
 
     def load(self, simulation: Simulation, learner: Learner) -> None:
-        """Go on from the checkpoint, or from the beginning if there is none yet."""
+        """Go on from the newest checkpoint that is whole, or from the beginning if there is none yet."""
+        if self.summary.exists():
+            raise InputError(f"{self.path} has just been ended by another process; the same command again shows it")
         size = 0
-        if self.checkpoint.exists():
-            try:
-                with safetensors.safe_open(self.checkpoint, "numpy") as file:
-                    values = json.loads(file.metadata()["state"])
-                    tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
-                raise InputError(f"{self.checkpoint} is damaged ({error}); remove the folder and run again") from None
+        if (kept := self._newest_whole()) is not None:
+            path, values, tensors = kept
             size = values["metrics_bytes"]
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
                 raise InputError(f"{self.metrics} has lost lines since the checkpoint; remove the folder and run again")
-            # The learner first: work in flight that a simulation gives up frees versions.
-            learner.restore({name: one for name, one in tensors.items() if not name.startswith("simulation.")})
-            simulation.restore(values, with_prefix(tensors, "simulation."))
+            try:
+                # The learner first: work in flight that a simulation gives up frees versions.
+                learner.restore({name: one for name, one in tensors.items() if not name.startswith("simulation.")})
+                simulation.restore(values, with_prefix(tensors, "simulation."))
+            except InputError:
+                raise
+            except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"{path} does not fit this run ({describe(error)}); remove the folder and run again"
+                ) from None
         if self.metrics.exists():
             os.truncate(self.metrics, size)
 
+    def _newest_whole(self) -> tuple[Path, dict[str, Any], Tensors] | None:
+        """The newest checkpoint that is not damaged, and what it holds; says so if it is the one before."""
+        wrong = []
+        for path in filter(Path.exists, (self.checkpoint, self.before)):
+            try:
+                found = path, *unpacked(path)
+            except ValueError as error:
+                wrong.append(f"{path} is damaged ({error})")
+                continue
+            if path == self.before:
+                why = wrong[0] if wrong else f"{self.checkpoint} is not there"
+                print(f"note: {why}; going on from the checkpoint before", file=sys.stderr)
+                self.before.replace(self.checkpoint)  # a damaged one must not take its place when the next is kept
+            return found
+        if wrong:
+            raise InputError(f"{wrong[0]}; remove the folder and run again")
+        return None
+
     def finish(self, simulation: Simulation, learner: Learner, summary: dict[str, Any]) -> None:
-        """Keep the model, the clients and the summary; the checkpoint is not needed any more."""
+        """Keep the model, the clients and the summary; the checkpoints are not needed any more."""
         write_whole(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
         write_whole(self.clients, json.dumps(clients_of(simulation, learner), allow_nan=False).encode() + b"\n")
         write_whole(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
-        self.checkpoint.unlink(missing_ok=True)
+        self._forget_checkpoints()
+
+    def _forget_checkpoints(self) -> None:
+        for path in filter(Path.exists, (self.before, self.checkpoint)):
+            with contextlib.suppress(OSError):  # whoever only reads a folder may not be allowed to
+                path.unlink()
 
 
 def read_kept(path: Path, usual: Kept, remedy: str) -> Kept:
@@ -188,19 +217,29 @@ def read_kept(path: Path, usual: Kept, remedy: str) -> Kept:
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else usual
         if not isinstance(kept, type(usual)):
             raise ValueError(f"it holds no {type(usual).__name__}")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); put back a copy or {remedy}") from None
     return kept
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Put a file into place; it appears whole or not at all."""
+def _is_summary(summary: Any) -> bool:
+    """Whether something tells of a run that has ended, in all that others read of it."""
+    if not (isinstance(summary, dict) and all(isinstance(summary.get(name), kind) for name, kind in SUMMARY.items())):
+        return False
+    times = [summary["time_to_s"].get(f"{target:g}", "") for target in TARGETS]
+    return "energy_j" in summary and all(isinstance(one, int | float | None) for one in [summary["energy_j"], *times])
+
+
+def write_whole(path: Path, content: bytes, before: Path | None = None) -> None:
+    """Put a file into place; it appears whole or not at all. What was there goes to `before`, if that is given."""
     aside = path.with_name(f".{path.name}.aside")
     try:
         with aside.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if before is not None and path.exists():
+            path.replace(before)
         aside.replace(path)
     except OSError as error:
         aside.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from lesson.errors import InputError, unknown
 from lesson.faults import FaultSettings
 from lesson.guards import GuardSettings
 from lesson.scenario import PRESETS, Scenario
+from lesson.toml_files import read_toml
 
 DEFAULT_TIME_BUDGET_S = 10_000.0
 
@@ -196,15 +197,7 @@ def _read_sections(source: str) -> dict[str, dict[str, Any]]:
 
 def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS) -> dict[str, dict[str, Any]]:
     """The tables of a TOML file, each one of `allowed`; `wanted` tells what should be there if there is no file."""
-    try:
-        sections = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; {wanted}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # damaged TOML, bytes that are not text, numbers beyond all bounds
-        reason = "not TOML in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise InputError(f"{path} cannot be read: {reason}") from None
+    _, sections = read_toml(path, wanted)
     sections.pop("versions", None)  # of the run whose config.toml this is
     for name, values in sections.items():
         if name in allowed and not isinstance(values, dict):

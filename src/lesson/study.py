@@ -17,7 +17,7 @@ from lesson.errors import InputError, RunStoppedError, unknown
 from lesson.learn.data import Dataset
 from lesson.learn.data.dataset import NAMES
 from lesson.learn.models import ModelFactory
-from lesson.run_folder import RunFolder
+from lesson.run_folder import RunFolder, write_whole
 from lesson.runs import execute
 from lesson.settings import Settings, load_settings
 from lesson.strategies import make_strategy
@@ -282,4 +282,4 @@ def write_table(study: Study, path: Path) -> None:
     frame = study.table()
     by_name = study.by == ("strategy",)
     table = json.loads(frame.to_json(orient="index") if by_name else frame.reset_index().to_json(orient="records"))
-    path.write_text(json.dumps(table, allow_nan=False, indent=2) + "\n")
+    write_whole(path, (json.dumps(table, allow_nan=False, indent=2) + "\n").encode())

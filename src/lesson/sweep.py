@@ -9,7 +9,7 @@ from lesson.engines import Engine, LocalEngine
 from lesson.engines.trial import Line
 from lesson.errors import InputError
 from lesson.grid import Grid
-from lesson.run_folder import RunFolder
+from lesson.run_folder import RunFolder, write_whole
 from lesson.settings import Settings
 from lesson.study import COMPARED, Report, Run, Study, check_for_many, unfinished, write_table
 from lesson.trackers import Tracker
@@ -34,7 +34,7 @@ def sweep(
     left = unfinished(plan, report)
     RunFolder(out).make()
     with RunFolder(out).owned():
-        (out / "sweep.toml").write_text(grid.toml)
+        write_whole(out / "sweep.toml", grid.toml.encode())
         errors: dict[str, Line] = {}
         run_by_seed(left, engine, report, errors, trackers)
         failures = {name: line["error"] for name, line in errors.items()}
@@ -76,9 +76,9 @@ def run_by_seed(
 def _write_outcome(study: Study, out: Path) -> None:
     """The table and the failures beside the trials."""
     write_table(study, out / COMPARED)
-    study.table().to_csv(out / "table.csv")
+    write_whole(out / "table.csv", study.table().to_csv().encode())
     failures = out / "failures.json"
     if study.failures:
-        failures.write_text(json.dumps(study.failures, indent=2) + "\n")
+        write_whole(failures, (json.dumps(study.failures, indent=2) + "\n").encode())
     else:
         failures.unlink(missing_ok=True)

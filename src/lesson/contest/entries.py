@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from lesson.errors import InputError, unknown
 from lesson.grid import checked_settings, in_words
 from lesson.paper.items import run_name
 from lesson.settings import SECTIONS, Settings
+from lesson.toml_files import read_toml
 
 FILE = Path(__file__).parent / "entries.toml"
 FIXED = tuple(name for name in SECTIONS if name != "run")
@@ -159,11 +159,7 @@ class _File(Table):
 
 def load_contest(path: Path = FILE) -> Contest:
     """The contest of a file."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        values = tomllib.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', error)}") from None
+    text, values = read_toml(path, "a contest must be a file with [rules], [groups] and [[entries]]")
     try:
         file = _File(**values)
         rules = _made(Rules, file.rules, "rules")

@@ -1,0 +1,1 @@
+"""Trouble on purpose: kills, full disks, damaged and hostile files, odd settings, through the command line."""

@@ -1,0 +1,77 @@
+"""python -m campaign: everything, or --short; a table, figures as JSON, status 1 if anything went wrong."""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from campaign import commands, damage, data_files, disk, hostile, kills, settings, twice
+from campaign.table import figures, print_table
+from campaign.trial import Result, try_all
+
+KINDS = (kills, twice, disk, damage, data_files, hostile, settings)
+
+
+def main() -> int:
+    """0 if every trial went as it should."""
+    parser = argparse.ArgumentParser(prog="campaign", description="Trouble on purpose, for the command lesson.")
+    parser.add_argument("--short", action="store_true", help="a little of everything")
+    parser.add_argument("--seed", type=int, default=0, help="every draw comes from it")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trials at a time")
+    parser.add_argument("--only", default="", help="trials whose name begins so, such as 'settings 17'")
+    parser.add_argument("--out", type=Path, help="file for the figures, as JSON")
+    given = parser.parse_args()
+    begin, scratch = time.monotonic(), Path(tempfile.mkdtemp(prefix="campaign-"))
+    _import_all()
+    try:
+        shared = scratch / "shared"
+        wanted = [trial for kind in KINDS for trial in kind.trials(shared, given.short)]
+        wanted = [trial for trial in wanted if trial.name.startswith(given.only)]
+        before = list(
+            _told(try_all([*commands.prepare(shared, given.short), *damage.prepare(shared)], 0, scratch, given.jobs))
+        )
+        if any(one.wrong for one in before):
+            return 1
+        results = list(_told(try_all(wanted, given.seed, scratch, given.jobs)))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    seconds = time.monotonic() - begin
+    print_table(results, seconds)
+    if given.out is not None:
+        told = figures(results, seconds) | {"seed": given.seed, "short": given.short, "jobs": given.jobs}
+        given.out.write_text(json.dumps(told, indent=2) + "\n")
+    for one in results:
+        if one.wrong:
+            short = " --short" if given.short else ""
+            print(f"again: python -m campaign{short} --seed {given.seed} --only '{one.trial.name}'")
+    return int(any(one.wrong for one in results) or not results)
+
+
+def _told(results: Iterable[Result]) -> Iterable[Result]:
+    """The same, with failures and what cannot be tried here said at once."""
+    for one in results:
+        if one.wrong:
+            print(f"FAILED {one.trial.name}: {one.wrong}", file=sys.stderr, flush=True)
+        if one.skipped:
+            print(f"skipped {one.trial.name}: {one.skipped}", file=sys.stderr, flush=True)
+        yield one
+
+
+def _import_all() -> None:
+    """Load what commands need, so that copies of this process have it."""
+    import lesson.cli.progress
+    import lesson.cli.sweep_progress
+    import lesson.contest.entries
+    import lesson.engines
+    import lesson.report.compare_figure
+    import lesson.report.page.study_page
+    import lesson.runs  # noqa: F401
+
+
+if __name__ == "__main__":
+    sys.exit(main())

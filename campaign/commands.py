@@ -1,0 +1,81 @@
+"""Short commands to disturb, and what they give undisturbed."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.command import Limits, call
+from campaign.trial import Facts, Trial
+
+CHANGES = (
+    "scenario.num_clients=8",
+    "scenario.batch_size=5",
+    "scenario.samples_per_client=100",
+    "run.eval_every_s=800.0",
+    "run.checkpoint_every_s=0.05",
+    "run.device=cpu",
+)
+SMALL = tuple(word for change in CHANGES for word in ("--set", change))
+GRID = """
+[run]
+rounds = 40
+
+[sweep]
+"strategy.name" = ["lesson", "fedavg"]
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command without its folder; with `resume` it is given again after a kill."""
+
+    name: str
+    words: tuple[str, ...]
+    resume: tuple[str, ...] = ("--resume",)
+
+    def argv(self, out: Path) -> list[str]:
+        """The words, for a folder."""
+        return [*self.words, "--out", str(out), *self.resume]
+
+
+RUN = Command("run", ("run", "--rounds", "80", *SMALL))
+COMPARE = Command("compare", ("compare", "--strategies", "lesson,fedavg", "--seeds", "1", "--rounds", "40", *SMALL))
+SWEEP = Command("sweep", ("sweep", "grid.toml", *SMALL), ())
+
+
+def write_grid(folder: Path) -> None:
+    """What the sweep sweeps."""
+    (folder / "grid.toml").write_text(GRID)
+
+
+def undisturbed(command: Command, shared: Path) -> Path:
+    """The folder that a command leaves when nothing happens to it."""
+    return shared / command.name / "runs"
+
+
+def life_s(command: Command, shared: Path) -> float:
+    """Seconds it took."""
+    return float((shared / command.name / "seconds").read_text())
+
+
+def chosen(short: bool) -> Sequence[Command]:
+    """What is disturbed: a short campaign has no time for processes that start others."""
+    return (RUN,) if short else (RUN, COMPARE, SWEEP)
+
+
+def prepare(shared: Path, short: bool) -> list[Trial]:
+    """Trials that make what others are compared with."""
+
+    def make(command: Command) -> Trial:
+        def do(_: Path, __: random.Random) -> Facts:
+            folder = shared / command.name
+            folder.mkdir(parents=True)
+            write_grid(folder)
+            outcome = call(command.argv(folder / "runs"), folder, Limits(200.0)).check(0)
+            (folder / "seconds").write_text(str(outcome.seconds))
+            return {"seconds": round(outcome.seconds, 1)}
+
+        return Trial("undisturbed", command.name, do)
+
+    return [make(command) for command in chosen(short)]

@@ -1,0 +1,112 @@
+"""SIGKILL at random moments: the same command goes on, and ends with the same bytes."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from campaign.command import Limits, call, start, text
+from campaign.commands import Command, chosen, life_s, undisturbed, write_grid
+from campaign.folders import check_same
+from campaign.processes import Process, descendants, wait_until_gone
+from campaign.trial import Facts, Trial
+
+PER_TRIAL = 3
+ORPHANS_S = 30.0
+BUSY = "is being written by another process"
+
+
+def trials(shared: Path, short: bool) -> list[Trial]:
+    """Of each command 50 kills, three in a row on the same folder; their moments are spread over its life."""
+    made = []
+    for command in chosen(short):
+        kills = PER_TRIAL if short else 50
+        order = random.Random(command.name).sample(range(kills), kills)
+        for first in range(0, kills, PER_TRIAL):
+            shares = [(place, kills) for place in order[first : first + PER_TRIAL]]
+            made.append(_trial(command, shared, first, shares))
+    return made
+
+
+def _trial(command: Command, shared: Path, number: int, shares: list[tuple[int, int]]) -> Trial:
+    def do(folder: Path, rng: random.Random) -> Facts:
+        write_grid(folder)
+        disturbed = _Disturbed(command, shared, folder, rng)
+        for place, of in shares:
+            disturbed.kill((place + rng.random()) / of)
+        disturbed.end()
+        return {"kills": disturbed.kills, "workers": disturbed.workers, "refused": disturbed.refused}
+
+    return Trial(f"kill {command.name}", f"{number}-{number + len(shares) - 1}", do)
+
+
+class _Disturbed:
+    """A folder whose command is killed again and again."""
+
+    def __init__(self, command: Command, shared: Path, folder: Path, rng: random.Random) -> None:
+        self._command, self._shared, self._folder, self._rng = command, shared, folder, rng
+        self._life_s = life_s(command, shared)
+        self._begin()
+        self._orphans: list[Process] = []
+        self.kills = self.workers = self.refused = 0
+
+    def _begin(self) -> None:
+        self._out = self._folder / f"runs{len(list(self._folder.glob('runs*')))}"
+
+    def kill(self, share: float) -> None:
+        """Start it and kill it after a share of its life; if it has ended by then, anew and sooner."""
+        while True:
+            process = start(self._command.argv(self._out), self._folder)
+            try:
+                process.wait(share * self._life_s)
+            except subprocess.TimeoutExpired:
+                self._strike(process)
+                self.kills += 1
+                return
+            if BUSY in text(self._folder / "err") + text(self._folder / "out"):
+                self._await_orphans()
+                self.refused += 1
+                continue
+            assert process.returncode == 0, text(self._folder / "err")
+            check_same(self._out, undisturbed(self._command, self._shared))
+            self._begin()
+            share *= 0.7
+
+    def _strike(self, process: "subprocess.Popen[bytes]") -> None:
+        """Kill the process, all it has started, or only one that works for it."""
+        started = descendants(process.pid)
+        workers = [one for one in started if one.is_worker]
+        how = self._rng.choice(["main", "all", "worker"] if workers else ["main"])
+        if how == "worker":
+            os.kill(self._rng.choice(workers).pid, signal.SIGKILL)
+            self.workers += 1
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(self._rng.random() * self._life_s)  # a sweep goes on without it
+        for one in started if how == "all" else []:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        self._orphans += started
+        if self._rng.random() < 0.5:
+            self._await_orphans()
+
+    def _await_orphans(self) -> None:
+        """Who worked for a killed process ends by itself."""
+        left = wait_until_gone(self._orphans, ORPHANS_S)
+        assert not left, f"{[one.pid for one in left]} must end when the process that started them is gone"
+
+    def end(self) -> None:
+        """Let it end, and compare."""
+        outcome = call(self._command.argv(self._out), self._folder, Limits(200.0), real=False)
+        if outcome.status and BUSY in outcome.err + outcome.out:
+            self.refused += 1
+            time.sleep(0.1)
+            self._await_orphans()
+            outcome = call(self._command.argv(self._out), self._folder, Limits(200.0), real=False)
+        outcome.check(0)
+        self._await_orphans()
+        check_same(self._out, undisturbed(self._command, self._shared))

@@ -1,0 +1,84 @@
+"""Values, settings and command lines that nobody should give."""
+
+import math
+from typing import Any
+
+Tables = dict[str, dict[str, Any]]
+
+WRONG: tuple[Any, ...] = (
+    *(True, False, 0, -1, 1.5, -1.5, 10**30, -(10**30), 2**63, 1e308, -1e308, 5e-324, math.nan, math.inf, -math.inf),
+    *("", "text", "auto", "1", " ", "'", '"', "é∞\u202e", "x" * 5000, "../../etc", "a:b", "os:system", "=", "\t"),
+    *([], [1], [1, 2, 3], [2, 1], [[1, 2], 3], ["a", "b"], {}, {"a": 1}, {"a": {"b": []}}),
+)
+CONTRADICTORY: tuple[Tables, ...] = (
+    {"scenario": {"positions": "a.csv", "speed_mps": [1.0, 2.0]}},
+    {"scenario": {"trace": "a.csv", "fading": "rayleigh"}},
+    {"scenario": {"spectrum": "equal", "presence": "a.csv"}},
+    {"scenario": {"spectrum": "in-turn", "ask_every_s": 5.0}},
+    {"scenario": {"cpu_hz": [3e9, 1e9]}},
+    {"scenario": {"trace": "."}},
+    {"scenario": {"presence": "/dev/null"}},
+    {"run": {"time_budget_s": math.inf}},
+    {"run": {"precision": "bfloat16", "device": "cpu"}},
+    {"run": {"dataset": "cifar10"}},
+    {"strategy": {"name": "fedbuff", "concurrency": 1000}},
+    {"strategy": {"name": "lesson", "participation": 0}},
+    {"strategy": {"name": "nothing:Here"}},
+    {"strategy": {"name": "fedavg", "fraction": 2.0}},
+)
+NONSENSE = """
+''
+--version
+--help
+nothing
+--print-completion tcsh
+--print-completion bash
+run --rounds
+run --rounds x
+run --rounds -1
+run --beta 0
+run more
+run --scenario no
+run --scenario .toml
+run --set
+run --set a
+run --set run.rounds=0
+run --set =
+run --set run.rounds=1 --log nothing
+run --log os:path
+run --seed 1e3
+compare --seeds 0
+compare --strategies ,
+compare --strategies lesson,lesson
+compare --strategies lesson,nothing
+sweep
+sweep no.toml
+sweep .
+sweep no.toml --engine no
+data
+data no
+data shares
+data shares --figure .
+report
+report .
+report no
+report . --width 1
+reproduce no
+contest --seconds -1
+contest --file no
+contest --file .
+strategies
+strategies x
+plan --deadline 0
+plan --deadline nan
+plan --clients 0
+plan --on-time 2
+plan --deadline auto --on-time 0
+plan --figure a.xyz
+plan --html .
+plan --latencies .
+plan --seed -1
+plan --rounds 0
+plan --rounds 99999999999999999999
+plan --scenario \u202e.toml
+""".strip().splitlines()

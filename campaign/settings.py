@@ -1,0 +1,169 @@
+"""Settings of all kinds, right and wrong, through the command line: status 0 or 2, and never a traceback."""
+
+import dataclasses
+import json
+import random
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from campaign.command import GIB, Limits, call
+from campaign.odd import CONTRADICTORY, NONSENSE, WRONG, Tables
+from campaign.trial import Facts, Trial
+from campaign.values import LEAVE_OUT, draw_edge, draw_options, draw_valid, sections
+from lesson.cli import COMMANDS
+
+LIMITS = Limits(seconds=100.0, cpu_s=20, memory_bytes=8 * GIB)
+FILE = "settings.toml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A command line, and the settings file it may name."""
+
+    kind: str
+    argv: list[str]
+    file: bytes = b""
+
+
+def trials(_: Path, short: bool) -> list[Trial]:
+    """A thousand cases, every 33rd as a new process."""
+    return [_trial(number) for number in range(40 if short else 1000)]
+
+
+def make_case(rng: random.Random) -> Case:
+    """One of these: right settings, edges, wrong values, unknown names, damaged TOML, contradictions, odd flags."""
+    ways: dict[Callable[[random.Random], Case], float] = {
+        _valid: 0.5,
+        _edge: 0.12,
+        _wrong: 0.14,
+        _unknown: 0.06,
+        _damaged: 0.06,
+        _contradictory: 0.04,
+        _nonsense: 0.08,
+    }
+    return rng.choices(list(ways), list(ways.values()))[0](rng)
+
+
+def _trial(number: int) -> Trial:
+    def do(folder: Path, rng: random.Random) -> Facts:
+        case = make_case(rng)
+        if case.file:
+            (folder / FILE).write_bytes(case.file)
+        outcome = call(case.argv, folder, LIMITS, real=number % 33 == 5).check(0, 2)
+        return {f"{case.kind} {outcome.status}": 1, f"status {outcome.status}": 1, "cpu_s": outcome.cpu_s}
+
+    return Trial("settings", str(number), do)
+
+
+def valid_tables(rng: random.Random) -> Tables:
+    """Settings that should be right, and end soon."""
+    tables: Tables = {section: {} for section in sections()}
+    for section, fields in sections().items():
+        for name, field in fields.items():
+            small = name in ("num_clients", "rounds", "samples_per_client")
+            if small or rng.random() < rng.choice([0.0, 0.05, 0.2]):
+                value = draw_valid(f"{section}.{name}", field, rng)
+                if value is not LEAVE_OUT:
+                    tables[section][name] = value
+    if rng.random() < 0.9:  # otherwise several steps take processes, each of which has to import torch
+        tables["run"]["trainer"] = "reference"
+    if "name" in tables["strategy"]:
+        tables["strategy"] |= draw_options(tables["strategy"]["name"], rng)
+        tables["scenario"]["num_clients"] = max(20, tables["scenario"]["num_clients"])  # fedbuff has 20 at work
+    return tables
+
+
+def _valid(rng: random.Random) -> Case:
+    return _case("valid", valid_tables(rng), rng)
+
+
+def _edge(rng: random.Random) -> Case:
+    tables, every = valid_tables(rng), sections()
+    for _ in range(rng.randint(1, 3)):
+        section = rng.choice([one for one in every if every[one]])
+        name = rng.choice(list(every[section]))
+        if (value := draw_edge(every[section][name], rng)) is not LEAVE_OUT and name not in ("coherence_s", "rounds"):
+            tables[section][name] = value
+    return _case("edge", tables, rng)
+
+
+def _wrong(rng: random.Random) -> Case:
+    tables, every = valid_tables(rng), sections()
+    section = rng.choice([one for one in every if every[one]])
+    tables[section][rng.choice(list(every[section]))] = rng.choice(WRONG)
+    return _case("wrong", tables, rng)
+
+
+def _unknown(rng: random.Random) -> Case:
+    tables = valid_tables(rng)
+    word = rng.choice(["nothing", "Rounds", "a-b", "preset2", "num_client", "", "é", "x" * 300])
+    if rng.random() < 0.3:
+        tables[word] = {"a": 1}
+    else:
+        tables[rng.choice(list(tables))][word] = rng.choice(WRONG)
+    return _case("unknown", tables, rng)
+
+
+def _contradictory(rng: random.Random) -> Case:
+    tables = valid_tables(rng)
+    for section, values in rng.choice(CONTRADICTORY).items():
+        tables[section] |= values
+    return _case("contradictory", tables, rng)
+
+
+def _damaged(rng: random.Random) -> Case:
+    """Bytes of a right file changed; only planned, for a number that got longer may take for ever."""
+    content = bytearray(to_toml(valid_tables(rng)).encode())
+    for _ in range(rng.randint(1, 20)):
+        place = rng.randrange(len(content) + 1)
+        content[place : place + rng.randint(0, 3)] = rng.randbytes(rng.randint(0, 3))
+    return Case("damaged", ["plan", "--scenario", FILE, "--clients", "5"], bytes(content))
+
+
+def _nonsense(rng: random.Random) -> Case:
+    argv = shlex.split(rng.choice(NONSENSE))
+    if rng.random() < 0.3:
+        command = rng.choice(list(COMMANDS))
+        fields = dataclasses.fields(COMMANDS[command])  # type: ignore[arg-type]  # commands are dataclasses
+        flags = [f"--{field.name.replace('_', '-')}" for field in fields]
+        words = [*flags, "", "x", "-1", "nan", "--", "-", "9" * 50, "é", "=", "--set=", "a=b=c", "*"]
+        argv = [command, *rng.choices(words, k=rng.randint(1, 4)), "--none-such"]
+    return Case("nonsense", argv)
+
+
+def _case(kind: str, tables: Tables, rng: random.Random) -> Case:
+    """A command with the settings in a file, in flags or in both."""
+    argv = ["plan"] if rng.random() < 0.7 else ["run", "--out", "runs"]
+    in_file = {section: {} for section in tables}
+    for section, values in tables.items():
+        for name, value in values.items():
+            if rng.random() < 0.5:
+                in_file[section][name] = value
+            else:
+                argv += ["--set", f"{section}.{name}={toml(value)}"]
+    content = to_toml(in_file).encode()
+    return Case(kind, [*argv, "--scenario", FILE], content or b"\n")
+
+
+def to_toml(tables: Tables) -> str:
+    """Tables as TOML, whatever their keys and values."""
+    return "\n".join(
+        line
+        for section, values in tables.items()
+        for line in (f"[{_key(section)}]", *(f"{_key(name)} = {toml(value)}" for name, value in values.items()))
+    )
+
+
+def toml(value: Any) -> str:
+    """A value as TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(name)} = {toml(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str) else repr(value)
+
+
+def _key(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)

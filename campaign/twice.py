@@ -1,0 +1,48 @@
+"""Several processes on one run folder: one has it, the others are refused and disturb nothing."""
+
+import random
+import time
+from pathlib import Path
+
+from campaign.command import call, start, text
+from campaign.commands import RUN, undisturbed
+from campaign.folders import check_same
+from campaign.trial import Facts, Trial
+
+REFUSED = ("is being written by another process", "has just been ended by another process")
+
+
+def trials(shared: Path, short: bool) -> list[Trial]:
+    """A second process while the first is at it, and three at the same moment."""
+
+    def second(folder: Path, rng: random.Random) -> Facts:
+        out, refused = folder / "runs", 0
+        first = start(RUN.argv(out), folder)
+        (folder / "second").mkdir()
+        while first.poll() is None:
+            if (out / "metrics.jsonl").exists() and not (out / "summary.json").exists():
+                outcome = call(RUN.argv(out), folder / "second", real=False).check(0, 2)
+                if outcome.status:
+                    assert any(why in outcome.err for why in REFUSED), outcome.err
+                    refused += 1
+            time.sleep(rng.uniform(0, 0.2))
+        assert first.returncode == 0, text(folder / "err")
+        assert refused, "a second process must have come while the first was at it"
+        check_same(out, undisturbed(RUN, shared))
+        return {"refused": refused}
+
+    def crowd(folder: Path, _: random.Random) -> Facts:
+        places = [folder / str(number) for number in range(3)]
+        for place in places:
+            place.mkdir()
+        processes = [start(RUN.argv(folder / "runs"), place) for place in places]
+        statuses = [process.wait(100) for process in processes]
+        assert statuses.count(0) >= 1, f"one must have ended, got {statuses}"
+        for place, status in zip(places, statuses, strict=True):
+            said = text(place / "err")
+            assert status == 0 or (status == 2 and any(why in said for why in REFUSED)), f"status {status}: {said}"
+        check_same(folder / "runs", undisturbed(RUN, shared))
+        return {"refused": statuses.count(2)}
+
+    made = [Trial("two processes", f"second {number}", second) for number in range(1 if short else 3)]
+    return made + [Trial("two processes", f"at once {number}", crowd) for number in range(0 if short else 3)]
