@@ -117,7 +117,7 @@ class Study:
 
     def _means(self, runs: Sequence[Run]) -> dict[str, float]:
         frame = Study(runs, self.by).to_frame()
-        return means(frame, [*FIGURES, *(name for name in SURPRISES if name in frame)], TIMES)
+        return means(frame, [*FIGURES, *(name for name in ("refused", *SURPRISES) if name in frame)], TIMES)
 
     def groups(self) -> dict[tuple[Any, ...], list[Run]]:
         """The runs that differ in their seed only, by what varies."""

@@ -32,8 +32,8 @@ def comparison_table(table: pd.DataFrame, title: str) -> Table:
 
 
 def surprises(table: pd.DataFrame) -> dict[str, str]:
-    """What to tell of how wrong servers were, by what it is called in the table: nothing where times do not vary."""
-    told = {"late uploads": "misses", "changes of tier": "retiered", "work lost": "lost"}
+    """What to tell of what went wrong, by what it is called in the table: nothing where nothing did."""
+    told = {"late uploads": "misses", "changes of tier": "retiered", "work lost": "lost", "refused": "refused"}
     return {label: name for label, name in told.items() if name in table and (table[name] > 0).any()}
 
 
