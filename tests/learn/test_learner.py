@@ -114,6 +114,16 @@ def test_stale_models_by_hand() -> None:
     made.close()
 
 
+@pytest.mark.parametrize("trainer", ["reference", "fused"])
+def test_a_step_size_that_32_bits_do_not_hold_diverges_like_any_other(trainer: str) -> None:
+    made = make_learner(tiny_task(3), learning_rate=1e42, lr_cap=np.inf, trainer=trainer)
+    merge = Merge(np.array([0]), np.array([1.0]))
+    with pytest.raises(DivergedError, match=r"at step size 3\.40282e\+38"):
+        for version in range(3):
+            made.merge(updates([0], [version], [1.0]), merge.weights, merge, version, round=version + 1)
+    made.close()
+
+
 def test_the_optimiser_takes_the_merge_as_a_step() -> None:
     """Momentum 0.5 at step size 2, twice: m is g, then 0.5·g + g', and the model moves by −2·m. A round that merges
     nothing does not come here, so moments stay."""

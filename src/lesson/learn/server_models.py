@@ -28,6 +28,7 @@ from lesson.learn.task import Work, sent
 from lesson.settings import ServerSettings
 from lesson.strategies.base import Merge, Updates
 
+MAX_STEP = float(np.finfo(np.float32).max)
 Of = Literal["models", "updates"]
 Jobs = Sequence[tuple[int, str, Work]]
 """Cohorts: the version each started from, its slot, and its work."""
@@ -136,8 +137,8 @@ class ServerModels:
         return Signals({name: told[name] for name in names if name in told})
 
     def step_sizes(self, lr_scale: FloatArray) -> FloatArray:
-        """The step size of clients whose plan scales it so."""
-        return np.minimum(self.learning_rate * lr_scale, self.lr_cap)
+        """The step size of clients whose plan scales it so; at most what 32 bits hold, with which all diverge."""
+        return np.minimum(self.learning_rate * lr_scale, min(self.lr_cap, MAX_STEP))
 
     def _told(self, version: int) -> dict[str, Callable[[], Any]]:  # noqa: ARG002
         """How to work out each signal."""
