@@ -254,3 +254,9 @@ def test_if_one_figure_fails_none_is_written(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(InputError, match="No space left on device"):
         save_figures({"a": Figure(), "b": bad}, tmp_path, [".pdf"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_kill_left_of_a_figure_goes_with_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".a.pdf.aside").write_bytes(b"%PDF half")
+    save_figures({"a": Figure()}, tmp_path, [".pdf"])
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pdf"]

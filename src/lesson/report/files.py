@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
@@ -118,12 +117,17 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[
 
 def _save(files: Mapping[str, Figure], folder: Path, where: str) -> None:
     """Write figures aside and, once they are whole, put them into place."""
+    asides = {name: folder / f".{name}.aside" for name in files}  # of the same names: what a kill leaves goes next time
     try:
-        with tempfile.TemporaryDirectory(dir=folder) as aside, matplotlib.rc_context(_IN_FILES), any_letters():
+        with matplotlib.rc_context(_IN_FILES), any_letters():
             for name, figure in files.items():
-                metadata = _UNDATED.get(Path(name).suffix.lower())
-                figure.savefig(Path(aside) / name, dpi="figure", metadata=metadata)
-            for name in files:
-                (Path(aside) / name).replace(folder / name)
+                suffix = Path(name).suffix.lower()
+                figure.savefig(asides[name], format=suffix[1:], dpi="figure", metadata=_UNDATED.get(suffix))
+        for name, aside in asides.items():
+            aside.replace(folder / name)
     except OSError as error:
         raise InputError(f"figure cannot be written: '{where}': {error.strerror}") from None
+    finally:
+        for aside in asides.values():
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
