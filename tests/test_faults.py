@@ -2,13 +2,14 @@
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from test_common import Watched, everyone, make
 
-from lesson import FedAvg, InputError, Lesson, Simulation, draw_fleet, simulate
+from lesson import FedAvg, FedCS, InputError, Lesson, Simulation, draw_fleet, simulate
 from lesson.arrays import BoolArray, FloatArray, IntArray
 from lesson.faults import FaultSettings, Shapes, WrongUploads, faults_of
 from lesson.guards import (
@@ -19,6 +20,7 @@ from lesson.guards import (
     GuardSettings,
     Refusal,
     UnfitError,
+    Watch,
     check_shapes,
 )
 from lesson.records import RoundRecord
@@ -26,7 +28,8 @@ from lesson.rounds import NOBODY
 from lesson.scenario import Scenario
 from lesson.strategies.base import Merge, Updates
 from lesson.strategies.fedbuff import FedBuff
-from support import fields, make_fleet
+from lesson.strategies.safa import Safa
+from support import fields, make_fleet, traced
 
 NEVER = np.inf
 TROUBLE = FaultSettings(
@@ -116,6 +119,53 @@ def test_a_run_whose_clients_are_all_gone_ends() -> None:
     assert simulation.over == NOBODY
 
 
+def test_a_run_in_which_nobody_is_left_for_the_strategy_ends() -> None:
+    """FedCS has client 0 alone in tier 1. It is gone for good in its second work, and nobody else will ever start."""
+    simulation = Simulation(FedCS(20.0), make_fleet([10, 30, 40]), dropouts=Scripted({(0, 1): (0.5, NEVER)}))
+    records = []
+    while not simulation.over:
+        records.append(simulation.step(1e6))
+    assert simulation.over == "in 100 rounds nobody was left whom the strategy would start"
+    assert len(records) == 1 + 100, "the first to have nothing left is the one it is lost in"
+    assert records[-1] is not None
+    assert records[-1].note == simulation.over
+
+
+def beside_a_file(tmp_path: Path, rows: str, dropouts: Scripted, rounds: int) -> tuple[Simulation, list[RoundRecord]]:
+    """Rounds of two clients in tier 1, of which the second is there as a file says."""
+    scenario = Scenario(presence=traced(tmp_path / "presence.csv", f"client,from_s,to_s {rows}"))
+    simulation = Simulation(Lesson(20.0), make_fleet([16, 17]), scenario=scenario, dropouts=dropouts)
+    records = []
+    for _ in range(rounds):
+        record = simulation.step()
+        assert record is not None
+        assert np.all(simulation._connected | ~simulation._idle), "who is idle is connected"
+        records.append(record)
+    return simulation, records
+
+
+def test_who_has_left_by_a_file_does_not_come_back_from_a_dropout(tmp_path: Path) -> None:
+    """Client 1 drops out at 0.85 s for 2 s, which is noticed at 60.85 s; it has left at 50 s until 100 s meanwhile. The
+    rounds that client 0 is alone in close when it lands, every 16 s: the next one opens at 108 s."""
+    dropouts = Scripted({(1, 0): (0.1, 2.0)}, notice_s=60.0)
+    _, records = beside_a_file(tmp_path, "1,0,50 1,100,inf", dropouts, 7)
+    assert [record.started.tolist() for record in records] == [[0, 1], [0], [0], [0], [0], [0], [0, 1]]
+    assert [record.lost for record in records] == [0, 0, 0, 1, 0, 0, 0]
+
+
+def test_who_leaves_by_a_file_before_it_would_drop_out_comes_back_by_the_file(tmp_path: Path) -> None:
+    _, records = beside_a_file(tmp_path, "1,0,5 1,50,inf", Scripted({(1, 0): (0.9, NEVER)}), 5)
+    assert [record.started.tolist() for record in records] == [[0, 1], [0], [0], [0], [0, 1]]
+
+
+def test_work_that_a_strategy_drops_does_not_bring_back_who_is_gone() -> None:
+    """Client 2 is gone for good at 0 s, unnoticed. SAFA drops its work and starts it again: that is lost, too."""
+    dropouts = Scripted({(2, 0): (0.0, NEVER)}, notice_s=1000.0)
+    records = rounds_of([10, 12, 14], 8, Safa(round_limit_s=20.0, lag_tolerance=3), dropouts=dropouts)
+    assert sum(record.started.tolist().count(2) for record in records) > 1
+    assert all(2 not in record.merged for record in records)
+
+
 def test_dropouts_on_a_shared_band_leave_it_to_the_others() -> None:
     """Two clients with 5 s of computing share a band: alone on it, client 1 sends as if nobody else were there."""
     scenario = Scenario(num_clients=2, spectrum="equal")
@@ -137,11 +187,21 @@ def test_copies_and_arrays_that_do_not_fit_are_refused_with_client_and_reason() 
     assert [(record.uploads, len(record.merged)) for record in copies] == [(4, 3), (4, 3)]
     replays = rounds_of([10, 20, 30], 2, wrong=Broken(1, replayed=1.0))
     assert [record.refusals for record in replays] == [(), (Refusal(1, 0, CAME_BEFORE),)]
+    lost = rounds_of([10, 20, 30], 3, wrong=Broken(1, replayed=1.0), dropouts=Scripted({(1, 0): (0.5, 1.0)}))
+    assert [record.refusals for record in lost] == [(), (), (Refusal(1, 1, CAME_BEFORE),)], (
+        "what never came is not again"
+    )
     lacking = rounds_of([10, 20, 30], 2, wrong=Broken(2, wrong_arrays=1.0))
     assert [record.refusals for record in lacking] == [(Refusal(2, 0, WRONG_ARRAYS),), (Refusal(2, 1, WRONG_ARRAYS),)]
     assert [(record.uploads, record.merged.tolist()) for record in lacking] == [(3, [0, 1]), (3, [0, 1])]
     assert [record.compute_j for record in lacking] == [6, 6]
     assert lacking[0].bytes_up == 3 * 12500
+
+
+def test_without_the_guard_a_copy_would_be_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watch, "came_before", lambda *_: False)
+    (record,) = rounds_of([10, 20, 30], 1, wrong=Broken(0, duplicated=1.0))
+    assert sorted(record.merged.tolist()) == [0, 0, 1, 2]
 
 
 def test_a_client_refused_too_often_in_a_row_is_set_aside() -> None:
@@ -293,7 +353,9 @@ def test_whatever_is_off_leaves_nothing_of_it() -> None:
     [
         ({"dropout_before": 1.1}, "dropout_before must be <= 1, got 1.1"),
         ({"dropout_during": -0.1}, "dropout_during must be >= 0, got -0.1"),
-        ({"away_s": 0.0}, "away_s must be > 0, got 0.0"),
+        ({"away_s": 0.0}, "away_s must be >= 1, got 0.0"),
+        ({"away_s": 1e10}, "away_s must be at most 1e+09, or inf for never, got 10000000000.0"),
+        ({"notice_s": 1e10}, "notice_s must be <= 1000000000, got 10000000000.0"),
         ({"notice_s": float("inf")}, "notice_s must be a finite number, got inf"),
         ({"nan": "often"}, "nan must be a number, got 'often'"),
         ({"scale": 0.0}, "scale must be > 0, got 0.0"),
@@ -307,13 +369,16 @@ def test_impossible_faults(settings: dict[str, Any], message: str) -> None:
 
 
 def test_settings_without_effect_are_told() -> None:
-    told = FaultSettings(away_s=3.0, scale=2.0, wrong_clients=0.5).without_effect()
+    told = FaultSettings(away_s=3.0, scale=2.0, wrong_clients=0.5).without_effect(8)
     assert told == [
         "faults.away_s = 3.0 changes nothing; it goes with dropout_before or dropout_during",
         "faults.wrong_clients = 0.5 changes nothing; it goes with something that goes wrong, such as flipped",
         "faults.scale = 2.0 changes nothing; it goes with scaled > 0",
     ]
-    assert FaultSettings(dropout_before=0.1, away_s=3.0, wrong_clients=0.5, nan=0.1).without_effect() == []
+    assert FaultSettings(dropout_before=0.1, away_s=3.0, wrong_clients=0.5, nan=0.1).without_effect(8) == []
+    assert FaultSettings(wrong_clients=0.01, nan=1.0).without_effect(8) == [
+        "faults.wrong_clients = 0.01 of 8 clients is nobody"
+    ]
 
 
 def test_shares_of_nobody_and_everybody() -> None:

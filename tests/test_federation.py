@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from lesson.federation import Event, Joined, Left, Reply, VirtualFederation, Wal
 from lesson.federation.base import MIN_PATIENCE_S
 from lesson.federation.clients import LOST, RESTARTED, TOO_LATE
 from lesson.federation.wall import NOBODY_S
+from lesson.guards import GuardSettings
 from lesson.strategies import STRATEGIES, FedAsync, FedAT, FedBuff, LessonFilled, Safa
 from lesson.strategies.base import RoundPlan, ServerView, Updates
 from support import fields, make_fleet, traced
@@ -540,6 +541,36 @@ def test_a_fault_on_the_virtual_clock_costs_its_client_the_round() -> None:
     assert [len(record["refusals"]) for record in records] == [0, 2, 0, 0]
     assert set(records[1]["note"].split("; ")) == {"refused 0: not finite", "refused 1: client error"}
     assert federation.refused == {"not finite": 1, "client error": 1}
+
+
+def test_a_reply_that_comes_again_on_the_virtual_clock_is_refused() -> None:
+    class Twice(Somewhere):
+        again: ClassVar[list[Event]] = []
+
+        def poll(self) -> Sequence[Event]:
+            events = list(super().poll())
+            before, Twice.again = Twice.again, [event for event in events if isinstance(event, Reply)]
+            return before + events
+
+    federation = VirtualFederation(FedAvg(), make_fleet([5.0, 6.0]), Twice(0))
+    records = [federation.step() for _ in range(4)]
+    assert all(record is not None and sorted(record.merged.tolist()) == [0, 1] for record in records)
+    assert federation.refused.keys() == {"came before"}
+
+
+def test_on_the_wall_what_is_refused_for_what_it_holds_was_uploaded_and_sets_its_client_aside() -> None:
+    guards = GuardSettings(set_aside_after=2)
+    federation, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [["wrong shape"], [6.0]], guards=guards)
+    records = [federation.step(1e6) for _ in range(3)]
+    assert [(record.uploads, record.refused) for record in records if record is not None] == [(2, 1), (2, 1), (1, 0)]
+    assert federation.watch.aside.tolist() == [True, False]
+
+
+def test_a_run_on_the_wall_whose_clients_are_all_set_aside_ends_at_once() -> None:
+    federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 6.0]), [["not finite"], ["not finite"]])
+    records = list(iter(lambda: federation.step(1e6), None))
+    assert len(records) == 5
+    assert federation.over == "nobody is there any more; 2 of 2 clients were set aside"
 
 
 def test_weights_that_clients_tell_count_from_the_first_merge() -> None:

@@ -88,6 +88,7 @@ def test_bad_changes(change: str, message: str) -> None:
         (b"#" * (1 << 20) + b"\n", "cannot be read: it must have at most 1048576 bytes; leave something out"),
         (b".".join([b"a"] * 500_000) + b" = 1", "cannot be read: a key must have at most 50 parts"),
         (b"[run]\n\"b\" . 'c'" + b" . a" * 60_000 + b" = 1", "cannot be read: a key must have at most 50 parts"),
+        (b'"\\""' + b'."\\""' * 60_000 + b" = 1", "cannot be read: a key must have at most 50 parts"),
         (b"a" * 1_000_000, "cannot be read: Expected '='"),
     ],
 )

@@ -1,5 +1,6 @@
 """Settings that are checked when they are made, with errors of one line."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -38,6 +39,20 @@ class Checked(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise InputError(self._one_line(error)) from None
+
+    def changed(self, *names: str) -> list[str]:
+        """Those of these settings that are not what they are by default."""
+        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+
+    def unused(self, needed: Mapping[tuple[str, ...], tuple[bool, str]], section: str = "") -> list[str]:
+        """Settings that were changed and change nothing, a line each: by whether what they go with is there, and what
+        that is."""
+        return [
+            f"{section}{name} = {getattr(self, name)} changes nothing; it goes with {what}"
+            for names, (there, what) in needed.items()
+            for name in self.changed(*names)
+            if not there
+        ]
 
     @classmethod
     def _one_line(cls, error: ValidationError) -> str:

@@ -3,15 +3,17 @@
 All of it is drawn by (seed, client, piece of work), so that it does not depend on who else works, or on a restart.
 """
 
+import math
 from typing import Annotated, ClassVar, TypedDict
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from lesson.arrays import BoolArray, FloatArray, IntArray
-from lesson.checked import Checked, NotNegative, Positive, Unbounded
+from lesson.checked import Checked, Positive
 from lesson.draws import exponentials, key, uniforms
 
+MAX_S = 1e9
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 Shapes = dict[str, tuple[int, ...]]
 """The arrays of a model, by name."""
@@ -28,11 +30,13 @@ class FaultSettings(Checked):
 
     dropout_before: Share = Field(0.0, description="probability that a client drops out before a piece of work")
     dropout_during: Share = Field(0.0, description="probability that it drops out while it trains, at any moment of it")
-    away_s: Unbounded = Field(
+    away_s: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=True)] = Field(
         100.0, description="mean seconds until it is back, exponentially distributed; inf for never"
     )
     gone: Share = Field(0.0, description="probability that one who drops out never comes back")
-    notice_s: NotNegative = Field(0.0, description="seconds until the server notices that a client has dropped out")
+    notice_s: Annotated[float, Field(ge=0, le=MAX_S, strict=True)] = Field(
+        0.0, description="seconds until the server notices that a client has dropped out"
+    )
     wrong_clients: Share = Field(1.0, description="share of the clients whose uploads may be wrong")
     nan: Share = Field(0.0, description="probability that an upload of theirs has a value that is no number")
     infinity: Share = Field(0.0, description="that it has an infinite value")
@@ -43,6 +47,13 @@ class FaultSettings(Checked):
     flipped: Share = Field(0.0, description="that it moves the model the opposite way")
     duplicated: Share = Field(0.0, description="that it arrives twice")
     replayed: Share = Field(0.0, description="that the client's upload before arrives once more with it")
+
+    @field_validator("away_s")
+    @classmethod
+    def _sensible(cls, away_s: float) -> float:
+        if MAX_S < away_s < math.inf:
+            raise ValueError(f"must be at most {MAX_S:g}, or inf for never, got {away_s}")
+        return away_s
 
     def _any(self, *names: str) -> bool:
         return any(getattr(self, name) > 0 for name in names)
@@ -57,7 +68,7 @@ class FaultSettings(Checked):
         """Whether uploads may be wrong."""
         return self.wrong_clients > 0 and self._any(*_VALUES, *_ARRAYS, *_COPIES)
 
-    def without_effect(self) -> list[str]:
+    def without_effect(self, num_clients: int) -> list[str]:
         """Settings that were changed and change nothing, a line each, with what they go with."""
         wrong = self._any(*_VALUES, *_ARRAYS, *_COPIES)
         needed = {
@@ -65,12 +76,14 @@ class FaultSettings(Checked):
             ("wrong_clients",): (wrong, "something that goes wrong, such as flipped"),
             ("scale",): (self.scaled > 0, "scaled > 0"),
         }
-        return [
-            f"faults.{name} = {getattr(self, name)} changes nothing; it goes with {what}"
-            for names, (there, what) in needed.items()
-            for name in names
-            if not there and getattr(self, name) != type(self).model_fields[name].default
-        ]
+        told = self.unused(needed, "faults.")
+        if wrong and not self.num_wrong(num_clients):
+            told.append(f"faults.wrong_clients = {self.wrong_clients} of {num_clients} clients is nobody")
+        return told
+
+    def num_wrong(self, num_clients: int) -> int:
+        """How many of so many clients may send wrong uploads."""
+        return round(self.wrong_clients * num_clients)
 
 
 class Dropouts:
@@ -102,7 +115,7 @@ class WrongUploads:
         drawn = uniforms(key(seed, "wrong client"), np.arange(num_clients))
         self.is_wrong: BoolArray = np.zeros(num_clients, dtype=np.bool_)
         """Whose uploads may be wrong, (num_clients,)."""
-        self.is_wrong[np.argsort(drawn, kind="stable")[: round(settings.wrong_clients * num_clients)]] = True
+        self.is_wrong[np.argsort(drawn, kind="stable")[: settings.num_wrong(num_clients)]] = True
         self.spoils_values = any(getattr(settings, name) > 0 for name in ("nan", "infinity", "scaled"))
         """Whether uploads may have values that are not finite."""
 

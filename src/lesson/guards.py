@@ -16,8 +16,8 @@ from lesson.arrays import BoolArray, IntArray
 from lesson.checked import MAX_COUNT, Checked, Flag
 
 WRONG_ARRAYS, WRONG_SHAPE, WRONG_TYPE = "wrong arrays", "wrong shape", "wrong type"
-NOT_FINITE, TOO_FAR, CAME_BEFORE = "not finite", "too far", "came before"
-OF_CONTENT = frozenset({WRONG_ARRAYS, WRONG_SHAPE, WRONG_TYPE, NOT_FINITE, TOO_FAR})
+NOT_FINITE, TOO_FAR, NO_WEIGHT, CAME_BEFORE = "not finite", "too far", "no weight", "came before"
+OF_CONTENT = frozenset({WRONG_ARRAYS, WRONG_SHAPE, WRONG_TYPE, NOT_FINITE, TOO_FAR, NO_WEIGHT})
 """Reasons that speak against a client, and not against the way its uploads take."""
 
 
@@ -58,12 +58,7 @@ class GuardSettings(Checked):
             ("norm_limit", "norm_window"): (self.norm != "none", "norm = clip or refuse"),
             ("trim",): (self.merge == "trimmed-mean", "merge = trimmed-mean"),
         }
-        return [
-            f"guards.{name} = {getattr(self, name)} changes nothing; it goes with {what}"
-            for names, (there, what) in needed.items()
-            for name in names
-            if not there and getattr(self, name) != type(self).model_fields[name].default
-        ]
+        return self.unused(needed, "guards.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +130,9 @@ class Watch:
         """Whether a client's update has arrived already, or a newer one: nothing is merged twice."""
         return bool(index <= self.newest[client])
 
-    def arrived(self, clients: IntArray, index: IntArray) -> None:
+    def arrived(self, clients: IntArray | int, index: IntArray | int) -> None:
         """Note updates that have arrived, each client's once."""
-        self.newest[clients] = index
+        self.newest[clients] = np.maximum(self.newest[clients], index)
 
     def merged(self, clients: IntArray) -> None:
         """Note whose updates were merged."""

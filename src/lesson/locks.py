@@ -32,9 +32,12 @@ def _lock(folder: Path) -> TextIO:
             raise InputError(f"{folder} cannot be written: {error.strerror}; name another folder with --out") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             lock.close()
-            raise InputError(f"{folder} is being written by another process; wait for it or end it") from None
+            why = "is being written by another process; wait for it or end it"
+            if not isinstance(error, BlockingIOError):  # a file system without locks
+                why = f"cannot be locked: {error.strerror}; name another folder with --out"
+            raise InputError(f"{folder} {why}") from None
         if _is_at(lock, folder / LOCK):
             return lock
         lock.close()  # whose it was removed it between the two; somebody else may have made and locked a new one

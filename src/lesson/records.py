@@ -34,6 +34,8 @@ class RoundRecord:
     note: str
     refusals: tuple[Refusal, ...] = ()
     """Updates that were refused in this round; of real clients also those that were given up."""
+    set_aside: tuple[int, ...] = ()
+    """Clients that take part no more from now on."""
     misses: int | None = None
     """Updates that arrived after the end of a round by which they had been expected; None where times do not vary."""
     retiered: int | None = None

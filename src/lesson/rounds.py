@@ -33,10 +33,12 @@ from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, Round
 from lesson.streams import stream
 from lesson.tiers import TOLERANCE
 
-MAX_ROUNDS_STUCK = 1000
+MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
+MAX_NAMED = 5
+"""Clients that a note tells by name, at most."""
 NOBODY = "nobody is there any more"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
-_VALUES = ("round", "version", "now_s", "over", "_rounds_stuck")
+_VALUES = ("round", "version", "now_s", "over", "_rounds_stuck", "_rounds_empty")
 
 
 class Learner(Protocol):
@@ -89,7 +91,7 @@ class Rounds:
         now: dict[str, npt.NDArray[Any]] = {"connected": self._connected, "idle": self._idle, "waiting": self._waiting}
         now |= {"started_round": self._flight.started_round, "started_s": self._flight.started_s}
         self._known |= {name: read_only(array) for name, array in now.items()}
-        self._rounds_stuck = 0
+        self._rounds_stuck = self._rounds_empty = 0
         self._users: dict[int, int] = {}
         """How many updates in flight or at the server started from each version."""
         self.watch = Watch(len(fleet), (guards or GuardSettings()).set_aside_after)
@@ -115,7 +117,8 @@ class Rounds:
         self.now_s = end_s
         landed = self._land()
         merged = self._merge(self.strategy.merge(self._view(NO_CLIENTS), self._at_server))
-        aside_j, aside = self._set_aside()
+        against = self.watch.refused(self._refusals)
+        aside_j, aside = self._set_aside(np.array(sorted(against), dtype=np.int64)), self._why_aside(against)
         arrived, refusals = Updates.join(landed, self._unfit), tuple(self._refusals)
         uploads = len(arrived) + self._num_copies
         self._refusals, self._unfit, self._num_copies = [], self._flight.work_of(NO_CLIENTS), 0
@@ -144,6 +147,7 @@ class Rounds:
                 transmit_j=known_j(spent_j[1]),
                 note="; ".join(filter(None, notes)),
                 refusals=refusals,
+                set_aside=tuple(against),
             ),
         )
 
@@ -187,7 +191,7 @@ class Rounds:
     def _let_go(self, updates: Updates) -> None:
         """Forget work that was in flight; its clients are idle."""
         self._release(updates)
-        self._idle[updates.client] = True
+        self._idle[updates.client] = self._connected[updates.client]
         self._freed.append(updates.client)
 
     def _start(self, plan: RoundPlan) -> None:
@@ -252,7 +256,14 @@ class Rounds:
         self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
         if not moved and not len(self._flight):
             return "nobody is training and nobody can start"
+        self._rounds_empty = self._rounds_empty + 1 if self._is_deserted() else 0
+        if self._rounds_empty >= MAX_ROUNDS_EMPTY:
+            return f"in {MAX_ROUNDS_EMPTY} rounds nobody was left whom the strategy would start"
         return "the strategy lets neither time nor work pass" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
+
+    def _is_deserted(self) -> bool:
+        """Whether nothing is done, some clients are gone for good and nobody else is going to come."""
+        return bool(not len(self._flight) and not len(self._at_server) and self.watch.aside.any())
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:  # noqa: ARG002
         """When the round closes, with a note; who waits for real clients need not wait longer than `until_s`."""
@@ -282,7 +293,7 @@ class Rounds:
         landed = self._flight.land(self.now_s)
         landed = self._accepted(landed)
         self.watch.arrived(landed.client, landed.index)
-        self._idle[landed.client] = True
+        self._idle[landed.client] = self._connected[landed.client]
         self._waiting[landed.client] += 1
         self._freed.append(landed.client)
         self._at_server = Updates.join(self._at_server, landed)
@@ -331,12 +342,10 @@ class Rounds:
         refused = {(refusal.client, refusal.index) for refusal in refusals}
         return updates[np.array([update not in refused for update in updates.keys])]
 
-    def _set_aside(self) -> tuple[FloatArray, str]:
-        """Part with clients whose updates were refused too often; the joules of what they were at, and a note."""
-        against = self.watch.refused(self._refusals)
-        if not against:
-            return np.zeros(2), ""
-        clients = np.array(sorted(against))
+    def _set_aside(self, clients: IntArray) -> FloatArray:
+        """Part with clients whose updates were refused too often; the joules of what they were at."""
+        if not len(clients):
+            return np.zeros(2)
         spent_j = self._drop(clients[self._flight.busy(clients)])
         waiting = np.isin(self._at_server.client, clients)
         gone, self._at_server = self._at_server[waiting], self._at_server[~waiting]
@@ -344,8 +353,17 @@ class Rounds:
         self._release(gone)
         self._num_connected -= int(np.count_nonzero(self._connected[clients]))
         self._connected[clients] = self._idle[clients] = False
-        times = f"refused {self.watch.set_aside_after} times in a row"
-        return spent_j, "; ".join(f"set aside {self.fleet.names[one]}: {times}, {against[one]}" for one in against)
+        return spent_j
+
+    def _why_aside(self, against: Mapping[int, str]) -> str:
+        """Who is set aside for which reason, for people."""
+        often, told = self.watch.set_aside_after, []
+        for reason in dict.fromkeys(against.values()):
+            names = [str(self.fleet.names[client]) for client, why in against.items() if why == reason]
+            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            times = f"{often} times in a row" if often > 1 else "once"
+            told.append(f"set aside {', '.join(names[:MAX_NAMED])}{more}: refused {times}, {reason}")
+        return "; ".join(told)
 
     def _release(self, updates: Updates) -> None:
         """Let go of the versions that only these updates still needed."""
@@ -371,7 +389,7 @@ class Rounds:
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned, to the bit."""
         for name in _VALUES:
-            setattr(self, name, values[name])
+            setattr(self, name, values.get(name, 0))  # older checkpoints do not count empty rounds
         once = np.ones(len(arrays["server.id"]), dtype=np.int64)
         arrays = {"flight._batches": np.ones_like(self._waiting), "server.batches": once} | arrays  # an older one's
         self._users = {int(version): int(count) for version, count in values["users"]}

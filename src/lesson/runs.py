@@ -168,6 +168,7 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
         **(_merged_fields(record) if named else {}),
         **(_surprises(record, named) if record.misses is not None else {}),
         **({"refused": record.refused, "refusals": _refusals(record)} if record.refused else {}),
+        **({"set_aside": list(record.set_aside)} if record.set_aside else {}),
         **({"note": record.note} if record.note else {}),
     }
 

@@ -94,7 +94,8 @@ class Settings(Checked):
 
     def caveats(self) -> list[str]:
         """What a user should know before trusting numbers from these settings, a line each."""
-        return self.scenario.caveats() + self.faults.without_effect() + self.guards.without_effect()
+        faults = self.faults.without_effect(self.scenario.num_clients)
+        return self.scenario.caveats() + faults + self.guards.without_effect()
 
     def to_sections(self) -> dict[str, dict[str, Any]]:
         """The settings as tables of plain values, None left out."""

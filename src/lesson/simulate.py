@@ -163,14 +163,8 @@ class Simulation(Rounds):
 
     def _fitting(self, landed: Updates, wrong: WrongUploads) -> Updates:
         """What has arrived for the first time with arrays that fit; the rest is refused at once."""
+        landed = self._with_copies(landed, wrong)
         clients, index = landed.client, landed.index
-        self.watch.arrived(clients, index)
-        again = wrong.has("duplicated", clients, index)
-        older = wrong.has("replayed", clients, index) & (index > 0)
-        for client, which in [*landed[again].keys, *((client, last - 1) for client, last in landed[older].keys)]:
-            self._num_copies += 1
-            if self.watch.came_before(client, which):
-                self._refusals.append(Refusal(client, which, CAME_BEFORE))
         fits = np.ones(len(landed), dtype=np.bool_)
         for row in np.flatnonzero(wrong.misshapen(clients, index)).tolist():
             client, which = int(clients[row]), int(index[row])
@@ -182,6 +176,22 @@ class Simulation(Rounds):
         self._unfit = landed[~fits]
         self._let_go(self._unfit)
         return landed[fits]
+
+    def _with_copies(self, landed: Updates, wrong: WrongUploads) -> Updates:
+        """What has arrived with what comes a second time, but for what came before."""
+        clients, index, older = landed.client, landed.index, self.watch.newest[landed.client]
+        again = wrong.has("duplicated", clients, index)
+        replayed = wrong.has("replayed", clients, index) & (older >= 0)
+        copies = Updates.join(landed[again], replace(landed[replayed], index=older[replayed]))
+        self._num_copies = len(copies)
+        everything = Updates.join(landed, copies)
+        new = np.ones(len(everything), dtype=np.bool_)
+        for row, (client, which) in enumerate(everything.keys):
+            if self.watch.came_before(client, which):
+                new[row] = False
+                self._refusals.append(Refusal(client, which, CAME_BEFORE))
+            self.watch.arrived(client, which)
+        return everything[new]
 
     def _lose(self, lost: Updates) -> None:
         """Let go of work whose clients have left."""
@@ -196,6 +206,13 @@ class Simulation(Rounds):
             if change_s == np.inf and not self._num_connected:
                 return self._nobody()
         return super()._why_over(moved, until_s)
+
+    def _is_deserted(self) -> bool:
+        if self._present is None:
+            return super()._is_deserted()
+        comes = self._present.next_change_s(self.now_s) < np.inf
+        gone = self.watch.aside.any() or np.isinf(self._present.back_s).any()
+        return bool(not len(self._flight) and not len(self._at_server) and gone and not comes)
 
     def _told(self, landed: Updates, record: RoundRecord) -> RoundRecord:
         """The record with how wrong the server was, where times vary."""
@@ -251,17 +268,19 @@ def simulate(
     seed: int = 0,
     scenario: Scenario | None = None,
     faults: FaultSettings | None = None,
+    guards: GuardSettings | None = None,
 ) -> Iterator[RoundRecord]:
     """A record per round, for so many rounds or while they end by `until_s`; fewer if nothing more can happen.
 
-    A scenario says what makes times vary, faults what goes wrong on purpose, if anything does.
+    A scenario says what makes times vary, faults what goes wrong on purpose, if anything does: who drops out, and which
+    copies and arrays arrive. What is wrong with values shows only where somebody learns.
     """
     if not until_s > 0:
         raise InputError(f"until_s must be > 0, got {until_s}")
     if rounds is None and until_s == np.inf:
         raise InputError("rounds or until_s must be given: a run has to end")
     parts = faults_of(faults or FaultSettings(), len(fleet), seed)
-    simulation = Simulation(strategy, fleet, seed=seed, scenario=scenario, **parts)
+    simulation = Simulation(strategy, fleet, seed=seed, scenario=scenario, guards=guards, **parts)
     while (rounds is None or simulation.round < rounds) and not simulation.over:
         record = simulation.step(until_s)
         if record is not None:

@@ -13,6 +13,8 @@ TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LAST, IN_A_ROW = 10, 3
 MAX_NOTES = 10
 ROUNDING = 1e-12
+LINE = frozenset({"round", "time_s", "uploads", "bytes_up", "bytes_down", "energy_j"})
+"""What every line of metrics has."""
 SURPRISES = ("misses", "retiered", "lost")
 """Told of runs whose times vary: uploads that missed their slot, clients in a new tier, work that was lost."""
 
@@ -28,9 +30,16 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
         return
     try:
         with path.open(encoding="utf-8") as file:
-            yield from map(json.loads, file)
-    except ValueError as error:
+            yield from map(_line, file)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); remove the folder and run again") from None
+
+
+def _line(text: str) -> dict[str, Any]:
+    line = json.loads(text)
+    if not isinstance(line, dict) or not line.keys() >= LINE:
+        raise ValueError("a line is not that of a round")
+    return line
 
 
 def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:
@@ -56,6 +65,7 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, o
         "uploads": uploads,
         "refused": sum(line.get("refused", 0) for line in lines),
         "refused_by": _by_reason(lines),
+        "set_aside": [client for line in lines for client in line.get("set_aside", [])],
         **{name: sum(line[name] for line in lines) for name in SURPRISES if lines and name in lines[0]},
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),

@@ -10,7 +10,7 @@ from lesson.errors import InputError
 MAX_BYTES = 1 << 20
 MAX_PARTS = 50
 """Of a dotted key: the parser takes time by their square. Settings have two or three."""
-_PART = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
+_PART = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{MAX_PARTS}}}")
 
 

@@ -73,7 +73,7 @@ class Truth:
         now; infinite where a shared band decides. Given since when the channel is free, they upload in turn."""
         ready_s = now_s + self._prepare(clients, index, work, now_s)
         leaves_s = np.full(len(clients), np.inf) if self.presence is None else self.presence.leaves_s(clients, now_s)
-        drops_out_s = self._drop_out(clients, index, ready_s, now_s)
+        drops_out_s = self._drop_out(clients, index, ready_s, now_s, leaves_s)
         leaves_s = np.minimum(leaves_s, drops_out_s)
         self._leaves_s[clients], self._shares[clients] = leaves_s, False
         late_s = 0.0 if self._dropouts is None else np.where(leaves_s == drops_out_s, self._dropouts.notice_s, 0.0)
@@ -95,15 +95,20 @@ class Truth:
         self.lost[clients] = ends_s > leaves_s * (1 + TOLERANCE)
         return np.where(self.lost[clients], leaves_s + late_s, ends_s)
 
-    def _drop_out(self, clients: IntArray, index: IntArray, ready_s: FloatArray, now_s: float) -> FloatArray:
-        """When each of these clients drops out of work that would have it ready at a time; infinite if it does not."""
+    def _drop_out(
+        self, clients: IntArray, index: IntArray, ready_s: FloatArray, now_s: float, leaves_s: FloatArray
+    ) -> FloatArray:
+        """When each of these clients drops out of work that would have it ready at a time, unless it leaves before;
+        infinite if it does not. Who has dropped out, unnoticed, and is not back yet is gone at once."""
         if self._dropouts is None:
             return np.full(len(clients), np.inf)
         moments = self._dropouts.moments(clients, index)
-        drops_out_s = np.where(np.isinf(moments), np.inf, now_s + np.minimum(moments, 1.0) * (ready_s - now_s))
-        away_s = self._dropouts.away_s(clients, index)
-        self.back_s[clients] = np.where(np.isinf(drops_out_s), 0.0, drops_out_s + away_s)
-        return drops_out_s
+        at_s = np.where(np.isinf(moments), np.inf, now_s + np.minimum(moments, 1.0) * (ready_s - now_s))
+        away = self.back_s[clients] > now_s
+        at_s = np.where(away, now_s, np.where(at_s <= leaves_s, at_s, np.inf))
+        back_s = np.where(np.isinf(at_s), 0.0, at_s + self._dropouts.away_s(clients, index))
+        self.back_s[clients] = np.where(away, self.back_s[clients], back_s)
+        return at_s
 
     def _prepare(self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float) -> FloatArray:
         """Seconds until each of these clients has its update."""

@@ -86,10 +86,6 @@ class Variation(Checked):
             raise ValueError("ask_every_s must be left out with a shared spectrum: nobody knows who else will upload")
         return self
 
-    def changed(self, *names: str) -> list[str]:
-        """Those of these settings that are not as in the paper."""
-        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
-
     @property
     def moves(self) -> bool:
         """Whether clients do."""
@@ -125,9 +121,4 @@ class Variation(Checked):
             ("estimate", "ask_every_s"): (self.varies, "something that varies, such as fading"),
             ("shadowing_db", "path_loss"): (not self.trace or self.download, "times that no trace says"),
         }
-        return [
-            f"{name} = {getattr(self, name)} changes nothing; it goes with {what}"
-            for names, (there, what) in needed.items()
-            for name in self.changed(*names)
-            if not there
-        ]
+        return self.unused(needed)

@@ -180,7 +180,7 @@ def test_the_command_makes_tunes_and_draws(tmp_path: Path, capsys: pytest.Captur
         (["fedavgg"], "entry 'fedavgg' is unknown; did you mean 'fedavg'"),
         (["--seconds", "-1"], "--seconds must be >= 0, got -1"),
         (["--seconds", "nan"], "--seconds must be >= 0, got nan"),
-        (["--file", "nowhere.toml"], "nowhere.toml cannot be read: No such file"),
+        (["--file", "nowhere.toml"], "nowhere.toml does not exist; a contest must be a file"),
     ],
 )
 def test_wrong_input_is_one_line(

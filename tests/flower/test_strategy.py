@@ -18,6 +18,7 @@ from local_grid import LocalGrid, MakeGrid
 
 from lesson import InputError, Scenario, assign_tiers, draw_fleet
 from lesson.flower import LessonStrategy
+from lesson.guards import GuardSettings
 from lesson.strategies import FedBuff
 
 NUM_EXAMPLES = [10, 30, 20]
@@ -199,6 +200,28 @@ def test_a_client_that_fails_is_left_out(make_grid: MakeGrid) -> None:
     grid.handle = handle
     result = run(grid, LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0]), num_rounds=2)
     assert result.train_metrics_clientapp.keys() == {1, 2}
+
+
+def test_a_run_whose_clients_are_all_set_aside_ends_with_what_it_has(
+    make_grid: MakeGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everybody sends what is no number: after two such updates of each, nobody is left."""
+    grid = make_grid(client_app([]), 3)
+    answer = grid.handle
+
+    def handle(message: Message, context: Context) -> Message | None:
+        reply = answer(message, context)
+        if reply is not None and message.metadata.message_type == "train":
+            record = reply.content["arrays"]
+            for name, array in list(record.items()):
+                record[name] = Array(np.full_like(array.numpy(), np.nan))
+        return reply
+
+    grid.handle = handle
+    guards = GuardSettings(set_aside_after=2)
+    result = run(grid, LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], guards=guards), num_rounds=9)
+    assert np.all(values(result) == 0)
+    assert "the run ends: nobody is there any more; 3 of 3 clients were set aside" in caplog.text
 
 
 def test_too_few_nodes(make_grid: MakeGrid) -> None:

@@ -118,9 +118,13 @@ def test_stale_models_by_hand() -> None:
 def test_a_step_size_that_32_bits_do_not_hold_diverges_like_any_other(trainer: str) -> None:
     made = make_learner(tiny_task(3), learning_rate=1e42, lr_cap=np.inf, trainer=trainer)
     merge = Merge(np.array([0]), np.array([1.0]))
-    with pytest.raises(DivergedError, match=r"at step size 3\.40282e\+38"):
+
+    def rounds() -> None:
         for version in range(3):
             made.merge(updates([0], [version], [1.0]), merge.weights, merge, version, round=version + 1)
+
+    with pytest.raises(DivergedError, match=r"at step size 3\.40282e\+38"):
+        rounds()
     made.close()
 
 

@@ -16,7 +16,10 @@ from lesson.faults import FaultSettings, WrongUploads
 from lesson.guards import NOT_FINITE, TOO_FAR, GuardSettings, Refusal
 from lesson.learn import merge_guard
 from lesson.learn.learner import Learner
+from lesson.learn.merge_guard import MergeGuard, Uploads
+from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.server_models import ServerModels
 from lesson.learn.task import Work
 from lesson.strategies.base import Merge, Slots, Updates
 
@@ -230,6 +233,42 @@ def test_looking_at_everybody_changes_nothing_where_nothing_is_wrong() -> None:
         for learner in (guarded, plain):
             merge(learner, replace(updates([0, 1, 2, 3, 4, 5]), index=np.arange(6)))
         assert close(guarded.versions[1], plain.versions[1])
+
+
+def received(models: dict[int, list[float]], **options: Any) -> ServerModels:
+    """A server with models 0 … that clients elsewhere have sent."""
+    held = Received()
+    held.held = {(client, 0): np.array(model, dtype=np.float32) for client, model in models.items()}
+    return ServerModels(torch.full((2,), 2.0), 0.1, np.inf, lambda _: held, **options)
+
+
+@pytest.mark.parametrize("guard", ["mean", "median"])
+def test_what_counts_for_nothing_does_not_stand_for_what_is_refused(guard: Any) -> None:
+    server = received({0: [np.nan, 1.0], 1: [5.0, 5.0]}, guards=GuardSettings(merge=guard))
+    some, weights = updates([0, 1]), np.array([1.0, 0.0])
+    assert len(server.merge(some, weights, Merge(some.id, weights), 0, round=1)) == 1
+    assert server.versions[1].tolist() == [2.0, 2.0]
+
+
+def test_what_is_confirmed_is_what_is_merged() -> None:
+    """An update from version 0 moves by (1, 1) where the model has moved by (3, 3): 6 and 18, whatever was refused."""
+    for clients in ([0], [0, 1]):
+        server = received({0: [3.0, 3.0], 1: [np.nan, 0.0]}, watched=frozenset({"confirmation"}))
+        server.versions[1] = torch.full((2,), 5.0)
+        some, weights = updates(clients), np.full(len(clients), 1 / len(clients))
+        server.merge(some, weights, Merge(some.id, weights), 1, round=1)
+        assert server.signals(frozenset({"confirmation"}), 2)["confirmation"] == pytest.approx((6.0, 18.0))
+
+
+def test_the_median_is_of_all_of_a_merge_however_short_the_window() -> None:
+    models = torch.ones(500, 4)
+    models[300:] *= 100
+    many = np.arange(500)
+    cohort = Uploads(0, "", many, np.zeros_like(many), np.full(500, 1 / 500), np.ones(500), models)
+    guard = MergeGuard(GuardSettings(norm="refuse", norm_window=200))
+    _, refused = guard.judge([cohort], [torch.zeros(4)])
+    assert [refusal.client for refusal in refused] == list(range(300, 500))
+    assert len(guard.norms) == 200
 
 
 def test_more_models_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

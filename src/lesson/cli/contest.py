@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need n
 
     from lesson.contest.entries import Contest
 
-MIN_WIDTH = 180
+MIN_WIDTH, MAX_MISSING = 180, 10
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,11 @@ class ContestCommand:
                 figures = table(contest, results)
                 page = write_contest(contest, figures, results, self.out)
         self._print(contest, figures)
-        for name, count in missing_runs(contest, results).items():
+        missing = missing_runs(contest, results)
+        for name, count in list(missing.items())[:MAX_MISSING]:
             print(f"{name}: {count_runs(count)} missing")
+        if len(missing) > MAX_MISSING:
+            print(f"and of {len(missing) - MAX_MISSING} other entries; the same command goes on")
         print(f"page: {page}")
         if failed:
             raise RunStoppedError(failed)

@@ -118,10 +118,11 @@ class RunCommand(_Learning):
 
 
 def _troubles(summary: dict[str, Any]) -> str:
-    """How many uploads missed their slot, where that can be, and how many were refused."""
+    """How many uploads missed their slot, where that can be, how much work was lost and what was refused."""
+    lost = f", {summary['lost']} lost" if summary.get("lost") else ""
     late = f", {summary['misses']} of them late" if summary.get("misses") else ""
     reasons = ", ".join(f"{count} {reason}" for reason, count in summary.get("refused_by", {}).items())
-    return late + (f", {summary['refused']} refused ({reasons})" if reasons else "")
+    return late + lost + (f", {summary['refused']} refused ({reasons})" if reasons else "")
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ class PlanCommand:
         self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
         flags = {"deadline_s": given_s, "num_clients": self.clients}
-        scenario = load_settings(self.scenario, self.set, scenario=flags).scenario
+        settings = load_settings(self.scenario, self.set, scenario=flags)
+        scenario = settings.scenario
         if self.figure is not None:
             from lesson.report.files import check_figure_path  # matplotlib takes a while to load
             from lesson.report.plan_figure import draw_plan
@@ -93,6 +94,8 @@ class PlanCommand:
                 status.update("Drawing the figure")
                 draw_plan(plan, title, self.figure)
             caveats = [] if from_file else scenario.caveats()
+            if settings.faults.drop_out or settings.faults.upload_wrong:
+                caveats.append("faults are not part of a plan: it tells what happens when nothing goes wrong")
             if self.html is not None:
                 status.update("Writing the page")
                 seen = self.latencies.name if self.latencies else source  # who gets the page has no such folder

@@ -57,8 +57,10 @@ class SweepCommand:
 
         engine, trackers = self._engine(), make_trackers(self.log)
         grid = load_grid(self.file, self.set)
-        for caveat in dict.fromkeys(note for trial in grid.trials for note in trial.settings.caveats()):
-            print(f"note: {caveat}")
+        told = [trial.settings.caveats() for trial in grid.trials]
+        for caveat in told[0]:
+            if all(caveat in others for others in told):
+                print(f"note: {caveat}")
         out = self.out or Path("runs") / Path(self.file).stem
         if (out / "sweep.toml").exists() and (out / "sweep.toml").samefile(self.file):
             raise InputError(f"{self.file} would be written over; keep it outside the folder, or take another --out")

@@ -105,11 +105,11 @@ class Federation(Simulation):
             self._tell_refused(Reply(refusal.client, refusal.index, fault=refusal.reason))
         return super()._without(updates, refusals)
 
-    def _set_aside(self) -> tuple[FloatArray, str]:
-        spent_j, note = super()._set_aside()
+    def _why_aside(self, against: Mapping[int, str]) -> str:
+        note = super()._why_aside(against)
         if note:
             self._tell(f"round {self.round}: {note}")
-        return spent_j, note
+        return note
 
     def _release(self, updates: Updates) -> None:
         super()._release(updates)

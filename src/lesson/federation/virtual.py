@@ -62,7 +62,9 @@ class VirtualFederation(Federation):
             replies = [event for event in self._clients.poll() if isinstance(event, Reply)]
             for reply in replies:
                 # A reply to anything else is to what the strategy dropped: no fault, and it comes when it likes.
-                if (reply.client, reply.index) in self._early:
+                if (reply.client, reply.index) in self._early or (
+                    not reply.fault and self.watch.came_before(reply.client, reply.index)
+                ):
                     self._refuse(replace(reply, fault=CAME_BEFORE))
                 elif (reply.client, reply.index) in landed or self._is_at(reply):
                     self._early[reply.client, reply.index] = reply

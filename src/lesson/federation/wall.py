@@ -14,7 +14,7 @@ from lesson.errors import RunStoppedError
 from lesson.estimates import cautious
 from lesson.federation.base import Federation
 from lesson.federation.clients import LOST, NO_REPLY, RESTARTED, TOO_LATE, Event, Joined, Left, Reply
-from lesson.guards import CAME_BEFORE
+from lesson.guards import CAME_BEFORE, OF_CONTENT
 from lesson.records import RoundRecord
 from lesson.strategies.base import Closing, Updates
 
@@ -74,8 +74,9 @@ class WallFederation(Federation):
         """Seconds on the wall since the run began, those before a restart included."""
         return self._clock() - self._zero_s
 
-    def _opens(self, until_s: float) -> bool:  # noqa: ARG002
-        return True  # who is not there may come
+    def _opens(self, until_s: float) -> bool:
+        known = np.isfinite(self.fleet.latency_s)
+        return not self.watch.aside[known].all() or super()._opens(until_s)  # whoever is not there may come
 
     def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:  # noqa: ARG002
         return np.full_like(expected_s, np.inf)
@@ -108,11 +109,6 @@ class WallFederation(Federation):
             raise RunStoppedError(f"no client has been connected for {NOBODY_S:g} s; start some and resume the run")
         return not self._num_connected
 
-    def _land(self) -> Updates:
-        landed = super()._land()
-        self._idle[landed.client] = self._connected[landed.client]
-        return landed
-
     def _happens(self, event: Event, now_s: float) -> None:
         match event:
             case Reply():
@@ -128,7 +124,7 @@ class WallFederation(Federation):
             self._refuse(replace(reply, fault=CAME_BEFORE))
             return
         if not reply.fault and current:
-            self.watch.arrived(np.array([client]), np.array([reply.index]))
+            self.watch.arrived(client, reply.index)
             self._flight.arrive(client, now_s)
             self._take_in(reply)
             self._see(client, now_s)
@@ -137,7 +133,9 @@ class WallFederation(Federation):
         if reply.fault == NO_REPLY and current:
             self._see(client, now_s)
         if current:
-            self._let_go(self._flight.take(np.array([client])))
+            work = self._flight.take(np.array([client]))
+            self._let_go(work)
+            self._unfit = Updates.join(self._unfit, work) if reply.fault in OF_CONTENT else self._unfit
 
     def _gone(self, client: int, now_s: float) -> None:
         who = np.array([client])

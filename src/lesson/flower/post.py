@@ -15,7 +15,7 @@ from lesson.federation import Event, Joined, Left, Reply
 from lesson.federation.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.profile import Profiler
-from lesson.guards import WRONG_ARRAYS, UnfitError
+from lesson.guards import NO_WEIGHT, WRONG_ARRAYS, UnfitError
 from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels
 from lesson.strategies.base import Updates
@@ -185,7 +185,7 @@ class Post:
         metrics = {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
         weight = metrics.pop(self.words.weight, math.nan)
         if self.weighed and not (0 < weight < math.inf):
-            raise UnfitError("no weight", f"metrics must have '{self.words.weight}' > 0, got {told}"[:200])
+            raise UnfitError(NO_WEIGHT, f"metrics must have '{self.words.weight}' > 0, got {told}"[:200])
         return weight, metrics
 
     def _look(self) -> list[Event]:

@@ -66,7 +66,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
     if (ended := _ended(folder, config)) is not None:
         tell(f"{folder.path} holds a run that has ended; it is not run again")
-        return ended
+        return _whole(ended)
     if config["resume"] and not folder.config.exists():
         tell(f"{folder.path} holds no run to resume: one begins")
     dataset_of(config["dataset"], None)  # if it is not here, the clients would be the first to say so
@@ -97,8 +97,13 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     tell(f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, {summary['time_s']:g} s")
     tell(f"report: {folder.path / REPORT}")
     tell(f"folder: {folder.path}")
-    if summary["ended_early"]:
-        raise RunStoppedError(f"the run ended at {summary['time_s']:g} s: {summary['ended_early']}")
+    return _whole(summary)
+
+
+def _whole(summary: dict[str, Any]) -> dict[str, Any]:
+    """The summary of a run that went on to its limit; raises if it did not."""
+    if early := summary.get("ended_early"):
+        raise RunStoppedError(f"the run ended at {summary['time_s']:g} s: {early}")
     return summary
 
 

@@ -18,8 +18,9 @@ def spoilt(layout: Layout, base: Vector, vector: Vector, wrong: WrongUploads, cl
         vector[wrong.place(who, which, len(vector))[0]] += filling
     record = layout.record(vector)
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
+    spoilt_shapes = wrong.shapes(client, index, shapes)
     for name, shape in shapes.items():
-        sent = wrong.shapes(client, index, shapes).get(name)
+        sent = spoilt_shapes.get(name)
         if sent is None:
             del record[name]
         elif sent != shape:

@@ -140,7 +140,8 @@ class LessonStrategy(FlowerStrategy):
             except RunStoppedError as error:
                 tell(f"the run ends: {error}")
                 break
-            assert record is not None, "there is no time at which a run ends"
+            if record is None:
+                break
             tell(
                 f"round {record.round}/{num_rounds}: {len(record.merged)} merged, {len(record.started)} started, "
                 f"{record.end_s:.1f} s{f'; {record.note}' if record.note else ''}"
@@ -149,6 +150,8 @@ class LessonStrategy(FlowerStrategy):
                 result.train_metrics_clientapp[record.round] = told
             result.arrays = layout.record(models.versions[federation.version].numpy())
             self._evaluate(record.round, result.arrays, evaluate_fn, result)
+        if federation.over:
+            tell(f"the run ends: {federation.over}")
         tell_clients(federation, self.deadline_s)
         tell(f"{federation.round} rounds in {time.monotonic() - begin_s:.1f} s")
         return result

@@ -20,9 +20,9 @@ from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.learn.holdings import Holdings
 from lesson.learn.models import make_model
-from lesson.learn.server_models import ServerModels, check_finite
+from lesson.learn.server_models import Jobs, ServerModels, check_finite
 from lesson.learn.spoilt import SpoilingTrainer
-from lesson.learn.task import Task, Work
+from lesson.learn.task import Task
 from lesson.settings import ServerSettings
 from lesson.strategies.base import Updates
 
@@ -51,6 +51,8 @@ class Learner(ServerModels):
         super().__init__(initial, learning_rate, lr_cap, self._trainer_for, server, watched, guards, trusted)
         self.task, self.trainer = task, trainer
         self._wrong, self._elsewhere = wrong, elsewhere
+        if wrong is not None and wrong.spoils_values:
+            self._remedy = "uploads are wrong on purpose: guards.finite and guards.norm = 'refuse' are against that"
         self._backend = backend
         self._trainers: dict[str, Trainer] = {}
 
@@ -117,10 +119,10 @@ class Learner(ServerModels):
             self._trainers[name] = trainer if self._wrong is None else SpoilingTrainer(trainer, self._wrong)
         return self._trainers[name]
 
-    def _check_honest(self, refusals: Sequence[Refusal], job: tuple[int, str, Work], round: int) -> None:
-        base, _, work = job
+    def _check_honest(self, refusals: Sequence[Refusal], jobs: Jobs, round: int) -> None:
         for one in refusals if not self._elsewhere else ():
             if one.reason == NOT_FINITE and (self._wrong is None or self._wrong.values_fit(one.client, one.index)):
+                base, _, work = next(job for job in jobs if one.client in job[2].client)
                 self._note(base, work, round)
                 check_finite("model", False, self.newest_cohort)
 

@@ -19,7 +19,9 @@ from lesson.learn.robust import coordinate_median, finite_rows, norms, trimmed_m
 from lesson.learn.task import Work
 
 MAX_BYTES = 8 * 2**30
-"""Of models that are looked at together."""
+"""Of models that are looked at together, and a copy of them."""
+ROWS = 16
+"""Models of which the length is worked out together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +87,10 @@ class MergeGuard:
 
     def check_room(self, num_updates: int, num_parameters: int) -> None:
         """Raise if so many models are too many."""
-        if num_updates * num_parameters * 4 > MAX_BYTES:
+        if 2 * num_updates * num_parameters * 4 > MAX_BYTES:
             raise InputError(
                 f"guards.norm and guards.merge need every client's model at once: {num_updates} of {num_parameters} "
-                f"values are more than {MAX_BYTES >> 30} GB; have fewer clients in a merge, such as by participation"
+                f"values, twice, are more than {MAX_BYTES >> 30} GB; have fewer clients in a merge, as by participation"
             )
 
     def judge(self, cohorts: Sequence[Uploads], bases: Sequence[Tensor]) -> tuple[list[Uploads], list[Refusal]]:
@@ -101,15 +103,16 @@ class MergeGuard:
         if self.settings.norm == "none":
             return taken, refusals
         lengths = [_lengths(cohort, base) for cohort, base in zip(taken, bases, strict=True)]
-        self.norms = np.concatenate([self.norms, *lengths])[-self.settings.norm_window :]
-        limit = self.settings.norm_limit * float(np.median(self.norms)) if len(self.norms) else np.inf
+        seen = np.concatenate([self.norms, *lengths])
+        self.norms = seen[-self.settings.norm_window :]
+        limit = self.settings.norm_limit * float(np.median(seen)) if len(seen) else np.inf
         for place, (cohort, length) in enumerate(zip(taken, lengths, strict=True)):
             far: BoolArray = length > limit
             if self.settings.norm == "refuse":
                 refusals += cohort.refusals(far, TOO_FAR)
                 taken[place] = cohort.only(~far)
-            elif far.any():
-                taken[place] = _shortened(cohort, bases[place], np.where(far, limit / np.maximum(length, limit), 1.0))
+            for row in np.flatnonzero(far).tolist() if self.settings.norm == "clip" else ():
+                cohort.models[row] = bases[place] + (limit / length[row]) * (cohort.models[row] - bases[place])
         return taken, refusals
 
     def middle(self, models: Tensor) -> Tensor:
@@ -135,10 +138,5 @@ def finite_only(cohort: Uploads) -> tuple[Uploads, list[Refusal]]:
 
 def _lengths(cohort: Uploads, base: Tensor) -> FloatArray:
     """How far each update moves its model, for its pace, (num_updates,)."""
-    return np.asarray(norms(cohort.models - base).cpu().numpy() / cohort.pace)
-
-
-def _shortened(cohort: Uploads, base: Tensor, factor: FloatArray) -> Uploads:
-    """The updates with so much of their way."""
-    scale = torch.from_numpy(factor).to(cohort.models.device, cohort.models.dtype)[:, None]
-    return replace(cohort, models=base + scale * (cohort.models - base))
+    lengths = [norms(some - base) for some in cohort.models.split(ROWS)]
+    return np.asarray(torch.cat(lengths).cpu().numpy() / cohort.pace) if lengths else np.empty(0)

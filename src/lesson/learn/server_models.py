@@ -87,7 +87,8 @@ class ServerModels:
         self._looks = self._guard.settings.finite and not trusted
         self._confirmation = Confirmation(initial.device.type) if "confirmation" in watched else None
         plain = self.server.optimizer == "none"
-        self._too_large = "learning_rate or lr_cap" if plain else "server.learning_rate or scenario.learning_rate"
+        rates = "learning_rate or lr_cap" if plain else "server.learning_rate or scenario.learning_rate"
+        self._remedy = f"take a smaller {rates}"
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Refusal]:
         """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them is refused.
@@ -162,7 +163,8 @@ class ServerModels:
             start, weight = self.versions[base], cohort.weight
             self._note(base, work, round)
             if self._confirmation is not None and base != version:
-                self._confirmation.add(model - start, cohort.total - weight * start, weight)
+                factor = stands_for.get(slot, 1.0)
+                self._confirmation.add(model - start, factor * (cohort.total - weight * start), factor * weight)
             if self._guard.settings.merge == "mean":
                 factor = stands_for.get(slot, 1.0)
                 sums[slot] += cohort.total if factor == 1 else factor * cohort.total
@@ -170,7 +172,7 @@ class ServerModels:
                     sums[slot] -= factor * weight * start
                 self._check_model(sums[slot])
         if self._guard.settings.merge != "mean":
-            self._add_middles(sums, jobs, cohorts, of)
+            self._add_middles({name: sums[name] for name in (stands_for if refusals else sums)}, jobs, cohorts, of)
         return (sums[""] if slots is None else self._slots.merge(model, sums, slots, of)), refusals
 
     def _add_middles(self, sums: dict[str, Tensor], jobs: Jobs, cohorts: Sequence[_Cohort], of: Of) -> None:
@@ -180,9 +182,9 @@ class ServerModels:
             for (base, slot, work), cohort in zip(jobs, cohorts, strict=True):
                 if slot == name and cohort.uploads is not None:
                     models, planned = cohort.uploads.models, planned + float(work.weight.sum())
-                    moved.append(models if of == "models" else models - self.versions[base])
-            if any(map(len, moved)):
-                sums[name] += planned * self._guard.middle(torch.cat(moved))
+                    moved.append(models if of == "models" else models.sub_(self.versions[base]))
+            if moved:
+                sums[name] += planned * self._guard.middle(moved[0] if len(moved) == 1 else torch.cat(moved))
                 self._check_model(sums[name])
 
     def _taken(self, updates: Updates, jobs: Jobs, round: int) -> tuple[list[_Cohort], list[Refusal]]:
@@ -195,7 +197,7 @@ class ServerModels:
             self._guard.check_room(sum(len(work) for *_, work in jobs), len(pairs[0][0]))
             each = [uploads_of(*job, models) for job, models in zip(jobs, trainer.models(pairs), strict=True)]
             taken, refusals = self._guard.judge(each, [base for base, _ in pairs])
-            self._check_honest(refusals, jobs[-1], round)
+            self._check_honest(refusals, jobs, round)
             return [_Cohort.of(uploads) for uploads in taken], refusals
         sums = zip(trainer.cohorts(pairs), pairs, strict=True)
         cohorts, refusals = [_Cohort(total, float(work.weight.sum())) for total, (_, work) in sums], []
@@ -203,18 +205,18 @@ class ServerModels:
             if not torch.isfinite(cohorts[place].total).all():
                 (models,) = trainer.models([pairs[place]])
                 finite, refused = finite_only(uploads_of(*job, models))
-                self._check_honest(refused, job, round)
+                self._check_honest(refused, [job], round)
                 cohorts[place], refusals = _Cohort.of(finite), refusals + refused
         return cohorts, refusals
 
-    def _check_honest(self, refusals: Sequence[Refusal], job: tuple[int, str, Work], round: int) -> None:
+    def _check_honest(self, refusals: Sequence[Refusal], jobs: Jobs, round: int) -> None:
         """Raise if something was refused of which training itself is the reason: of clients elsewhere, nobody knows."""
 
     def _note(self, base: int, work: Work, round: int) -> None:
         """Note what is merged, for whoever finds that the model is not finite."""
         self.newest_cohort = (
             f"after round {round}, with {np.count_nonzero(work.first == 0)} clients that started from version "
-            f"{base} at step size {work.lr.max():g}; take a smaller {self._too_large}"
+            f"{base} at step size {work.lr.max():g}; {self._remedy}"
         )
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:
