@@ -14,7 +14,7 @@ from campaign.trial import Facts, Trial
 from campaign.values import LEAVE_OUT, draw_edge, draw_options, draw_valid, sections
 from lesson.cli import COMMANDS
 
-LIMITS = Limits(seconds=100.0, cpu_s=20, memory_bytes=8 * GIB)
+LIMITS = Limits(seconds=200.0, cpu_s=60, memory_bytes=8 * GIB)
 FILE = "settings.toml"
 
 
