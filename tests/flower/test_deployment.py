@@ -20,6 +20,8 @@ import safetensors
 from federation import APP, Federation
 from local_processes import wait
 
+from lesson.guards import OF_CONTENT
+
 pytestmark = pytest.mark.deployment
 MANY, MORE = 1000, 4
 """Rounds, more than there is time for, and those that a resumed run has left."""
@@ -80,9 +82,10 @@ class Story:
             return json.loads(file.metadata()["state"])["round"], back, int(np.count_nonzero(work >= 0))
 
     def is_kept(self) -> bool:
-        """Whether the checkpoint has an update of who came back, and somebody at work."""
-        _, back, at_work = self.checkpoint()
-        return back and at_work > 0
+        """Whether the checkpoint has an update of who came back, knows who was given up, and has somebody at work."""
+        kept_round, back, at_work = self.checkpoint()
+        given_up = [line["round"] for line in self.metrics if f"{SILENT}: no reply" in line.get("note", "")]
+        return back and at_work > 0 and kept_round >= given_up[0]
 
 
 @pytest.fixture(scope="module")
@@ -208,8 +211,10 @@ def test_nothing_is_merged_twice(story: Story) -> None:
     started, uploads, refused = (
         sum(line.get(name, 0) for line in lines) for name in ("bytes_down", "uploads", "refused")
     )
-    assert uploads <= len(sent)
-    assert 0 <= started // model_bytes - uploads - refused <= 4, "the rest is still at work"
+    unfit = sum(count for told, count in story.refused.items() if told.partition(": ")[2] in OF_CONTENT)
+    assert unfit == len(FAULTS) - 1, "the client that raised has sent nothing"
+    assert uploads <= len(sent) + unfit
+    assert 0 <= started // model_bytes - uploads - (refused - unfit) <= 4, "the rest is still at work"
 
 
 def test_the_summary_counts_what_was_refused(story: Story) -> None:
