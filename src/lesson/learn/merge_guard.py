@@ -103,8 +103,9 @@ class MergeGuard:
         if self.settings.norm == "none":
             return taken, refusals
         lengths = [_lengths(cohort, base) for cohort, base in zip(taken, bases, strict=True)]
-        seen = np.concatenate([self.norms, *lengths])
-        self.norms = seen[-self.settings.norm_window :]
+        window = self.settings.norm_window
+        seen = np.concatenate([self.norms, *lengths])[-max(window, sum(map(len, lengths))) :]
+        self.norms = seen[-window:]
         limit = self.settings.norm_limit * float(np.median(seen)) if len(seen) else np.inf
         for place, (cohort, length) in enumerate(zip(taken, lengths, strict=True)):
             far: BoolArray = length > limit
