@@ -263,7 +263,11 @@ class Rounds:
 
     def _is_deserted(self) -> bool:
         """Whether nothing is done, some clients are gone for good and nobody else is going to come."""
-        return bool(not len(self._flight) and not len(self._at_server) and self.watch.aside.any())
+        return not len(self._flight) and not len(self._at_server) and self._stays_without()
+
+    def _stays_without(self) -> bool:
+        """Whether some clients are gone for good and nobody else is going to come."""
+        return bool(self.watch.aside.any())
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:  # noqa: ARG002
         """When the round closes, with a note; who waits for real clients need not wait longer than `until_s`."""
@@ -290,8 +294,7 @@ class Rounds:
 
     def _land(self) -> Updates:
         """Updates that have arrived by now; they wait at the server."""
-        landed = self._flight.land(self.now_s)
-        landed = self._accepted(landed)
+        landed = self._accepted(self._flight.land(self.now_s))
         self.watch.arrived(landed.client, landed.index)
         self._idle[landed.client] = self._connected[landed.client]
         self._waiting[landed.client] += 1
@@ -351,9 +354,13 @@ class Rounds:
         gone, self._at_server = self._at_server[waiting], self._at_server[~waiting]
         self._waiting[clients] = 0
         self._release(gone)
+        self._disconnect(clients)
+        return spent_j
+
+    def _disconnect(self, clients: IntArray) -> None:
+        """Note that these clients cannot be reached."""
         self._num_connected -= int(np.count_nonzero(self._connected[clients]))
         self._connected[clients] = self._idle[clients] = False
-        return spent_j
 
     def _why_aside(self, against: Mapping[int, str]) -> str:
         """Who is set aside for which reason, for people."""

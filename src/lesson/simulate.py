@@ -97,8 +97,8 @@ class Simulation(Rounds):
         came, left = present.changes(self._met_s, self.now_s)
         self._met_s = self.now_s
         came = came[np.isfinite(self.fleet.latency_s[came]) & ~self.watch.aside[came]]
-        self._num_connected += len(came) - int(np.count_nonzero(self._connected[left]))
-        self._connected[left], self._idle[left] = False, False
+        self._disconnect(left)
+        self._num_connected += len(came)
         self._connected[came], self._idle[came] = True, ~self._flight.busy(came)
         self._freed.append(came)
 
@@ -158,8 +158,7 @@ class Simulation(Rounds):
     def _part(self, clients: IntArray, present: Attendance, truth: Truth) -> None:
         """Note that these clients have dropped out and are not back yet."""
         present.drop_out(clients, truth.back_s[clients])
-        self._num_connected -= int(np.count_nonzero(self._connected[clients]))
-        self._connected[clients] = self._idle[clients] = False
+        self._disconnect(clients)
 
     def _fitting(self, landed: Updates, wrong: WrongUploads) -> Updates:
         """What has arrived for the first time with arrays that fit; the rest is refused at once."""
@@ -207,12 +206,11 @@ class Simulation(Rounds):
                 return self._nobody()
         return super()._why_over(moved, until_s)
 
-    def _is_deserted(self) -> bool:
+    def _stays_without(self) -> bool:
         if self._present is None:
-            return super()._is_deserted()
-        comes = self._present.next_change_s(self.now_s) < np.inf
-        gone = self.watch.aside.any() or np.isinf(self._present.back_s).any()
-        return bool(not len(self._flight) and not len(self._at_server) and gone and not comes)
+            return super()._stays_without()
+        gone = super()._stays_without() or bool(np.isinf(self._present.back_s).any())
+        return gone and self._present.next_change_s(self.now_s) == np.inf
 
     def _told(self, landed: Updates, record: RoundRecord) -> RoundRecord:
         """The record with how wrong the server was, where times vary."""

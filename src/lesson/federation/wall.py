@@ -142,8 +142,7 @@ class WallFederation(Federation):
         if self._flight.last_arrival_s(who) == np.inf:  # at work, and its update has not arrived
             self._clients.give_up(who)
             self._replied(Reply(client, int(self._flight.work_of(who).index[0]), fault=LOST), now_s)
-        self._idle[client] = self._connected[client] = False
-        self._num_connected -= 1
+        self._disconnect(who)
         self._tell(f"round {self.round}: client {self.fleet.names[client]} is gone")
 
     def _come(self, client: int, measured: Joined) -> None:

@@ -160,13 +160,11 @@ class ServerModels:
         for (base, slot, work), cohort in zip(jobs, cohorts, strict=True):
             if cohort.is_empty or slot not in sums:
                 continue
-            start, weight = self.versions[base], cohort.weight
+            start, weight, factor = self.versions[base], cohort.weight, stands_for.get(slot, 1.0)
             self._note(base, work, round)
             if self._confirmation is not None and base != version:
-                factor = stands_for.get(slot, 1.0)
                 self._confirmation.add(model - start, factor * (cohort.total - weight * start), factor * weight)
             if self._guard.settings.merge == "mean":
-                factor = stands_for.get(slot, 1.0)
                 sums[slot] += cohort.total if factor == 1 else factor * cohort.total
                 if of == "updates":
                     sums[slot] -= factor * weight * start
