@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from small import TinyNet, tiny_data
 
+from broken_off import check_goes_on
 from lesson.cli import main
 from lesson.rounds import NOBODY
 from lesson.runs import execute
@@ -37,24 +38,10 @@ def settings(trouble: str, strategy: str = "lesson", rounds: int = 25) -> Settin
     )
 
 
-class StoppedError(Exception):
-    pass
-
-
 @pytest.mark.parametrize("trouble", sorted(TROUBLES))
 @pytest.mark.parametrize("strategy", ["lesson", "fedasync", "fedat"])
 def test_a_run_with_faults_goes_on_with_the_same_bytes(tmp_path: Path, trouble: str, strategy: str) -> None:
-    def break_off(line: dict[str, Any]) -> None:
-        if line["round"] == 11:
-            raise StoppedError
-
-    chosen = settings(trouble, strategy)
-    execute(chosen, tmp_path / "whole", **PARTS)
-    with pytest.raises(StoppedError):
-        execute(chosen, tmp_path / "broken", progress=break_off, **PARTS)
-    execute(chosen, tmp_path / "broken", resume=True, **PARTS)
-    for name in ("metrics.jsonl", "model.safetensors", "clients.json"):
-        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    check_goes_on(settings(trouble, strategy), tmp_path, 11, **PARTS)
 
 
 def test_refusals_are_written_down_with_reason_and_client(tmp_path: Path) -> None:

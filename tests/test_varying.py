@@ -12,6 +12,7 @@ import pytest
 from small import TinyNet, tiny_data
 from test_common import Watched, everyone, make
 
+from broken_off import check_goes_on
 from lesson import Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.cli import main
 from lesson.runs import execute
@@ -112,24 +113,10 @@ def settings(strategy: str = "lesson", rounds: int = 12, checkpoint_every_s: flo
     )
 
 
-class StoppedError(Exception):
-    pass
-
-
 @every_way
 @pytest.mark.parametrize("strategy", ["lesson", "fedasync"])
 def test_a_run_folder_goes_on_with_the_same_bytes(tmp_path: Path, way: str, strategy: str) -> None:
-    def break_off(line: dict[str, Any]) -> None:
-        if line["round"] == 5:
-            raise StoppedError
-
-    chosen = settings(strategy, checkpoint_every_s=1e-9, **WAYS[way])
-    execute(chosen, tmp_path / "whole", **PARTS)
-    with pytest.raises(StoppedError):
-        execute(chosen, tmp_path / "broken", progress=break_off, **PARTS)
-    execute(chosen, tmp_path / "broken", resume=True, **PARTS)
-    for name in ("metrics.jsonl", "model.safetensors", "clients.json"):
-        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    check_goes_on(settings(strategy, checkpoint_every_s=1e-9, **WAYS[way]), tmp_path, 5, **PARTS)
 
 
 def strict(text: str) -> Any:
