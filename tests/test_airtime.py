@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.fleets import make_fleet, traced
+from helpers.scripted import Scripted, ids
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, radio, simulate
 from lesson.airtime import Airtime
 from lesson.arrays import FloatArray, IntArray
@@ -16,8 +18,6 @@ from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.lesson_filled import LessonFilled
 from lesson.strategies.safa import Safa
-from support import make_fleet, traced
-from test_simulate import Scripted, ids
 
 
 def made(scenario: Scenario) -> Fleet:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from helpers.resuming import StoppedError
+from helpers.runs import PARTS, content, settings
 from lesson import InputError
 from lesson.checkpoints import packed, unpacked
 from lesson.learn.build import build
 from lesson.run_folder import RunFolder
 from lesson.runs import execute
-from test_runs import PARTS, StoppedError, content, settings
 
 STOP = 12
 

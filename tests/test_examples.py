@@ -8,10 +8,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from helpers.run_folders import make_comparison
 from lesson.cli import main
 from lesson.grid import load_grid
 from lesson.settings import load_settings
-from made_runs import make_comparison
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import TinyNet, tiny_data
 
-from broken_off import check_goes_on
+from helpers.resuming import check_goes_on
+from helpers.small_tasks import TinyNet, tiny_data
 from lesson.cli import main
 from lesson.rounds import NOBODY
 from lesson.runs import execute

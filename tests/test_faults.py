@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_common import Watched, everyone, make
 
+from helpers.fleets import fields, make_fleet, traced
+from helpers.strategies import Watched, everyone, make
 from lesson import FedAvg, FedCS, InputError, Lesson, Simulation, draw_fleet, simulate
 from lesson.arrays import BoolArray, FloatArray, IntArray
 from lesson.faults import FaultSettings, Shapes, WrongUploads, faults_of
@@ -29,7 +30,6 @@ from lesson.scenario import Scenario
 from lesson.strategies.base import Merge, Updates
 from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.safa import Safa
-from support import fields, make_fleet, traced
 
 NEVER = np.inf
 TROUBLE = FaultSettings(

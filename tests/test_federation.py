@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from test_common import make
 
+from helpers.fleets import fields, make_fleet, traced
+from helpers.strategies import make
+from helpers.wall import FakeClients, FakeClock, Holding, Took, on_the_wall, told
 from lesson import FedAvg, Lesson, Scenario, Simulation
 from lesson.arrays import FloatArray, IntArray
 from lesson.errors import RunStoppedError
@@ -21,8 +23,6 @@ from lesson.federation.wall import NOBODY_S
 from lesson.guards import GuardSettings
 from lesson.strategies import STRATEGIES, FedAsync, FedAT, FedBuff, LessonFilled, Safa
 from lesson.strategies.base import RoundPlan, ServerView, Updates
-from support import fields, make_fleet, traced
-from wall import FakeClients, FakeClock, Holding, Took, on_the_wall, told
 
 EST_S = [5.0, 16.0, 8.0, 38.0]
 TAKES: list[list[Took]] = [[5.0], [8.0, 8.0, 8.0, 8.0, 8.0, 34.0, 8.0], [24.0], [37.0]]

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helpers.fleets import make_fleet
 from lesson import InputError, Scenario, assign_tiers, draw_fleet
 from lesson.fleet import _fleet_of
 from lesson.scenario import draw_population
-from support import make_fleet
 
 SEEDS = range(200)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from helpers.run_folders import make_run, make_sweep
 from lesson import InputError, load
 from lesson.folders import load_together
 from lesson.study import Run, Study
-from made_runs import make_run, make_sweep
 
 
 def test_a_run(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from helpers.runs import PARTS, content, settings
 from lesson import InputError
 from lesson.learn.backend import on_device
 from lesson.learn.build import build
 from lesson.locks import LOCK, locked
 from lesson.run_folder import RunFolder
 from lesson.runs import execute
-from test_runs import PARTS, content, settings
 
 BUSY = "is being written by another process; wait for it or end it"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.fleets import make_fleet
 from lesson import InputError, Scenario, draw_fleet
 from lesson.on_time import MAX_CLIENTS, find_deadline_s, try_deadline
 from lesson.plan import look_at_deadline, make_plan, propose_deadline_s
-from support import make_fleet
 
 RAYLEIGH = Scenario(fading="rayleigh")
 

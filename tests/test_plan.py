@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.fleets import make_fleet
 from lesson import InputError, Lesson, Scenario, draw_fleet, simulate
 from lesson.plan import look_at_deadline, make_plan, mean_staleness, propose_deadline_s
-from support import make_fleet
 
 
 def test_a_plan_by_hand() -> None:

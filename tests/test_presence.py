@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_common import everyone, make
 
+from helpers.fleets import fields, make_fleet, traced
+from helpers.strategies import everyone, make
 from lesson import FedAvg, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.attendance import Attendance
 from lesson.records import RoundRecord
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.traces import Presence
-from support import fields, make_fleet, traced
 
 HEADER = "client,from_s,to_s "
 

@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from small import TinyNet, tiny_data
 
+from helpers.resuming import StoppedError
+from helpers.runs import PARTS, content, settings
+from helpers.small_tasks import tiny_data
 from lesson import InputError
 from lesson.learn.backend import on_device
 from lesson.learn.build import build
@@ -27,28 +29,8 @@ from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.run_folder import RunFolder
 from lesson.runs import client_fields, execute
-from lesson.settings import ServerSettings, Settings, make_settings
+from lesson.settings import ServerSettings, make_settings
 from lesson.summary import read_metrics
-
-PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
-
-
-def settings(strategy: str = "lesson", **run: Any) -> Settings:
-    return make_settings(
-        {
-            "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid"},
-            "strategy": {"name": strategy},
-            "run": {"eval_every_s": 100.0, "rounds": 30, "device": "cpu"} | run,
-        }
-    )
-
-
-def content(path: Path) -> dict[str, bytes]:
-    """What must be the same for the same seed: all but the wall-clock fields."""
-    summary = json.loads((path / "summary.json").read_text())
-    kept = {name: value for name, value in summary.items() if not name.startswith("wall_")}
-    names = ("metrics.jsonl", "model.safetensors", "clients.json")
-    return {name: (path / name).read_bytes() for name in names} | {"summary": json.dumps(kept).encode()}
 
 
 def test_a_folder_holds_the_contract(tmp_path: Path) -> None:
@@ -122,10 +104,6 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, strategy: str) -> No
     execute(settings(strategy, seed=1), tmp_path / "other", **PARTS)
     assert content(tmp_path / "first") == content(tmp_path / "second")
     assert content(tmp_path / "first")["metrics.jsonl"] != content(tmp_path / "other")["metrics.jsonl"]
-
-
-class StoppedError(Exception):
-    pass
 
 
 @pytest.mark.parametrize("strategy", ["lesson", "fedavg", "fedcs"])
@@ -208,7 +186,7 @@ SCRIPT = """
 import sys
 sys.path[:0] = {paths!r}
 from pathlib import Path
-from test_runs import PARTS, settings
+from helpers.runs import PARTS, settings
 from lesson.runs import execute
 if __name__ == "__main__":
     execute(settings(rounds=400, checkpoint_every_s=0.01), Path(sys.argv[1]), resume=True, **PARTS)
@@ -218,7 +196,7 @@ if __name__ == "__main__":
 def test_a_run_killed_at_ten_random_moments_ends_with_the_same_bytes(tmp_path: Path) -> None:
     here = Path(__file__).parent
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(paths=[str(here), str(here / "learn")]))
+    script.write_text(SCRIPT.format(paths=[str(here)]))
     execute(settings(rounds=400), tmp_path / "whole", **PARTS)
     killed, rng = 0, random.Random(0)
     metrics = RunFolder(tmp_path / "broken").metrics

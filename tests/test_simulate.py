@@ -1,13 +1,14 @@
 """The clock: what closes a round, what it costs, and strategies that break the rules."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.fleets import make_fleet, peak_bytes
+from helpers.scripted import NOTHING, Scripted, ids
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.arrays import found
 from lesson.strategies.base import (
@@ -27,37 +28,6 @@ from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
-from support import make_fleet, peak_bytes
-
-NOTHING = np.empty(0, dtype=np.int64)
-
-
-class Scripted:
-    """Starts everybody in round 1 and closes rounds as told; merges whatever is there."""
-
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    def __init__(self, closes: Closing, merge: Callable[[Updates], Merge] | None = None, plan: Any = None) -> None:
-        self.closes, self.plan = closes, plan
-        self.decide = merge or (lambda arrived: Merge(arrived.id, np.full(len(arrived), 1 / max(1, len(arrived)))))
-
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        if self.plan is not None:
-            return self.plan
-        return RoundPlan(np.flatnonzero(view.idle) if view.round == 1 else NOTHING, self.closes)
-
-    def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        return self.decide(arrived)
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
-
-
-def ids(*numbers: int) -> np.ndarray:
-    return np.array(numbers, dtype=np.int64)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from helpers.resuming import StoppedError
+from helpers.runs import PARTS, content, settings
+from helpers.trackers import Failing, Told
 from lesson import InputError
 from lesson.cli import main
 from lesson.errors import RunStoppedError
@@ -20,27 +23,10 @@ from lesson.study import compare
 from lesson.summary import read_metrics
 from lesson.trackers import Line, TensorBoard, make_trackers, numbers
 from lesson.trackers.tensorboard import SHOWN
-from test_runs import PARTS, StoppedError, content, settings
 
 ROOT = Path(__file__).parent.parent
 needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="it is not installed")
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
-
-
-class Told:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
-        self.calls.append((settings.strategy.name, folder, [line["round"] for line in kept]))
-
-    def line(self, line: Line) -> None:
-        self.calls.append(line["round"])
-
-    def end(self, summary: Line | None) -> None:
-        self.calls.append(None if summary is None else summary["rounds"])
 
 
 class Noted(Told):
@@ -168,7 +154,7 @@ import signal
 import sys
 sys.path[:0] = {paths!r}
 from pathlib import Path
-from test_runs import PARTS, settings
+from helpers.runs import PARTS, settings
 from lesson.runs import execute
 from lesson.trackers import TensorBoard
 
@@ -191,7 +177,7 @@ def test_nothing_shows_twice_after_a_kill(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     here, script, run = Path(__file__).parent, tmp_path / "script.py", tmp_path / "run"
-    script.write_text(KILLED.format(paths=[str(here), str(here / "learn")]))
+    script.write_text(KILLED.format(paths=[str(here)]))
     command = [sys.executable, str(script), str(run)]
     assert subprocess.run([*command, "1e-9", "5"]).returncode == -signal.SIGKILL
     assert subprocess.run([*command, "1e9", "17"]).returncode == -signal.SIGKILL
@@ -257,7 +243,7 @@ def test_a_tracker_that_cannot_be_had_is_told_before_training(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty_tracker.py").write_text("class Nothing:\n    pass\n")
-    (tmp_path / "asking_tracker.py").write_text("from test_trackers import Failing\n")
+    (tmp_path / "asking_tracker.py").write_text("from helpers.trackers import Failing\n")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for name, message in (
         ("tensorboard", "TensorBoard is not installed; pip install 'lesson-fl[tensorboard]' does it"),
@@ -280,35 +266,10 @@ def test_a_tracker_that_cannot_be_had_is_told_before_training(
 
 
 def test_a_tracker_of_ones_own_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_tracker.py").write_text("from test_trackers import Told\n\n\nclass Mine(Told):\n    pass\n")
+    (tmp_path / "own_tracker.py").write_text("from helpers.trackers import Told\n\n\nclass Mine(Told):\n    pass\n")
     monkeypatch.chdir(tmp_path)
     (tracker,) = make_trackers(["own_tracker:Mine", "own_tracker:Mine"])
     assert type(tracker).__name__ == "Mine"
-
-
-class Failing(Told):
-    """Raises in one of its methods, in `line` at the fourth round."""
-
-    def __init__(self, method: str) -> None:
-        super().__init__()
-        self.method = method
-
-    def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
-        super().begin(settings, folder, kept)
-        self.fail("begin")
-
-    def line(self, line: Line) -> None:
-        super().line(line)
-        if line["round"] == 4:
-            self.fail("line")
-
-    def end(self, summary: Line | None) -> None:
-        super().end(summary)
-        self.fail("end")
-
-    def fail(self, method: str) -> None:
-        if self.method == method:
-            raise OSError(28, "No space\nleft")
 
 
 @pytest.mark.parametrize(
@@ -320,7 +281,7 @@ def test_a_tracker_that_fails_stops_a_run_that_can_go_on_without_it(
     """The round it failed in is kept, though checkpoints are far apart; the other one is told as if interrupted."""
     failing, told = Failing(method), Told()
     message = (
-        r"^tracker test_trackers:Failing: OSError: \[Errno 28\] No space left \(test_trackers.py, line \d+\); "
+        r"^tracker helpers.trackers:Failing: OSError: \[Errno 28\] No space left \(trackers.py, line \d+\); "
         "--resume without --log goes on without trackers$"
     )
     with pytest.raises(RunStoppedError, match=message):
@@ -345,7 +306,7 @@ def test_all_trackers_end_if_one_of_them_fails_then_and_so_does_the_run(tmp_path
 def test_a_failing_tracker_is_one_line_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = "from test_trackers import Failing\n\n\nclass Mine(Failing):\n    def __init__(self):\n"
+    code = "from helpers.trackers import Failing\n\n\nclass Mine(Failing):\n    def __init__(self):\n"
     (tmp_path / "failing_tracker.py").write_text(f"{code}        super().__init__('begin')\n")
     monkeypatch.chdir(tmp_path)
     assert main(["run", *FLAGS, "--out", "out", "--log", "failing_tracker:Mine"]) == 3

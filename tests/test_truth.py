@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.fleets import make_fleet, traced
 from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.draws import exponentials, key, normals
 from lesson.fleet_csv import read_fleet
@@ -15,7 +16,6 @@ from lesson.records import RoundRecord
 from lesson.strategies import fleet_for, make_strategy
 from lesson.strategies.semisync_steps import SemiSyncSteps
 from lesson.strategies.tifl import TiFL
-from support import make_fleet, traced
 
 # Client 0 is believed to take 4 + 4 s and takes 9 + 4; 1 takes 2.5 + 2.5 as believed; 2 takes 3 + 3, not 7.5 + 7.5.
 LATE = "client,round,compute_s,upload_s 0,1,9,4 1,1,2.5,2.5 2,1,3,3"

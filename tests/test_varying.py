@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import TinyNet, tiny_data
-from test_common import Watched, everyone, make
 
-from broken_off import check_goes_on
+from helpers.fleets import fields, traced
+from helpers.resuming import check_goes_on
+from helpers.small_tasks import TinyNet, tiny_data
+from helpers.strategies import Watched, everyone, make
 from lesson import Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.cli import main
 from lesson.runs import execute
 from lesson.settings import Settings, make_settings
 from lesson.strategies.fedcs_greedy import FedCSGreedy
-from support import fields, traced
 
 PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
 NUM_CLIENTS = 8

@@ -3,7 +3,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import Browser, find_program, running_browser
+
+from helpers.chromium import Browser, find_program, running_browser
 
 ROOT = Path(__file__).parent.parent.parent
 

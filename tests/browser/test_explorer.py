@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chromium import Browser
 
+from helpers.chromium import Browser
+from helpers.fleets import make_fleet
 from lesson.cli import main
 from lesson.plan import propose_deadline_s
 from lesson.tiers import assign_tiers
-from support import make_fleet
 
 SLIDER, FIELD = "#deadline-slider", "#deadline-field"
 SLOW = "client,latency_s\na,12\nb,25\nc,41\nd,41.5\ngone,inf\n"

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from chromium import Browser
-from small import TinyNet, tiny_data
 
+from helpers.chromium import Browser
+from helpers.small_tasks import TinyNet, tiny_data
 from lesson.report.page.paper_page import write_paper_page
 from lesson.report.page.study_page import write_study_page
 from lesson.settings import make_settings

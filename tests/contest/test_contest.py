@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from made_up import FILE, everything, made, small
 
+from helpers.contests import FILE, everything, made, small
 from lesson.contest.cases import Case, is_complete
 from lesson.contest.measures import measure, table
 from lesson.paper.items import run_name

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up import FILE, small
 
+from helpers.contests import FILE, small
 from lesson.contest.cases import Case
 from lesson.contest.entries import Entry, Point, load_contest, point_words
 from lesson.contest.rules import MAX_POINTS, Rules

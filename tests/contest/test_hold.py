@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from made_up import FILE, everything, made, small
 
+from helpers.contests import FILE, everything, made, small
 from lesson.cli import main
 from lesson.cli.many import make_missing
 from lesson.contest.cases import Runs, cases_of

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import FILE, everything, small
 
+from helpers.contests import FILE, everything, small
 from lesson.contest.measures import table
 from lesson.errors import InputError
 from lesson.paper.items import run_name

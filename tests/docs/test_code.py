@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from helpers.resuming import StoppedError
+from helpers.runs import PARTS, settings
 from lesson.runs import execute
-from test_runs import PARTS, StoppedError, settings
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 Logged = dict[str, list[tuple[int, dict[str, float]]]]

@@ -7,9 +7,9 @@ from flwr.app import Array
 from flwr.clientapp import ClientApp
 from flwr.common import NDArray
 from flwr.supercore.task_identity import TaskIdentity
-from local_grid import LocalGrid, MakeGrid
 
-from threads import one_thread  # noqa: F401  # for every test here
+from helpers.local_grid import LocalGrid, MakeGrid
+from lesson.learn.data import Dataset, load_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +42,19 @@ def make_grid() -> Iterator[MakeGrid]:
     yield make
     for grid in grids:
         grid.close()
+
+
+@pytest.fixture(scope="session")
+def images() -> Dataset:
+    """The first 600 training and 200 test images of MNIST."""
+    mnist = load_dataset("mnist", None)
+    return Dataset(
+        "mnist", mnist.train_images[:600], mnist.train_labels[:600], mnist.test_images[:200], mnist.test_labels[:200]
+    )
+
+
+@pytest.fixture
+def few_images(images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Server, clients and simulator all train on these few images."""
+    for user in ("flower.client.dataset_of", "flower.server.dataset_of", "learn.build.dataset_of"):
+        monkeypatch.setattr(f"lesson.{user}", lambda *_: images)

@@ -93,7 +93,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     story = Story(tmp_path_factory.mktemp("deployment"))
     app = story.folder / "app"
     shutil.copytree(APP, app)
-    shutil.copy(Path(__file__).with_name("faulty_client.py"), app / "lesson_app" / "client_app.py")
+    shutil.copy(Path(__file__).parent.parent / "helpers" / "faulty_client.py", app / "lesson_app" / "client_app.py")
     nodes: list[dict[str, Any]] = [{"journal": str(story.folder / "journal")} for _ in range(4)]
     nodes[LIAR]["faults"], nodes[SILENT]["faults"] = " ".join(FAULTS), "silent"
     nodes[KILLED]["slow-s"] = 6.0

@@ -10,8 +10,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from local_grid import LocalGrid, MakeGrid
 
+from helpers.local_grid import LocalGrid, MakeGrid
 from lesson.federation import Event, Joined, Left, Reply
 from lesson.federation.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout

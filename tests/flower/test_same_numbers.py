@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flwr.app import Context, RecordDict
-from local_grid import LocalGrid, MakeGrid
 
+from helpers.flower_runs import KilledError, kill_after
+from helpers.local_grid import MakeGrid
 from lesson.errors import InputError
 from lesson.flower import make_client_app, make_server_app, serve
 from lesson.flower.config import check_config, settings_of
-from lesson.learn.data import Dataset, load_dataset
 from lesson.runs import execute
 
+pytestmark = pytest.mark.usefixtures("few_images")
 CLIENTS = 5
 CONFIG: dict[str, Any] = {
     "deadline": 15,
@@ -26,22 +27,6 @@ CONFIG: dict[str, Any] = {
     "set": "scenario.batch_size=4",
 }
 """Few rounds, with several tiers."""
-
-
-@pytest.fixture(scope="module")
-def images() -> Dataset:
-    """A part of the data."""
-    mnist = load_dataset("mnist", None)
-    return Dataset(
-        "mnist", mnist.train_images[:600], mnist.train_labels[:600], mnist.test_images[:200], mnist.test_labels[:200]
-    )
-
-
-@pytest.fixture(autouse=True)
-def few_images(images: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Server, clients and simulator alike have few images."""
-    for user in ("flower.client.dataset_of", "flower.server.dataset_of", "learn.build.dataset_of"):
-        monkeypatch.setattr(f"lesson.{user}", lambda *_: images)
 
 
 def simulated(config: dict[str, Any], out: Path) -> Path:
@@ -149,22 +134,6 @@ def test_faults_that_flower_cannot_have(make_grid: MakeGrid, changes: str, clock
     config = CONFIG | {"clock": clock, "set": changes}
     with pytest.raises(InputError, match=message):
         serve(make_grid(make_client_app(), CLIENTS, config), context(config))
-
-
-class KilledError(Exception):
-    """Stands for a kill."""
-
-
-def kill_after(grid: LocalGrid, num_messages: int) -> None:
-    """Have a grid end the run when so many messages have been sent."""
-    push = grid.push_messages
-
-    def push_messages(messages: Any) -> list[str]:
-        if grid.num_pushed >= num_messages:
-            raise KilledError
-        return push(messages)
-
-    grid.push_messages = push_messages  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from local_grid import MakeGrid
-from test_same_numbers import KilledError, few_images, images, kill_after
 
+from helpers.flower_runs import KilledError, kill_after
+from helpers.local_grid import MakeGrid
 from lesson import InputError
 from lesson.federation import WallFederation
 from lesson.flower import make_client_app, serve
@@ -19,7 +19,7 @@ from lesson.flower.server import find_clients, make_federation
 from lesson.learn.learner import Learner
 from lesson.learn.remote import initial_arrays
 
-__all__ = ["few_images", "images"]
+pytestmark = pytest.mark.usefixtures("few_images")
 
 CONFIG: dict[str, Any] = {
     "clock": "wall",

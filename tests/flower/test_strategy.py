@@ -14,8 +14,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
-from local_grid import LocalGrid, MakeGrid
 
+from helpers.local_grid import LocalGrid, MakeGrid
 from lesson import InputError, Scenario, assign_tiers, draw_fleet
 from lesson.flower import LessonStrategy
 from lesson.guards import GuardSettings

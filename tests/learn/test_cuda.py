@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import TinyNet, cohort, tiny_data
-from test_trainers import colours, make_work, several
 
+from helpers.small_tasks import TinyNet, cohort, tiny_data
+from helpers.trainers import colours, make_work, several
 from lesson import InputError, Lesson, LessonMemory, Scenario, Simulation, draw_fleet
 from lesson.errors import DivergedError
 from lesson.learn import counters, dropout, robust

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from small import TinyNet, make_learner, tiny_data, tiny_task
 from torch import Tensor
 
+from helpers.fleets import make_fleet
+from helpers.small_tasks import TinyNet, make_learner, tiny_data, tiny_task
 from lesson import FedAvg, Scenario, Simulation
 from lesson.arrays import IntArray
 from lesson.errors import DivergedError
@@ -20,7 +21,6 @@ from lesson.learn.models import Replica
 from lesson.learn.partition import Partition
 from lesson.learn.pool import Pool
 from lesson.learn.task import Task, make_task
-from support import make_fleet
 
 DATA = tiny_data(3000)
 """2000 training samples: four chunks."""

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import TinyNet, make_learner, tiny_data
 
+from helpers.fleets import make_fleet
+from helpers.small_tasks import TinyNet, make_learner, tiny_data
 from lesson import FedAvg, InputError, Scenario, Simulation
 from lesson.learn.build import build
 from lesson.learn.held_out import hold_out
@@ -17,7 +18,6 @@ from lesson.learn.task import make_task
 from lesson.runs import execute
 from lesson.settings import make_settings
 from lesson.strategies import TiFL
-from support import make_fleet
 
 SCENARIO: dict[str, Any] = {"num_clients": 6, "batch_size": 5, "weighting": "samples", "beta": 0.5}
 STRATEGY = {"name": "tifl", "num_tiers": 3, "interval": 2}

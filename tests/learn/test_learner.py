@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import TinyNet, cohort, make_learner, tiny_data, tiny_task
 
+from helpers.fleets import make_fleet
+from helpers.learners import trained, updates
+from helpers.small_tasks import TinyNet, cohort, make_learner, tiny_data, tiny_task
 from lesson import FedAvg, FedCS, Lesson, Simulation
 from lesson.errors import DivergedError, InputError
 from lesson.learn.learner import Learner
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Work
 from lesson.strategies.base import Merge, Updates
-from support import make_fleet
 
 
 @pytest.fixture
@@ -23,29 +24,6 @@ def learner() -> Iterator[Learner]:
     made = make_learner(tiny_task(4), lr_cap=0.25, trainer="reference")
     yield made
     made.close()
-
-
-def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
-    count = len(client)
-    whole, real = np.zeros(count, dtype=np.int64), np.zeros(count)
-    return Updates(
-        id=np.arange(count),
-        client=np.array(client, dtype=np.int64),
-        base_version=np.array(base, dtype=np.int64),
-        started_round=whole,
-        started_s=real,
-        expected_s=real,
-        arrived_s=real,
-        index=whole,
-        lr_scale=np.array(scale, dtype=float),
-        local_steps=whole + 1,
-        batches=whole + 1,
-    )
-
-
-def trained(learner: Learner, client: int, base: int, lr: float) -> torch.Tensor:
-    work = Work(np.array([client]), np.array([0]), np.array([lr]), np.array([1]), np.array([1.0]), np.array([0]))
-    return cohort(ReferenceTrainer(learner.task), learner.versions[base], work)
 
 
 def test_a_merge_of_models_by_hand(learner: Learner) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import cohort, make_learner, tiny_task
 from torch import Tensor
 
+from helpers.small_tasks import cohort, make_learner, tiny_task
 from lesson.errors import DivergedError, InputError
 from lesson.faults import FaultSettings, WrongUploads
 from lesson.guards import NOT_FINITE, TOO_FAR, GuardSettings, Refusal

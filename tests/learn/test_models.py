@@ -1,9 +1,9 @@
 import pytest
 import torch
-from small import TinyNet
 from torch import nn
 from torch.nn import functional
 
+from helpers.small_tasks import TinyNet
 from lesson import InputError
 from lesson.learn.dropout import draw_kept
 from lesson.learn.models import CifarNet, MnistNet, Replica, check_model, initial_vector, max_pool

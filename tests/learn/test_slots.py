@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from small import make_learner, tiny_task
-from test_learner import trained, updates
 
+from helpers.learners import trained, updates
+from helpers.small_tasks import make_learner, tiny_task
 from lesson.errors import InputError
 from lesson.learn.learner import Learner
 from lesson.strategies.base import Merge, Slots

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small import Linear, TinyNet, cohort, tiny_data, tiny_task
 from torch.nn import functional
 
+from helpers.small_tasks import Linear, TinyNet, cohort, tiny_data, tiny_task
+from helpers.trainers import colours, make_work, several
 from lesson import InputError, Scenario
 from lesson.errors import RunStoppedError
 from lesson.learn.batched import BatchedTrainer
@@ -18,15 +19,8 @@ from lesson.learn.fused import FusedTrainer
 from lesson.learn.partition import Partition
 from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.task import Job, Task, Work, joined, make_task
+from lesson.learn.task import Task, Work, joined, make_task
 from lesson.learn.threads import Threads
-
-
-def colours() -> Dataset:
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (400, 3, 32, 32), dtype=np.uint8)
-    labels = rng.integers(0, 10, 400)
-    return Dataset("cifar10", images[:350], labels[:350], images[350:], labels[350:])
 
 
 @contextmanager
@@ -36,19 +30,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def make_work(num: int, steps: int = 1) -> Work:
-    """Unequal weights, several step sizes, first minibatches and later ones."""
-    weight = np.arange(1.0, num + 1)
-    return Work(
-        client=np.arange(num),
-        index=np.arange(num) % 3,
-        lr=0.1 * (1 + np.arange(num) % 4),
-        local_steps=np.full(num, steps),
-        weight=0.7 * weight / weight.sum(),
-        first=np.arange(num) % 2,
-    )
 
 
 @pytest.fixture(params=["mnist", "cifar10", "tiny", "short"])
@@ -115,13 +96,6 @@ def test_one_step_of_a_cohort_in_its_order() -> None:
     given = cohort(FusedTrainer(task, threads), base, work)
     threads.close()
     assert torch.equal(given, expected)
-
-
-def several(task: Task, steps: int = 1) -> list[Job]:
-    """Cohorts from models of their own: all, a single one, and a client of several minibatches among others."""
-    base, work = task.initial_vector(), make_work(8, steps)
-    repeated = replace(work[[3, 3, 3, 4, 4, 5]], first=np.array([0, 1, 2, 0, 1, 0]))
-    return [(base, work), (1.1 * base, work[6:7]), (0.9 * base, repeated)]
 
 
 def test_fused_models_agree_with_the_reference(task: Task) -> None:

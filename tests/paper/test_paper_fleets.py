@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from helpers.fleets import make_fleet
 from lesson import Scenario, assign_tiers, draw_fleet, due
 from lesson.paper.fleets import (
     deadline_effects,
@@ -16,7 +17,6 @@ from lesson.paper.fleets import (
 )
 from lesson.simulate import simulate
 from lesson.strategies import Lesson
-from support import make_fleet
 
 
 def test_intervals_are_students_over_draws() -> None:

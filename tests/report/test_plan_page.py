@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.fleets import make_fleet
 from lesson import InputError, Scenario, draw_fleet
 from lesson.report.page.fleet_data import MAX_CLIENTS, fleet_data
 from lesson.report.page.plan_page import write_plan_page
-from support import make_fleet
 
 
 def data_of(path: Path) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small import TinyNet, tiny_data
 
+from helpers.small_tasks import TinyNet, tiny_data
 from lesson.cli import main
 from lesson.folders import load_together
 from lesson.report.page.course import course_of

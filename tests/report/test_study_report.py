@@ -14,6 +14,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from helpers.run_folders import make_comparison, make_run, make_sweep
 from lesson import InputError, load
 from lesson.cli import main
 from lesson.cli.report import inches
@@ -24,7 +25,6 @@ from lesson.report.palette import strategy_looks
 from lesson.report.study_figures import draw_figures
 from lesson.strategies import STRATEGIES
 from lesson.study import Run, Study
-from made_runs import make_comparison, make_run, make_sweep
 
 NAMES = ["accuracy_energy", "accuracy_round", "accuracy_time", "accuracy_uploads", "clients", "latency"]
 NAMES += ["time_to_accuracy"]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.fleets import make_fleet, peak_bytes
 from lesson import FedAvg, Fleet, InputError, Simulation, simulate
 from lesson.arrays import FloatArray
 from lesson.strategies import FedAsync, FedAT, FedBuff, Safa, SemiSyncSteps, Strategy
 from lesson.strategies.base import Merge, ServerView, Updates
-from support import make_fleet, peak_bytes
 
 Trace = list[tuple[float, list[int], list[int], list[int]]]
 

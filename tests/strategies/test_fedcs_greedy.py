@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.fleets import make_fleet
 from lesson import Fleet, InputError, Scenario, draw_fleet, read_fleet, simulate
 from lesson.strategies import FedCSGreedy, fleet_for
 from lesson.strategies.fedcs_greedy import schedule
-from support import make_fleet
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from helpers.fleets import make_fleet
 from lesson import InputError, Simulation, simulate
 from lesson.strategies import LessonAdaptive, make_strategy
-from support import make_fleet
 
 LATENCIES = [5.0, 16.0, 30.0, 38.0]
 HELD = "held where a tenth to a half of the clients are in tier 1"

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_lesson import arrived, view
 
+from helpers.fleets import make_fleet
+from helpers.views import arrived, view
 from lesson import InputError, Simulation, simulate
 from lesson.strategies import LessonFilled
 from lesson.strategies.base import Merge, RoundPlan
-from support import make_fleet
 
 LATENCIES = [4.0, 8.0, 12.0, 22.0]
 

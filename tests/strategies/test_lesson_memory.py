@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.fleets import make_fleet
 from lesson import InputError, LessonMemory, Simulation, simulate
 from lesson.strategies import make_strategy
 from lesson.strategies.base import Merge, RoundPlan
-from support import make_fleet
 
 
 def watched(strategy: LessonMemory) -> tuple[list[RoundPlan], list[Merge]]:

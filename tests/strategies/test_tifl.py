@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.fleets import make_fleet
 from lesson import Fleet, InputError, Simulation, simulate
 from lesson.strategies import TiFL
 from lesson.strategies.base import RoundPlan, ServerView
-from support import make_fleet
 
 
 class Told(Mapping[str, Any]):

@@ -6,9 +6,9 @@ Deadline 10 s. Client 0 takes 5 s (tier 1), 1 takes 16 s (tier 2), 2 takes exact
 import numpy as np
 import pytest
 
+from helpers.fleets import make_fleet
 from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, simulate
 from lesson.strategies import Strategy
-from support import make_fleet
 
 
 @pytest.fixture

@@ -1,0 +1,28 @@
+"""Settings of short runs on a tiny task, and the bytes two equal runs must share."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from helpers.small_tasks import TinyNet, tiny_data
+from lesson.settings import Settings, make_settings
+
+PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
+
+
+def settings(strategy: str = "lesson", **run: Any) -> Settings:
+    return make_settings(
+        {
+            "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid"},
+            "strategy": {"name": strategy},
+            "run": {"eval_every_s": 100.0, "rounds": 30, "device": "cpu"} | run,
+        }
+    )
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """What must be the same for the same seed: all but the wall-clock fields."""
+    summary = json.loads((path / "summary.json").read_text())
+    kept = {name: value for name, value in summary.items() if not name.startswith("wall_")}
+    names = ("metrics.jsonl", "model.safetensors", "clients.json")
+    return {name: (path / name).read_bytes() for name in names} | {"summary": json.dumps(kept).encode()}

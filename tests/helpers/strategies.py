@@ -1,0 +1,85 @@
+"""Every registered strategy, made for small fleets, and a wrapper that checks its decisions."""
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lesson.strategies import STRATEGIES, FedAT, FedBuff, TiFL
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
+
+SMALL: dict[type[Any], dict[str, int]] = {
+    FedAT: {"num_tiers": 3},
+    FedBuff: {"buffer_size": 3, "concurrency": 2},
+    TiFL: {"num_tiers": 3},
+}
+"""Settings of those whose defaults ask for more than three clients."""
+
+
+def make(kind: type[Any]) -> Any:
+    """A strategy with its defaults, fit for three clients, and a deadline of 10 s where it must have one."""
+    needed = [
+        name
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.default is inspect.Parameter.empty
+    ]
+    assert set(needed) <= {"deadline_s"}, f"{kind.__name__} cannot be made from a deadline alone"
+    return kind(**dict.fromkeys(needed, 10.0), **SMALL.get(kind, {}))
+
+
+KINDS = [*STRATEGIES.values()]
+
+
+everyone = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+class Watched:
+    """A strategy, with everything it decided kept and checked as it goes."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy, self.needs = strategy, strategy.needs
+        self.seen: dict[int, int] = {}
+        self.idle: set[int] | None = None
+        self.waiting: set[int] = set()
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        plan = self.strategy.open_round(view, rng)
+        dropped = np.isin(np.arange(len(view.idle)), plan.drops)
+        assert np.all(view.idle[plan.starts] | dropped[plan.starts]), "started while busy"
+        assert len(np.unique(plan.starts)) == len(plan.starts)
+        assert np.all(np.asarray(plan.lr_scale) > 0)
+        assert np.size(plan.lr_scale) in (1, len(plan.starts))
+        with pytest.raises(ValueError, match="read-only"):
+            view.idle[0] = False
+        assert not np.any(view.idle & ~np.isfinite(view.latency_s)), "unreachable, yet idle"
+        idle, waiting = set(np.flatnonzero(view.idle)), set(np.flatnonzero(view.waiting))
+        new = idle if self.idle is None else (idle - self.idle) | (self.waiting - waiting)
+        assert new <= set(view.freed), "not told who can start again"
+        self.idle = (idle | set(plan.drops)) - set(plan.starts)
+        self.waiting = waiting
+        return plan
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        assert np.all(arrived.arrived_s <= view.now_s * (1 + 1e-12)), "shown before arriving"
+        assert np.all(arrived.base_version <= view.version)
+        counts = np.bincount(arrived.client, minlength=len(view.waiting))
+        assert np.array_equal(view.waiting, counts), "waiting is not what waits"
+        assert not len(view.freed)
+        merge = self.strategy.merge(view, arrived)
+        assert np.all(merge.weights >= 0)
+        if merge.of == "models" and merge.slots is None:
+            assert merge.weights.sum() <= 1 + 1e-9
+        if merge.slots is not None:
+            assert len(merge.slots.names) == len(merge.updates)
+            assert merge.of == "updates" or sum(merge.slots.weights.values()) <= 1 + 1e-9
+        for update in merge.updates.tolist():
+            assert update not in self.seen, "merged twice"
+            self.seen[update] = view.round
+        return merge
+
+    def state(self) -> dict[str, Any]:
+        return self.strategy.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.strategy.restore(state)

@@ -1,0 +1,49 @@
+"""Trackers that note what they are called with, or fail."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lesson.settings import Settings
+from lesson.trackers import Line
+
+
+class Told:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
+        self.calls.append((settings.strategy.name, folder, [line["round"] for line in kept]))
+
+    def line(self, line: Line) -> None:
+        self.calls.append(line["round"])
+
+    def end(self, summary: Line | None) -> None:
+        self.calls.append(None if summary is None else summary["rounds"])
+
+
+class Failing(Told):
+    """Raises in one of its methods, in `line` at the fourth round."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__()
+        self.method = method
+
+    def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
+        super().begin(settings, folder, kept)
+        self.fail("begin")
+
+    def line(self, line: Line) -> None:
+        super().line(line)
+        if line["round"] == 4:
+            self.fail("line")
+
+    def end(self, summary: Line | None) -> None:
+        super().end(summary)
+        self.fail("end")
+
+    def fail(self, method: str) -> None:
+        if self.method == method:
+            raise OSError(28, "No space\nleft")

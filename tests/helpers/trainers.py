@@ -1,0 +1,35 @@
+"""Data and work on which trainers are compared."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from lesson.learn.data import Dataset
+from lesson.learn.task import Job, Task, Work
+
+
+def colours() -> Dataset:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (400, 3, 32, 32), dtype=np.uint8)
+    labels = rng.integers(0, 10, 400)
+    return Dataset("cifar10", images[:350], labels[:350], images[350:], labels[350:])
+
+
+def make_work(num: int, steps: int = 1) -> Work:
+    """Unequal weights, several step sizes, first minibatches and later ones."""
+    weight = np.arange(1.0, num + 1)
+    return Work(
+        client=np.arange(num),
+        index=np.arange(num) % 3,
+        lr=0.1 * (1 + np.arange(num) % 4),
+        local_steps=np.full(num, steps),
+        weight=0.7 * weight / weight.sum(),
+        first=np.arange(num) % 2,
+    )
+
+
+def several(task: Task, steps: int = 1) -> list[Job]:
+    """Cohorts from models of their own: all, a single one, and a client of several minibatches among others."""
+    base, work = task.initial_vector(), make_work(8, steps)
+    repeated = replace(work[[3, 3, 3, 4, 4, 5]], first=np.array([0, 1, 2, 0, 1, 0]))
+    return [(base, work), (1.1 * base, work[6:7]), (0.9 * base, repeated)]

@@ -1,1 +1,0 @@
-from threads import one_thread  # noqa: F401  # for every test here
