@@ -1,3 +1,5 @@
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +9,29 @@ from hypothesis import settings
 # Machines that run tests are shared and noisy: how long an example takes says nothing.
 settings.register_profile("lesson", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("lesson")
+
+# Background jobs of a script ignore SIGINT, and so would every process that a test starts in order to interrupt it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the long tests first, so that no worker is left alone with one at the end."""
+    items.sort(
+        key=lambda item: (item.get_closest_marker("deployment") is None, item.get_closest_marker("slow") is None)
+    )
+
+
+@pytest.fixture(scope="session")
+def gpu() -> None:
+    """Skip without a GPU; LESSON_GPU=required makes that an error."""
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    if os.environ.get("LESSON_GPU") == "required":
+        pytest.fail("LESSON_GPU=required, but torch sees no GPU")
+    pytest.skip("torch sees no GPU")
 
 
 @pytest.fixture(autouse=True)

@@ -37,11 +37,12 @@ def test_plan_proposes_a_deadline(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "deadline 11 s" in capsys.readouterr().out
 
 
-def test_plan_prints_tables() -> None:
-    result = run("plan")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "50 clients (released, seed 0), deadline 20 s" in result.stdout
-    assert "Other deadlines" in result.stdout
+def test_plan_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert "50 clients (released, seed 0), deadline 20 s" in output.out
+    assert "Other deadlines" in output.out
 
 
 def test_json_holds_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,10 +101,15 @@ def test_the_scenario_comes_from_preset_file_and_changes(capsys: pytest.CaptureF
     assert (len(changed["clients"]), changed["round_s"]["fedcs"]) == (4, 8.0)
 
 
-def test_the_same_seed_gives_the_same_bytes() -> None:
-    first, second, other = run("plan", "--json"), run("plan", "--json"), run("plan", "--json", "--seed", "1")
-    assert first.stdout == second.stdout
-    assert first.stdout != other.stdout
+def test_the_same_seed_gives_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    """In another process too, whose hashes of strings differ."""
+    other = run("plan", "--json", environment={"PYTHONHASHSEED": "1"}).stdout
+    printed = []
+    for seed in ("0", "1"):
+        assert main(["plan", "--json", "--seed", seed]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == other
+    assert printed[1] != other
 
 
 def test_an_infinite_deadline_is_fedavg(capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,40 +285,67 @@ def test_bad_input_in_a_process_of_its_own() -> None:
     assert result.stderr == "lesson: deadline_s must be > 0, got -1.0\n"
 
 
-@pytest.mark.parametrize("command", [[], ["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
-def test_help_fits_a_screen_and_shows_an_example(command: list[str]) -> None:
-    result = run(*command, environment={"COLUMNS": "80"})
+def status_of(argv: list[str]) -> int:
+    """The exit status of a command in this process; the parser leaves by itself after printing help."""
+    try:
+        return main(argv)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def test_help_fits_a_screen_and_shows_an_example(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in [[], ["--help"], *([name, "--help"] for name in COMMANDS)]:
+        assert status_of(command) == 0
+        output = capfd.readouterr()
+        assert output.err == "", command
+        assert "Example: lesson" in output.out, command
+        assert len(output.out.splitlines()) <= 30, command
+
+
+COMPLETED = {("pl",): ["plan"], ("run", "--time"): ["--time-budget"], ("sweep", "--cpus"): ["--cpus-per-trial"]}
+"""What the shell offers for what was typed."""
+
+
+def completion_script(shell: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Write the completion script of a shell that is installed."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed; on Debian: apt install {shell}")
+    assert status_of(["--print-completion", shell]) == 0
+    (folder / "_lesson").write_text(capsys.readouterr().out)
+    return folder / "_lesson"
+
+
+def printed_by(shell: list[str], code: str) -> list[str]:
+    result = subprocess.run([*shell, code], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
-    assert "Example: lesson" in result.stdout
-    assert len(result.stdout.splitlines()) <= 30
+    return result.stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        (["pl"], ["plan"]),
-        (["run", "--time"], ["--time-budget"]),
-        (["sweep", "--cpus"], ["--cpus-per-trial"]),
-        (["strategies", "--nothing"], [""]),
-    ],
-)
-def test_bash_completes_commands_and_flags(tmp_path: Path, words: list[str], completed: list[str]) -> None:
-    script = tmp_path / "lesson.bash"
-    script.write_text(run("--print-completion", "bash").stdout)
-    typed = f"COMP_WORDS=(lesson {' '.join(words)}); COMP_CWORD={len(words)}"
-    asked = f'source {script}; complete -p lesson; {typed}; _tyro_lesson; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    result = subprocess.run(["bash", "-ec", asked], capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout.splitlines() == ["complete -F _tyro_lesson lesson", *completed]
+def test_bash_completes_commands_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = f"source {completion_script('bash', tmp_path, capsys)}; complete -p lesson"
+    for words in [*COMPLETED, ("strategies", "--nothing")]:
+        code += f"; COMP_WORDS=(lesson {' '.join(words)}); COMP_CWORD={len(words)}; _tyro_lesson"
+        code += '; printf "%s\\n" "${COMPREPLY[@]}"'
+    offered = [word for words in COMPLETED.values() for word in words]
+    assert printed_by(["bash", "-ec"], code) == ["complete -F _tyro_lesson lesson", *offered, ""]
 
 
-@pytest.mark.parametrize("shell", ["fish", "zsh"])
-def test_other_shells_have_a_script_that_they_can_read(tmp_path: Path, shell: str) -> None:
-    script = tmp_path / f"lesson.{shell}"
-    script.write_text(run("--print-completion", shell).stdout)
+def test_fish_completes_commands_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = f"source {completion_script('fish', tmp_path, capsys)}"
+    for words in COMPLETED:
+        code += f"; complete -C 'lesson {' '.join(words)}'"
+    offered = [line.partition("\t")[0] for line in printed_by(["fish", "--no-config", "-c"], code)]
+    assert offered == [word for words in COMPLETED.values() for word in words]
+
+
+def test_zsh_loads_its_completion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = completion_script("zsh", tmp_path, capsys)
     assert "--time-budget" in script.read_text()
-    if shutil.which(shell):
-        subprocess.run([shell, "-n", str(script)], check=True, timeout=60)
+    load = "autoload -U compinit; compinit -u -D; print $_comps[lesson]; autoload +X _lesson"
+    assert printed_by(["zsh", "-fc"], f"fpath=({tmp_path} $fpath); {load}") == ["_lesson"]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,26 +374,28 @@ def test_a_full_disk_is_one_line() -> None:
     assert (result.returncode, result.stderr) == (2, "lesson: the output cannot be written: No space left on device\n")
 
 
-def test_names_are_not_read_as_formulas(tmp_path: Path) -> None:
+def test_names_are_not_read_as_formulas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "$x^{$日本.csv").write_text("client,latency_s\na,1\n")
-    result = run("plan", "--latencies", str(tmp_path / "$x^{$日本.csv"), "--figure", str(tmp_path / "plan.png"))
-    assert (result.returncode, result.stderr) == (0, "")
+    flags = ["--latencies", str(tmp_path / "$x^{$日本.csv"), "--figure", str(tmp_path / "plan.png")]
+    assert main(["plan", *flags]) == 0
+    assert capsys.readouterr().err == ""
 
 
-def test_numbers_at_the_ends_of_floating_point_print_no_warning(tmp_path: Path) -> None:
+def test_numbers_at_the_ends_of_floating_point_print_no_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "tiny.csv").write_text("client,latency_s\na,1e-320\nb,1e300\n")
     for flags in (
         ["--set", "scenario.energy_kappa=1e300"],
         ["--set", "scenario.path_loss_slope_db=1e300"],
         ["--latencies", str(tmp_path / "tiny.csv")],
     ):
-        result = run("plan", *flags)
-        assert (result.returncode, result.stderr) == (0, ""), flags
+        assert main(["plan", *flags]) == 0, flags
+        assert capsys.readouterr().err == "", flags
 
 
-@pytest.mark.parametrize("flags", [["--json"], ["--rounds", "3"]])
-def test_a_reader_that_leaves_is_no_error(flags: list[str]) -> None:
-    command = [*COMMAND, "plan", *flags, "--clients", "50000"]
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = [*COMMAND, "plan", "--json", "--clients", "50000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as producer:
         assert producer.stdout is not None
         assert producer.stderr is not None

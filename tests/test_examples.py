@@ -55,6 +55,7 @@ def test_example_settings_plan_two_rounds(path: Path, capsys: pytest.CaptureFixt
     assert main(["plan", "--scenario", str(path), "--rounds", "2"]) == 0
 
 
+@pytest.mark.slow
 def test_commands_of_the_readme_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +64,8 @@ def test_commands_of_the_readme_run(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        assert main(command.split()) == 0, command
+        limits = ["--seeds", "1", "--time-budget", "60"] if command.startswith("compare") else []
+        assert main([*command.split(), *limits]) == 0, command
 
 
 def test_output_in_the_readme_is_the_real_one(
@@ -110,6 +112,7 @@ def test_python_in_the_docs_reads_a_comparison_back(
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "docs" / "radio.md").read_text()
     code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
@@ -121,6 +124,7 @@ def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[st
     assert f"{int(merged):,} updates" in text
 
 
+@pytest.mark.slow
 def test_figures_about_radio_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "docs" / "radio_figures.py"))
     rows = [line.replace(": ", " | ") for line in capsys.readouterr().out.splitlines()]

@@ -38,8 +38,10 @@ def settings(trouble: str, strategy: str = "lesson", rounds: int = 25) -> Settin
     )
 
 
-@pytest.mark.parametrize("trouble", sorted(TROUBLES))
-@pytest.mark.parametrize("strategy", ["lesson", "fedasync", "fedat"])
+@pytest.mark.parametrize(
+    ("trouble", "strategy"),
+    [("copies", "lesson"), ("clipped", "fedasync"), ("median", "fedat")],
+)
 def test_a_run_with_faults_goes_on_with_the_same_bytes(tmp_path: Path, trouble: str, strategy: str) -> None:
     check_goes_on(settings(trouble, strategy), tmp_path, 11, **PARTS)
 

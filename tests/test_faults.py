@@ -27,9 +27,8 @@ from lesson.guards import (
 from lesson.records import RoundRecord
 from lesson.rounds import NOBODY
 from lesson.scenario import Scenario
+from lesson.strategies import FedAT, FedBuff, Safa, TiFL
 from lesson.strategies.base import Merge, Updates
-from lesson.strategies.fedbuff import FedBuff
-from lesson.strategies.safa import Safa
 
 NEVER = np.inf
 TROUBLE = FaultSettings(
@@ -273,7 +272,7 @@ def test_every_strategy_lives_with_faults(kind: type[Any]) -> None:
     assert sum(len(record.merged) for record in records) > 0
 
 
-@everyone
+@pytest.mark.parametrize("kind", [Lesson, FedAT, TiFL])
 def test_a_run_with_faults_goes_on_with_the_same_bits(kind: type[Any]) -> None:
     scenario = Scenario(num_clients=8, area_km=1.2, cycles_per_sample=(0.5e8, 1.5e8))
     fleet = draw_fleet(scenario, seed=1)

@@ -501,7 +501,7 @@ def test_times_that_vary_are_those_of_the_simulation(kind: type[Any], tmp_path: 
     assert not federation.refused
 
 
-@everyone
+@pytest.mark.parametrize("kind", [Lesson, FedAT, Safa])
 def test_a_restart_on_the_virtual_clock_changes_no_record(kind: type[Any]) -> None:
     simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3)
     records = [fields(simulation.step()) for _ in range(30)]

@@ -147,12 +147,14 @@ def test_a_run_that_diverges_ends_with_status_3(capsys: pytest.CaptureFixture[st
 
 
 def test_a_comparison_too_short_to_be_looked_at_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["compare", "--out", str(tmp_path / "out"), "--rounds", "1", "--seeds", "1"]) == 0
+    flags = ["--strategies", "lesson", "--rounds", "1", "--seeds", "1"]
+    assert main(["compare", "--out", str(tmp_path / "out"), *flags]) == 0
     output = capsys.readouterr()
     assert "no figures: no round reached an evaluation" in output.out
     assert output.err == ""
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path, study: tuple[Path, Study]) -> None:
     flags = ["--seeds", "2", "--time-budget", "200", "--set", "scenario.num_clients=8", "--set", "run.eval_every_s=50"]
     command = [sys.executable, "-m", "lesson.cli", "compare", "--out", str(tmp_path / "out"), *flags]

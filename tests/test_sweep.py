@@ -73,6 +73,7 @@ def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*argv), cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_failed_and_killed_trials_stop_nobody_and_are_made_good(engine: str, tmp_path: Path) -> None:
     (tmp_path / "dies.py").write_text(STRATEGIES)
@@ -115,6 +116,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_interrupted_sweep_goes_on(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Ray: on a cluster that was there before and is there after it. No checkpoint but that of the interrupt."""
@@ -151,11 +153,12 @@ def test_an_interrupted_sweep_goes_on(engine: str, tmp_path: Path, monkeypatch: 
 
 
 def test_a_grid_may_grow_and_its_study_has_what_varies(tmp_path: Path) -> None:
+    short = SETTINGS | {"run": {"rounds": 2, "eval_every_s": 20.0}}
     axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge"], "scenario.beta": [1]}
-    sweep(make_grid(SETTINGS, axes), tmp_path / "out")
+    sweep(make_grid(short, axes), tmp_path / "out")
     told: list[str] = []
     more = axes | {"scenario.beta": [0.5, 1]}
-    grid = make_grid(SETTINGS, more, 2)
+    grid = make_grid(short, more, 2)
     study = sweep(grid, tmp_path / "out", report=lambda name, line: told.append(name) if "round" in line else None)
     assert sorted(set(told)) == sorted(
         {trial.name for trial in grid.trials} - {"lesson-late=merge-beta=1-seed0", "fedavg-beta=1-seed0"}
@@ -271,6 +274,7 @@ def test_nobodys_file_is_written_over(tmp_path: Path) -> None:
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_cluster_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"scenario.beta": [1.0]}).toml)
     told = run(tmp_path, "grid.toml", "--out", "out", "--engine", "ray", "--address", "nowhere")

@@ -226,6 +226,7 @@ def test_log_tensorboard(
         assert scalars(tmp_path / run) == expected(tmp_path / run)
 
 
+@pytest.mark.slow
 @needs_tensorboard
 @needs_ray
 def test_log_tensorboard_on_ray(tmp_path: Path) -> None:

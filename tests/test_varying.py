@@ -18,6 +18,7 @@ from lesson import Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, 
 from lesson.cli import main
 from lesson.runs import execute
 from lesson.settings import Settings, make_settings
+from lesson.strategies import FedAT, FedBuff, Safa
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 
 PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
@@ -86,8 +87,10 @@ def test_nobody_starts_busy_or_is_merged_early_or_twice_and_time_moves_forward(k
         assert np.isfinite([record.compute_j, record.transmit_j]).all()  # type: ignore[list-item]
 
 
-@everyone
-@every_way
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [(Lesson, "moving"), (FedAT, "equal"), (FedCSGreedy, "in-turn"), (FedBuff, "presence"), (Safa, "trace")],
+)
 def test_a_run_goes_on_with_the_same_bits(kind: type[Any], way: str) -> None:
     """Twice from the same seed, and once broken off after 7 and after 20 rounds; what was kept goes through JSON."""
     scenario, fleet = setting(kind, way)
@@ -113,10 +116,9 @@ def settings(strategy: str = "lesson", rounds: int = 12, checkpoint_every_s: flo
     )
 
 
-@every_way
-@pytest.mark.parametrize("strategy", ["lesson", "fedasync"])
-def test_a_run_folder_goes_on_with_the_same_bytes(tmp_path: Path, way: str, strategy: str) -> None:
-    check_goes_on(settings(strategy, checkpoint_every_s=1e-9, **WAYS[way]), tmp_path, 5, **PARTS)
+@pytest.mark.parametrize("way", ["moving", "presence"])
+def test_a_run_folder_goes_on_with_the_same_bytes(tmp_path: Path, way: str) -> None:
+    check_goes_on(settings(checkpoint_every_s=1e-9, **WAYS[way]), tmp_path, 5, **PARTS)
 
 
 def strict(text: str) -> Any:

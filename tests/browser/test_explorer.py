@@ -15,6 +15,7 @@ from lesson.plan import propose_deadline_s
 from lesson.tiers import assign_tiers
 
 SLIDER, FIELD = "#deadline-slider", "#deadline-field"
+pytestmark = pytest.mark.slow
 SLOW = "client,latency_s\na,12\nb,25\nc,41\nd,41.5\ngone,inf\n"
 MIXED = "client,latency_s,compute_s,upload_s\nphone,0.3,0.1,0.2\ntablet,0.9,0.5,0.4\npi,2.1,,\nsensor,0.31,0.3,0.01\n"
 FLEETS: dict[str, list[str]] = {

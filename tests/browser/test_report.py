@@ -11,6 +11,7 @@ from lesson.report.page.study_page import write_study_page
 from lesson.settings import make_settings
 from lesson.study import Study, compare
 
+pytestmark = pytest.mark.slow
 RESULTS = Path(__file__).parent.parent.parent / "results" / "paper"
 SECTIONS = [
     "what",

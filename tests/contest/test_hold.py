@@ -150,6 +150,7 @@ def test_when_time_is_up_after_tuning_no_more_is_begun(
     assert capsys.readouterr().err == f"12 runs to make, in {tmp_path / 'runs'}\n"
 
 
+@pytest.mark.slow
 def test_the_command_makes_tunes_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small(tmp_path, TINY)
     command = ["contest", "lesson", "lesson τ=10", "--out", str(tmp_path / "out")]

@@ -12,7 +12,10 @@ from lesson.settings import Settings
 from lesson.strategies import STRATEGIES
 
 ROOT = Path(__file__).parent.parent.parent
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="mkdocs-material is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="mkdocs-material is not installed"),
+]
 
 
 @pytest.fixture(scope="module")

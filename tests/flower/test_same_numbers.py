@@ -58,11 +58,7 @@ def same(one: Path, other: Path) -> None:
     [
         ("lesson", ""),
         ("fedavg", "scenario.local_steps=2"),
-        ("fedasync", ""),
-        ("fedbuff", "strategy.buffer_size=3 strategy.concurrency=3"),
         ("fedat", "strategy.num_tiers=2"),
-        ("safa", "strategy.lag_tolerance=1"),
-        ("lesson-memory", ""),
         ("lesson-adaptive", ""),
         ("fedcs-greedy", "scenario.weighting=samples"),
         (
@@ -140,8 +136,6 @@ def test_faults_that_flower_cannot_have(make_grid: MakeGrid, changes: str, clock
     ("strategy", "changes"),
     [
         ("lesson", ""),
-        ("fedbuff", "strategy.buffer_size=3 strategy.concurrency=3"),
-        ("safa", "strategy.lag_tolerance=1"),
     ],
 )
 def test_a_run_that_was_killed_goes_on_with_the_same_bits(

@@ -27,7 +27,7 @@ from lesson.strategies import LessonAdaptive, LessonFilled
 from lesson.study import compare
 from lesson.summary import read_metrics
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+pytestmark = pytest.mark.usefixtures("gpu")
 
 
 def gpu(task: Task, precision: Any = "float32") -> Backend:

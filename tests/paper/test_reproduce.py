@@ -20,7 +20,7 @@ from lesson.paper.scale import QUICK
 from lesson.settings import Settings
 from lesson.trackers import Tracker
 
-TINY = dataclasses.replace(QUICK, seeds=1, max_rounds=12)
+TINY = dataclasses.replace(QUICK, seeds=1, max_rounds=4)
 NAMES = ["fedavg-mnist-seed0", "fedcs-mnist-seed0", "lesson-mnist-seed0"]
 
 
@@ -60,7 +60,7 @@ def test_what_is_kept_is_not_made_again(made: Path) -> None:
     assert sorted(Results.load(made).runs) == NAMES
     assert not missing_runs([load_item("fig5")], made, TINY)
     fedavg = Results.load(made).runs["fedavg-mnist-seed0"]
-    assert fedavg.curve["round"].iloc[-1] <= 12
+    assert fedavg.curve["round"].iloc[-1] <= 4
     assert fedavg.curve["uploads"].tolist() == (50 * fedavg.curve["round"]).tolist()
     assert fedavg.versions["hardware"]
     (note,) = json.loads((made / "provenance.json").read_text())
@@ -88,8 +88,8 @@ def test_finished_folders_are_read_and_not_run_again(made: Path) -> None:
 
 
 def test_runs_of_other_settings_are_not_mixed_in(made: Path) -> None:
-    longer = dataclasses.replace(TINY, max_rounds=13)
-    with pytest.raises(InputError, match=r"holds \S+ with other settings \(run.rounds = 12 there, 13 here\)"):
+    longer = dataclasses.replace(TINY, max_rounds=5)
+    with pytest.raises(InputError, match=r"holds \S+ with other settings \(run.rounds = 4 there, 5 here\)"):
         missing_runs([load_item("fig5")], made, longer)
 
 
@@ -140,6 +140,11 @@ def test_items_leave_files_settings_and_a_page(tmp_path: Path, capsys: pytest.Ca
     assert "Command: `lesson reproduce fig4`" in page
     claims = json.loads((tmp_path / "claims.json").read_text())
     assert [claim["id"] for claim in claims] == ["table2", "table2-printed", "rounds-done", "labels-balanced"]
+    for claim in claims:  # what scripts may rely on
+        assert {"id", "statement", "paper", "ours", "ci95", "seeds", "verdict"} <= claim.keys()
+        assert claim["ours"].keys() == claim["ci95"].keys()
+        assert claim["verdict"] in ("holds", "holds in part", "does not hold")
+        assert (claim["verdict"] != "holds in part") or claim["which"]
     assert claims[0]["ours"]["FedAvg"] == pytest.approx(68.3, abs=0.05)
     assert "holds" in capsys.readouterr().out
 
