@@ -1,27 +1,18 @@
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from flwr.app import Array
 from flwr.clientapp import ClientApp
-from flwr.common import NDArray
 from flwr.supercore.task_identity import TaskIdentity
 
-from helpers.local_grid import LocalGrid, MakeGrid
+from helpers.local_grid import LocalGrid, MakeGrid, arrays_read_one_by_one
 from lesson.learn.data import Dataset, load_dataset
 
 
 @pytest.fixture(autouse=True)
-def arrays_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nodes are threads, two of them in numpy's use of `ast` can upset each other: cpython gh-106905."""
-    read, lock = Array.numpy, threading.Lock()
-
-    def numpy(array: Array) -> NDArray:
-        with lock:
-            return read(array)
-
-    monkeypatch.setattr(Array, "numpy", numpy)
+def arrays_are_read_one_by_one() -> Iterator[None]:
+    with arrays_read_one_by_one():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -3,13 +3,16 @@
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
-from flwr.app import Context, Error, Message, Metadata, RecordDict
+from flwr.app import Array, Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.clientapp import ClientApp
+from flwr.common import NDArray
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
@@ -116,6 +119,19 @@ class LocalGrid(Grid):
 
 
 MakeGrid = Callable[..., LocalGrid]
+
+
+@contextmanager
+def arrays_read_one_by_one() -> Iterator[None]:
+    """Let one thread at a time decode arrays: numpy's use of `ast` is not thread-safe, see cpython gh-106905."""
+    read, lock = Array.numpy, threading.Lock()
+
+    def numpy(array: Array) -> NDArray:
+        with lock:
+            return read(array)
+
+    with patch.object(Array, "numpy", numpy):
+        yield
 
 
 def _unavailable(number: str) -> Message:

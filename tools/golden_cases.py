@@ -1,0 +1,348 @@
+"""The golden cases: short simulations and training runs, and their results under names that outlive renamed fields.
+
+Timing cases hold on every machine. Logarithms and powers may differ between processors in the last bit, so the clock
+runs on fleets whose times are rounded to nine digits; from there on it only adds, multiplies and divides.
+
+Training cases depend on the processor and on the versions of torch and numpy. A case states what its summary must
+show, so that it cannot stop exercising the mechanism it is named after. For the same reason, no two cases may end with
+the same model, unless one of them is declared to be `like` the other: then they must.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import safetensors.numpy
+
+from lesson import Scenario, draw_fleet, simulate
+from lesson.learn.data import Dataset, load_dataset
+from lesson.runs import execute
+from lesson.settings import Settings, apply_changes, make_settings
+from lesson.strategies import STRATEGIES, fleet_for, make_strategy
+
+Files = dict[str, Any]
+"""The results of a case: for each file, the compared values as nested dictionaries and lists."""
+
+# The fields that are compared. Texts for people, such as notes, and wall-clock times are not. A field that is added to
+# a file changes no digest until it is listed here.
+FIELDS = {
+    "metrics.jsonl": "round time_s uploads bytes_up bytes_down energy_j staleness merged merged_staleness "
+    "merged_started_s merged_arrived_s merged_expected_s misses retiered lost rejected rejections excluded accuracy "
+    "loss global_loss client_accuracy client_loss",
+    "summary.json": "seed rounds time_s accuracy loss accuracy_last10 uploads rejected rejected_by excluded misses "
+    "retiered lost bytes_up bytes_down energy_j time_to_s",
+    "clients.json": "num_clients class_accuracy promoted number x_km y_km compute_s upload_s latency_s compute_j "
+    "transmit_j num_samples accuracy",
+    "rounds": "round start_s end_s version started merged staleness merged_started_s merged_arrived_s uploads "
+    "bytes_up bytes_down compute_j transmit_j rejected",
+    "fleet": "compute_s upload_s shared_upload_s latency_s compute_j transmit_j shared_transmit_j",
+}
+# Fields that have another name in this version of the package than in the list above.
+RENAMED = {"refused": "rejected", "refusals": "rejections", "refused_by": "rejected_by", "set_aside": "excluded"}
+# Fields whose keys are texts that may be reworded: only their values are compared.
+KEYED_BY_TEXT = {"rejections", "rejected_by"}
+
+
+def canonical(file: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The compared fields of a record of a file, under the names of FIELDS."""
+    named = {RENAMED.get(name, name): value for name, value in record.items()}
+    kept = {name: named[name] for name in FIELDS[file].split() if name in named}
+    return {name: sorted(value.values()) if name in KEYED_BY_TEXT else value for name, value in kept.items()}
+
+
+# Timing
+
+
+def timing_cases() -> dict[str, Files]:
+    """The values of every timing case, by its name."""
+    cases: dict[str, Files] = {}
+    for preset in ("released", "printed"):
+        for seed in (0, 1):
+            fleet = _rounded_fleet(Scenario(preset=preset), seed, 200)
+            cases[f"fleet, {preset}, seed {seed}"] = {"fleet": canonical("fleet", fleet)}
+    for name in STRATEGIES:
+        settings = [("released", 20.0), ("printed", 5.0)]
+        if name.startswith("lesson"):
+            settings.append(("released", 8.0))  # no client meets this deadline, so the fastest is moved into tier 1
+        for preset, deadline_s in settings:
+            for seed in (0, 1):
+                rounds = _timing_rounds(name, Scenario(preset=preset, deadline_s=deadline_s), seed)
+                cases[f"{name}, {preset}, deadline {deadline_s:g} s, seed {seed}"] = {"rounds": rounds}
+    return cases
+
+
+def _timing_rounds(name: str, scenario: Scenario, seed: int) -> list[dict[str, Any]]:
+    rounded: dict[str, Any] = {column: np.array(values) for column, values in _rounded_fleet(scenario, seed).items()}
+    fleet = fleet_for(name, replace(draw_fleet(scenario, seed=seed), **rounded), scenario)
+    rounds = []
+    for record in simulate(make_strategy(name, scenario.deadline_s), fleet, rounds=60, seed=seed):
+        fields = vars(record) | {"refused": record.refused}
+        plain = {field: value.tolist() if hasattr(value, "tolist") else value for field, value in fields.items()}
+        rounds.append(canonical("rounds", plain))
+    return rounds
+
+
+def _rounded_fleet(scenario: Scenario, seed: int, num_clients: int | None = None) -> dict[str, list[float]]:
+    """The times and energies of a fleet to nine significant digits."""
+    fleet = draw_fleet(scenario, num_clients, seed=seed)
+    return {name: [float(f"{value:.9g}") for value in getattr(fleet, name)] for name in FIELDS["fleet"].split()}
+
+
+# Training
+
+
+@dataclass(frozen=True)
+class Case:
+    """A short training run."""
+
+    changes: str = ""
+    """Settings that differ from `BASE`, as `section.key=value`, separated by spaces."""
+    shows: str = ""
+    """Fields that must not be 0 or empty in the summary or in some round, separated by spaces."""
+    like: str = ""
+    """Another case, which must end with the same model."""
+    resumed_after: int = 0
+    """Round after which the run is interrupted and resumed; 0 for none."""
+    data: str = "mnist"
+    on_flower: bool = False
+    num_threads: int = 2
+
+
+BASE = (
+    "scenario.num_clients=8 scenario.batch_size=8 scenario.samples_per_client=60 scenario.deadline_s=15.0 "
+    "run.rounds=8 run.eval_every_s=30.0 run.device=cpu"
+)
+PRINTED = "scenario.preset=printed scenario.deadline_s=1.5 run.eval_every_s=3.0"
+LONG = "run.rounds=54 run.eval_every_s=200.0 scenario.batch_size=2"
+OPTIONS = {
+    "fedat": "strategy.num_tiers=3",
+    "fedbuff": "strategy.buffer_size=3 strategy.concurrency=5",
+    "lesson-adaptive": f"strategy.agreement=1.0 {LONG}",  # adapts its deadline in round 51
+    "semisync-steps": "strategy.period_factor=1.0 run.trainer=reference",
+    "tifl": "strategy.num_tiers=3 strategy.clients_per_round=2 strategy.interval=2",
+}
+"""Settings with which a strategy shows what is special about it in a few rounds of a few clients."""
+STALE = {"fedasync", "fedat", "fedbuff", "lesson", "lesson-adaptive", "lesson-filled", "lesson-memory", "safa"}
+"""Strategies that aggregate stale updates."""
+STEPS = "strategy.name=fedavg scenario.local_steps=3 run.rounds=4 run.eval_every_s=1e9"
+DROPOUTS = "faults.dropout_before=0.1 faults.dropout_during=0.2 faults.away_s=30.0"
+ATTACK = "faults.wrong_clients=0.4 faults.scaled=0.6 faults.scale=20.0 faults.flipped=0.3"
+MISSHAPEN = "faults.wrong_clients=0.5 faults.wrong_shape=0.3 faults.wrong_arrays=0.3"
+RAYLEIGH = "scenario.fading=rayleigh scenario.coherence_s=2.0"
+PRESENCE = "client,from_s,to_s\n0,0,37\n0,61,inf\n2,20,45\n2,70,inf\n5,0,50\n"
+TRACE = "client,round,compute_s,upload_s\n" + "".join(
+    f"{client},{work},{3 + 1.7 * (client + work) % 11:.3f},{2 + 2.3 * client % 7:.3f}\n"
+    for client in range(8)
+    for work in range(1, 5)
+)
+TRAINING = {
+    **{
+        f"{name}, {preset}": Case(
+            f"strategy.name={name} {changes} {OPTIONS.get(name, '')}",
+            shows="uploads accuracy staleness" if name in STALE else "uploads accuracy",
+        )
+        for preset, changes in (("released", ""), ("printed", PRINTED))
+        for name in STRATEGIES
+    },
+    "many rounds, released": Case(LONG),
+    "many rounds, printed": Case(f"{PRINTED} {LONG}"),
+    **{
+        f"server optimizer {name}": Case(f"server.optimizer={name}") for name in ("momentum", "adagrad", "adam", "yogi")
+    },
+    "aggregation of updates": Case("server.stale=updates"),
+    "trainer reference": Case("run.trainer=reference"),
+    "trainer fused": Case("run.trainer=fused", like="lesson, released"),
+    "trainer fused, one thread": Case("run.trainer=fused", like="lesson, released", num_threads=1),
+    "trainer fused, in chunks": Case("strategy.name=fedavg scenario.batch_size=40"),
+    "several local steps, trainer reference": Case(f"{STEPS} run.trainer=reference"),
+    "several local steps, trainer batched": Case(
+        f"{STEPS} run.trainer=batched", like="several local steps, trainer reference"
+    ),
+    "local epochs": Case(f"{STEPS} scenario.local_steps=1 scenario.local_epochs=1 run.trainer=reference"),
+    "proximal term": Case(f"{STEPS} scenario.proximal_mu=0.5 run.trainer=reference"),
+    "weighting by samples": Case("scenario.weighting=samples scenario.beta=0.1"),
+    "CIFAR network, trainer reference": Case("run.trainer=reference run.rounds=3", data="cifar10"),
+    "CIFAR network, trainer auto": Case("run.trainer=auto run.rounds=3", data="cifar10"),
+    "CIFAR network, several local steps": Case(
+        "run.trainer=reference scenario.local_steps=2 run.rounds=2", data="cifar10"
+    ),
+    "client scores": Case(
+        "run.client_scores_every_s=45.0", "client_accuracy client_loss global_loss", like="lesson, released"
+    ),
+    "Rayleigh fading": Case(RAYLEIGH, "misses"),
+    "Rician fading, fedasync": Case("scenario.fading=rician strategy.name=fedasync", "misses"),
+    "shadowing, urban path loss and download": Case(
+        "scenario.path_loss=umi scenario.shadowing_db=6.0 scenario.download=true"
+    ),
+    "moving clients": Case("scenario.speed_mps=[5.0,20.0] scenario.pause_s=3.0 scenario.coherence_s=5.0", "misses"),
+    "shared band, equal": Case("scenario.spectrum=equal"),
+    "shared band, in turn": Case("scenario.spectrum=in-turn"),
+    "slowdown, estimated by a quantile": Case(
+        "scenario.slowdown=0.5 scenario.estimate=quantile scenario.estimate_error=0.2 scenario.ask_every_s=40.0",
+        "misses retiered",
+    ),
+    "trace": Case("scenario.trace=FOLDER/trace.csv", "misses"),
+    "presence": Case("scenario.presence=FOLDER/presence.csv", "lost"),
+    "dropouts": Case(DROPOUTS, "lost"),
+    "dropouts for good, noticed late, fedavg": Case(
+        f"{DROPOUTS} faults.gone=0.3 faults.notice_s=5.0 strategy.name=fedavg", "lost"
+    ),
+    "NaN and infinity": Case("faults.wrong_clients=0.4 faults.nan=0.4 faults.infinity=0.3", "rejected"),
+    "wrong shapes and arrays": Case(MISSHAPEN, "rejected"),
+    "duplicated and replayed updates": Case(
+        "faults.duplicated=0.3 faults.replayed=0.3", "rejected", like="lesson, released"
+    ),
+    "scaled and flipped updates": Case(ATTACK),
+    "guard norm clip": Case(f"{ATTACK} guards.norm=clip"),
+    "guard norm reject": Case(f"{ATTACK} guards.norm=refuse", "rejected"),
+    "guard median": Case(f"{ATTACK} guards.merge=median"),
+    "guard trimmed mean": Case(f"{ATTACK} guards.merge=trimmed-mean guards.trim=0.3"),
+    "exclusion": Case(f"{MISSHAPEN} guards.set_aside_after=1", "rejected excluded"),
+    **{
+        f"resume, {name}": Case(
+            f"strategy.name={name} {OPTIONS.get(name, '')}",
+            like=f"{name}, released",
+            resumed_after=52 if name == "lesson-adaptive" else 5,
+        )
+        for name in STRATEGIES
+    },
+    "resume, adam": Case("server.optimizer=adam", like="server optimizer adam", resumed_after=5),
+    "resume, Rayleigh fading": Case(RAYLEIGH, like="Rayleigh fading", resumed_after=5),
+    "resume, dropouts": Case(DROPOUTS, like="dropouts", resumed_after=4),
+    "resume, guard norm clip": Case(f"{ATTACK} guards.norm=clip", like="guard norm clip", resumed_after=5),
+    "Flower, virtual clock": Case("run.trainer=reference", on_flower=True, like="trainer reference"),
+    "Flower, virtual clock, faults and guards": Case(
+        f"run.trainer=reference {DROPOUTS} {MISSHAPEN} {ATTACK} guards.norm=clip", "lost rejected", on_flower=True
+    ),
+}
+
+
+class InterruptError(Exception):
+    """Interrupts a run that is to be resumed."""
+
+
+def training_cases() -> dict[str, Files]:
+    """The values of every training case, by its name; `error` says what is wrong with a case."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases = {name: _train(case, Path(folder) / str(place)) for place, (name, case) in enumerate(TRAINING.items())}
+    first_with: dict[str, str] = {}
+    for name, files in cases.items():
+        like = TRAINING[name].like
+        first = first_with.setdefault(json.dumps(files.get("model.safetensors", name)), name)
+        if first != (like or name):
+            wrong = f"not be that of '{first}'" if first != name else f"be that of '{like}'"
+            files.setdefault("error", f"the final model must {wrong}")
+    return cases
+
+
+def _train(case: Case, folder: Path) -> Files:
+    """The values of a case that is run in a new folder."""
+    files: Files = {}
+    folder.mkdir()
+    try:
+        (folder / "presence.csv").write_text(PRESENCE)
+        (folder / "trace.csv").write_text(TRACE)
+        changes = case.changes.replace("FOLDER", str(folder)).split()
+        (_run_on_flower if case.on_flower else _run)(case, changes, folder / "run")
+        files = _read(folder / "run")
+        for field in case.shows.split():
+            if not any(record.get(field) for record in [files["summary.json"], *files["metrics.jsonl"]]):
+                raise ValueError(f"{field} must not be 0 in every round")
+    except Exception as error:
+        files["error"] = f"{type(error).__name__}: {error}"
+    return files
+
+
+def _run(case: Case, changes: list[str], folder: Path) -> None:
+    settings = _settings([*changes, *(["run.checkpoint_every_s=1e-9"] if case.resumed_after else [])])
+    parts: dict[str, Any] = {"dataset": _images(case.data), "num_threads": case.num_threads}
+
+    def interrupt(line: dict[str, Any]) -> None:
+        if line["round"] == case.resumed_after:
+            raise InterruptError
+
+    if case.resumed_after:
+        try:
+            execute(settings, folder, progress=interrupt, **parts)
+        except InterruptError:
+            pass
+        else:
+            raise ValueError(f"resumed_after must be at most the number of rounds, got {case.resumed_after}")
+    execute(settings, folder, resume=bool(case.resumed_after), **parts)
+
+
+def _run_on_flower(case: Case, changes: list[str], folder: Path) -> None:
+    """Run a case on Flower's virtual clock, on nodes that are threads of this process."""
+    from flwr.app import Context, RecordDict
+
+    from helpers.local_grid import LocalGrid, arrays_read_one_by_one
+    from lesson.flower import make_client_app, serve
+
+    settings = _settings(changes)
+    scenario, run = settings.scenario, settings.run
+    config: dict[str, Any] = {
+        "clock": "virtual",
+        "deadline": scenario.deadline_s,
+        "rounds": run.rounds,
+        "eval-every": run.eval_every_s,
+        "out": str(folder),
+        "set": " ".join([*BASE.split(), *changes]),
+    }
+    with ExitStack() as stack:
+        stack.enter_context(arrays_read_one_by_one())
+        for user in ("client", "server"):
+            stack.enter_context(patch(f"lesson.flower.{user}.dataset_of", lambda *_: _images(case.data)))
+        grid = LocalGrid(make_client_app(), scenario.num_clients, config)
+        stack.callback(grid.close)
+        serve(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config))
+
+
+def _settings(changes: list[str]) -> Settings:
+    sections: dict[str, dict[str, Any]] = {}
+    apply_changes(sections, [*BASE.split(), *changes])
+    return make_settings(sections)
+
+
+@cache
+def _images(name: str) -> Dataset:
+    """The first images of MNIST, or noise in the shape of CIFAR-10, which the package does not contain."""
+    if name == "mnist":
+        mnist = load_dataset(name, None)
+        train, test = slice(500), slice(100)
+        return Dataset(
+            name,
+            mnist.train_images[train],
+            mnist.train_labels[train],
+            mnist.test_images[test],
+            mnist.test_labels[test],
+        )
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (250, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, 250)
+    return Dataset(name, images[:200], labels[:200], images[200:], labels[200:])
+
+
+def _read(folder: Path) -> Files:
+    """The compared values of a run folder."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    clients = json.loads((folder / "clients.json").read_text())
+    model = safetensors.numpy.load_file(folder / "model.safetensors")
+    return {
+        "metrics.jsonl": [canonical("metrics.jsonl", line) for line in lines],
+        "clients.json": canonical("clients.json", clients | clients.pop("clients")),
+        "summary.json": canonical("summary.json", json.loads((folder / "summary.json").read_text())),
+        "model.safetensors": {
+            name: {
+                "norm": float(np.sqrt(np.square(values, dtype=np.float64).sum())),
+                "sha256": hashlib.sha256(f"{values.dtype} {values.shape}".encode() + values.tobytes()).hexdigest(),
+            }
+            for name, values in model.items()
+        },
+    }
