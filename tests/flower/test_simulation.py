@@ -64,7 +64,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     command = ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", port]
     superlink = start(command, env, folder / "superlink.log")
     try:
-        wait("the SuperLink to listen", 60, lambda: listens(port))
+        wait("the SuperLink to listen", 300, lambda: listens(port))
         yield env
     finally:
         end([superlink])
@@ -75,7 +75,7 @@ def run(env: dict[str, str], app: Path, num_nodes: int, *changes: str) -> None:
     """Run an app in simulation; it must end well."""
     nodes = f"num-supernodes={num_nodes} client-resources-num-cpus=1"
     settings = [part for change in changes for part in ("-c", change)]
-    log = output_of(["flwr", "run", app, "here", "--stream", "--federation-config", nodes, *settings], env, 180)
+    log = output_of(["flwr", "run", app, "here", "--stream", "--federation-config", nodes, *settings], env, 600)
     (last, *_) = json.loads(output_of(["flwr", "ls", "here", "--format", "json"], env))["runs"]
     assert last["status"] == "finished:completed", log
 
