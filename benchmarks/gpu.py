@@ -69,9 +69,10 @@ def load_or_draw(name: str, size: Size) -> Dataset:
         whole = load_dataset(name)
     except InputError:
         rng = np.random.default_rng(0)
-        images = rng.integers(0, 256, (60_000, 3, 32, 32), dtype=np.uint8)
-        labels = rng.integers(0, 10, 60_000)
-        whole = Dataset(name, images[:50_000], labels[:50_000], images[50_000:], labels[50_000:])
+        num_train = min(size.num_train, 50_000)
+        images = rng.integers(0, 256, (num_train + size.num_test, 3, 32, 32), dtype=np.uint8)
+        labels = rng.integers(0, 10, len(images))
+        return Dataset(name, images[:num_train], labels[:num_train], images[num_train:], labels[num_train:])
     train, test = slice(size.num_train), slice(size.num_test)
     return Dataset(
         name, whole.train_images[train], whole.train_labels[train], whole.test_images[test], whole.test_labels[test]

@@ -43,11 +43,12 @@ class Size:
     starts: int
     """How often both processes are started."""
     turns: int
-    """Measurements of each case in the last table."""
+    turn_rounds: int
+    """Measurements of each case in the last table, and rounds in each."""
 
 
-FULL = Size(1_000_000, 5, ("lesson", "fedavg", "fedbuff"), (50, 10_000), 100, 40, 4, 12)
-QUICK = Size(1_000, 1, ("lesson",), (50,), 5, 1, 1, 3)
+FULL = Size(1_000_000, 5, ("lesson", "fedavg", "fedbuff"), (50, 10_000), 100, 40, 4, 12, 12)
+QUICK = Size(1_000, 1, ("lesson",), (50,), 5, 1, 1, 3, 1)
 
 # One process of the package in PYTHONPATH: for every line it reads, milliseconds of a round.
 ROUNDS = """
@@ -193,10 +194,10 @@ def print_each_thing_on(size: Size) -> None:
     for turn in range(size.turns):
         for name, simulation in simulations.items():
             begin = time.process_time()
-            for _ in range(12):  # a cycle of the first four tiers
+            for _ in range(size.turn_rounds):  # 12: a cycle of the first four tiers
                 simulation.step()
             if turn >= 2:
-                times_ms[name].append(1000 * (time.process_time() - begin) / 12)
+                times_ms[name].append(1000 * (time.process_time() - begin) / size.turn_rounds)
     print("\n| LESSON, 50 clients, timing only | ms a round | against nothing |\n|---|---|---|")
     for name, times in times_ms.items():
         ratio = median_ratio([[*pair] for pair in zip(times_ms["nothing"], times, strict=True)])

@@ -63,7 +63,7 @@ def row(size: Size, num_clients: int, participation: int) -> None:
 
     rounds()
     scores = []
-    for _ in range(3):
+    for _ in range(size.repeats):
         begin = time.perf_counter()
         learner.score(simulation.version)
         scores.append((time.perf_counter() - begin) / size.rounds)
