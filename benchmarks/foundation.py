@@ -1,5 +1,6 @@
 """Speed and memory of the part that needs no training, as Markdown tables of what is measured here and now."""
 
+import argparse
 import json
 import os
 import platform
@@ -9,13 +10,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from lesson import Fleet, Lesson, Scenario, Simulation, assign_tiers, draw_fleet
 
-MILLION = 1_000_000
-REPEATS = 5
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    tiers_clients: int
+    """Clients that are drawn and assigned to tiers."""
+    fleets: tuple[int, ...]
+    """Clients in the fleets whose rounds are timed; the others are compared with the first."""
+    num_due: tuple[int, ...]
+    rounds: int
+    run_clients: int
+    run_rounds: int
+    repeats: int
+
+
+FULL = Size(1_000_000, (10_000, 100_000, 1_000_000), (100, 5_000), 200, 100_000, 1000, 5)
+QUICK = Size(10_000, (1_000, 2_000), (100,), 5, 1_000, 20, 1)
 
 
 def timed_s(work: Callable[[], object]) -> float:
@@ -25,19 +43,20 @@ def timed_s(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def tiers_of_a_million() -> dict[str, float]:
-    """Population, latency and tiers of a million clients, and the most memory this process ever had."""
+def measure_tiers(num_clients: int) -> dict[str, float]:
+    """Seconds to draw clients, their latencies and their tiers, and the peak memory of this process in MB."""
 
     def work() -> None:
-        assign_tiers(draw_fleet(Scenario(), MILLION).latency_s, 20.0)
+        assign_tiers(draw_fleet(Scenario(), num_clients).latency_s, 20.0)
 
     return {"seconds": timed_s(work), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
-def in_a_process_of_its_own() -> dict[str, float]:
-    """One such measurement where nothing else has used memory before."""
-    output = subprocess.run([sys.executable, __file__, "--one"], check=True, capture_output=True, text=True).stdout
-    return json.loads(output)
+def measure_tiers_in_a_new_process(num_clients: int) -> dict[str, float]:
+    """One such measurement in a process that has used no memory before."""
+    command = [sys.executable, __file__, "--tiers-of", str(num_clients)]
+    measured: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return measured
 
 
 def fleet_with_fixed_due(num_clients: int, num_due: int) -> Fleet:
@@ -54,36 +73,60 @@ def round_ms(fleet: Fleet, rounds: int) -> float:
     return 1000 * statistics.median(timed_s(simulation.step) for _ in range(rounds))
 
 
-def main() -> None:
-    """Print the tables of benchmarks/README.md."""
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}\n")
-
-    runs = [in_a_process_of_its_own() for _ in range(REPEATS)]
+def print_tiers(size: Size) -> None:
+    """Seconds and memory for the tiers of a large fleet."""
+    runs = [measure_tiers_in_a_new_process(size.tiers_clients) for _ in range(size.repeats)]
     seconds = statistics.median(run["seconds"] for run in runs)
     peak_mb = statistics.median(run["peak_mb"] for run in runs)
     print("| population, latency and tiers | seconds | peak memory |\n|---|---|---|")
-    print(f"| 1,000,000 clients, median of {REPEATS} | {seconds:.2f} | {peak_mb:.0f} MB |\n")
+    print(f"| {size.tiers_clients:,} clients, median of {size.repeats} | {seconds:.2f} | {peak_mb:.0f} MB |\n")
 
-    print("| LESSON round, timing only | clients | due | ms | against 10,000 clients |\n|---|---|---|---|---|")
-    for num_due in (100, 5_000):
+
+def print_rounds(size: Size) -> None:
+    """Cost of a round against the size of the fleet and the number of clients that are due."""
+    print(f"| LESSON round, timing only | clients | due | ms | against {size.fleets[0]:,} clients |")
+    print("|---|---|---|---|---|")
+    for num_due in size.num_due:
         base_ms = 0.0
-        for num_clients in (10_000, 100_000, MILLION):
+        for num_clients in size.fleets:
             fleet = fleet_with_fixed_due(num_clients, num_due)
-            ms = statistics.median(round_ms(fleet, 200) for _ in range(REPEATS))
+            ms = statistics.median(round_ms(fleet, size.rounds) for _ in range(size.repeats))
             base_ms = base_ms or ms
             print(f"| fixed number due | {num_clients:,} | {num_due:,} | {ms:.3f} | {ms / base_ms:.2f} × |")
 
-    simulation = Simulation(Lesson(20.0), draw_fleet(Scenario(), 100_000))
-    counts: list[int] = []
-    seconds = timed_s(lambda: counts.extend(len(simulation.step().merged) for _ in range(1000)))
-    merged = sum(counts)
+
+def print_run(size: Size) -> None:
+    """Cost of a whole run per merged client."""
+    simulation = Simulation(Lesson(20.0), draw_fleet(Scenario(), size.run_clients))
+    begin, merged = time.perf_counter(), 0
+    for _ in range(size.run_rounds):
+        record = simulation.step()
+        assert record is not None
+        merged += len(record.merged)
+    seconds = time.perf_counter() - begin
     print("\n| LESSON run, timing only | clients | rounds | merged | seconds | µs a merged client |")
     print("|---|---|---|---|---|---|")
-    print(f"| `released`, τ = 20 s | 100,000 | 1,000 | {merged:,} | {seconds:.1f} | {1e6 * seconds / merged:.2f} |")
+    print(
+        f"| `released`, τ = 20 s | {size.run_clients:,} | {size.run_rounds:,} | {merged:,} | {seconds:.1f} | "
+        f"{1e6 * seconds / merged:.2f} |"
+    )
+
+
+def main() -> None:
+    """Print the tables of benchmarks/README.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="run a tiny case of every table, to check that it works")
+    parser.add_argument("--tiers-of", type=int, metavar="N", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.tiers_of:
+        print(json.dumps(measure_tiers(chosen.tiers_of)))
+        return
+    size = QUICK if chosen.quick else FULL
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}\n")
+    print_tiers(size)
+    print_rounds(size)
+    print_run(size)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--one"]:
-        print(json.dumps(tiers_of_a_million()))
-    else:
-        main()
+    main()

@@ -3,12 +3,16 @@
 LESSON in the released scenario (50 clients, τ = 20 s, one step of 20 samples). Medians of repeats.
 """
 
+import argparse
 import multiprocessing
 import os
 import platform
+import queue
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -19,97 +23,149 @@ from torch.nn import functional
 from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
 from lesson.engines.gpu import shared_gpu
 from lesson.learn import models
+from lesson.learn.backend import Backend, Trainer
+from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.cuda.fused import CudaFusedTrainer
-from lesson.learn.cuda.graphs import Graph, arithmetic
+from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process
 from lesson.learn.task import Task, Work, make_task, scaled
 
-NAMES, CLIENTS, REPEATS, ROUNDS, SEEDS = ("mnist", "cifar10"), 50, 7, 300, 5
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROUNDS_PER_EVALUATION = 25  # every 500 s
 
 
-def loaded(name: str) -> Dataset:
-    """The data set, or noise of its shape where it is absent: the arithmetic is the same."""
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    num_clients: int
+    precisions: tuple[Precision, ...]
+    num_train: int
+    num_test: int
+    warm_up: int
+    """Rounds before those that are measured; CUDA graphs are recorded in them."""
+    rounds: int
+    repeats: int
+    steps: int
+    launches: int
+    num_seeds: int
+    together: tuple[str, ...]
+    """Data sets on which several seeds run at once."""
+    compare_mps: bool
+    """Whether several seeds are also measured without NVIDIA's Multi-Process Service."""
+
+
+NAMES = ("mnist", "cifar10")
+FULL = Size(50, ("tf32", "float32", "bfloat16"), 60_000, 10_000, 24, 300, 7, 20, 50, 5, NAMES, True)
+QUICK = Size(12, FULL.precisions if DEVICE == "cuda" else ("float32",), 1_000, 100, 3, 2, 1, 1, 2, 2, ("mnist",), False)
+
+
+def load_or_draw(name: str, size: Size) -> Dataset:
+    """The first samples of a data set, or noise of its shape if it is not installed: the arithmetic is the same."""
     try:
-        return load_dataset(name)
+        whole = load_dataset(name)
     except InputError:
         rng = np.random.default_rng(0)
-        images = rng.integers(0, 256, (60_000, 3, 32, 32), dtype=np.uint8)
-        labels = rng.integers(0, 10, 60_000)
-        return Dataset(name, images[:50_000], labels[:50_000], images[50_000:], labels[50_000:])
+        num_train = min(size.num_train, 50_000)
+        images = rng.integers(0, 256, (num_train + size.num_test, 3, 32, 32), dtype=np.uint8)
+        labels = rng.integers(0, 10, len(images))
+        return Dataset(name, images[:num_train], labels[:num_train], images[num_train:], labels[num_train:])
+    train, test = slice(size.num_train), slice(size.num_test)
+    return Dataset(
+        name, whole.train_images[train], whole.train_labels[train], whole.test_images[test], whole.test_labels[test]
+    )
 
 
-def task_of(name: str, seed: int = 0) -> Task:
-    """What the released scenario learns from a data set."""
-    return make_task(Scenario(), loaded(name), CLIENTS, seed, device="cuda")
+def task_of(name: str, size: Size, seed: int = 0) -> Task:
+    """The released scenario's task on a data set."""
+    return make_task(Scenario(), load_or_draw(name, size), size.num_clients, seed, device=DEVICE)
+
+
+def synchronize() -> None:
+    """Wait until the GPU has finished."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 def timed_s(work: Callable[[], object]) -> float:
-    """Wall-clock seconds until the GPU has done some work."""
-    torch.cuda.synchronize()
+    """Wall-clock seconds until some work is finished on the device."""
+    synchronize()
     begin = time.perf_counter()
     work()
-    torch.cuda.synchronize()
+    synchronize()
     return time.perf_counter() - begin
 
 
-def make_run(task: Task, precision: Any = "tf32") -> tuple[Simulation, Learner]:
-    """A run whose graphs are recorded."""
+def make_backend(task: Task, precision: Precision) -> Backend:
+    """Training and evaluation on the device of this benchmark."""
+    return CudaBackend(task, precision) if DEVICE == "cuda" else CpuBackend(task)
+
+
+def make_run(task: Task, precision: Precision, size: Size) -> tuple[Simulation, Learner]:
+    """A run whose CUDA graphs have been recorded."""
     scenario = Scenario()
-    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, CudaBackend(task, precision))
-    fleet = draw_fleet(scenario, CLIENTS, seed=task.seed).with_first_tier(20.0)
+    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, make_backend(task, precision))
+    fleet = draw_fleet(scenario, size.num_clients, seed=task.seed).with_first_tier(20.0)
     simulation = Simulation(Lesson(20.0), fleet, learner=learner)
-    for _ in range(24):
+    for _ in range(size.warm_up):
         simulation.step()
     learner.score(simulation.version)
     return simulation, learner
 
 
-def go(simulation: Simulation, learner: Learner, evaluate: bool) -> None:
+def go(simulation: Simulation, learner: Learner, rounds: int, evaluate: bool) -> None:
     """Some rounds, with or without evaluation on the default grid, as a run does it: nobody waits for the score."""
-    for number in range(ROUNDS):
+    for number in range(rounds):
         simulation.step()
         if evaluate and number % ROUNDS_PER_EVALUATION == 0:
             learner.begin_score(simulation.version)
 
 
-def rounds_table() -> None:
+def rounds_table(size: Size) -> None:
     """Rounds a second, and what evaluation adds."""
     print("| LESSON | rounds/s | ms a round | with evaluation | score alone (ms) | to begin (s) |")
     print("|---|---|---|---|---|---|")
     for name in NAMES:
-        task = task_of(name)
-        for precision in ("tf32", "float32", "bfloat16"):
-            rounds_row(name, task, precision)
+        task = task_of(name, size)
+        for precision in size.precisions:
+            rounds_row(name, task, precision, size)
 
 
-def rounds_row(name: str, task: Task, precision: str) -> None:
+def rounds_row(name: str, task: Task, precision: Precision, size: Size) -> None:
     """One line of that table."""
     begin = time.perf_counter()
-    simulation, learner = make_run(task, precision)
+    simulation, learner = make_run(task, precision, size)
     begin_s = time.perf_counter() - begin
-    pairs = [
-        (timed_s(lambda: go(simulation, learner, False)), timed_s(lambda: go(simulation, learner, True)))
-        for _ in range(REPEATS)
-    ]
-    round_s = statistics.median(plain for plain, _ in pairs) / ROUNDS
+
+    def rounds_s(evaluate: bool) -> float:
+        return timed_s(lambda: go(simulation, learner, size.rounds, evaluate))
+
+    pairs = [(rounds_s(evaluate=False), rounds_s(evaluate=True)) for _ in range(size.repeats)]
+    round_s = statistics.median(plain for plain, _ in pairs) / size.rounds
     added = statistics.median(scored / plain for plain, scored in pairs) - 1
-    score_s = statistics.median(timed_s(lambda: learner.score(simulation.version)) for _ in range(REPEATS))
+    score_s = statistics.median(timed_s(lambda: learner.score(simulation.version)) for _ in range(size.repeats))
     print(
-        f"| {name}, {precision} | {1 / round_s:,.0f} | {1000 * round_s:.2f} | +{added:.1%} | "
+        f"| {name}, {precision} | {1 / round_s:,.0f} | {1000 * round_s:.2f} | {added:+.1%} | "
         f"{1000 * score_s:.2f} | {begin_s:.1f} |",
         flush=True,
     )
     learner.close()
 
 
-def everybody(steps: int) -> Work:
-    """One piece of work for each of fifty clients."""
-    whole = np.zeros(CLIENTS, dtype=np.int64)
-    return Work(np.arange(CLIENTS), whole, np.full(CLIENTS, 0.1), whole + steps, np.full(CLIENTS, 1 / CLIENTS))
+def everybody(num_clients: int, steps: int) -> Work:
+    """One piece of work for each client."""
+    zeros = np.zeros(num_clients, dtype=np.int64)
+    return Work(
+        client=np.arange(num_clients),
+        index=zeros,
+        lr=np.full(num_clients, 0.1),
+        local_steps=zeros + steps,
+        weight=np.full(num_clients, 1 / num_clients),
+        first=zeros,
+    )
 
 
 def plain_conv_pool_relu(layer: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
@@ -117,12 +173,14 @@ def plain_conv_pool_relu(layer: torch.nn.Conv2d, images: torch.Tensor) -> torch.
     return functional.relu(functional.max_pool2d(layer(images), 2))
 
 
-def bare_step(task: Task) -> Callable[[], None]:
-    """Fifty clients' vmapped step on fixed minibatches, torch's own layers, one CUDA graph: nothing is drawn."""
-    model = task.factory().cuda()
-    parameters = {name: value.detach().repeat(CLIENTS, *[1] * value.dim()) for name, value in model.named_parameters()}
-    shape = (CLIENTS, task.batch_size)
-    samples = torch.arange(CLIENTS * task.batch_size, device="cuda")
+def bare_step(task: Task, num_clients: int) -> Callable[[], None]:
+    """One vmapped step of all clients with torch's own layers on fixed minibatches; on a GPU, a recorded CUDA graph."""
+    model = task.factory().to(DEVICE)
+    parameters = {
+        name: value.detach().repeat(num_clients, *[1] * value.dim()) for name, value in model.named_parameters()
+    }
+    shape = (num_clients, task.batch_size)
+    samples = torch.arange(num_clients * task.batch_size, device=DEVICE)
     images, labels = (
         scaled(task.train_images[samples]).unflatten(0, shape),
         task.train_labels[samples].unflatten(0, shape),
@@ -135,6 +193,8 @@ def bare_step(task: Task) -> Callable[[], None]:
         for name, gradient in vmap(grad(loss))(parameters, images, labels).items():
             parameters[name].add_(gradient, alpha=-0.1)
 
+    if DEVICE == "cpu":
+        return step
     own, models.conv_pool_relu = models.conv_pool_relu, plain_conv_pool_relu
     try:
         return Graph(step, "tf32").replay
@@ -142,85 +202,58 @@ def bare_step(task: Task) -> Callable[[], None]:
         models.conv_pool_relu = own
 
 
-def steps_table() -> None:
+def make_batched(task: Task) -> Trainer:
+    """The trainer for clients with their own parameters; on the CPU the reference, which starts no processes."""
+    return make_backend(task, "tf32").trainer("batched" if DEVICE == "cuda" else "reference")
+
+
+def steps_table(size: Size) -> None:
     """Clients with their own parameters."""
-    print("\n| a step of 50 clients with their own parameters | bare vmapped graph (ms) | batched (ms) | ratio |")
+    who = f"a step of {size.num_clients} clients with their own parameters"
+    print(f"\n| {who} | bare vmapped graph (ms) | batched (ms) | ratio |")
     print("|---|---|---|---|")
     for name in NAMES:
-        steps_row(name, task_of(name), steps=20)
+        steps_row(name, task_of(name, size), size)
 
 
-def steps_row(name: str, task: Task, steps: int) -> None:
+def steps_row(name: str, task: Task, size: Size) -> None:
     """One line of that table."""
-    bare, trainer = bare_step(task), CudaBackend(task, "tf32").trainer("batched")
-    jobs = [(task.initial_vector(), everybody(steps))]
+    steps, bare, trainer = size.steps, bare_step(task, size.num_clients), make_batched(task)
+    jobs = [(task.initial_vector(), everybody(size.num_clients, steps))]
     trainer.cohorts(jobs)
     pairs = [
         (timed_s(lambda: [bare() for _ in range(steps)]), timed_s(lambda: trainer.cohorts(jobs)))
-        for _ in range(REPEATS)
+        for _ in range(size.repeats)
     ]
     theirs, ours = (1000 * statistics.median(column) / steps for column in zip(*pairs, strict=True))
     ratio = statistics.median(our / their for their, our in pairs)
     print(f"| {name} | {theirs:.2f} | {ours:.2f} | {ratio:.2f} |", flush=True)
 
 
-def one_of_many(name: str, seed: int, begun: Any, seconds: Any) -> None:
-    """One run beside others: what its rounds take while all of them go on."""
-    settle_process()
-    simulation, learner = make_run(task_of(name, seed))
-    torch.cuda.synchronize()
-    begun.wait()
-    begin = time.perf_counter()
-    for _ in range(3):
-        go(simulation, learner, True)
-    torch.cuda.synchronize()
-    seconds.put(time.perf_counter() - begin)
-
-
-def together_s(name: str, num: int) -> float:
-    """Seconds until so many runs in processes side by side are through."""
-    context = multiprocessing.get_context("spawn")
-    begun, seconds = context.Barrier(num), context.Queue()
-    processes = [context.Process(target=one_of_many, args=(name, seed, begun, seconds)) for seed in range(num)]
-    for process in processes:
-        process.start()
-    longest = max(seconds.get() for _ in processes)
-    for process in processes:
-        process.join()
-    return float(longest)
-
-
-def together_table() -> None:
-    """Five seeds at once against one after the other."""
-    print(f"\n| {SEEDS} seeds, evaluation included | one after the other (rounds/s) | together | ratio | without MPS |")
-    print("|---|---|---|---|---|")
-    for name in NAMES:
-        alone = 3 * ROUNDS / together_s(name, 1)
-        plain = SEEDS * 3 * ROUNDS / together_s(name, SEEDS)
-        with shared_gpu() as shared:
-            ours = SEEDS * 3 * ROUNDS / together_s(name, SEEDS) if shared else plain
-        print(f"| {name} | {alone:,.0f} | {ours:,.0f} | {ours / alone:.2f} | {plain:,.0f} |", flush=True)
-
-
-def profile_table() -> None:
+def profile_table(size: Size) -> None:
     """What a graph saves, and what the CPU has to do."""
     print("\n| a cohort of 11 clients | eager (ms) | as a graph (ms) | CPU to launch it (ms) |\n|---|---|---|---|")
     for name in NAMES:
-        profile_row(name, task_of(name))
+        profile_row(name, task_of(name, size), size)
 
 
-def profile_row(name: str, task: Task) -> None:
+def profile_row(name: str, task: Task, size: Size) -> None:
     """One line of that table."""
     trainer = CudaFusedTrainer(task, "tf32")
-    jobs = [(task.initial_vector(), everybody(1)[:11])]
+    jobs = [(task.initial_vector(), everybody(11, 1))]
     trainer.cohorts(jobs)
     (step,) = trainer._steps.values()
     with arithmetic("tf32"):
-        eager = statistics.median(timed_s(step._sum) for _ in range(20))
-    graph = statistics.median(timed_s(lambda: [trainer.cohorts(jobs) for _ in range(50)]) for _ in range(REPEATS)) / 50
+        eager = statistics.median(timed_s(step._sum) for _ in range(size.launches))
+
+    def replay() -> None:
+        for _ in range(size.launches):
+            trainer.cohorts(jobs)
+
+    graph = statistics.median(timed_s(replay) for _ in range(size.repeats)) / size.launches
     launches = []
-    for _ in range(50):
-        torch.cuda.synchronize()
+    for _ in range(size.launches):
+        synchronize()
         begin = time.perf_counter()
         trainer.cohorts(jobs)
         launches.append(time.perf_counter() - begin)
@@ -229,15 +262,96 @@ def profile_row(name: str, task: Task) -> None:
     )
 
 
-if __name__ == "__main__":
+def one_of_many(name: str, seed: int, size: Size, barrier: Any, seconds: Any) -> None:
+    """Run one seed in a process of its own: the first seed alone while the others wait, then all at the same time."""
     settle_process()
-    where = f"{torch.cuda.get_device_name()}, {os.cpu_count()} cores ({platform.machine()})"
+    simulation, learner = make_run(task_of(name, size, seed), "tf32", size)
+
+    def measure_s() -> float:
+        return timed_s(lambda: go(simulation, learner, 3 * size.rounds, evaluate=True))
+
+    synchronize()
+    barrier.wait()
+    alone_s = measure_s() if seed == 0 else None
+    barrier.wait()
+    seconds.put((alone_s, measure_s()))
+    learner.close()
+
+
+def together_s(name: str, size: Size) -> tuple[float, float]:
+    """Seconds of one seed alone, and until all seeds are done that run at the same time in processes of their own."""
+    context = multiprocessing.get_context("spawn")
+    barrier, seconds = context.Barrier(size.num_seeds), context.Queue()
+    processes = [
+        context.Process(target=one_of_many, args=(name, seed, size, barrier, seconds)) for seed in range(size.num_seeds)
+    ]
+    for process in processes:
+        process.start()
+    measured = [get_or_fail(seconds, processes) for _ in processes]
+    for process in processes:
+        process.join()
+    (alone_s,) = [alone_s for alone_s, _ in measured if alone_s is not None]
+    return alone_s, max(seconds for _, seconds in measured)
+
+
+def get_or_fail(results: Any, processes: Sequence[BaseProcess]) -> Any:
+    """The next result of some processes; if one of them fails, end the others, which would wait for it, and raise."""
+    while True:
+        try:
+            return results.get(timeout=1.0)
+        except queue.Empty:
+            if any(process.exitcode for process in processes):
+                for process in processes:
+                    process.terminate()
+                raise RuntimeError("one of the runs failed; its traceback is above") from None
+
+
+def together_table(size: Size) -> None:
+    """Several seeds at once against one after the other."""
+    num = size.num_seeds
+    print(f"\n| {num} seeds, evaluation included | one after the other (rounds/s) | together | ratio | without MPS |")
+    print("|---|---|---|---|---|")
+    for name in size.together:
+        plain = together_s(name, size) if size.compare_mps else None
+        with shared_gpu() as shared:
+            ours = together_s(name, size) if shared or plain is None else plain
+        alone_s, all_s = (plain or ours)[0], ours[1]
+        without = f"{num * 3 * size.rounds / plain[1]:,.0f}" if plain else "–"
+        print(
+            f"| {name} | {3 * size.rounds / alone_s:,.0f} | {num * 3 * size.rounds / all_s:,.0f} | "
+            f"{num * alone_s / all_s:.2f} | {without} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Print the tables of benchmarks/README.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="run a tiny case of every table, to check that it works; without a GPU, on the CPU",
+    )
+    quick = parser.parse_args().quick
+    if DEVICE == "cpu" and not quick:
+        parser.exit(2, "gpu.py: a GPU is required; --quick runs what does not need one on the CPU\n")
+    size = QUICK if quick else FULL
+    settle_process()
+    device = torch.cuda.get_device_name() if DEVICE == "cuda" else "no GPU, everything runs on the CPU"
+    where = f"{device}, {os.cpu_count()} cores ({platform.machine()})"
     print(f"{where}, Python {platform.python_version()}, torch {torch.__version__}\n")
     try:
         load_dataset("cifar10")
     except InputError:
-        print("CIFAR-10 is not here; noise of its shape instead\n")
-    rounds_table()
-    steps_table()
-    profile_table()
-    together_table()
+        print("CIFAR-10 is not installed; noise of its shape is used instead\n")
+    rounds_table(size)
+    steps_table(size)
+    if DEVICE == "cuda":
+        profile_table(size)
+    else:
+        print("\nCUDA graphs need a GPU: their table is left out")
+    together_table(size)
+
+
+if __name__ == "__main__":
+    main()

@@ -57,16 +57,19 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--asks", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--quick", action="store_true", help="run a tiny case, to check that it works")
     chosen = parser.parse_args()
+    fleets = [("lesson", 5)] if chosen.quick else [("lesson", 50), ("fedavg", 50), ("fedavg", 500)]
+    asks, rounds = (1, 1) if chosen.quick else (chosen.asks, chosen.rounds)
     settle_process()
     print(f"{platform.machine()}, {os.cpu_count()} cores, device {chosen.device}; MNIST, one step of 20 samples\n")
     print("| strategy | clients | guards | ms a round | without | ratio |")
     print("|---|---|---|---|---|---|")
-    for strategy, num_clients in (("lesson", 50), ("fedavg", 50), ("fedavg", 500)):
+    for strategy, num_clients in fleets:
         for name, guards in CASES.items():
             plain = Round(strategy, num_clients, chosen.device, OFF)
             guarded = Round(strategy, num_clients, chosen.device, guards)
-            pairs = [(plain.ms(chosen.rounds), guarded.ms(chosen.rounds)) for _ in range(chosen.asks + 2)][2:]
+            pairs = [(plain.ms(rounds), guarded.ms(rounds)) for _ in range(asks + 2)][2:]
             without, with_them = (statistics.median(column) for column in zip(*pairs, strict=True))
             ratio = statistics.median(one / other for other, one in pairs)
             print(

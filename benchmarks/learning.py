@@ -1,5 +1,6 @@
 """Speed of training on the CPU: ratios within one run, medians of repeats. CIFAR-10 is left out where it is absent."""
 
+import argparse
 import os
 import platform
 import shutil
@@ -7,14 +8,16 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
+from lesson.arrays import FloatArray
+from lesson.guards import Refusal
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import load_dataset
@@ -26,8 +29,29 @@ from lesson.learn.task import Task, Work, make_task, scaled
 from lesson.learn.threads import Threads
 from lesson.runs import execute
 from lesson.settings import make_settings
+from lesson.strategies.base import Merge, Updates
 
 CLIENTS, SETTLE_S = 50, 0.02
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    fused_repeats: dict[str, int]
+    """By data set."""
+    plain_repeats: int
+    steps: int
+    steps_repeats: int
+    num_workers: int | None
+    """None: a worker process per core."""
+    loop_rounds: int
+    loop_repeats: int
+    time_budget_s: float
+
+
+FULL = Size({"mnist": 25, "cifar10": 9}, 3, 50, 5, None, 200, 9, 4000.0)
+QUICK = Size({"mnist": 1}, 1, 2, 1, 1, 5, 1, 40.0)
 
 
 def timed_s(work: Callable[[], object]) -> float:
@@ -40,13 +64,20 @@ def timed_s(work: Callable[[], object]) -> float:
 
 def everybody(steps: int) -> Work:
     """One piece of work for each of fifty clients."""
-    whole = np.zeros(CLIENTS, dtype=np.int64)
-    return Work(np.arange(CLIENTS), whole, np.full(CLIENTS, 0.1), whole + steps, np.full(CLIENTS, 1 / CLIENTS))
+    zeros = np.zeros(CLIENTS, dtype=np.int64)
+    return Work(
+        client=np.arange(CLIENTS),
+        index=zeros,
+        lr=np.full(CLIENTS, 0.1),
+        local_steps=zeros + steps,
+        weight=np.full(CLIENTS, 1 / CLIENTS),
+        first=zeros,
+    )
 
 
 def bare_step(task: Task) -> Callable[[], None]:
     """Forward, backward and SGD step of plain PyTorch on 1000 samples, channels last, on all cores."""
-    model = task.factory().to(memory_format=torch.channels_last)
+    model = task.factory().to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types omit it
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     images, labels = scaled(task.train_images[:1000]), task.train_labels[:1000]
 
@@ -60,66 +91,68 @@ def bare_step(task: Task) -> Callable[[], None]:
     return step
 
 
-def fused_rounds() -> None:
+def fused_rounds(size: Size) -> None:
     """A fused round of 50 clients, one step of 20, against one bare step on as many samples."""
     print("| one step of 20 for 50 clients | bare step (s) | fused round (s) | ratio | one by one (s) |")
     print("|---|---|---|---|---|")
-    for name, repeats in (("mnist", 25), ("cifar10", 9)):
+    for name, repeats in size.fused_repeats.items():
         try:
-            fused_round(name, make_task(Scenario(), load_dataset(name), CLIENTS, 0), repeats)
+            fused_round(name, make_task(Scenario(), load_dataset(name), CLIENTS, 0), repeats, size.plain_repeats)
         except InputError:
             print(f"| {name}: not here | | | | |")
 
 
-def fused_round(name: str, task: Task, repeats: int) -> None:
+def fused_round(name: str, task: Task, repeats: int, plain_repeats: int) -> None:
     """One row of that table."""
     threads, base, work = Threads(task.factory), task.initial_vector(), everybody(1)
     fused, step, reference = FusedTrainer(task, threads), bare_step(task), ReferenceTrainer(task)
     pairs = [(timed_s(step), timed_s(lambda: fused.cohorts([(base, work)]))) for _ in range(repeats + 2)][2:]
-    plain = statistics.median(timed_s(lambda: reference.cohorts([(base, work)])) for _ in range(3))
+    plain = statistics.median(timed_s(lambda: reference.cohorts([(base, work)])) for _ in range(plain_repeats))
     ratio = statistics.median(ours / theirs for theirs, ours in pairs)
     bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
     print(f"| {name} | {bare:.4f} | {ours:.4f} | {ratio:.2f} | {plain:.3f} |")
     threads.close()
 
 
-def several_steps() -> None:
-    """Fifty clients, fifty steps each: worker processes against one process."""
+def several_steps(size: Size) -> None:
+    """Fifty clients, several steps each: worker processes against one process."""
     task = make_task(Scenario(), load_dataset("mnist"), CLIENTS, 0)
-    base, work = task.initial_vector(), everybody(50)
-    workers, reference = BatchedTrainer(task), ReferenceTrainer(task)
+    base, work = task.initial_vector(), everybody(size.steps)
+    workers, reference = BatchedTrainer(task, size.num_workers), ReferenceTrainer(task)
     workers.cohorts([(base, work[:2])])
     pairs = [
         (timed_s(lambda: reference.cohorts([(base, work)])), timed_s(lambda: workers.cohorts([(base, work)])))
-        for _ in range(5)
+        for _ in range(size.steps_repeats)
     ]
     workers.close()
     one, many = (statistics.median(column) for column in zip(*pairs, strict=True))
-    print("\n| 50 steps for 50 clients, mnist | one process (s) | workers (s) | ratio |\n|---|---|---|---|")
-    print(f"| median of 5 | {one:.2f} | {many:.2f} | {statistics.median(a / b for a, b in pairs):.2f} |")
+    print(f"\n| {size.steps} steps for 50 clients, mnist | one process (s) | workers (s) | ratio |\n|---|---|---|---|")
+    ratio = statistics.median(a / b for a, b in pairs)
+    print(f"| median of {size.steps_repeats} | {one:.2f} | {many:.2f} | {ratio:.2f} |")
 
 
 class NoTraining(Learner):
     """A learner whose merges cost nothing: what is left is the loop itself."""
 
-    def merge(self, *arguments: Any) -> None:
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Refusal]:
         """Keep the model as it is."""
-        version = arguments[3]
         self.versions[version + 1] = self.versions[version]
+        return []
 
 
-def loop() -> None:
+def loop(size: Size) -> None:
     """Strategy, clock and records of a round of 50 clients."""
     task = make_task(Scenario(), load_dataset("mnist"), CLIENTS, 0)
     learner = NoTraining(task, 0.1, 1.0, CpuBackend(task))
     simulation = Simulation(Lesson(20.0), draw_fleet(Scenario(), CLIENTS), learner=learner)
-    blocks = [timed_s(lambda: [simulation.step() for _ in range(200)]) / 200 for _ in range(9)]
-    ms = 1000 * statistics.median(blocks)
+    rounds = size.loop_rounds
+    blocks = [timed_s(lambda: [simulation.step() for _ in range(rounds)]) for _ in range(size.loop_repeats)]
+    ms = 1000 * statistics.median(blocks) / rounds
     learner.close()
     print(f"\n| the loop itself | ms a round |\n|---|---|\n| LESSON, 50 clients | {ms:.2f} |")
 
 
-def evaluation() -> None:
+def evaluation(size: Size) -> None:
     """What part of a run is evaluation, on the default grid."""
     spent = [0.0]
     original = Learner.begin_score
@@ -132,19 +165,27 @@ def evaluation() -> None:
 
     Learner.begin_score = score  # type: ignore[method-assign,assignment]
     folder = Path(tempfile.mkdtemp())
-    settings = make_settings({"run": {"time_budget_s": 4000.0}})
+    settings = make_settings({"run": {"time_budget_s": size.time_budget_s}})
     total = timed_s(lambda: execute(settings, folder / "run"))
     Learner.begin_score = original  # type: ignore[method-assign]
     shutil.rmtree(folder)
-    print("\n| LESSON on mnist, 4000 s | seconds | evaluation |\n|---|---|---|")
+    print(f"\n| LESSON on mnist, {size.time_budget_s:g} s | seconds | evaluation |\n|---|---|---|")
     print(f"| default grid | {total:.1f} | {spent[0] / total:.0%} |")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print the tables of benchmarks/README.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="run a tiny case of every table, to check that it works")
+    size = QUICK if parser.parse_args().quick else FULL
     settle_process()
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     print(f"{platform.machine()}, {os.cpu_count()} cores, {versions}\n")
-    fused_rounds()
-    several_steps()
-    loop()
-    evaluation()
+    fused_rounds(size)
+    several_steps(size)
+    loop(size)
+    evaluation(size)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,8 @@
 """What channels that change cost, timing only: a million clients' fading, a round with nothing on against the commit
 before any of it, and a round with each thing on. Markdown tables of what is measured here and now."""
 
+import argparse
+import io
 import os
 import platform
 import statistics
@@ -8,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +26,29 @@ from lesson.truth import Truth
 ROOT = Path(__file__).parent.parent
 BEFORE = "86c0ec4"
 """The last commit in which times did not vary."""
-MILLION = 1_000_000
-REPEATS = 5
-ASKS = 40
-STARTS = 4
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    fading_clients: int
+    repeats: int
+    strategies: tuple[str, ...]
+    fleets: tuple[int, ...]
+    rounds: int
+    """Rounds in a measurement, except for large fleets of strategies that train everybody: a tenth of it."""
+    asks: int
+    """Measurements of each process."""
+    starts: int
+    """How often both processes are started."""
+    turns: int
+    turn_rounds: int
+    """Measurements of each case in the last table, and rounds in each."""
+
+
+FULL = Size(1_000_000, 5, ("lesson", "fedavg", "fedbuff"), (50, 10_000), 100, 40, 4, 12, 12)
+QUICK = Size(1_000, 1, ("lesson",), (50,), 5, 1, 1, 3, 1)
 
 # One process of the package in PYTHONPATH: for every line it reads, milliseconds of a round.
 ROUNDS = """
@@ -66,27 +89,28 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def seconds(work: Callable[[], object]) -> float:
+def seconds(work: Callable[[], object], repeats: int) -> float:
     """Wall-clock seconds of some work, median of a few times."""
     taken = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         begin = time.perf_counter()
         work()
         taken.append(time.perf_counter() - begin)
     return statistics.median(taken)
 
 
-def launch_s(coherence_s: float) -> float:
-    """Seconds to work out when a million clients land that start now on fading channels."""
-    scenario, everybody = Scenario(fading="rayleigh", coherence_s=coherence_s), np.arange(MILLION)
-    truth = Truth(scenario, draw_fleet(scenario, MILLION), seed=0)
-    return seconds(lambda: truth.launch(everybody, np.zeros_like(everybody), np.ones(MILLION), 0.0))
+def launch_s(size: Size, coherence_s: float) -> float:
+    """Seconds to compute when the uploads of clients arrive that all start now on fading channels."""
+    scenario, everybody = Scenario(fading="rayleigh", coherence_s=coherence_s), np.arange(size.fading_clients)
+    truth = Truth(scenario, draw_fleet(scenario, size.fading_clients), seed=0)
+    ones = np.ones(size.fading_clients)
+    return seconds(lambda: truth.launch(everybody, np.zeros_like(everybody), ones, 0.0), size.repeats)
 
 
-def draws_s() -> float:
-    """Seconds to draw a million clients' fading in one block."""
-    everybody, block = np.arange(MILLION)[:, None], np.zeros((1, 1), dtype=np.int64)
-    return seconds(lambda: fading_gain("rayleigh", 0.0, key(0, "fading"), everybody, block))
+def draws_s(size: Size) -> float:
+    """Seconds to draw the fading of all clients in one block."""
+    everybody, block = np.arange(size.fading_clients)[:, None], np.zeros((1, 1), dtype=np.int64)
+    return seconds(lambda: fading_gain("rayleigh", 0.0, key(0, "fading"), everybody, block), size.repeats)
 
 
 class Rounds:
@@ -114,17 +138,17 @@ class Rounds:
         self._process.communicate()
 
 
-def beside(trees: Sequence[Path], *arguments: object) -> list[list[float]]:
+def beside(size: Size, trees: Sequence[Path], *arguments: object) -> list[list[float]]:
     """Milliseconds of a round in the packages of two folders, which are asked in turn."""
     pairs = []
-    for start in range(STARTS):
+    for start in range(size.starts):
         runs = [Rounds(tree, *arguments) for tree in (trees[::-1] if start % 2 else trees)]
         runs = runs[::-1] if start % 2 else runs  # which is the older process matters, too
-        for ask in range(ASKS):
+        for ask in range(size.asks):
             times_ms = [0.0, 0.0]
             for place in (0, 1) if ask % 2 else (1, 0):
                 times_ms[place] = runs[place].ms()
-            if ask >= ASKS // 10:
+            if ask >= size.asks // 10:
                 pairs.append(times_ms)
         for run in runs:
             run.end()
@@ -136,57 +160,79 @@ def median_ratio(pairs: list[list[float]]) -> float:
     return statistics.median(second / first for first, second in pairs)
 
 
-def print_nothing_on(before: Path) -> None:
+def print_fading(size: Size) -> None:
+    """The cost of fading channels of a large fleet."""
+    print(f"| {size.fading_clients:,} clients, Rayleigh fading | seconds, median of {size.repeats} |\n|---|---|")
+    print(f"| draws of one block | {draws_s(size):.3f} |")
+    for coherence_s in (10.0, 1.0):
+        taken_s = launch_s(size, coherence_s)
+        print(f"| arrival times of all who start now, blocks of {coherence_s:g} s | {taken_s:.2f} |", flush=True)
+
+
+def print_nothing_on(size: Size, before: Path) -> None:
     """The cost of a round in which times do not vary, against another folder's package."""
-    print(f"| nothing on, timing only | clients | {BEFORE} (ms) | now (ms) | ratio | {BEFORE} against itself |")
+    print(f"\n| nothing on, timing only | clients | {BEFORE} (ms) | now (ms) | ratio | {BEFORE} against itself |")
     print("|---|---|---|---|---|---|")
-    for name in ("lesson", "fedavg", "fedbuff"):
-        for num_clients in (50, 10_000):
-            rounds = 10 if num_clients > 50 and name != "fedbuff" else 100
-            pairs = beside([before, ROOT], name, num_clients, rounds)
+    for name in size.strategies:
+        for num_clients in size.fleets:
+            rounds = size.rounds // 10 if num_clients > 50 and name != "fedbuff" else size.rounds
+            pairs = beside(size, [before, ROOT], name, num_clients, rounds)
             then_ms, now_ms = (statistics.median(times_ms) for times_ms in zip(*pairs, strict=True))
-            ratio, noise = median_ratio(pairs), median_ratio(beside([before, before], name, num_clients, rounds))
+            ratio, noise = median_ratio(pairs), median_ratio(beside(size, [before, before], name, num_clients, rounds))
             print(
                 f"| {name} | {num_clients:,} | {then_ms:.3f} | {now_ms:.3f} | {ratio:.3f} | {noise:.3f} |", flush=True
             )
 
 
-def print_each_thing_on() -> None:
+def print_each_thing_on(size: Size) -> None:
     """The cost of LESSON's rounds of 50 clients with this and that on; all go on in turn, a few rounds each."""
     simulations = {}
     for name, changes in CASES.items():
         scenario = Scenario(**changes)
         simulations[name] = Simulation(Lesson(20.0), draw_fleet(scenario), scenario=scenario)
     times_ms: dict[str, list[float]] = {name: [] for name in CASES}
-    for turn in range(12):
+    for turn in range(size.turns):
         for name, simulation in simulations.items():
             begin = time.process_time()
-            for _ in range(12):  # a cycle of the first four tiers
+            for _ in range(size.turn_rounds):  # 12: a cycle of the first four tiers
                 simulation.step()
             if turn >= 2:
-                times_ms[name].append(1000 * (time.process_time() - begin) / 12)
+                times_ms[name].append(1000 * (time.process_time() - begin) / size.turn_rounds)
     print("\n| LESSON, 50 clients, timing only | ms a round | against nothing |\n|---|---|---|")
     for name, times in times_ms.items():
         ratio = median_ratio([[*pair] for pair in zip(times_ms["nothing"], times, strict=True)])
         print(f"| {name} | {statistics.median(times):.2f} | {ratio:.1f} × |")
 
 
+def write_source(commit: str, folder: Path) -> bool:
+    """Write the package as it was at a commit into a folder; returns whether this clone has the commit."""
+    command = ["git", "-C", str(ROOT), "archive", "--format=zip", commit, "src"]
+    archive = subprocess.run(command, capture_output=True, check=False)
+    if archive.returncode:
+        return False
+    with zipfile.ZipFile(io.BytesIO(archive.stdout)) as files:
+        files.extractall(folder)
+    return True
+
+
 def main() -> None:
     """Print the tables of benchmarks/README.md."""
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}\n")
-    print(f"| a million clients, Rayleigh fading | seconds, median of {REPEATS} |\n|---|---|")
-    print(f"| draws of one block | {draws_s():.3f} |")
-    for coherence_s in (10.0, 1.0):
-        print(f"| when all who start now land, blocks of {coherence_s:g} s | {launch_s(coherence_s):.2f} |", flush=True)
-    print()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="run a tiny case of every table, to check that it works")
+    quick = parser.parse_args().quick
+    size = QUICK if quick else FULL
     with tempfile.TemporaryDirectory() as folder:
-        git = ["git", "-C", str(ROOT), "worktree"]
-        subprocess.run([*git, "add", "--detach", folder, BEFORE], check=True, capture_output=True)
-        try:
-            print_nothing_on(Path(folder))
-        finally:
-            subprocess.run([*git, "remove", "--force", folder], check=True)
-    print_each_thing_on()
+        before = Path(folder)
+        if not write_source(BEFORE, before):
+            if not quick:
+                parser.error(f"commit {BEFORE} is not in this clone; get it with 'git fetch --unshallow'")
+            print(f"commit {BEFORE} is not in this clone: this version is compared with itself\n")
+            before = ROOT
+        versions = f"Python {platform.python_version()}, numpy {np.__version__}"
+        print(f"{platform.machine()}, {os.cpu_count()} cores, {versions}\n")
+        print_fading(size)
+        print_nothing_on(size, before)
+    print_each_thing_on(size)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ CIFAR-10 in fleets of virtual clients: each draws its 500 samples from the whole
 start when its slot begins. Every row runs in a process of its own, so that its peak memory is its own.
 """
 
+import argparse
 import os
 import platform
 import resource
@@ -11,6 +12,8 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -19,16 +22,31 @@ from lesson.learn.process import settle_process
 from lesson.settings import make_settings
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-ROUNDS, REPEATS = (24, 5) if DEVICE == "cuda" else (12, 3)
 
 
-def row(num_clients: int, participation: int) -> None:
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    dataset: str
+    rows: tuple[tuple[int, int], ...]
+    """Clients in the fleet, and how many of a tier start at a time."""
+    rounds: int
+    repeats: int
+
+
+ROWS = ((1_000, 10), (10_000, 10), (100_000, 10), (100_000, 50), (100_000, 200))
+FULL = Size("cifar10", ROWS, 24, 5) if DEVICE == "cuda" else Size("cifar10", ROWS[:-1], 12, 3)
+QUICK = Size("mnist", ((100, 2),), 2, 1)
+
+
+def row(size: Size, num_clients: int, participation: int) -> None:
     """One line of the table."""
     settle_process()
-    sections = {
+    sections: dict[str, dict[str, Any]] = {
         "scenario": {"num_clients": num_clients, "split": "dirichlet-pool", "samples_per_client": 500},
         "strategy": {"participation": participation},
-        "run": {"dataset": "cifar10", "rounds": 10**6, "device": DEVICE},
+        "run": {"dataset": size.dataset, "rounds": 10**6, "device": DEVICE},
     }
     begin = time.perf_counter()
     simulation, learner = build(make_settings(sections))
@@ -36,20 +54,20 @@ def row(num_clients: int, participation: int) -> None:
 
     def rounds() -> tuple[float, float]:
         begin, merged = time.perf_counter(), 0
-        for _ in range(ROUNDS):
+        for _ in range(size.rounds):
             record = simulation.step()
             assert record is not None
             merged += len(record.merged)
         learner.score(simulation.version)  # waits for a GPU
-        return (time.perf_counter() - begin) / ROUNDS, merged / ROUNDS
+        return (time.perf_counter() - begin) / size.rounds, merged / size.rounds
 
     rounds()
     scores = []
-    for _ in range(3):
+    for _ in range(size.repeats):
         begin = time.perf_counter()
         learner.score(simulation.version)
-        scores.append((time.perf_counter() - begin) / ROUNDS)
-    measured = [rounds() for _ in range(REPEATS)]
+        scores.append((time.perf_counter() - begin) / size.rounds)
+    measured = [rounds() for _ in range(size.repeats)]
     round_s = statistics.median(seconds for seconds, _ in measured) - statistics.median(scores)
     merged = statistics.mean(number for _, number in measured)
     host_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -60,19 +78,24 @@ def row(num_clients: int, participation: int) -> None:
 
 
 def main() -> None:
-    """The table, a process per row."""
+    """Print the table, or one row of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="run a tiny case on MNIST, to check that it works")
+    parser.add_argument("--row", type=int, nargs=2, metavar="N", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    size = QUICK if chosen.quick else FULL
+    if chosen.row:
+        row(size, *chosen.row)
+        return
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{os.cpu_count()} cores ({platform.machine()})"
     print(f"{where}, Python {platform.python_version()}, torch {torch.__version__}\n")
     memory = "host MB | GPU MB" if DEVICE == "cuda" else "MB"
     print(f"| clients | of a tier | merged a round | ms a round | s to begin | {memory} |")
     print("|---|---|---|---|---|---|" + ("---|" if DEVICE == "cuda" else ""), flush=True)
-    rows = [(1_000, 10), (10_000, 10), (100_000, 10), (100_000, 50), (100_000, 200)]
-    for num_clients, participation in rows if DEVICE == "cuda" else rows[:-1]:
-        subprocess.run([sys.executable, __file__, str(num_clients), str(participation)], check=True)
+    command = [sys.executable, __file__, *(["--quick"] if chosen.quick else []), "--row"]
+    for num_clients, participation in size.rows:
+        subprocess.run([*command, str(num_clients), str(participation)], check=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        row(int(sys.argv[1]), int(sys.argv[2]))
-    else:
-        main()
+    main()

@@ -58,6 +58,12 @@ def _put(content: bytes) -> Damage:
     return lambda path, _: path.write_bytes(content)
 
 
+def replace_by_folder(path: Path, _: random.Random) -> None:
+    """Put a folder where a file was."""
+    path.unlink()
+    path.mkdir()
+
+
 DAMAGES: dict[str, Damage] = {
     "cut": _cut,
     "flipped": _flip,
@@ -68,7 +74,7 @@ DAMAGES: dict[str, Damage] = {
     "a number": _put(b"1\n"),
     "nested": _put(b"[" * 100_000),
     "zeros": lambda path, _: path.write_bytes(bytes(path.stat().st_size)),
-    "a folder": lambda path, _: (path.unlink(), path.mkdir()),
+    "a folder": replace_by_folder,
 }
 
 

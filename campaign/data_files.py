@@ -8,7 +8,7 @@ from pathlib import Path
 
 from campaign.command import Limits, call
 from campaign.commands import SMALL
-from campaign.damage import Damage
+from campaign.damage import Damage, replace_by_folder
 from campaign.trial import Facts, Trial
 from lesson.learn.data.cifar10 import RECORD_BYTES, RECORDS, SHA256
 from lesson.learn.data.dataset import MNIST_DIR
@@ -46,7 +46,7 @@ DAMAGES: dict[str, tuple[str, Damage]] = {
     "not gzip": (IMAGES, lambda path, _: path.write_bytes(gzip.decompress(path.read_bytes())[:1000])),
     "empty": (LABELS, lambda path, _: path.write_bytes(b"")),
     "gone": (LABELS, lambda path, _: path.unlink()),
-    "a folder": (LABELS, lambda path, _: (path.unlink(), path.mkdir())),
+    "a folder": (LABELS, replace_by_folder),
     "four gigabytes of zeros": (IMAGES, lambda path, _: _bomb(path)),
 }
 

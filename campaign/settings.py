@@ -136,7 +136,7 @@ def _nonsense(rng: random.Random) -> Case:
 def _case(kind: str, tables: Tables, rng: random.Random) -> Case:
     """A command with the settings in a file, in flags or in both."""
     argv = ["plan"] if rng.random() < 0.7 else ["run", "--out", "runs"]
-    in_file = {section: {} for section in tables}
+    in_file: Tables = {section: {} for section in tables}
     for section, values in tables.items():
         for name, value in values.items():
             if rng.random() < 0.5:

@@ -1,7 +1,9 @@
-"""What README, docs and examples show is what comes out."""
+"""Every example runs, and what README and docs show is what comes out."""
 
 import re
 import runpy
+import sys
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -11,24 +13,55 @@ from nbclient import NotebookClient
 from helpers.run_folders import make_comparison
 from lesson.cli import main
 from lesson.grid import load_grid
-from lesson.settings import load_settings
+from lesson.runs import execute
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+EXAMPLES = ROOT / "examples"
+FLOWER_APP = EXAMPLES / "flower_app"
+SCRIPTS, FLEETS, NOTEBOOKS = (sorted(EXAMPLES.glob(f"*.{suffix}")) for suffix in ("py", "csv", "ipynb"))
+SWEEPS = [path for path in sorted(EXAMPLES.glob("*.toml")) if "sweep" in tomllib.loads(path.read_text())]
+SETTINGS = sorted(set(EXAMPLES.glob("*.toml")) - set(SWEEPS))
+DEPLOYED = [
+    FLOWER_APP / "pyproject.toml",
+    *sorted(FLOWER_APP.glob("*/*.py")),
+    *sorted(EXAMPLES.glob("*_deployment/*.py")),
+]
+"""Run by tests/flower/test_deployment.py and test_simulation.py, on real nodes."""
 
 
-LAST_LINES = {"choose_deadline.py": r"take \d+ s", "new_strategy.py": r"new_strategy:Quorum( +0\.\d+){2} +\d+\.\d"}
+def test_no_example_is_forgotten() -> None:
+    files = {path for path in EXAMPLES.rglob("*.*") if path.suffix not in {".md", ".pyc"}}
+    assert files == {*SCRIPTS, *FLEETS, *NOTEBOOKS, *SWEEPS, *SETTINGS, *DEPLOYED}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+LAST_LINES = {"choose_deadline.py": r"take \d+ s", "new_strategy.py": r"new_strategy:Quorum +0\.\d+ +NaN +\d+\.\d"}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_example_scripts_run(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(path), "--quick"])
     monkeypatch.syspath_prepend(path.parent)  # as Python does for a script
     runpy.run_path(str(path), run_name="__main__")
     assert re.fullmatch(LAST_LINES[path.name], capsys.readouterr().out.splitlines()[-1])
 
 
-def test_the_notebook_runs(tmp_path: Path) -> None:
-    notebook = nbformat.read(ROOT / "examples" / "quickstart.ipynb", as_version=4)
+@pytest.mark.parametrize("path", FLEETS, ids=lambda path: path.name)
+def test_example_fleets_are_planned(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--latencies", str(path)]) == 0
+
+
+@pytest.mark.parametrize("name", ["client_app", "server_app"])
+def test_apps_for_flower_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FLOWER_APP)
+    app = runpy.run_path(str(FLOWER_APP / "lesson_app" / f"{name}.py"))["app"]
+    assert type(app).__name__ == {"client_app": "ClientApp", "server_app": "ServerApp"}[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_notebooks_run(path: Path, tmp_path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells), "strip its outputs"
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
@@ -37,9 +70,14 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "quickstart" / "lesson-seed1" / "summary.json").exists()
 
 
-SWEEPS = [ROOT / "examples" / "sweep.toml"]
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
+def test_a_trial_of_each_strategy_of_example_sweeps_runs_two_rounds(path: Path, tmp_path: Path) -> None:
+    trials = {trial.settings.strategy.name: trial for trial in load_grid(str(path), ["run.rounds=2"]).trials}
+    for trial in trials.values():
+        assert execute(trial.settings, tmp_path / trial.name)["rounds"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
 def test_example_sweeps_run_two_rounds(path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["sweep", str(path), "--out", str(tmp_path / "out"), "--set", "run.rounds=2"]) == 0
@@ -47,12 +85,13 @@ def test_example_sweeps_run_two_rounds(path: Path, capsys: pytest.CaptureFixture
     assert load_grid(str(tmp_path / "out" / "sweep.toml")).keys == load_grid(str(path)).keys
 
 
-@pytest.mark.parametrize(
-    "path", sorted(set((ROOT / "examples").glob("*.toml")) - set(SWEEPS)), ids=lambda path: path.name
-)
-def test_example_settings_plan_two_rounds(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    load_settings(str(path))
-    assert main(["plan", "--scenario", str(path), "--rounds", "2"]) == 0
+@pytest.mark.parametrize("path", SETTINGS, ids=lambda path: path.name)
+def test_example_settings_run_two_rounds(path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["run", "--scenario", str(path), "--rounds", "2", "--out", str(tmp_path / "out")]) == 0
+
+
+# What shortens a command; others are short.
+SHORTER = {"compare": ["--strategies", "lesson", "--seeds", "1", "--rounds", "2"]}
 
 
 @pytest.mark.slow
@@ -64,8 +103,8 @@ def test_commands_of_the_readme_run(
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        limits = ["--seeds", "1", "--time-budget", "60"] if command.startswith("compare") else []
-        assert main([*command.split(), *limits]) == 0, command
+        words = command.split()
+        assert main([*words, *SHORTER.get(words[0], [])]) == 0, command
 
 
 def test_output_in_the_readme_is_the_real_one(

@@ -4,7 +4,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,6 +46,22 @@ WORKLOADS = {
     "lenet-epoch": Workload("mnist", LeNet, 61_706, 50, 1000, 50, 20, 50, 1, 2),
     "pfl-cifar10": Workload("cifar10", PflCnn, 1_626_442, 1000, 50, 50, 10, 5, 1, 4),
 }
+
+
+def tiny(workload: Workload) -> Workload:
+    """The workload with few clients, samples and rounds, to check that a recipe works."""
+    steps = min(workload.steps, 2)
+    samples = steps * workload.batch_size if workload.whole_epoch else 2 * workload.batch_size
+    everybody = workload.cohort == workload.num_clients
+    return replace(
+        workload,
+        num_clients=4 if everybody else 8,
+        samples_per_client=samples,
+        cohort=4,
+        steps=steps,
+        warm_up=1,
+        rounds=2,
+    )
 
 
 @dataclass(frozen=True)
@@ -120,8 +136,16 @@ def read_job() -> Job:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--count", action="store_true", help="check that so many samples are trained on as should be")
-    arguments = vars(parser.parse_args())
-    return Job(WORKLOADS[arguments.pop("workload")], **arguments)
+    parser.add_argument("--quick", action="store_true", help="run a tiny case of the workload, to check that it works")
+    arguments = parser.parse_args()
+    workload = WORKLOADS[arguments.workload]
+    return Job(
+        tiny(workload) if arguments.quick else workload,
+        arguments.data,
+        arguments.processes,
+        arguments.threads,
+        arguments.count,
+    )
 
 
 def measure(recipe: Callable[[Job, Stopwatch], nn.Module | Tensor]) -> None:
@@ -149,7 +173,8 @@ def count_samples(workload: Workload) -> list[int]:
     def counting(self: nn.Module, images: Tensor) -> Tensor:
         if torch.is_grad_enabled():
             sizes.append(len(images))
-        return forward(self, images)
+        logits: Tensor = forward(self, images)
+        return logits
 
     workload.net.forward = counting
     return sizes

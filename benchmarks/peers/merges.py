@@ -58,7 +58,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def hashable(made: type | None = None, **options: bool) -> Any:
+def hashable(made: type | None = None, /, **options: Any) -> Any:
     """The decorator `dataclass`, but FLSim's are hashable, as Python 3.11 and later ask of what is a default."""
     if made is None:
         return functools.partial(hashable, **options)
@@ -126,7 +126,7 @@ def flgo_merged(algorithm: str, models: list[Any], **settings: object) -> float:
         settings, model=models[0], current_round=max(STALENESS), aggregation_option="uniform", clients=[]
     )
     assert server.package_handler({"__cid": list(range(1, len(models))), "model": models[1:]})
-    return server.model.value.item()
+    return float(server.model.value.item())
 
 
 def flgo_mixed(flag: str) -> Numbers:
@@ -226,7 +226,7 @@ def flsim_arrives(server: Any, arrival: Arrival, weight: float) -> float:
     """The global model after an arrival; FLSim's updates point from the client's model to its base."""
     delta = Held(arrival.base - arrival.model)
     server.on_client_training_end(client_delta=delta, final_local_model=Held(arrival.model), weight=weight)
-    return server.global_model.fl_get_module().weight.item()
+    return float(server.global_model.fl_get_module().weight.item())
 
 
 def flsim_mixed() -> Numbers:

@@ -25,7 +25,8 @@ class LeNet(nn.Module):
         """Logits, (num_samples, 10)."""
         hidden = functional.relu(functional.max_pool2d(self.conv1(images), 2))
         hidden = functional.relu(functional.max_pool2d(self.conv2(hidden), 2)).flatten(1)
-        return self.out(functional.relu(self.full2(functional.relu(self.full1(hidden)))))
+        logits: Tensor = self.out(functional.relu(self.full2(functional.relu(self.full1(hidden)))))
+        return logits
 
 
 class CifarNet(nn.Module):
@@ -43,7 +44,8 @@ class CifarNet(nn.Module):
         hidden = functional.relu(functional.max_pool2d(self.conv1(images), 2))
         hidden = functional.relu(functional.max_pool2d(self.conv2(hidden), 2))
         hidden = functional.relu(self.conv4(functional.relu(self.conv3(hidden)))).flatten(1)
-        return self.out(functional.relu(self.full(self.dropout(hidden))))
+        logits: Tensor = self.out(functional.relu(self.full(self.dropout(hidden))))
+        return logits
 
 
 class PflCnn(nn.Module):
@@ -63,4 +65,5 @@ class PflCnn(nn.Module):
         """Logits, (num_samples, 10)."""
         hidden = functional.relu(self.conv1(images))
         hidden = functional.relu(functional.max_pool2d(self.conv2(hidden), 2)).flatten(1)
-        return self.out(functional.relu(self.full(hidden)))
+        logits: Tensor = self.out(functional.relu(self.full(hidden)))
+        return logits

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from lesson import __version__
+
 HERE = Path(__file__).resolve().parent
 DATA, VENVS = HERE / ".data", HERE / ".venvs"
 CORES = os.cpu_count() or 1
@@ -84,6 +86,14 @@ LEFT_OUT = {
 }
 
 
+def is_installed(name: str) -> bool:
+    """Whether this interpreter can run a peer."""
+    try:
+        return name == OURS or bool(metadata.version(PEERS[name].package))
+    except metadata.PackageNotFoundError:
+        return False
+
+
 def python_of(name: str) -> Path:
     """The interpreter of a peer, in an environment that is made if it is not there yet."""
     if name == OURS:
@@ -93,28 +103,38 @@ def python_of(name: str) -> Path:
     if not made.exists():
         print(f"making an environment for {name}", flush=True)
         venv.create(folder, clear=True, with_pip=True)
-        install = [python, "-m", "pip", "install", "--quiet", "--requirement", HERE / name / "requirements.txt"]
+        requirements = HERE / name / "requirements.txt"
+        install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--requirement", requirements]
         if subprocess.run(install, stdout=subprocess.DEVNULL, check=False).returncode:
             raise RuntimeError("its environment cannot be made")
         made.touch()
     return python
 
 
-def version_of(name: str) -> str:
-    """The version of a peer's package: the one pinned."""
+def version_of(name: str, quick: bool) -> str:
+    """The version of a peer's package: the one pinned, or the one beside this interpreter, which `quick` runs."""
     package = PEERS[name].package
     if name == OURS:
+        return __version__
+    if quick:
         return metadata.version(package)
     pins = (HERE / name / "requirements.txt").read_text().splitlines()
     return next(pin.partition("==")[2] for pin in pins if pin.startswith(package))
 
 
-def seconds_of(name: str, workload: str, choice: tuple[int, int]) -> float:
-    """The median seconds per round of one run of a recipe; RuntimeError with the last words of one that fails."""
+def seconds_of(name: str, workload: str, choice: tuple[int, int], data: Path, quick: bool) -> float:
+    """The median seconds per round of one run of a recipe; RuntimeError with the last words of one that fails.
+
+    `quick` runs a tiny case of the workload with this interpreter instead of the peer's own.
+    """
     processes, threads = choice
-    size = ["--processes", str(processes), "--threads", str(threads)]
-    command = [python_of(name), HERE / name / "bench.py", workload, "--data", DATA, *size]
-    environment = os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": str(threads)}
+    python = Path(sys.executable) if quick else python_of(name)
+    size = ["--processes", str(processes), "--threads", str(threads), *(["--quick"] if quick else [])]
+    command: list[str | Path] = [python, HERE / name / "bench.py", workload, "--data", data, *size]
+    paths = [str(HERE)]
+    if python == Path(sys.executable) and "PYTHONPATH" in os.environ:  # which may be where lesson is
+        paths.append(os.environ["PYTHONPATH"])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
     try:
         output, errors = _run(command, environment)
     except subprocess.TimeoutExpired:
@@ -125,7 +145,7 @@ def seconds_of(name: str, workload: str, choice: tuple[int, int]) -> float:
         raise RuntimeError(
             next((line for line in reversed(told) if "Error" in line), (told or ["no output"])[-1])[:120]
         )
-    return statistics.median(json.loads(lines[-1])["seconds"])
+    return float(statistics.median(json.loads(lines[-1])["seconds"]))
 
 
 def _run(command: list[str | Path], environment: dict[str, str]) -> tuple[str, str]:

@@ -10,44 +10,55 @@ import json
 import platform
 import statistics
 import sys
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from common import WORKLOADS, Workload
-from peers import CORES, DATA, HERE, LEFT_OUT, OURS, PEERS, seconds_of, version_of
+from common import WORKLOADS, Workload, tiny
+from peers import CORES, DATA, HERE, LEFT_OUT, OURS, PEERS, is_installed, seconds_of, version_of
 
 from lesson import InputError
 from lesson.learn.data import load_dataset
 
 RESULTS = HERE.parent / "RESULTS.md"
 CHOICES = DATA / "choices.json"
+QUICK_WORKLOAD, QUICK_SAMPLES = "lenet-step", 2000
 TITLE = "# Beside other frameworks"
 
 
-def export_data() -> set[str]:
-    """Write the data sets that are here for the peers, shuffled once; their names."""
-    DATA.mkdir(exist_ok=True)
+def export_data(folder: Path, workloads: Iterable[str], num_samples: int | None = None) -> set[str]:
+    """Write the data sets of workloads for the peers, shuffled once; returns the names of those that are installed."""
+    folder.mkdir(exist_ok=True)
     there = set()
-    for name in {workload.dataset for workload in WORKLOADS.values()}:
+    for name in {WORKLOADS[workload].dataset for workload in workloads}:
         try:
             dataset = load_dataset(name)
         except InputError:
             continue
-        order = np.random.default_rng(0).permutation(len(dataset.train_labels))
-        np.save(DATA / f"{name}-images.npy", dataset.train_images[order])
-        np.save(DATA / f"{name}-labels.npy", dataset.train_labels[order])
+        order = np.random.default_rng(0).permutation(len(dataset.train_labels))[:num_samples]
+        np.save(folder / f"{name}-images.npy", dataset.train_images[order])
+        np.save(folder / f"{name}-labels.npy", dataset.train_labels[order])
         there.add(name)
     return there
 
 
 class Table:
-    """Seconds of every peer at one workload, repeat by repeat."""
+    """Seconds of every peer at one workload, repeat by repeat; `quick` runs a tiny case with this interpreter."""
 
-    def __init__(self, workload: str, names: list[str]) -> None:
-        self.workload = workload
+    def __init__(self, workload: str, names: list[str], data: Path = DATA, quick: bool = False) -> None:
+        self.workload, self.data, self.quick = workload, data, quick
         self.choices: dict[str, tuple[int, int]] = {}
         self.failed: dict[str, str] = {}
         self.seconds: dict[str, list[float]] = {name: [] for name in names}
+
+    def seconds_of(self, name: str, choice: tuple[int, int]) -> float:
+        """Seconds per round of one run of a peer."""
+        return seconds_of(name, self.workload, choice, self.data, self.quick)
+
+    def choose_first(self) -> None:
+        """Take the first of what each peer can be set to."""
+        self.choices = {name: PEERS[name].choices[0] for name in self.seconds}
 
     def choose(self, before: dict[str, list[int]]) -> None:
         """Try what a peer can be set to, once on a machine, and keep the fastest."""
@@ -59,7 +70,7 @@ class Table:
             tried = {}
             for choice in dict.fromkeys(PEERS[name].choices):
                 try:
-                    tried[choice] = seconds_of(name, self.workload, choice) if len(PEERS[name].choices) > 1 else 0.0
+                    tried[choice] = self.seconds_of(name, choice) if len(PEERS[name].choices) > 1 else 0.0
                 except RuntimeError as error:
                     self.failed[name] = str(error)
             if tried:
@@ -72,7 +83,7 @@ class Table:
         for name in [name for name in self.seconds if name not in self.failed]:
             for last_try in (False, True):
                 try:
-                    self.seconds[name].append(seconds_of(name, self.workload, self.choices[name]))
+                    self.seconds[name].append(self.seconds_of(name, self.choices[name]))
                     print(f"{self.workload}: {name} {self.seconds[name][-1]:.4f}", flush=True)
                     break
                 except RuntimeError as error:
@@ -95,7 +106,8 @@ class Table:
 
     def lines(self) -> list[str]:
         """The table in Markdown."""
-        head = [f"## {self.workload}", "", describe(WORKLOADS[self.workload]), ""]
+        workload = WORKLOADS[self.workload]
+        head = [f"## {self.workload}", "", describe(tiny(workload) if self.quick else workload), ""]
         return [
             *head,
             "| | s a round | to this project | processes × threads |",
@@ -116,7 +128,7 @@ def describe(work: Workload) -> str:
     )
 
 
-def report(tables: list[Table], absent: list[str], repeats: int) -> str:
+def report(tables: list[Table], absent: list[str], repeats: int, quick: bool = False) -> str:
     """Everything in Markdown."""
     names = list(tables[0].seconds) if tables else []
     processor = next(
@@ -146,7 +158,7 @@ def report(tables: list[Table], absent: list[str], repeats: int) -> str:
             "taken; .data/choices.json remembers it.",
             "",
             *(
-                f"- **{PEERS[name].title}** ({PEERS[name].package} {version_of(name)}). {PEERS[name].note}"
+                f"- **{PEERS[name].title}** ({PEERS[name].package} {version_of(name, quick)}). {PEERS[name].note}"
                 for name in names
             ),
             "",
@@ -158,19 +170,23 @@ def report(tables: list[Table], absent: list[str], repeats: int) -> str:
     )
 
 
-def main() -> None:
-    """Measure and write it down."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default=",".join(PEERS), help="names of peers, separated by commas")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="names of workloads, separated by commas")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    arguments = parser.parse_args()
-    names, chosen = arguments.only.split(","), arguments.workloads.split(",")
-    for kind, given, known in (("peer", names, PEERS), ("workload", chosen, WORKLOADS)):
-        if unknown := set(given) - set(known):
-            parser.error(f"{kind} '{min(unknown)}' is unknown; one of: {', '.join(known)}")
-    there = export_data()
+def run_quick(names: list[str], workload: str) -> str:
+    """Run a tiny case once with the peers that are installed beside this interpreter, and return the report."""
+    with tempfile.TemporaryDirectory() as folder:
+        export_data(Path(folder), [workload], QUICK_SAMPLES)
+        table = Table(workload, [name for name in names if is_installed(name)], Path(folder), quick=True)
+        table.choose_first()
+        table.repeat()
+    if table.failed:
+        raise SystemExit("failed: " + "; ".join(f"{name}: {why}" for name, why in table.failed.items()))
+    absent = [name for name in names if not is_installed(name)]
+    print(f"not installed beside this interpreter: {', '.join(absent) or 'none'}")
+    return report([table], [], 1, quick=True)
+
+
+def run_all(names: list[str], chosen: list[str], repeats: int) -> str:
+    """Measure all peers at all workloads, and return the report."""
+    there = export_data(DATA, WORKLOADS)
     absent = [name for name in chosen if WORKLOADS[name].dataset not in there]
     tables = [Table(name, names) for name in chosen if name not in absent]
     choices = json.loads(CHOICES.read_text()) if CHOICES.exists() else {}
@@ -178,10 +194,36 @@ def main() -> None:
         table.choose(choices.setdefault(table.workload, {}))
         choices[table.workload] |= table.choices
     CHOICES.write_text(json.dumps(choices, indent=1))
-    for _ in range(arguments.repeats):
+    for _ in range(repeats):
         for table in tables:
             table.repeat()
-    text = report(tables, absent, arguments.repeats)
+    return report(tables, absent, repeats)
+
+
+def main() -> None:
+    """Measure and write it down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(PEERS), help="names of peers, separated by commas")
+    parser.add_argument("--workloads", help="names of workloads, separated by commas")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help=f"run a tiny case of one workload ({QUICK_WORKLOAD} if none is named) with the peers that are installed "
+        "beside this interpreter, to check that it works; nothing is written",
+    )
+    arguments = parser.parse_args()
+    names = arguments.only.split(",")
+    default = [QUICK_WORKLOAD] if arguments.quick else list(WORKLOADS)
+    chosen = arguments.workloads.split(",") if arguments.workloads else default
+    for kind, given, known in (("peer", names, PEERS), ("workload", chosen, WORKLOADS)):
+        if unknown := set(given) - set(known):
+            parser.error(f"{kind} '{min(unknown)}' is unknown; one of: {', '.join(known)}")
+    if arguments.quick:
+        print("\n" + run_quick(names, chosen[0]))
+        return
+    text = run_all(names, chosen, arguments.repeats)
     print("\n" + text)
     before = arguments.out.read_text().partition(TITLE)[0] if arguments.out.exists() else ""
     arguments.out.write_text(before + text)

@@ -53,7 +53,8 @@ def bench(job: Job, watch: Stopwatch) -> nn.Module:
     pipeline = TimedPipeline(handler, trainer, watch)
     watch.lap()
     pipeline.main()
-    return handler.model
+    model: nn.Module = handler.model
+    return model
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ CONFIG = Path(__file__).with_name("config.py").resolve()
 
 def rows_of(self: FromDatasetPipe.TaskDataset, rows: list[int]) -> list[tuple[Tensor, Tensor]]:
     """Several samples of a client at once; current torch does not let a subset go without."""
-    return self.dataset.__getitems__([self.indices[row] for row in rows])
+    samples: list[tuple[Tensor, Tensor]] = self.dataset.__getitems__([self.indices[row] for row in rows])
+    return samples
 
 
 FromDatasetPipe.TaskDataset.__getitems__ = rows_of
@@ -74,7 +75,8 @@ def bench(job: Job, watch: Stopwatch) -> nn.Module:
         runner = init("task", TimedFedAvg, option, Logger=SimpleLogger)
         watch.lap()
         runner.run()
-    return runner.model
+    model: nn.Module = runner.model
+    return model
 
 
 if __name__ == "__main__":

@@ -26,12 +26,13 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return list(zip(self._images[rows], self._labels[rows], strict=True))
 
 
-class Net(JOB.workload.net):  # type: ignore[name-defined]
+class Net(JOB.workload.net):  # type: ignore[name-defined]  # a base class that is known when it runs
     """The network, on images whose colours FLGo's collation has moved out of the innermost place."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, (num_samples, 10)."""
-        return super().forward(images.contiguous(memory_format=torch.channels_last))
+        logits: Tensor = super().forward(images.contiguous(memory_format=torch.channels_last))
+        return logits
 
 
 def get_model() -> nn.Module:

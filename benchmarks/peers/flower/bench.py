@@ -24,10 +24,10 @@ def make_client(job: Job) -> ClientApp:
     def local_work(message: Message, context: Context) -> Message:
         torch.set_num_threads(job.threads)
         net = job.workload.net()
-        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         train(net, job.workload, *client_tensors(job, int(context.node_config["partition-id"])))
-        content = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": 1})}
-        return Message(content=RecordDict(content), reply_to=message)
+        content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": 1})})
+        return Message(content=content, reply_to=message)
 
     return app
 
