@@ -149,7 +149,7 @@ def test_a_case_must_exercise_its_mechanism(monkeypatch: pytest.MonkeyPatch) -> 
         "one thread": "",
         "without effect": "the final model must not be that of 'lesson'",
         "not alike": "the final model must be that of 'lesson'",
-        "nobody drops out": "ValueError: lost must not be 0 in every round",
+        "nobody drops out": "lost must not be 0 in every round",
         "not interrupted": "ValueError: resumed_after must be at most the number of rounds, got 9",
     }
 
