@@ -42,7 +42,11 @@ def test_no_benchmark_is_forgotten() -> None:
     assert {path.parent.name for path in RECIPES} == set(PEERS)
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] if path.stem == "gpu" else []) for path in SCRIPTS],
+    ids=lambda path: path.name,
+)
 def test_benchmarks_run_a_tiny_case(path: Path, run: Run) -> None:
     assert len(run(path, "--quick")) >= 2, "no row below the head of a table"
 

@@ -45,18 +45,18 @@ def test_a_deadline_of_the_slowest_client_is_fedavg() -> None:
     assert (longer.round_s, longer.updates_per_1000s) == (16.0, 125.0)
 
 
-@settings(max_examples=25)
-@given(st.lists(st.integers(2, 8), min_size=1, max_size=6), st.booleans())
+@settings(max_examples=15)
+@given(st.lists(st.integers(2, 7), min_size=1, max_size=6), st.booleans())
 def test_long_run_figures_agree_with_the_simulation(tiers: list[int], first_tier: bool) -> None:
-    """840 rounds are a whole period of every set of tiers up to 8."""
+    """420 rounds are a whole period of every set of tiers up to 7."""
     latencies = [10.0 * tier - 1 for tier in tiers + [1] * first_tier]
     fleet = make_fleet(latencies)
     merged, staleness = 0, 0
-    for record in simulate(Lesson(10.0), fleet, rounds=840):
+    for record in simulate(Lesson(10.0), fleet, rounds=420):
         merged += len(record.merged)
         staleness += int(record.staleness.sum())
     row = look_at_deadline(fleet, 10.0, ensure_first_tier=False)
-    assert row.updates_per_1000s == pytest.approx(merged / 8.4)
+    assert row.updates_per_1000s == pytest.approx(merged / 4.2)
     assert row.staleness == pytest.approx(staleness / merged, rel=0.02, abs=1e-9)
 
 

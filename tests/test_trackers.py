@@ -203,11 +203,12 @@ sweep = { seeds = 1, "strategy.name" = ["lesson", "fedavg"] }
     ("argv", "runs"),
     [
         (["run", *FLAGS], ["out"]),
-        (
+        pytest.param(
             ["compare", "--strategies", "lesson,fedavg", "--seeds", "1", *FLAGS],
             ["out/lesson-seed0", "out/fedavg-seed0"],
+            marks=pytest.mark.slow,
         ),
-        (["sweep", "grid.toml"], ["out/lesson-seed0", "out/fedavg-seed0"]),
+        pytest.param(["sweep", "grid.toml"], ["out/lesson-seed0", "out/fedavg-seed0"], marks=pytest.mark.slow),
     ],
     ids=lambda value: value[0],
 )

@@ -216,6 +216,7 @@ def test_nothing_made_yet_is_a_page_too(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.png"))
 
 
+@pytest.mark.slow
 def test_figures_tables_and_settings_are_the_same_on_any_day(tmp_path: Path) -> None:
     contest = small(tmp_path)
     results = everything(contest, rising)

@@ -150,9 +150,7 @@ def test_a_deadline_found_once_is_kept(make_grid: MakeGrid, tmp_path: Path) -> N
     serve(slow_grid(make_grid, config), context(config))
     begun = (tmp_path / "config.toml").read_text()
     (deadline_s,) = (float(line.split("=")[1]) for line in begun.splitlines() if line.startswith("deadline_s"))
-    latencies = (tmp_path / "latencies.csv").read_text().splitlines()[1:]
-    fastest_s = min(float(row.split(",")[1]) for row in latencies)
-    assert fastest_s < deadline_s < 1.2 * fastest_s
+    assert deadline_s > 1.1 * SLOW_S[0]
     assert serve(slow_grid(make_grid, config), context(config))["rounds"] == 2, "one that has ended is not run again"
 
 
