@@ -28,9 +28,10 @@ from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.run_folder import RunFolder
-from lesson.runs import client_fields, execute
+from lesson.runs import EvaluationGrid, client_fields, execute
 from lesson.settings import ServerSettings, make_settings
-from lesson.summary import read_metrics
+from lesson.study import Run, Study
+from lesson.summary import num_last, read_metrics
 
 
 def test_a_folder_holds_the_contract(tmp_path: Path) -> None:
@@ -486,3 +487,55 @@ def test_a_client_without_samples_is_written_as_null() -> None:
         "client_accuracy": [0.5, None],
         "client_loss": [1.25, None],
     }
+
+
+class FakeRecord:
+    """The part of a round's record that decides whether it is evaluated."""
+
+    def __init__(self, round: int, end_s: float) -> None:
+        self.round, self.end_s = round, end_s
+
+
+def evaluated(count: int, round_s: float, **run: Any) -> list[int]:
+    """Those of so many rounds of equal length after which a run is evaluated."""
+    grid = EvaluationGrid(settings(**{"rounds": None} | run).run)
+    ends = [(number, round_s * number) for number in range(1, count + 1)]
+    return [number for number, end_s in ends if grid.is_due(end_s - round_s, FakeRecord(number, end_s))]
+
+
+def test_a_run_is_evaluated_forty_times_at_times_drawn_from_the_seed() -> None:
+    """1,000 rounds of 10 s, 25 in each fortieth: one evaluation in each of them, after odd and even rounds alike."""
+    auto = {"eval_every_s": "auto", "time_budget_s": 10_000.0}
+    first, other = (evaluated(1000, 10.0, seed=seed, **auto) for seed in (0, 1))
+    assert [(number - 1) // 25 for number in first] == list(range(40))
+    assert first != other
+    assert 10 <= sum(number % 2 for number in first) <= 30
+    longer = evaluated(500, 20.0, seed=0, **auto)
+    assert longer == [math.ceil(number / 2) for number in first], "the times do not depend on the rounds"
+    assert evaluated(8, 1000.0, **auto) == list(range(1, 9)), "rounds longer than a fortieth are all evaluated"
+
+
+def test_a_run_limited_by_rounds_is_evaluated_forty_times() -> None:
+    assert [(number - 1) // 10 for number in evaluated(400, 7.0, eval_every_s="auto", rounds=400)] == list(range(40))
+    assert evaluated(3, 7.0, eval_every_s="auto", rounds=3) == [1, 2, 3]
+
+
+def test_an_evaluation_is_not_lost_between_rounds() -> None:
+    """On the wall clock the second round starts 10 s after the first has ended, and 500 s lie in between."""
+    grid = EvaluationGrid(settings(eval_every_s=500.0, rounds=9).run)
+    assert not grid.is_due(475.0, FakeRecord(1, 495.0))
+    assert grid.is_due(495.0, FakeRecord(2, 525.0))
+    assert not grid.is_due(525.0, FakeRecord(3, 545.0))
+
+
+def test_the_final_model_counts_at_the_end_of_the_curve(tmp_path: Path) -> None:
+    """Evaluated at 100 and 200 s, and once more when the run ends at 240 s."""
+    summary = execute(settings(rounds=12), tmp_path / "run", **PARTS)
+    curve = Study([Run.load(tmp_path / "run")]).curves()
+    assert curve["round"].tolist() == [5, 10, 12]
+    assert curve["accuracy"].tolist()[-1] == summary["accuracy"] == summary["accuracy_last10"]
+    assert "accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
+
+
+def test_the_end_of_a_run_is_at_most_its_last_quarter() -> None:
+    assert [num_last(count) for count in (1, 3, 4, 8, 20, 40, 400)] == [1, 1, 1, 2, 5, 10, 10]

@@ -28,7 +28,7 @@ from lesson.learn.backend import hardware, on_device
 from lesson.learn.learner import Learner
 from lesson.locks import LOCK, locked
 from lesson.run_clients import clients_of
-from lesson.settings import Settings, load_settings, to_toml
+from lesson.settings import AUTOMATIC, Settings, load_settings, to_toml
 from lesson.simulate import Simulation
 from lesson.summary import TARGETS
 
@@ -68,13 +68,11 @@ class RunFolder:
             raise InputError(f"{self.path} is not empty and holds no run; name another folder with --out")
 
     def settled(self, settings: Settings) -> Settings:
-        """The settings with device and precision named: as this folder's run began, or what there is here."""
+        """The settings with device and precision named: as this folder's run began, or what this machine has."""
         if not self.config.exists():
             return on_device(settings)
         begun = load_settings(str(self.config)).run
-        chosen = {
-            name: getattr(begun, name) for name in ("device", "precision") if getattr(settings.run, name) == "auto"
-        }
+        chosen = {name: getattr(begun, name) for name in AUTOMATIC if getattr(settings.run, name) == "auto"}
         try:
             return on_device(settings.model_copy(update={"run": settings.run.model_copy(update=chosen)}))
         except InputError as error:

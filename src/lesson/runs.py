@@ -15,14 +15,16 @@ from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process
 from lesson.records import RoundRecord
 from lesson.run_folder import RunFolder
-from lesson.settings import Settings
+from lesson.settings import RunLimits, Settings
 from lesson.simulate import Simulation
+from lesson.streams import stream
 from lesson.summary import read_metrics, summarise
 from lesson.tiers import TOLERANCE
 from lesson.trackers import Tracker, Tracking
 
 Progress = Callable[[dict[str, Any]], None]
 Make = Callable[..., tuple[Simulation, Learner]]
+NUM_EVALUATIONS = 40
 MAX_NAMED = 1000
 """Clients of a fleet at most, for whose work was merged to be written down."""
 
@@ -78,16 +80,19 @@ def _run(
 ) -> None:
     """Round after round until the limit, with checkpoints by the clock on the wall and when something stops it."""
     limits, saved = settings.run, time.perf_counter()
+    grid = EvaluationGrid(limits)
     lines = _Lines(folder, [tracking.line] if progress is None else [tracking.line, progress])
     with _Interrupt() as interrupt:
         while not simulation.over and (limits.rounds is None or simulation.round < limits.rounds):
+            before_s = simulation.now_s
             record = simulation.step(limits.time_budget_s)
             if record is None:
                 break
             line = metrics_line(record, named=len(simulation.fleet) <= MAX_NAMED)
-            due = _crosses_grid(record, limits.eval_every_s)
+            due = grid.is_due(before_s, record)
             score = learner.begin_score(simulation.version) if due else None
-            if _crosses_grid(record, limits.client_scores_every_s):
+            every_s = limits.client_scores_every_s
+            if _multiples(record.end_s, every_s) > _multiples(before_s, every_s):
                 line |= client_fields(learner.client_scores(simulation.version))
             lines.add(line, score)
             stopped = interrupt.asked or tracking.problem is not None
@@ -205,6 +210,35 @@ def client_fields(scores: ClientScores) -> dict[str, Any]:
     }
 
 
-def _crosses_grid(record: RoundRecord, every_s: float) -> bool:
-    """Whether a look is due: a multiple of the interval lies in the round."""
-    return int(record.end_s * (1 + TOLERANCE) / every_s) > int(record.start_s * (1 + TOLERANCE) / every_s)
+class EvaluationGrid:
+    """When a run is evaluated: after the first round that ends at or after each point of a grid.
+
+    The points are the multiples of `eval_every_s`. With "auto" the run is cut into 40 equal parts, in simulated time or
+    in rounds, whichever limits it, and each part has one point, drawn from the seed. The points are the same for every
+    strategy, and they are out of step with the tiers: multiples of 500 s would always fall on even rounds of 10 s, in
+    which tier 2 has just been aggregated.
+    """
+
+    def __init__(self, limits: RunLimits) -> None:
+        self._seed, self._every_s = limits.seed, limits.eval_every_s
+        self._part_s = limits.time_budget_s / NUM_EVALUATIONS
+        self._part_rounds = math.inf if limits.rounds is None else limits.rounds / NUM_EVALUATIONS
+
+    def is_due(self, before_s: float, record: RoundRecord) -> bool:
+        """Whether a point lies after the end of the previous round and at or before the end of this one."""
+        if self._every_s != "auto":
+            return _multiples(record.end_s, self._every_s) > _multiples(before_s, self._every_s)
+        by_time = self._num_points(record.end_s, self._part_s) > self._num_points(before_s, self._part_s)
+        parts = self._part_rounds
+        return by_time or self._num_points(record.round, parts) > self._num_points(record.round - 1, parts)
+
+    def _num_points(self, until: float, part: float) -> int:
+        """The number of points from 0 to `until`: one in every part before, and perhaps that of the part it lies in."""
+        whole = _multiples(until, part)
+        point = (whole + stream(self._seed, "evaluation", whole).random()) * part if math.isfinite(part) else math.inf
+        return whole + (point <= until)
+
+
+def _multiples(until: float, every: float) -> int:
+    """The number of positive multiples of an interval up to a time."""
+    return int(until * (1 + TOLERANCE) / every)

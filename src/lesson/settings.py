@@ -4,7 +4,7 @@ import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,8 @@ from lesson.scenario import PRESETS, Scenario
 from lesson.toml_files import read_toml
 
 DEFAULT_TIME_BUDGET_S = 10_000.0
+AUTOMATIC = ("device", "precision", "eval_every_s")
+"""Settings of a run that may be "auto": a folder keeps what its run began with."""
 
 
 class StrategySettings(Checked):
@@ -28,12 +30,15 @@ class StrategySettings(Checked):
 class RunLimits(Checked):
     """On what a run learns, from which seed, how long, and how often it is looked at."""
 
+    wanted: ClassVar[dict[str, str]] = {"eval_every_s": "a number >= 0.001 or 'auto'"}
+
     dataset: Annotated[str, Field(strict=True)] = Field("mnist", description="mnist, cifar10 or fashion-mnist")
     seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="every draw comes from it")
     rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] | None = Field(None, description="rounds to run")
     time_budget_s: Unbounded = Field(float("inf"), description="simulated seconds to run")
-    eval_every_s: Annotated[float, Field(ge=1e-3, strict=True)] = Field(
-        500.0, description="simulated seconds from one evaluation to the next"
+    eval_every_s: Literal["auto"] | Annotated[float, Field(ge=1e-3, strict=True)] = Field(
+        "auto",
+        description="simulated seconds between evaluations; auto: 40 evaluations a run, at times drawn from the seed",
     )
     client_scores_every_s: Annotated[float, Field(ge=1e-3, strict=True, allow_inf_nan=True)] = Field(
         float("inf"), description="simulated seconds from one look at every client's own data to the next; inf for none"
@@ -111,10 +116,10 @@ class Settings(Checked):
     def differences(self, other: "Settings") -> list[str]:
         """Why runs of both would not give the same, a setting each; how often a checkpoint is made does not matter.
 
-        What these settings leave open, device or precision, the other's may have settled.
+        Where these settings say "auto", the other's may say anything.
         """
         ours, theirs = self.to_sections(), other.to_sections()
-        free = ["checkpoint_every_s", *(name for name in ("device", "precision") if ours["run"][name] == "auto")]
+        free = ["checkpoint_every_s", *(name for name in AUTOMATIC if ours["run"][name] == "auto")]
         ours["run"] |= {name: theirs["run"][name] for name in free}
         return [
             f"{section}.{name} = {theirs[section].get(name)!r} there, {values.get(name)!r} here"

@@ -34,6 +34,8 @@ _STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.
 _Z = 1.959964
 
 Report = Callable[[str, dict[str, Any]], None]
+MIN_SEEDS = 3
+"""For an interval, and for naming a winner."""
 COMPARED = "table.json"
 """In the folder of a comparison or a sweep, when it has ended."""
 RUNS, RULES, SCALE = "runs.jsonl", "rules.json", "scale.json"
@@ -57,8 +59,10 @@ class Run:
         return cls(path, load_settings(str(folder.config)), summary)
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per round."""
-        return pd.DataFrame(read_metrics(RunFolder(self.path).metrics))
+        """A row per round; the last one has the score of the final model."""
+        lines = read_metrics(RunFolder(self.path).metrics)
+        final = {name: self.summary[name] for name in ("accuracy", "loss")}
+        return pd.DataFrame([*lines[:-1], *(line | final for line in lines[-1:])])
 
     def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
         """Accuracy over simulated time or over rounds."""
@@ -109,8 +113,9 @@ class Study:
         return pd.concat(frames)[columns].reset_index(drop=True) if frames else pd.DataFrame(columns=columns)
 
     def table(self) -> pd.DataFrame:
-        """A row per strategy, or whatever varies: the mean over seeds of each figure and, as NAME_ci95, half its 95 %
-        interval; as time_to_TARGET_seeds, how many seeds reached it.
+        """A row per strategy, or whatever varies: the mean over seeds of each figure; as NAME_min and NAME_max its
+        extremes; as NAME_ci95 half its 95 % interval, from three seeds on; as time_to_TARGET_seeds, how many seeds
+        reached it.
         """
         rows = [dict(zip(self.by, labels, strict=True)) | self._means(runs) for labels, runs in self.groups().items()]
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
@@ -157,16 +162,19 @@ def value_at(sections: Mapping[str, Mapping[str, Any]], key: str) -> Any:
 
 
 def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dict[str, float]:
-    """Mean and half the 95 % interval of each figure of runs that differ in their seed only.
+    """Mean, extremes and half the 95 % interval of each figure of runs that differ in their seed only.
 
-    Of times to a target, also how many runs have one; where not all have, there is no mean.
+    The interval is NaN for fewer than three runs: that of two is wider than anything that could be seen. Of times to a
+    target, also how many runs have one; where not all have, there is no mean.
     """
     figures: dict[str, float] = {"seeds": len(runs)}
     for name in (*names, *times):
         values = runs[name].astype(float)
         reached = values.notna().all()
         figures[name] = float(values.mean()) if reached else math.nan
-        figures[f"{name}_ci95"] = half_interval(values.to_numpy()) if reached else math.nan
+        enough = reached and len(runs) >= MIN_SEEDS
+        figures[f"{name}_ci95"] = half_interval(values.to_numpy()) if enough else math.nan
+        figures[f"{name}_min"], figures[f"{name}_max"] = float(values.min()), float(values.max())
         if name in times:
             figures[f"{name}_seeds"] = int(values.notna().sum())
     return figures

@@ -45,8 +45,9 @@ def _line(text: str) -> dict[str, Any]:
 def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:
     """The summary of a run whose final model scores so, and why it was over if not for its limits."""
     lines = read_metrics(metrics)
-    scores = [line for line in lines if "accuracy" in line] or [{"accuracy": accuracy, "time_s": 0.0}]
-    last = [line["accuracy"] for line in scores[-LAST:]]
+    final = {"accuracy": accuracy, "time_s": 0.0} | (lines[-1] if lines else {}) | {"accuracy": accuracy}
+    scores = [line for line in lines[:-1] if "accuracy" in line] + [final]
+    last = [line["accuracy"] for line in scores[-num_last(len(scores)) :]]
     energy = [line["energy_j"] for line in lines]
     uploads = sum(line["uploads"] for line in lines)
     early = "" if over == "time is up" else over
@@ -74,6 +75,11 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, o
         "notes": silent + ended + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
         "time_to_s": {f"{target:g}": time_to(target, scores) for target in TARGETS},
     }
+
+
+def num_last(num_evaluations: int) -> int:
+    """How many of the last evaluations count as the end of a run: ten, but at most a quarter of all."""
+    return max(1, min(LAST, num_evaluations // 4))
 
 
 def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:

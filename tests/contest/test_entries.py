@@ -97,7 +97,7 @@ def test_wrong_entries_are_told(old: str, new: str, complaint: str, tmp_path: Pa
         ("final_s", "99.0", "rules: eval_every_s must be <= tuning_s and final_s, got 100"),
         ("final_s", "-1.0", "rules: final_s must be > 0, got -1.0"),
         ("eval_every_s", "0.0", "rules: eval_every_s must be > 0, got 0.0"),
-        ("eval_every_s", "1e-4", "entry 'fedavg': eval_every_s must be >= 0.001, got 0.0001"),
+        ("eval_every_s", "1e-4", "entry 'fedavg': eval_every_s must be a number >= 0.001 or 'auto', got 0.0001"),
         ("looks_s", "[400.0, 801.0]", "rules: looks_s must rise to final_s, 800, got [400.0, 801.0]"),
         ("looks_s", "[800.0, 400.0]", "rules: looks_s must rise to final_s, 800, got [800.0, 400.0]"),
         ("looks_s", "[400.5, 800.0]", "rules: looks_s must be whole seconds and targets whole percents"),

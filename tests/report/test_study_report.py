@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -19,12 +20,13 @@ from lesson import InputError, load
 from lesson.cli import main
 from lesson.cli.report import inches
 from lesson.folders import load_together
+from lesson.report.compare_text import cell
 from lesson.report.files import save_figures
 from lesson.report.groups import groups_of
 from lesson.report.palette import strategy_looks
 from lesson.report.study_figures import draw_figures
 from lesson.strategies import STRATEGIES
-from lesson.study import Run, Study
+from lesson.study import Run, Study, means
 
 NAMES = ["accuracy_energy", "accuracy_round", "accuracy_time", "accuracy_uploads", "clients", "latency"]
 NAMES += ["time_to_accuracy"]
@@ -91,10 +93,10 @@ def test_plots_need_no_display_and_no_pyplot(folder: Path) -> None:
 
 
 def test_cards_hold_the_numbers_and_nothing_from_elsewhere(study: Study) -> None:
-    """Accuracy over six evaluations: (0.3 + … + 0.9) / 6 = 63.3 %, over three seeds 64.3 ± 2.5; 6 · 50 J = 0.3 kJ."""
+    """Of six evaluations only the last, 90 %, counts as the end: over three seeds 91.0 ± 2.5; 6 · 50 J = 0.3 kJ."""
     card = study._repr_html_()
     assert "6 runs" in card
-    assert all(text in card for text in ("fedavg", "lesson", "64.3 ± 2.5", "#0072B2", "0.3 ± 0.0"))
+    assert all(text in card for text in ("fedavg", "lesson", "91.0 ± 2.5", "#0072B2", "0.3 ± 0.0"))
     assert not re.search(r"https?:|<script|<link|src=", card)
     assert repr(study) == "Study(6 runs, 3 seeds, by strategy)"
     run = study.runs[-1]
@@ -264,3 +266,19 @@ def test_what_a_kill_left_of_a_figure_goes_with_the_next(tmp_path: Path) -> None
     (tmp_path / ".a.pdf.aside").write_bytes(b"%PDF half")
     save_figures({"a": Figure()}, tmp_path, [".pdf"])
     assert [path.name for path in tmp_path.iterdir()] == ["a.pdf"]
+
+
+def figures_of(*values: float, name: str = "accuracy_last10") -> dict[str, float]:
+    return means(pd.DataFrame({name: values}), [name], [])
+
+
+def test_intervals_stay_within_what_is_possible() -> None:
+    """1, 2, 3 MB: half an interval is 2.48. 0.7, 0.8, 0.99: it is 0.366 around 0.83."""
+    assert cell(figures_of(0.80, 0.81, 0.82), "accuracy_last10", 100, 1) == "81.0 ± 2.5"
+    assert cell(figures_of(0.70, 0.80, 0.99), "accuracy_last10", 100, 1) == "83.0 (46.4–100.0)"
+    assert cell(figures_of(1e6, 2e6, 3e6, name="bytes_up"), "bytes_up", 1e-6, 1) == "2.0 (0.0–4.5)"
+
+
+def test_two_seeds_are_shown_as_they_are() -> None:
+    assert cell(figures_of(0.93, 0.91), "accuracy_last10", 100, 1) == "91.0 / 93.0"
+    assert cell(figures_of(0.93), "accuracy_last10", 100, 1) == "93.0"

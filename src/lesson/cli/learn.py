@@ -107,7 +107,7 @@ class RunCommand(_Learning):
                 raise RunStoppedError(f"{settings.strategy.name}: {describe(error)}") from None
         print(
             f"{summary['strategy']} on {summary['dataset']}: accuracy {summary['accuracy']:.4f} "
-            f"({summary['accuracy_last10']:.4f} over the last ten evaluations) after {summary['rounds']} rounds, "
+            f"({summary['accuracy_last10']:.4f} on average at the end) after {summary['rounds']} rounds, "
             f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads{_troubles(summary)}; "
             f"{summary['wall_s']:.1f} s here, on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
         )
@@ -177,7 +177,7 @@ class CompareCommand(_Learning):
         for path in figures:
             print(f"figure: {path}")
         if not figures:
-            print("no figures: no round reached an evaluation; take a smaller run.eval_every_s")
+            print("no figures: no round ended within the limits")
         print_report(study, out)
         print(f"folder: {out}")
         check_ended(run.summary for run in study.runs)

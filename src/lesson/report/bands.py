@@ -9,11 +9,9 @@ from matplotlib.axes import Axes
 
 from lesson.arrays import FloatArray
 from lesson.paper.results import GUESSED
-from lesson.study import half_intervals
+from lesson.study import MIN_SEEDS, half_intervals
 
 MAX_POINTS = 400
-MIN_RUNS = 3
-"""For a band: the interval of two is wider than all there is."""
 
 Points = tuple[FloatArray, FloatArray]
 """Where a run was looked at, and what was seen."""
@@ -51,7 +49,7 @@ def mean_band(runs: Sequence[Points]) -> Band:
     at = at[np.linspace(0, len(at) - 1, min(len(at), MAX_POINTS)).astype(int)]
     values = np.array([np.interp(at, x, y) for x, y in known]).reshape(len(known), len(at))
     mean = values.mean(axis=0) if len(values) else at
-    if len(known) < MIN_RUNS:
+    if len(known) < MIN_SEEDS:
         return Band(at, mean, None, None)
     half = half_intervals(values)
     return Band(at, mean, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1))

@@ -29,7 +29,7 @@ def run_card(run: Run) -> str:
     times = [f"{name} at {seconds:,.0f} s" for name, seconds in reached.items() if seconds is not None]
     energy = "" if told["energy_j"] is None else f", {told['energy_j'] / 1000:,.1f} kJ"
     rows = {
-        "accuracy": f"{told['accuracy']:.1%}, last 10 evaluations {told['accuracy_last10']:.1%}",
+        "accuracy": f"{told['accuracy']:.1%}, on average at the end {told['accuracy_last10']:.1%}",
         "time to": ", ".join(times) or "no target reached",
         "length": f"{told['rounds']:,} rounds, {told['time_s']:,.0f} simulated s",
         "uploads": f"{told['uploads']:,}, {told['bytes_up'] / 1e6:,.1f} MB{energy}",

@@ -11,16 +11,16 @@ from lesson.summary import TARGETS
 
 
 def comparison_table(table: pd.DataFrame, title: str) -> Table:
-    """A row per figure, a column per strategy: mean ± half the 95 % interval over seeds."""
+    """A row per figure, a column per strategy: mean ± half the 95 % interval over seeds, or both values of two."""
     shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    shown.add_column("mean ± 95 % interval")
+    shown.add_column("both seeds" if (table["seeds"] == 2).all() else "mean ± 95 % interval")
     for strategy in table.index:
         shown.add_column(str(strategy), justify="right")
 
     def row(label: str, name: str, scale: float, digits: int) -> None:
         shown.add_row(label, *(cell(table.loc[strategy], name, scale, digits) for strategy in table.index))
 
-    row("accuracy, last 10 (%)", "accuracy_last10", 100, 1)
+    row("accuracy at the end (%)", "accuracy_last10", 100, 1)
     for target in reached_targets(table):
         row(f"time to {target:.0%} (s)", f"time_to_{target:g}", 1, 0)
     row("uploads", "uploads", 1, 0)
@@ -43,9 +43,30 @@ def reached_targets(table: pd.DataFrame) -> list[float]:
 
 
 def cell(figures: Any, name: str, scale: float, digits: int) -> str:
-    """A figure of a study's table: its mean and interval, or how many seeds have one."""
-    mean, half = scale * figures[name], scale * figures[f"{name}_ci95"]
+    """A figure of a study's table: its mean and interval, both values of two seeds, or how many seeds have one.
+
+    An interval that leaves what is possible is cut there and written with its ends.
+    """
+    mean, half = figures[name], figures[f"{name}_ci95"]
     if math.isnan(mean):
         reached = int(figures.get(f"{name}_seeds", 0))
         return f"{reached} of {int(figures['seeds'])} seeds" if reached else "–"
-    return f"{mean:,.{digits}f}" + ("" if math.isnan(half) else f" ± {half:,.{digits}f}")
+
+    def said(value: float) -> str:
+        return f"{scale * value:,.{digits}f}"
+
+    if figures["seeds"] == 2:
+        return f"{said(figures[f'{name}_min'])} / {said(figures[f'{name}_max'])}"
+    if math.isnan(half):
+        return said(mean)
+    lowest, highest = _possible(name)
+    if lowest <= mean - half and mean + half <= highest:
+        return f"{said(mean)} ± {said(half)}"
+    return f"{said(mean)} ({said(max(lowest, mean - half))}–{said(min(highest, mean + half))})"
+
+
+def _possible(name: str) -> tuple[float, float]:
+    """The least and the most that a figure can be."""
+    if name == "accuracy_gain":  # a difference
+        return -math.inf, math.inf
+    return 0.0, 1.0 if name.startswith("accuracy") else math.inf

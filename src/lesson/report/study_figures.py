@@ -33,7 +33,7 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     draws: dict[str, Callable[[], Figure]] = {}
     notes = [f"without {name}: {reason}" for name, reason in study.failures.items()]
     if not curves:
-        notes.append("no figure of accuracy: no round reached an evaluation; take a smaller run.eval_every_s")
+        notes.append("no figure of accuracy: no round ended within the limits")
     else:
         known = not any(curve["energy_j"].isna().any() for curve in curves)
         overs = ["time", "round", "uploads", *(["energy"] if known else [])]
@@ -90,9 +90,9 @@ def _draw_dots(axes: Axes, group: Group, figures: pd.Series, targets: list[float
     names = [f"time_to_{target:g}" for target in targets]
     means, halves = (figures[[f"{name}{end}" for name in names]].to_numpy(float) for end in ("", "_ci95"))
     at = np.arange(len(targets)) + place
-    axes.errorbar(
-        means, at, xerr=np.nan_to_num(halves), fmt=_MARKERS[style], color=colour, label=group.name, capsize=1.5, lw=0.8
-    )
+    halves = np.nan_to_num(halves)
+    possible = np.stack([np.fmin(halves, means), halves])  # no time is below zero
+    axes.errorbar(means, at, xerr=possible, fmt=_MARKERS[style], color=colour, label=group.name, capsize=1.5, lw=0.8)
     for name, mean, y in zip(names, means, at, strict=True):
         if np.isnan(mean):
             said = f"{figures[f'{name}_seeds']:.0f} of {figures['seeds']:.0f} seeds"

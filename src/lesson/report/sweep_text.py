@@ -29,7 +29,7 @@ def sweep_table(study: Study, title: str) -> Table:
 def columns_of(table: pd.DataFrame) -> dict[str, Column]:
     """The figures worth a column, by their headings."""
     targets = reached_targets(table)[-MAX_TARGETS:]
-    columns: dict[str, Column] = {"accuracy,\nlast 10 (%)": ("accuracy_last10", 100.0, 1)}
+    columns: dict[str, Column] = {"accuracy at\nthe end (%)": ("accuracy_last10", 100.0, 1)}
     columns |= {f"time to\n{target:.0%} (s)": (f"time_to_{target:g}", 1.0, 0) for target in targets}
     return columns | {"uploads": ("uploads", 1.0, 0), "energy\n(kJ)": ("energy_j", 1e-3, 1)}
 

@@ -34,7 +34,7 @@ class Contender:
     @cached_property
     def courses(self) -> list[Course]:
         """How its runs went."""
-        return [course_of(each_line(RunFolder(run.path).metrics)) for run in self.runs]
+        return [course_of(each_line(RunFolder(run.path).metrics), run.summary["accuracy"]) for run in self.runs]
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:

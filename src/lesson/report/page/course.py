@@ -23,9 +23,10 @@ class Course:
     end_s: float = 0.0
 
 
-def course_of(lines: Iterable[dict[str, Any]]) -> Course:
-    """How the run of these lines went."""
+def course_of(lines: Iterable[dict[str, Any]], final_accuracy: float) -> Course:
+    """How the run of these lines went, whose final model has this accuracy."""
     course, totals, num_first = Course(), {"uploads": 0.0, "bytes_up": 0.0, "energy_j": 0.0}, 0
+    line: dict[str, Any] | None = None
     for line in lines:
         course.end_s = line["time_s"]
         for name in totals:
@@ -39,4 +40,6 @@ def course_of(lines: Iterable[dict[str, Any]]) -> Course:
             if num_first < MAX_FIRST:
                 course.first.append(line)
             num_first += max(1, len(line["merged"]))
+    if line is not None and "accuracy" not in line:
+        course.scores.append({"round": line["round"], "time_s": line["time_s"], "accuracy": final_accuracy} | totals)
     return course

@@ -12,7 +12,7 @@ from lesson.report.page.contender import Contender, contenders
 from lesson.report.page.study_words import verdict, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
 from lesson.settings import to_toml
-from lesson.study import Study, half_interval
+from lesson.study import MIN_SEEDS, Study, half_interval
 from lesson.summary import TARGETS, time_to
 
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
@@ -35,7 +35,7 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
-        "verdict": verdict(groups, table, costs),
+        "verdict": verdict(groups, table, drawn),
         "curves": [_curves(group) for group in drawn],
         "fleet": known and _fleet(known),
         "latencies": known and latencies(known.clients[0]),
@@ -81,7 +81,8 @@ def _costs(group: Contender) -> list[dict[str, Any]]:
             there = [value for value in values if value is not None and not math.isnan(value)]
             row["seeds"] = sum(value is not None for value in values)
             row[name] = float(np.mean(there)) if len(there) == len(values) else None
-            row[f"{name}_half"] = half_interval(np.array(there)) if row[name] is not None else None
+            enough = row[name] is not None and len(there) >= MIN_SEEDS
+            row[f"{name}_half"] = half_interval(np.array(there)) if enough else None
         found.append(row)
     return found
 

@@ -10,10 +10,10 @@ import pandas as pd
 from lesson.report.compare_text import cell, reached_targets, surprises
 from lesson.report.page.contender import Contender
 from lesson.report.words import count
+from lesson.study import MIN_SEEDS, half_interval
+from lesson.summary import time_to
 from lesson.tiers import assign_tiers
 
-Costs = Sequence[Mapping[str, Any]]
-"""What each target cost a contender."""
 TARGETS_SHOWN = 3
 """The highest that somebody reached, in the verdict's table; what every target costs has a section of its own."""
 
@@ -67,8 +67,8 @@ def _latencies(groups: Sequence[Contender]) -> str:
     return f"{told}; {sorts if math.isfinite(deadline_s) else 'there is no deadline'}."
 
 
-def verdict(groups: Sequence[Contender], table: pd.DataFrame, costs: Mapping[str, Costs]) -> dict[str, Any]:
-    """Who reached what when: cards for the best of those with known costs, and a table of all."""
+def verdict(groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Contender]) -> dict[str, Any]:
+    """Who reached what when: cards for the best of those that are drawn, and a table of all."""
     reached = reached_targets(table)
     columns: list[tuple[str, str, float, int]] = [("accuracy (%)", "accuracy_last10", 100, 1)]
     columns += [(f"to {target:.0%} (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]]
@@ -82,39 +82,82 @@ def verdict(groups: Sequence[Contender], table: pd.DataFrame, costs: Mapping[str
             [label, f"{figures['seeds']:.0f}", *(cell(figures, *column[1:]) for column in columns)]
             for label, (_, figures) in zip(labels, table.iterrows(), strict=True)
         ],
-        "cards": [_best_card(labels, table), *_target_cards(table, reached, costs)],
+        "cards": [_best_card(groups, table), *_target_cards(table, reached, drawn)],
     }
 
 
-def _best_card(labels: Sequence[str], table: pd.DataFrame) -> dict[str, str]:
+def _best_card(groups: Sequence[Contender], table: pd.DataFrame) -> dict[str, str]:
     """The best model, and how far the others are behind."""
+    labels = [group.label for group in groups]
     order = np.argsort(-table["accuracy_last10"].to_numpy(float), kind="stable").tolist()
     shown = [cell(table.iloc[place], "accuracy_last10", 100, 1) for place in order]
     behind = "; ".join(f"{labels[place]}: {value} %" for place, value in zip(order[1:4], shown[1:4], strict=True))
-    return _card("Highest accuracy", f"{shown[0]} %", labels[order[0]], behind)
+    missing = {
+        groups[place].label: {run.summary["seed"]: -run.summary["accuracy_last10"] for run in groups[place].runs}
+        for place in order
+    }
+    return _card("Highest accuracy", f"{shown[0]} %", _leader(missing), behind)
 
 
-def _target_cards(table: pd.DataFrame, reached: Sequence[float], costs: Mapping[str, Costs]) -> list[dict[str, str]]:
+def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence[Contender]) -> list[dict[str, str]]:
     """Who is first at the highest target that somebody reaches from every seed, and who gets there for least."""
     certain = [target for target in reached if table[f"time_to_{target:g}"].notna().any()]
     if not certain:
         return []
-    rows = {label: next(row for row in known if row["target"] == certain[-1]) for label, known in costs.items()}
     cards = []
-    for name, heading, scale, unit in (
-        ("seconds", "First at", 1, " s"),
-        ("joules", "Least energy to", 1e-3, " kJ"),
+    for column, heading, scale, unit in (
+        ("time_s", "First at", 1, " s"),
+        ("energy_j", "Least energy to", 1e-3, " kJ"),
         ("uploads", "Fewest uploads to", 1, ""),
     ):
-        values = {label: scale * row[name] for label, row in rows.items() if row[name] is not None}
-        if values:
-            first, *others = sorted(values, key=lambda label: values[label])
-            later = "; ".join(f"{label}: {values[label] / values[first]:.2f} ×" for label in others[:3])
-            nobody = "nobody else from every seed" if len(rows) > 1 else ""
-            digits = 1 if unit == " kJ" and values[first] < 10 else 0
-            value = f"{values[first]:,.{digits}f}{unit}"
-            cards.append(_card(f"{heading} {certain[-1]:.0%}", value, first, later or nobody))
+        costs = {group.label: _costs_by_seed(group, certain[-1], column) for group in drawn}
+        means = {
+            label: scale * float(np.mean(list(values)))
+            for label, by_seed in costs.items()
+            if np.isfinite(values := list(by_seed.values())).all()
+        }
+        if means:
+            first, *others = sorted(means, key=lambda label: means[label])
+            later = [f"{label}: {means[label] / means[first]:.2f} ×" for label in others[:3]]
+            later += [] if len(means) == len(drawn) else ["others not from every seed"]
+            digits = 1 if unit == " kJ" and means[first] < 10 else 0
+            leader = _leader({first: costs[first]} | costs)
+            cards.append(
+                _card(f"{heading} {certain[-1]:.0%}", f"{means[first]:,.{digits}f}{unit}", leader, "; ".join(later))
+            )
     return cards
+
+
+def _costs_by_seed(group: Contender, target: float, column: str) -> dict[int, float]:
+    """What a target costs each run of a contender; infinity where it is never reached, or the cost is not known."""
+    found = (time_to(target, course.scores, column) for course in group.courses)
+    costs = [math.inf if cost is None or math.isnan(cost) else cost for cost in found]
+    return {int(run.summary["seed"]): cost for run, cost in zip(group.runs, costs, strict=True)}
+
+
+def _leader(costs: Mapping[str, Mapping[int, float]]) -> str:
+    """The contender that costs least, given first, or those that the seeds cannot tell from it."""
+    first, *others = costs
+    tied = [label for label in others if not _is_clearly_less(costs[first], costs[label])]
+    if not tied:
+        return first
+    names = " or ".join([first, *tied]) if len(tied) < 3 else f"{first} and {len(tied)} others"
+    return f"{names}: not distinguishable with {count(len(costs[first]), 'seed')}"
+
+
+def _is_clearly_less(ours: Mapping[int, float], theirs: Mapping[int, float]) -> bool:
+    """Whether paired differences over at least three seeds have a 95 % interval below zero.
+
+    A target that is never reached costs infinitely much. Where theirs reach it from some seeds only, ours must cost
+    less from every seed.
+    """
+    pairs = np.array([(ours[seed], theirs[seed]) for seed in ours if seed in theirs]).reshape(-1, 2)
+    if len(pairs) < MIN_SEEDS:
+        return False
+    if not np.isfinite(pairs).all():
+        return bool(np.all(pairs[:, 0] < pairs[:, 1]))
+    differences = pairs[:, 0] - pairs[:, 1]
+    return bool(differences.mean() + half_interval(differences) < 0)
 
 
 def _card(label: str, value: str, who: str, note: str) -> dict[str, str]:

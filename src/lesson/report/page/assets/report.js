@@ -47,7 +47,7 @@
       "verdict",
       "The verdict",
       groups.some((group) => group.seeds > 1)
-        ? "Means over seeds, ± half a 95 % interval by Student's t. Accuracy is the mean of the last ten evaluations, or of all if there are fewer. A time to a target is that of the first evaluation whose mean with the two before reaches it; it is given where every seed does."
+        ? "Means over seeds, ± half a 95 % interval by Student's t; with two seeds, both values. Accuracy is the mean of the last ten evaluations, at most the last quarter of the run. Time to a target: first evaluation at which the mean of three consecutive evaluations reaches it, shown if every seed reaches it. A card names a winner if its paired differences over seeds, at least three, have a 95 % interval without 0."
         : null,
       "Verdict",
     );

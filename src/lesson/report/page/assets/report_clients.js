@@ -153,7 +153,9 @@ const Clients = (() => {
             },
             error_y: {
               type: "data",
-              array: there.map(([row]) => (row[`${key}_half`] === null ? 0 : row[`${key}_half`] * scale)),
+              symmetric: false,
+              array: there.map(([row]) => row[`${key}_half`] * scale),
+              arrayminus: there.map(([row]) => Math.min(row[`${key}_half`], row[key]) * scale), // nothing is below 0
               thickness: 1,
             },
             hovertemplate: "%{y:,.1f}<extra></extra>",
