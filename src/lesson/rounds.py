@@ -4,6 +4,7 @@ The loop's work follows the clients that start, arrive or are merged in a round,
 at the n-th of several arrivals looks at everybody.
 """
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -61,7 +62,11 @@ class Learner(Protocol):
 
 
 class Rounds:
-    """A strategy, a fleet and the clock between them; work takes as long as expected. `step` runs one round."""
+    """A strategy, a fleet and the clock between them; work takes as long as expected. `step` runs one round.
+
+    The loop works on `strategy`, a copy of the object it is given. That object stays as it is, so one object can drive
+    any number of simulations. The copy includes whatever state the object has gathered from calls made elsewhere.
+    """
 
     def __init__(
         self,
@@ -72,7 +77,7 @@ class Rounds:
         seed: int = 0,
         guards: GuardSettings | None = None,
     ) -> None:
-        self.strategy, self.fleet, self.learner, self.seed = strategy, fleet, learner, seed
+        self.strategy, self.fleet, self.learner, self.seed = _copied(strategy), fleet, learner, seed
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self.round = self.version = 0
         self.now_s = 0.0
@@ -420,6 +425,17 @@ class Rounds:
         sent = (elapsed_s - (updates.expected_s - upload_s)) / upload_s
         compute_j = np.clip(computed, 0, 1) * self._work[clients] * fleet.compute_j[clients]
         return np.array([compute_j.sum(), (np.clip(sent, 0, 1) * transmit_j).sum()])
+
+
+def _copied(strategy: Strategy) -> Strategy:
+    """A copy of a strategy that shares no state with it."""
+    try:
+        return copy.deepcopy(strategy)
+    except Exception as error:  # whatever the class of a custom strategy does
+        raise InputError(
+            f"strategy {type(strategy).__name__} cannot be copied: {error}; give it a __deepcopy__ method, or leave "
+            "open files, locks and the like out of its attributes"
+        ) from None
 
 
 def known_j(joules: float) -> float | None:

@@ -25,12 +25,15 @@ def fleet() -> Fleet:
 def follow(strategy: Any, fleet: Fleet, rounds: int) -> tuple[Trace, list[Merge]]:
     """End, starts (sorted), merged clients and their staleness in each round, and what the strategy merged."""
     merges: list[Merge] = []
-    decide = strategy.merge
-    strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore[func-returns-value]
-    trace = [
-        (record.end_s, sorted(record.started.tolist()), record.merged.tolist(), record.staleness.tolist())
-        for record in simulate(strategy, fleet, rounds=rounds)
-    ]
+    simulation = Simulation(strategy, fleet)
+    decide = simulation.strategy.merge
+    simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore
+    trace: Trace = []
+    while len(trace) < rounds and not simulation.over:
+        record = simulation.step()
+        assert record is not None
+        starts, staleness = sorted(record.started.tolist()), record.staleness.tolist()
+        trace.append((record.end_s, starts, record.merged.tolist(), staleness))
     return trace, merges
 
 
@@ -335,8 +338,10 @@ class Cache:
 @pytest.mark.parametrize(("lag_tolerance", "limit_s"), [(10, np.inf), (5, np.inf), (5, 7.0), (2, 7.0)])
 def test_safa_makes_the_models_of_the_three_steps(fleet: Fleet, lag_tolerance: int, limit_s: float) -> None:
     """Beside it runs the paper's aggregation as written: the undrafted enter the cache after the sum, none waits."""
-    learner, safa = Cache(4), Safa(fraction=0.25, lag_tolerance=lag_tolerance, round_limit_s=limit_s)
-    simulation = Simulation(safa, fleet, learner=learner)
+    learner = Cache(4)
+    strategy = Safa(fraction=0.25, lag_tolerance=lag_tolerance, round_limit_s=limit_s)
+    simulation = Simulation(strategy, fleet, learner=learner)
+    safa: Any = simulation.strategy
     cache, models, seen = [7.0] * 4, [7.0], set()
     decide = safa.merge
 
@@ -355,7 +360,7 @@ def test_safa_makes_the_models_of_the_three_steps(fleet: Fleet, lag_tolerance: i
             cache[arrived.client[row]] = learner.model(arrived, row)
         return merge
 
-    safa.merge = merge  # type: ignore[method-assign]
+    safa.merge = merge
     num_bypassed = sum(len(simulation.step().merged) > 1 for _ in range(60))
     assert num_bypassed or limit_s < np.inf  # one is picked in each round, so a second model has bypassed the last
     assert learner.models == pytest.approx(models)
