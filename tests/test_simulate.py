@@ -1,5 +1,6 @@
 """The clock: what closes a round, what it costs, and strategies that break the rules."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.fleets import make_fleet, peak_bytes
+from helpers.fleets import make_fleet, peak_bytes, sealed
 from helpers.scripted import NOTHING, Scripted, ids
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.arrays import found
+from lesson.faults import FaultSettings, faults_of
 from lesson.strategies.base import (
     AllOf,
     AnyOf,
@@ -411,3 +413,21 @@ def test_what_is_not_known_of_a_latency_is_what_is_left_of_it(known: str) -> Non
         for client, seconds in zip(record.merged, record.merged_arrived_s - record.merged_started_s, strict=True):
             took_s[int(client)].add(round(float(seconds), 6))
     assert took_s == {0: {7.0}, 1: {15.0}}
+
+
+@pytest.mark.parametrize("faults", [None, FaultSettings(dropout_during=0.3)], ids=["no faults", "dropouts"])
+@pytest.mark.parametrize("scenario", [Scenario(), Scenario(slowdown=0.5, estimate_error=0.1)], ids=["fixed", "varying"])
+def test_a_saved_state_stays_as_it_is_and_the_fleet_too(scenario: Scenario, faults: FaultSettings | None) -> None:
+    fleet = sealed(make_fleet([3.0, 15.0, 25.0]))
+    parts = faults_of(faults or FaultSettings(), len(fleet), 0)
+    simulation = Simulation(FedAsync(), fleet, scenario=scenario, **parts)
+    for _ in range(3):
+        simulation.step()
+    saved = simulation.state()
+    before = copy.deepcopy(saved)
+    for _ in range(10):
+        simulation.step()
+    assert saved[0] == before[0]
+    assert {name: array.tobytes() for name, array in saved[1].items()} == {
+        name: array.tobytes() for name, array in before[1].items()
+    }

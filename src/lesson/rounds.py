@@ -19,6 +19,7 @@ from lesson.arrays import (
     FloatArray,
     IntArray,
     all_distinct,
+    copied,
     distinct,
     found,
     read_only,
@@ -387,7 +388,7 @@ class Rounds:
                 self.learner.forget(version)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Where the run stands, as small values for JSON and as arrays, for `restore`."""
+        """Where the run stands, as small values for JSON and as arrays, for `restore`; later rounds change neither."""
         values = {name: getattr(self, name) for name in _VALUES} | {
             "users": list(self._users.items()),
             "strategy": self.strategy.state(),
@@ -396,7 +397,8 @@ class Rounds:
         arrays |= {f"server.{name}": getattr(self._at_server, name) for name in Updates.__slots__}
         arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "in_turn": self._in_turn}
         arrays |= {"freed": distinct(self._freed)}
-        return values, arrays | {f"watch.{name}": array for name, array in self.watch.state().items()}
+        arrays |= {f"watch.{name}": array for name, array in self.watch.state().items()}
+        return values, copied(arrays)
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned, to the bit."""
