@@ -3,13 +3,14 @@
 Client 0 takes 5 s, 1 takes 16 s, 2 takes 30 s, 3 takes 38 s, half of it for computing.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.fleets import make_fleet, peak_bytes
-from lesson import FedAvg, Fleet, InputError, Simulation, simulate
+from helpers.fleets import make_fleet, peak_bytes, traced
+from lesson import FedAvg, Fleet, InputError, Scenario, Simulation, simulate
 from lesson.arrays import FloatArray
 from lesson.strategies import FedAsync, FedAT, FedBuff, Safa, SemiSyncSteps, Strategy
 from lesson.strategies.base import Merge, ServerView, Updates
@@ -310,6 +311,28 @@ def test_semisync_steps_needs_to_know_how_long_a_step_takes(fleet: Fleet) -> Non
     fleet.compute_s[:] = np.nan
     with pytest.raises(InputError, match="semisync-steps needs compute_s > 0 of every client"):
         next(simulate(SemiSyncSteps(), fleet, rounds=1))
+
+
+@pytest.mark.parametrize("tiny_s", [0.0, 1e-9])
+def test_semisync_steps_goes_on_when_a_trace_says_that_computing_takes_no_time(tiny_s: float, tmp_path: Path) -> None:
+    """Client 0 computes for 1 s, then for no time, by which no number of steps can be told: it then trains one step, as
+    usual, which takes 1 s again. Client 1 always takes 5 s: of 10 s, that is 2 steps, and client 0's are 10."""
+    rows = f"client,round,compute_s,upload_s 0,1,1,1 0,2,{tiny_s},1 0,3,1,1 1,1,5,1"
+    scenario = Scenario(trace=traced(tmp_path / "trace.csv", rows))
+    simulation = Simulation(SemiSyncSteps(), make_fleet([2.0, 10.0]), scenario=scenario)
+    steps = []
+    decide = simulation.strategy.open_round
+    simulation.strategy.open_round = lambda view, rng: steps.append(decide(view, rng)) or steps[-1]  # type: ignore
+    for _ in range(5):
+        simulation.step()
+    assert [plan.local_steps.tolist() for plan in steps] == [[10, 2], [10, 2], [1, 2], [10, 2], [10, 2]]
+
+
+def test_semisync_steps_checks_clients_that_come_later(tmp_path: Path, fleet: Fleet) -> None:
+    fleet.compute_s[3] = 0.0
+    scenario = Scenario(presence=traced(tmp_path / "presence.csv", "client,from_s,to_s 3,50,inf"))
+    with pytest.raises(InputError, match="semisync-steps needs compute_s > 0 of every client, got 0 for client 3"):
+        Simulation(SemiSyncSteps(), fleet, scenario=scenario).step()
 
 
 class Cache:

@@ -15,7 +15,7 @@ from helpers.fleets import fields, make_fleet
 from helpers.strategies import KINDS, Watched, everyone, make
 from lesson import Fleet, Simulation, simulate
 from lesson.errors import InputError
-from lesson.strategies import STRATEGIES, FedAvg, FedBuff, Lesson
+from lesson.strategies import STRATEGIES, FedAvg, FedBuff, Lesson, make_strategy
 
 fleets = st.lists(st.floats(0.1, 100), max_size=9).map(lambda some: make_fleet([*some, 3.0, np.inf, 15.0, 25.0]))
 
@@ -100,6 +100,22 @@ def test_a_strategy_that_cannot_be_copied_is_an_error_in_one_line() -> None:
     strategy.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"strategy FedAvg cannot be copied: .*lock"):
         Simulation(strategy, make_fleet([1.0]))
+
+
+@pytest.mark.parametrize("num_clients", [1, 2, 3, 4, 9, 19, 21])
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_defaults_work_for_every_fleet(name: str, num_clients: int) -> None:
+    """Both in one go and with a resume after every round, by which a default must not change."""
+    fleet = make_fleet([3.0 + client for client in range(num_clients)])
+    simulation, records = run(make_strategy(name, 30.0), fleet, rounds=40)
+    assert sum(len(record.merged) for record in records) >= num_clients
+    assert simulation.version
+    resumed = Simulation(make_strategy(name, 30.0), fleet)
+    for record in records:
+        before, resumed = resumed, Simulation(make_strategy(name, 30.0), fleet)
+        values, arrays = before.state()
+        resumed.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
+        assert fields(resumed.step()) == fields(record)
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
