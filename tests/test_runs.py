@@ -27,9 +27,11 @@ from lesson.learn.backend import on_device
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
+from lesson.records import RoundRecord
 from lesson.run_folder import RunFolder
 from lesson.runs import client_fields, execute
 from lesson.settings import ServerSettings, make_settings
+from lesson.simulate import Simulation
 from lesson.summary import read_metrics
 
 
@@ -486,3 +488,26 @@ def test_a_client_without_samples_is_written_as_null() -> None:
         "client_accuracy": [0.5, None],
         "client_loss": [1.25, None],
     }
+
+
+class Lagging(Simulation):
+    """A clock that moves on by 10 s between two rounds, as the wall clock does during an evaluation."""
+
+    def step(self, until_s: float = math.inf) -> RoundRecord | None:
+        self.now_s += 10.0 if self.round else 0.0
+        return super().step(until_s)
+
+
+@pytest.mark.parametrize("stop", [3, 4, 5])
+def test_an_evaluation_that_falls_between_two_rounds_is_made_after_the_second(
+    tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds of 20 s end at 20, 50, 80, 110, … s. Of the multiples of 85 s, the first lies between rounds 3 and 4, the
+    second is the end of round 6, and the third, 255 s, lies in round 9, from 240 s to 260 s."""
+    monkeypatch.setattr("lesson.learn.build.Simulation", Lagging)
+    short = settings("fedcs", rounds=10, eval_every_s=85.0, client_scores_every_s=85.0, checkpoint_every_s=0.001)
+    check_goes_on(short, tmp_path, stop, **PARTS)
+    lines = read_metrics(tmp_path / "broken" / "metrics.jsonl")
+    assert [line["time_s"] for line in lines][:4] == [20.0, 50.0, 80.0, 110.0]
+    for name in ("accuracy", "client_accuracy"):
+        assert [line["round"] for line in lines if name in line] == [4, 6, 9]

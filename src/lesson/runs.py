@@ -81,13 +81,14 @@ def _run(
     lines = _Lines(folder, [tracking.line] if progress is None else [tracking.line, progress])
     with _Interrupt() as interrupt:
         while not simulation.over and (limits.rounds is None or simulation.round < limits.rounds):
+            before_s = simulation.now_s  # the end of the last round, also after a resume
             record = simulation.step(limits.time_budget_s)
             if record is None:
                 break
             line = metrics_line(record, named=len(simulation.fleet) <= MAX_NAMED)
-            due = _crosses_grid(record, limits.eval_every_s)
+            due = _crosses_grid(before_s, record.end_s, limits.eval_every_s)
             score = learner.begin_score(simulation.version) if due else None
-            if _crosses_grid(record, limits.client_scores_every_s):
+            if _crosses_grid(before_s, record.end_s, limits.client_scores_every_s):
                 line |= client_fields(learner.client_scores(simulation.version))
             lines.add(line, score)
             stopped = interrupt.asked or tracking.problem is not None
@@ -205,6 +206,7 @@ def client_fields(scores: ClientScores) -> dict[str, Any]:
     }
 
 
-def _crosses_grid(record: RoundRecord, every_s: float) -> bool:
-    """Whether a look is due: a multiple of the interval lies in the round."""
-    return int(record.end_s * (1 + TOLERANCE) / every_s) > int(record.start_s * (1 + TOLERANCE) / every_s)
+def _crosses_grid(before_s: float, end_s: float, every_s: float) -> bool:
+    """Whether an evaluation is due: a multiple of the interval lies after the end of the last round, `before_s`, and at
+    or before the end of this one. On the wall clock, a round can start later than the last one ended."""
+    return int(end_s * (1 + TOLERANCE) / every_s) > int(before_s * (1 + TOLERANCE) / every_s)

@@ -84,7 +84,8 @@ class FedBuff:
         """The connected clients that work. One that has disconnected and is back, still at work, is among the freed."""
         back = view.freed[~np.isin(view.freed, self._training)]
         candidates = np.concatenate([self._training, back])
-        return candidates[view.connected[candidates] & ~view.idle[candidates]]
+        training: IntArray = candidates[view.connected[candidates] & ~view.idle[candidates]]
+        return training
 
     def _buffer_size(self, view: ServerView) -> int:
         if not self._capacity:
