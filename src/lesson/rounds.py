@@ -379,13 +379,15 @@ class Rounds:
         return "; ".join(told)
 
     def _release(self, updates: Updates) -> None:
-        """Let go of the versions that only these updates still needed."""
-        for version, count in zip(*np.unique(updates.base_version, return_counts=True), strict=True):
-            self._users[int(version)] -= int(count)
-        for version in [version for version, count in self._users.items() if not count and version != self.version]:
-            del self._users[version]
-            if self.learner is not None:
-                self.learner.forget(version)
+        """Let go of versions that only these updates still needed, and of the last one if nobody started from it."""
+        versions, counts = (part.tolist() for part in np.unique(updates.base_version, return_counts=True))
+        for version, count in zip(versions, counts, strict=True):
+            self._users[version] -= count
+        for version in sorted({*versions, self.version - 1}):
+            if version != self.version and self._users.get(version) == 0:
+                del self._users[version]
+                if self.learner is not None:
+                    self.learner.forget(version)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Where the run stands, as small values for JSON and as arrays, for `restore`; later rounds change neither."""
