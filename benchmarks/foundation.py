@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lesson import Fleet, Lesson, Scenario, Simulation, assign_tiers, draw_fleet
+from lesson.strategies import FedAsync
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,16 @@ class Size:
     fleets: tuple[int, ...]
     """Clients in the fleets whose rounds are timed; the others are compared with the first."""
     num_due: tuple[int, ...]
+    async_fleets: tuple[int, ...]
+    """The same for FedAsync, whose model versions in use are as many as clients."""
     rounds: int
     run_clients: int
     run_rounds: int
     repeats: int
 
 
-FULL = Size(1_000_000, (10_000, 100_000, 1_000_000), (100, 5_000), 200, 100_000, 1000, 5)
-QUICK = Size(10_000, (1_000, 2_000), (100,), 5, 1_000, 20, 1)
+FULL = Size(1_000_000, (10_000, 100_000, 1_000_000), (100, 5_000), (1_000, 4_000, 16_000), 200, 100_000, 1000, 5)
+QUICK = Size(10_000, (1_000, 2_000), (100,), (100, 200), 5, 1_000, 20, 1)
 
 
 def timed_s(work: Callable[[], object]) -> float:
@@ -95,6 +98,25 @@ def print_rounds(size: Size) -> None:
             print(f"| fixed number due | {num_clients:,} | {num_due:,} | {ms:.3f} | {ms / base_ms:.2f} × |")
 
 
+def async_round_us(num_clients: int, rounds: int) -> float:
+    """Microseconds of a FedAsync round, when most clients work from different versions of the model."""
+    simulation = Simulation(FedAsync(), draw_fleet(Scenario(), num_clients))
+    for _ in range(num_clients):
+        simulation.step()
+    return 1e6 * statistics.median(timed_s(simulation.step) for _ in range(rounds))
+
+
+def print_async(size: Size) -> None:
+    """Cost of a FedAsync round, which merges one client, against the size of the fleet."""
+    print(f"\n| FedAsync round, timing only | clients | µs | against {size.async_fleets[0]:,} clients |")
+    print("|---|---|---|---|")
+    base_us = 0.0
+    for num_clients in size.async_fleets:
+        us = async_round_us(num_clients, 2 * size.rounds)
+        base_us = base_us or us
+        print(f"| one merged, one starts | {num_clients:,} | {us:.0f} | {us / base_us:.2f} × |")
+
+
 def print_run(size: Size) -> None:
     """Cost of a whole run per merged client."""
     simulation = Simulation(Lesson(20.0), draw_fleet(Scenario(), size.run_clients))
@@ -125,6 +147,7 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}\n")
     print_tiers(size)
     print_rounds(size)
+    print_async(size)
     print_run(size)
 
 

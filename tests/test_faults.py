@@ -262,6 +262,23 @@ def test_a_run_whose_clients_are_all_set_aside_ends() -> None:
 
 
 @everyone
+@pytest.mark.parametrize("seed", range(3))
+def test_clients_that_drop_out_unnoticed_and_come_and_go(kind: type[Any], seed: int, tmp_path: Path) -> None:
+    """A client can be away while its loss is unnoticed, and back before the server notices."""
+    rng = np.random.default_rng(seed)
+    edges_s = np.sort(rng.uniform(0, 300, (8, 6)))
+    rows = [f"{client},{start_s},{end_s}" for client in range(8) for start_s, end_s in edges_s[client].reshape(3, 2)]
+    rows += [f"{client},301,inf" for client in range(8)]
+    scenario = Scenario(presence=traced(tmp_path / "presence.csv", " ".join(["client,from_s,to_s", *rows])))
+    faults = FaultSettings(dropout_before=0.1, dropout_during=0.4, away_s=20.0, notice_s=60.0)
+    strategy = FedBuff(buffer_size=3, concurrency=8) if kind is FedBuff else make(kind)
+    fleet = make_fleet([3.0, 5.0, 7.0, 9.0, 11.0, 14.0, 18.0, 27.0])
+    records = list(simulate(Watched(strategy), fleet, rounds=80, seed=seed, scenario=scenario, faults=faults))
+    assert sum(record.lost or 0 for record in records)
+    assert records[-1].version
+
+
+@everyone
 def test_every_strategy_lives_with_faults(kind: type[Any]) -> None:
     scenario = Scenario(num_clients=8, area_km=1.2, cycles_per_sample=(0.5e8, 1.5e8))
     fleet = draw_fleet(scenario, seed=1)

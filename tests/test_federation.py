@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from helpers.fleets import fields, make_fleet, traced
+from helpers.fleets import fields, make_fleet, sealed, traced
 from helpers.strategies import make
 from helpers.wall import FakeClients, FakeClock, Holding, Took, on_the_wall, told
 from lesson import FedAvg, Lesson, Scenario, Simulation
@@ -573,6 +573,43 @@ def test_a_run_on_the_wall_whose_clients_are_all_set_aside_ends_at_once() -> Non
     assert federation.over == "nobody is there any more; 2 of 2 clients were set aside"
 
 
+class Weighing(FakeClients):
+    """Clients whose replies say what each of them counts for."""
+
+    def poll(self) -> Sequence[Event]:
+        return [
+            replace(event, weight=3.0 + event.client) if isinstance(event, Reply) else event for event in super().poll()
+        ]
+
+
+def test_a_federation_on_the_wall_leaves_the_fleet_it_is_given_alone() -> None:
+    """The server learns weights and latencies, while the arrays it is given, read-only here, stay as they are."""
+    fleet, clock = sealed(make_fleet([5.0, 9.0])), FakeClock()
+    clients = Weighing(clock, [[6.0], [7.0, 8.0]])
+    clock.at(12.0, Left(1))
+    clock.at(20.0, Joined(1, 4.0, 2.0))
+    federation = WallFederation(Lesson(10.0), fleet, clients, clock=clock, sleep=clock.sleep)
+    federation.believe(0, 4.0)
+    for _ in range(5):
+        federation.step()
+    assert federation.fleet.client_weight.tolist() == [3.0, 4.0]
+    assert federation.fleet.latency_s.tolist() != fleet.latency_s.tolist() == [5.0, 9.0]
+
+
+@pytest.mark.parametrize("scenario", [Scenario(), Scenario(slowdown=0.5)], ids=["fixed times", "varying times"])
+def test_a_federation_on_the_virtual_clock_leaves_the_fleet_it_is_given_alone(scenario: Scenario) -> None:
+    class Weighed(Somewhere):
+        def poll(self) -> Sequence[Event]:
+            return [replace(event, weight=2.0) for event in super().poll() if isinstance(event, Reply)]
+
+    fleet = sealed(make_fleet(LATENCIES_S))
+    federation = VirtualFederation(Lesson(10.0), fleet, Weighed(1), scenario=scenario)
+    for _ in range(5):
+        federation.step()
+    assert federation.fleet.client_weight.max() == 2.0
+    assert fleet.client_weight.max() == 1.0
+
+
 def test_weights_that_clients_tell_count_from_the_first_merge() -> None:
     """Two clients of equal latency that say they count for 3 and 1."""
 
@@ -654,6 +691,7 @@ def test_slower_work_is_slower_in_all_its_parts() -> None:
     fleet.compute_s[:], fleet.upload_s[:], fleet.shared_upload_s[:] = 6.0, 4.0, 4.0
     federation, clients = on_the_wall(FedAvg(), fleet, [[20.0], [88.0]])
     federation.step()
+    fleet = federation.fleet
     assert (fleet.compute_s[0], fleet.upload_s[0]) == (12.0, 8.0)
     clients.takes = [[88.0]]
     federation.strategy = _Longer()

@@ -27,9 +27,11 @@ from lesson.learn.backend import on_device
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
+from lesson.records import RoundRecord
 from lesson.run_folder import RunFolder
 from lesson.runs import EvaluationGrid, client_fields, execute
 from lesson.settings import ServerSettings, make_settings
+from lesson.simulate import Simulation
 from lesson.study import Run, Study
 from lesson.summary import num_last, read_metrics
 
@@ -520,14 +522,6 @@ def test_a_run_limited_by_rounds_is_evaluated_forty_times() -> None:
     assert evaluated(3, 7.0, eval_every_s="auto", rounds=3) == [1, 2, 3]
 
 
-def test_an_evaluation_is_not_lost_between_rounds() -> None:
-    """On the wall clock the second round starts 10 s after the first has ended, and 500 s lie in between."""
-    grid = EvaluationGrid(settings(eval_every_s=500.0, rounds=9).run)
-    assert not grid.is_due(475.0, FakeRecord(1, 495.0))
-    assert grid.is_due(495.0, FakeRecord(2, 525.0))
-    assert not grid.is_due(525.0, FakeRecord(3, 545.0))
-
-
 def test_the_final_model_counts_at_the_end_of_the_curve(tmp_path: Path) -> None:
     """Evaluated at 100 and 200 s, and once more when the run ends at 240 s."""
     summary = execute(settings(rounds=12), tmp_path / "run", **PARTS)
@@ -539,3 +533,26 @@ def test_the_final_model_counts_at_the_end_of_the_curve(tmp_path: Path) -> None:
 
 def test_the_end_of_a_run_is_at_most_its_last_quarter() -> None:
     assert [num_last(count) for count in (1, 3, 4, 8, 20, 40, 400)] == [1, 1, 1, 2, 5, 10, 10]
+
+
+class Lagging(Simulation):
+    """A clock that moves on by 10 s between two rounds, as the wall clock does during an evaluation."""
+
+    def step(self, until_s: float = math.inf) -> RoundRecord | None:
+        self.now_s += 10.0 if self.round else 0.0
+        return super().step(until_s)
+
+
+@pytest.mark.parametrize("stop", [3, 4, 5])
+def test_an_evaluation_that_falls_between_two_rounds_is_made_after_the_second(
+    tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds of 20 s end at 20, 50, 80, 110, … s. Of the multiples of 85 s, the first lies between rounds 3 and 4, the
+    second is the end of round 6, and the third, 255 s, lies in round 9, from 240 s to 260 s."""
+    monkeypatch.setattr("lesson.learn.build.Simulation", Lagging)
+    short = settings("fedcs", rounds=10, eval_every_s=85.0, client_scores_every_s=85.0, checkpoint_every_s=0.001)
+    check_goes_on(short, tmp_path, stop, **PARTS)
+    lines = read_metrics(tmp_path / "broken" / "metrics.jsonl")
+    assert [line["time_s"] for line in lines][:4] == [20.0, 50.0, 80.0, 110.0]
+    for name in ("accuracy", "client_accuracy"):
+        assert [line["round"] for line in lines if name in line] == [4, 6, 9]

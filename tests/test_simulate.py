@@ -1,5 +1,6 @@
 """The clock: what closes a round, what it costs, and strategies that break the rules."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.fleets import make_fleet, peak_bytes
+from helpers.fleets import make_fleet, peak_bytes, sealed
 from helpers.scripted import NOTHING, Scripted, ids
+from helpers.strategies import everyone, make
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.arrays import found
+from lesson.faults import FaultSettings, faults_of
 from lesson.strategies.base import (
     AllOf,
     AnyOf,
@@ -411,3 +414,66 @@ def test_what_is_not_known_of_a_latency_is_what_is_left_of_it(known: str) -> Non
         for client, seconds in zip(record.merged, record.merged_arrived_s - record.merged_started_s, strict=True):
             took_s[int(client)].add(round(float(seconds), 6))
     assert took_s == {0: {7.0}, 1: {15.0}}
+
+
+@pytest.mark.parametrize("faults", [None, FaultSettings(dropout_during=0.3)], ids=["no faults", "dropouts"])
+@pytest.mark.parametrize("scenario", [Scenario(), Scenario(slowdown=0.5, estimate_error=0.1)], ids=["fixed", "varying"])
+def test_a_saved_state_stays_as_it_is_and_the_fleet_too(scenario: Scenario, faults: FaultSettings | None) -> None:
+    fleet = sealed(make_fleet([3.0, 15.0, 25.0]))
+    parts = faults_of(faults or FaultSettings(), len(fleet), 0)
+    simulation = Simulation(FedAsync(), fleet, scenario=scenario, **parts)
+    for _ in range(3):
+        simulation.step()
+    saved = simulation.state()
+    before = copy.deepcopy(saved)
+    for _ in range(10):
+        simulation.step()
+    assert saved[0] == before[0]
+    assert {name: array.tobytes() for name, array in saved[1].items()} == {
+        name: array.tobytes() for name, array in before[1].items()
+    }
+
+
+class Keeping:
+    """A learner that keeps every version until it is told to forget it."""
+
+    def __init__(self) -> None:
+        self.versions = {0}
+
+    def merge(self, updates: Updates, weights: Any, merge: Merge, version: int, round: int) -> list[Any]:
+        self.versions.add(version + 1)
+        return []
+
+    def forget(self, version: int) -> None:
+        self.versions.remove(version)
+
+    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
+        return {}
+
+
+@everyone
+def test_the_learner_keeps_the_versions_in_use_and_no_others(kind: type[Any]) -> None:
+    faults = faults_of(FaultSettings(dropout_during=0.2, away_s=10.0), 7, 0)
+    fleet = make_fleet([3.0, 7.0, 7.0, 15.0, 25.0, 31.0, 90.0])
+    simulation = Simulation(make(kind), fleet, learner=Keeping(), **faults)
+    for _ in range(60):
+        simulation.step()
+        in_use = simulation._flight.work_of(simulation._flight.everybody()).base_version.tolist()
+        in_use += simulation._at_server.base_version.tolist()
+        assert simulation.learner.versions == {*in_use, simulation.version}  # type: ignore[union-attr]
+
+
+def test_releasing_versions_looks_at_those_released_alone() -> None:
+    """With FedAsync nearly every client works from a version of its own."""
+
+    class Counts(dict[int, int]):
+        def items(self) -> Any:
+            raise AssertionError("looks at all versions in use")
+
+        __iter__ = keys = values = items
+
+    simulation = Simulation(FedAsync(), draw_fleet(Scenario(), 200), learner=Keeping())
+    simulation._users = Counts(simulation._users)
+    for _ in range(400):
+        simulation.step()
+    assert len(simulation._users) > 100

@@ -1,5 +1,6 @@
 """The three kinds of numpy arrays this package passes around, and what numpy lacks for them."""
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,6 +41,11 @@ def found(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
         places = order[np.minimum(np.searchsorted(wanted[order], ids), len(wanted) - 1)]
     there = wanted[places] == ids
     return there, places[there]
+
+
+def copied(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Copies of these arrays, by name."""
+    return {name: array.copy() for name, array in arrays.items()}
 
 
 def with_prefix(arrays: dict[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:

@@ -27,7 +27,10 @@ class Promotion:
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """What the clock and the server need of each client; arrays are (num_clients,), NaN where not known."""
+    """What the clock and the server need of each client; arrays are (num_clients,), NaN where not known.
+
+    Nothing writes to these arrays: whatever learns new values works on copies.
+    """
 
     names: Sequence[int | str]
     compute_s: FloatArray

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -98,8 +99,8 @@ def try_deadline(fleet: Fleet, deadline_s: float, scenario: Scenario | None = No
         fleet = fleet.first(MAX_CLIENTS)
     slowest_tier = float(assign_tiers(fleet.latency_s, deadline_s).max())
     rounds = MIN_ROUNDS if shared else int(np.clip(UPLOADS_EACH * slowest_tier, MIN_ROUNDS, MAX_ROUNDS))
-    watched = _Watched(deadline_s, len(fleet))
-    simulation = Simulation(watched, fleet, seed=seed, scenario=scenario)
+    simulation = Simulation(_Watched(deadline_s, len(fleet)), fleet, seed=seed, scenario=scenario)
+    watched = cast("_Watched", simulation.strategy)
     max_slots = MAX_SLOTS_SHARED if shared else MAX_SLOTS
     while simulation.round < rounds and watched.num_ended < max_slots and not simulation.over:
         simulation.step()

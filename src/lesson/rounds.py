@@ -4,6 +4,7 @@ The loop's work follows the clients that start, arrive or are merged in a round,
 at the n-th of several arrivals looks at everybody.
 """
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from lesson.arrays import (
     FloatArray,
     IntArray,
     all_distinct,
+    copied,
     distinct,
     found,
     read_only,
@@ -61,7 +63,11 @@ class Learner(Protocol):
 
 
 class Rounds:
-    """A strategy, a fleet and the clock between them; work takes as long as expected. `step` runs one round."""
+    """A strategy, a fleet and the clock between them; work takes as long as expected. `step` runs one round.
+
+    The loop works on `strategy`, a copy of the object it is given. That object stays as it is, so one object can drive
+    any number of simulations. The copy includes whatever state the object has gathered from calls made elsewhere.
+    """
 
     def __init__(
         self,
@@ -72,7 +78,7 @@ class Rounds:
         seed: int = 0,
         guards: GuardSettings | None = None,
     ) -> None:
-        self.strategy, self.fleet, self.learner, self.seed = strategy, fleet, learner, seed
+        self.strategy, self.fleet, self.learner, self.seed = _copied(strategy), fleet, learner, seed
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self.round = self.version = 0
         self.now_s = 0.0
@@ -373,16 +379,18 @@ class Rounds:
         return "; ".join(told)
 
     def _release(self, updates: Updates) -> None:
-        """Let go of the versions that only these updates still needed."""
-        for version, count in zip(*np.unique(updates.base_version, return_counts=True), strict=True):
-            self._users[int(version)] -= int(count)
-        for version in [version for version, count in self._users.items() if not count and version != self.version]:
-            del self._users[version]
-            if self.learner is not None:
-                self.learner.forget(version)
+        """Let go of versions that only these updates still needed, and of the last one if nobody started from it."""
+        versions, counts = (part.tolist() for part in np.unique(updates.base_version, return_counts=True))
+        for version, count in zip(versions, counts, strict=True):
+            self._users[version] -= count
+        for version in sorted({*versions, self.version - 1}):
+            if version != self.version and self._users.get(version) == 0:
+                del self._users[version]
+                if self.learner is not None:
+                    self.learner.forget(version)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Where the run stands, as small values for JSON and as arrays, for `restore`."""
+        """Where the run stands, as small values for JSON and as arrays, for `restore`; later rounds change neither."""
         values = {name: getattr(self, name) for name in _VALUES} | {
             "users": list(self._users.items()),
             "strategy": self.strategy.state(),
@@ -391,7 +399,8 @@ class Rounds:
         arrays |= {f"server.{name}": getattr(self._at_server, name) for name in Updates.__slots__}
         arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "in_turn": self._in_turn}
         arrays |= {"freed": distinct(self._freed)}
-        return values, arrays | {f"watch.{name}": array for name, array in self.watch.state().items()}
+        arrays |= {f"watch.{name}": array for name, array in self.watch.state().items()}
+        return values, copied(arrays)
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned, to the bit."""
@@ -420,6 +429,17 @@ class Rounds:
         sent = (elapsed_s - (updates.expected_s - upload_s)) / upload_s
         compute_j = np.clip(computed, 0, 1) * self._work[clients] * fleet.compute_j[clients]
         return np.array([compute_j.sum(), (np.clip(sent, 0, 1) * transmit_j).sum()])
+
+
+def _copied(strategy: Strategy) -> Strategy:
+    """A copy of a strategy that shares no state with it."""
+    try:
+        return copy.deepcopy(strategy)
+    except Exception as error:  # whatever the class of a custom strategy does
+        raise InputError(
+            f"strategy {type(strategy).__name__} cannot be copied: {error}; give it a __deepcopy__ method, or leave "
+            "open files, locks and the like out of its attributes"
+        ) from None
 
 
 def known_j(joules: float) -> float | None:

@@ -84,7 +84,7 @@ def _run(
     lines = _Lines(folder, [tracking.line] if progress is None else [tracking.line, progress])
     with _Interrupt() as interrupt:
         while not simulation.over and (limits.rounds is None or simulation.round < limits.rounds):
-            before_s = simulation.now_s
+            before_s = simulation.now_s  # the end of the last round, also after a resume
             record = simulation.step(limits.time_budget_s)
             if record is None:
                 break

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, read_only, with_prefix
+from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, copied, read_only, with_prefix
 from lesson.attendance import Attendance
 from lesson.errors import InputError
 from lesson.estimates import Beliefs
@@ -235,10 +235,11 @@ class Simulation(Rounds):
         values, arrays = super().state()
         if self._truth is not None:
             values |= {"num_asked": self._num_asked, "files": self._truth.files}
-            arrays |= {"tiers": self._tiers, "connected": self._connected}
-            arrays |= {"back_s": self._present.back_s} if self._present is not None else {}
-            arrays |= {f"truth.{name}": array for name, array in self._truth.state().items()}
-            arrays |= {f"beliefs.{name}": array for name, array in self._beliefs.state().items()}
+            own: dict[str, npt.NDArray[Any]] = {"tiers": self._tiers, "connected": self._connected}
+            own |= {"back_s": self._present.back_s} if self._present is not None else {}
+            own |= {f"truth.{name}": array for name, array in self._truth.state().items()}
+            own |= {f"beliefs.{name}": array for name, array in self._beliefs.state().items()}
+            arrays |= copied(own)
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:

@@ -43,6 +43,14 @@ def make_fleet(
     )
 
 
+def sealed(fleet: Fleet) -> Fleet:
+    """The fleet with read-only arrays: writing to one of them raises an error."""
+    for array in vars(fleet).values():
+        if isinstance(array, np.ndarray):
+            array.flags.writeable = False
+    return fleet
+
+
 def peak_bytes(simulation: Simulation) -> int:
     """The most that five rounds allocate at once, after a first one."""
     simulation.step()

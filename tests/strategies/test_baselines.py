@@ -3,13 +3,14 @@
 Client 0 takes 5 s, 1 takes 16 s, 2 takes 30 s, 3 takes 38 s, half of it for computing.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.fleets import make_fleet, peak_bytes
-from lesson import FedAvg, Fleet, InputError, Simulation, simulate
+from helpers.fleets import make_fleet, peak_bytes, traced
+from lesson import FedAvg, Fleet, InputError, Scenario, Simulation, simulate
 from lesson.arrays import FloatArray
 from lesson.strategies import FedAsync, FedAT, FedBuff, Safa, SemiSyncSteps, Strategy
 from lesson.strategies.base import Merge, ServerView, Updates
@@ -25,12 +26,15 @@ def fleet() -> Fleet:
 def follow(strategy: Any, fleet: Fleet, rounds: int) -> tuple[Trace, list[Merge]]:
     """End, starts (sorted), merged clients and their staleness in each round, and what the strategy merged."""
     merges: list[Merge] = []
-    decide = strategy.merge
-    strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore[func-returns-value]
-    trace = [
-        (record.end_s, sorted(record.started.tolist()), record.merged.tolist(), record.staleness.tolist())
-        for record in simulate(strategy, fleet, rounds=rounds)
-    ]
+    simulation = Simulation(strategy, fleet)
+    decide = simulation.strategy.merge
+    simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore
+    trace: Trace = []
+    while len(trace) < rounds and not simulation.over:
+        record = simulation.step()
+        assert record is not None
+        starts, staleness = sorted(record.started.tolist()), record.staleness.tolist()
+        trace.append((record.end_s, starts, record.merged.tolist(), staleness))
     return trace, merges
 
 
@@ -309,6 +313,28 @@ def test_semisync_steps_needs_to_know_how_long_a_step_takes(fleet: Fleet) -> Non
         next(simulate(SemiSyncSteps(), fleet, rounds=1))
 
 
+@pytest.mark.parametrize("tiny_s", [0.0, 1e-9])
+def test_semisync_steps_goes_on_when_a_trace_says_that_computing_takes_no_time(tiny_s: float, tmp_path: Path) -> None:
+    """Client 0 computes for 1 s, then for no time, by which no number of steps can be told: it then trains one step, as
+    usual, which takes 1 s again. Client 1 always takes 5 s: of 10 s, that is 2 steps, and client 0's are 10."""
+    rows = f"client,round,compute_s,upload_s 0,1,1,1 0,2,{tiny_s},1 0,3,1,1 1,1,5,1"
+    scenario = Scenario(trace=traced(tmp_path / "trace.csv", rows))
+    simulation = Simulation(SemiSyncSteps(), make_fleet([2.0, 10.0]), scenario=scenario)
+    steps = []
+    decide = simulation.strategy.open_round
+    simulation.strategy.open_round = lambda view, rng: steps.append(decide(view, rng)) or steps[-1]  # type: ignore
+    for _ in range(5):
+        simulation.step()
+    assert [plan.local_steps.tolist() for plan in steps] == [[10, 2], [10, 2], [1, 2], [10, 2], [10, 2]]
+
+
+def test_semisync_steps_checks_clients_that_come_later(tmp_path: Path, fleet: Fleet) -> None:
+    fleet.compute_s[3] = 0.0
+    scenario = Scenario(presence=traced(tmp_path / "presence.csv", "client,from_s,to_s 3,50,inf"))
+    with pytest.raises(InputError, match="semisync-steps needs compute_s > 0 of every client, got 0 for client 3"):
+        Simulation(SemiSyncSteps(), fleet, scenario=scenario).step()
+
+
 class Cache:
     """A learner of one number: client i's k-th model is its base + i + k/10; merges by slots, as `Slots` says."""
 
@@ -335,8 +361,10 @@ class Cache:
 @pytest.mark.parametrize(("lag_tolerance", "limit_s"), [(10, np.inf), (5, np.inf), (5, 7.0), (2, 7.0)])
 def test_safa_makes_the_models_of_the_three_steps(fleet: Fleet, lag_tolerance: int, limit_s: float) -> None:
     """Beside it runs the paper's aggregation as written: the undrafted enter the cache after the sum, none waits."""
-    learner, safa = Cache(4), Safa(fraction=0.25, lag_tolerance=lag_tolerance, round_limit_s=limit_s)
-    simulation = Simulation(safa, fleet, learner=learner)
+    learner = Cache(4)
+    strategy = Safa(fraction=0.25, lag_tolerance=lag_tolerance, round_limit_s=limit_s)
+    simulation = Simulation(strategy, fleet, learner=learner)
+    safa: Any = simulation.strategy
     cache, models, seen = [7.0] * 4, [7.0], set()
     decide = safa.merge
 
@@ -355,7 +383,7 @@ def test_safa_makes_the_models_of_the_three_steps(fleet: Fleet, lag_tolerance: i
             cache[arrived.client[row]] = learner.model(arrived, row)
         return merge
 
-    safa.merge = merge  # type: ignore[method-assign]
+    safa.merge = merge
     num_bypassed = sum(len(simulation.step().merged) > 1 for _ in range(60))
     assert num_bypassed or limit_s < np.inf  # one is picked in each round, so a second model has bypassed the last
     assert learner.models == pytest.approx(models)

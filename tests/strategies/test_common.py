@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.fleets import make_fleet
+from helpers.fleets import fields, make_fleet
 from helpers.strategies import KINDS, Watched, everyone, make
-from lesson import Fleet, Simulation
-from lesson.strategies import STRATEGIES, FedBuff
+from lesson import Fleet, Simulation, simulate
+from lesson.errors import InputError
+from lesson.strategies import STRATEGIES, FedAvg, FedBuff, Lesson, make_strategy
 
 fleets = st.lists(st.floats(0.1, 100), max_size=9).map(lambda some: make_fleet([*some, 3.0, np.inf, 15.0, 25.0]))
 
@@ -69,6 +71,51 @@ def test_state_survives_json(kind: type[Any]) -> None:
             record, expected = simulation.step(), undisturbed.step()
             assert (record.end_s, record.merged.tolist()) == (expected.end_s, expected.merged.tolist())
             assert simulation.strategy.state() == undisturbed.strategy.state()
+
+
+@everyone
+def test_one_object_drives_several_simulations(kind: type[Any]) -> None:
+    """A simulation works on its own copy, so a second one with the same object starts from a clean strategy."""
+    strategy, before = make(kind), repr(vars(make(kind)))
+    run(strategy, make_fleet([3.0, 15.0, 25.0]))
+    assert repr(vars(strategy)) == before
+    second = make_fleet([4.0, 31.0, 2.0, 18.0, 9.0, 22.0, 7.0])
+    reused, fresh = (run(one, second)[1] for one in (strategy, make(kind)))
+    assert [fields(record) for record in reused] == [fields(record) for record in fresh]
+
+
+def test_a_reused_strategy_draws_from_the_whole_fleet() -> None:
+    strategy = Lesson(20.0, participation=2)
+    small, large = make_fleet([2.0 * client + 1 for client in range(20)]), make_fleet([float(n) for n in range(1, 61)])
+    started = [
+        {client for record in simulate(one, fleet, rounds=30) for client in record.started.tolist()}
+        for one, fleet in ((strategy, small), (strategy, large), (Lesson(20.0, participation=2), large))
+    ]
+    assert started[1] == started[2]
+    assert max(started[1]) > 20
+
+
+def test_a_strategy_that_cannot_be_copied_is_an_error_in_one_line() -> None:
+    strategy = FedAvg()
+    strategy.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"strategy FedAvg cannot be copied: .*lock"):
+        Simulation(strategy, make_fleet([1.0]))
+
+
+@pytest.mark.parametrize("num_clients", [1, 2, 3, 4, 9, 19, 21])
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_defaults_work_for_every_fleet(name: str, num_clients: int) -> None:
+    """Both in one go and with a resume after every round, by which a default must not change."""
+    fleet = make_fleet([3.0 + client for client in range(num_clients)])
+    simulation, records = run(make_strategy(name, 30.0), fleet, rounds=40)
+    assert sum(len(record.merged) for record in records) >= num_clients
+    assert simulation.version
+    resumed = Simulation(make_strategy(name, 30.0), fleet)
+    for record in records:
+        before, resumed = resumed, Simulation(make_strategy(name, 30.0), fleet)
+        values, arrays = before.state()
+        resumed.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
+        assert fields(resumed.step()) == fields(record)
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))

@@ -45,8 +45,8 @@ def test_a_round_of_tier_1_alone_still_ends_at_its_deadline() -> None:
 def test_a_shorter_deadline_merges_at_the_first_round_end_after_the_expected_arrival() -> None:
     """Rounds of 10 s until 30 s, then of 5 s. Client 1, 38 s from 0 s, is due at 40 s, after the second short round;
     client 0, 5 s, in every round."""
-    lesson = Lesson(10.0)
-    simulation = Simulation(lesson, make_fleet([5.0, 38.0]))
+    simulation = Simulation(Lesson(10.0), make_fleet([5.0, 38.0]))
+    lesson: Any = simulation.strategy
     merges = {}
     for round in range(1, 7):
         lesson.deadline_s = 10.0 if round <= 3 else 5.0
@@ -57,10 +57,9 @@ def test_a_shorter_deadline_merges_at_the_first_round_end_after_the_expected_arr
 
 def test_a_longer_deadline_makes_nobody_late() -> None:
     """One round of 10 s, then of 40 s: client 1, 38 s from 0 s, is due at 50 s and not late there."""
-    lesson = Lesson(10.0, late="drop")
-    simulation = Simulation(lesson, make_fleet([5.0, 38.0]))
+    simulation = Simulation(Lesson(10.0, late="drop"), make_fleet([5.0, 38.0]))
     simulation.step()
-    lesson.deadline_s = 40.0
+    simulation.strategy.deadline_s = 40.0  # type: ignore[attr-defined]
     record = simulation.step()
     assert (record.end_s, record.merged.tolist()) == (50.0, [0, 1])
 

@@ -89,7 +89,7 @@ def test_late_replies_are_dropped_where_asked() -> None:
     strategy = LessonMemory(deadline_s=10.0, late="drop")
     simulation = Simulation(strategy, make_fleet([5.0, 16.0]))
     assert [simulation.step().merged.tolist() for _ in range(2)] == [[0], [0, 1]]  # type: ignore[union-attr]
-    assert strategy.state()["filled"] == [1, 2]
+    assert simulation.strategy.state()["filled"] == [1, 2]
 
 
 @pytest.mark.parametrize("scaling", ["yes", 1, None])

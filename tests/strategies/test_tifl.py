@@ -4,13 +4,14 @@ Tier 1 is client 0, which takes 5 s, and 1, 16 s; tier 2 is client 2, 30 s, and 
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.fleets import make_fleet
-from lesson import Fleet, InputError, Simulation, simulate
+from helpers.fleets import make_fleet, traced
+from lesson import Fleet, InputError, Scenario, Simulation, simulate
 from lesson.strategies import TiFL
 from lesson.strategies.base import RoundPlan, ServerView
 
@@ -60,14 +61,16 @@ class Script:
         return self.tiers.pop(0)
 
 
-def run(strategy: TiFL, fleet: Fleet, script: Script, learner: Any, rounds: int) -> list[tuple[float, list[int], str]]:
+def run(
+    strategy: TiFL, fleet: Fleet, script: Script, learner: Any, rounds: int, **options: Any
+) -> list[tuple[float, list[int], str]]:
     decide = strategy.open_round
 
     def scripted(view: ServerView, rng: Any) -> RoundPlan:
         return decide(view, script)  # type: ignore[arg-type]
 
     strategy.open_round = scripted  # type: ignore[method-assign]
-    simulation = Simulation(strategy, fleet, learner=learner)
+    simulation = Simulation(strategy, fleet, learner=learner, **options)
     records = [simulation.step() for _ in range(rounds)]
     return [(record.end_s, sorted(record.merged.tolist()), record.note) for record in records if record]
 
@@ -100,6 +103,18 @@ def test_tifl_ranks_tiers_with_credits_alone() -> None:
     third = 0.333333333
     assert script.chances[:2] == [{0: third, 1: third, 2: third}] * 2
     assert script.chances[2:] == [{1: 0.666666667, 2: third}] * 2 + [{2: 1.0}]
+
+
+def test_a_tier_that_is_absent_at_a_look_can_be_drawn_later(tmp_path: Path) -> None:
+    """Tier 2 is absent at the look before round 3, at 32 s. From 40 s on it is the only one, until 230 s, when round 8
+    ends. Then both are present, and tier 2, ranked first, is twice as likely."""
+    rows = "client,from_s,to_s 0,0,40 1,0,40 0,200,inf 1,200,inf 2,40,inf 3,40,inf"
+    presence = traced(tmp_path / "presence.csv", rows)
+    learner = FakeLearner({version: [0.5, 0.5, 0.1, 0.1] for version in range(9)})
+    script = Script([0, 0, 0, 1, 1, 1, 1, 1, 0])
+    scenario, fleet = Scenario(presence=presence), make_fleet([16.0, 16.0, 38.0, 38.0])
+    run(TiFL(num_tiers=2, interval=2), fleet, script, learner, 9, scenario=scenario)
+    assert script.chances == [{0: 1.0}] * 3 + [{1: 1.0}] * 5 + [{0: 0.333333333, 1: 0.666666667}]
 
 
 def test_tifl_without_accuracy_draws_evenly_until_credits_are_used_up() -> None:

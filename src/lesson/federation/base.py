@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.arrays import FloatArray, IntArray, with_prefix
+from lesson.estimates import TIMES
 from lesson.faults import Dropouts
 from lesson.federation.clients import Clients, Reply
 from lesson.fleet import Fleet
@@ -40,7 +41,9 @@ class Federation(Simulation):
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         options: dict[str, Any] = {"scenario": scenario, "dropouts": dropouts, "guards": guards}
-        super().__init__(strategy, fleet, learner=learner, seed=seed, **options)
+        # Replies change times and weights: those of this copy, not of the caller's fleet.
+        own = replace(fleet, **{name: getattr(fleet, name).copy() for name in (*TIMES, "client_weight")})
+        super().__init__(strategy, own, learner=learner, seed=seed, **options)
         self.refused = Counter[str]()
         """How many updates were refused or given up in all, by the kind of fault."""
         self.merged_metrics: list[tuple[float, Mapping[str, float]]] = []

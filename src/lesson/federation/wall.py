@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import FloatArray, IntArray
+from lesson.arrays import FloatArray, IntArray, copied
 from lesson.errors import RunStoppedError
 from lesson.estimates import cautious
 from lesson.federation.base import Federation
@@ -53,7 +53,7 @@ class WallFederation(Federation):
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Where the run stands; see `Federation`. With what was seen of latencies."""
         values, arrays = super().state()
-        return values, arrays | {"seen_s": self.estimates.seen_s, "latency_s": self.fleet.latency_s}
+        return values, arrays | copied({"seen_s": self.estimates.seen_s, "latency_s": self.fleet.latency_s})
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned, with the clients that are there now; what was in flight is lost."""

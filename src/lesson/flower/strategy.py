@@ -1,6 +1,5 @@
 """LESSON, or any strategy of this package, in a Flower app that has FedAvg so far."""
 
-import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -175,7 +174,7 @@ class LessonStrategy(FlowerStrategy):
             initial = as_tensor(layout.vector(arrays))
         except UnfitError as error:
             raise InputError(f"initial_arrays must be numbers: {error.detail}") from None
-        received, inner = Received(), copy.deepcopy(self.strategy)  # a second start begins anew
+        received = Received()
         models = ServerModels(
             initial,
             float(config[self.words.lr]),
@@ -191,8 +190,8 @@ class LessonStrategy(FlowerStrategy):
         fleet = self._fleet(latency_s, len(nodes), num_clients)
         options: dict[str, Any] = {"learner": models, "seed": self.seed, "guards": self.guards, "tell": tell}
         if clock == "virtual":
-            return VirtualFederation(inner, fleet, post, **options), models
-        strategy = inner if latency_s is not None else MeasuredFirst(inner)
+            return VirtualFederation(self.strategy, fleet, post, **options), models
+        strategy = self.strategy if latency_s is not None else MeasuredFirst(self.strategy)
         return WallFederation(strategy, fleet, post, **options), models
 
     def _nodes(self, grid: Grid, timeout: float) -> list[int]:

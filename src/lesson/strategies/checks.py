@@ -30,15 +30,25 @@ def check_flag(name: str, value: object) -> None:
         raise InputError(f"{name} must be true or false, got {value!r}")
 
 
-def check_connected(view: ServerView, **at_most: int) -> None:
-    """Refuse, when the first round opens, a fleet that nobody can reach or that is smaller than these settings say."""
+def check_connected(view: ServerView, **at_most: int | None) -> None:
+    """Refuse, when the first round opens, a fleet that nobody can reach or that is smaller than these settings say.
+
+    A setting that is None has a default, which adapts to the fleet.
+    """
     if view.round > 1:
         return
     if not (reachable := int(np.count_nonzero(np.isfinite(view.latency_s)))):
         raise InputError(f"no client can be reached: all {len(view.latency_s)} latencies are infinite")
     for name, value in at_most.items():
-        if value > reachable:
+        if value is not None and value > reachable:
             raise InputError(f"{name} must be <= {reachable}, the number of clients that can be reached, got {value}")
+
+
+def count_of(setting: int | None, default: int, view: ServerView) -> int:
+    """The number that a setting gives; for None the default, or the number of reachable clients where that is less."""
+    if setting is not None:
+        return setting
+    return max(1, min(default, int(np.count_nonzero(np.isfinite(view.latency_s)))))
 
 
 def cut_tiers(view: ServerView, num_tiers: int) -> list[IntArray]:

@@ -1,7 +1,8 @@
 """FedAT: Z. Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System with
 Asynchronous Tiers", 2021.
 
-Clients sorted by latency are cut into M = `num_tiers` tiers of equal numbers, to one. A tier whose clients are all idle
+Clients sorted by latency are cut into M = `num_tiers` tiers of equal numbers, to one (by default into five, or into one
+per client where there are fewer). A tier whose clients are all idle
 starts, with `fraction` of them drawn uniformly, at least one. A round closes when everybody of some tier has arrived;
 their models, weighted by data, become the tier's model. The new global model is Σ_m T_(M+1−m) / T · (tier m's model),
 where T_m counts how often tier m has reported and T all reports, so that tiers that report rarely weigh more.
@@ -19,25 +20,28 @@ import numpy as np
 
 from lesson.arrays import NO_CLIENTS, IntArray
 from lesson.strategies.base import AnyOf, Merge, RoundPlan, ServerView, Slots, Updates
-from lesson.strategies.checks import check_connected, check_count, check_number, cut_tiers, draw_share
+from lesson.strategies.checks import check_connected, check_count, check_number, count_of, cut_tiers, draw_share
+
+USUAL_TIERS = 5
 
 
 @dataclass
 class FedAT:
     """Tiers go on by themselves; those that report rarely weigh more."""
 
-    num_tiers: int = 5
+    num_tiers: int | None = None
+    """None: 5, or the number of reachable clients when the first round opens, if that is less."""
     fraction: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset()
-    _num_reports: list[int] = field(init=False, repr=False)
-    """T_m of each tier, the fastest first."""
+    _num_reports: list[int] = field(default_factory=list, init=False, repr=False)
+    """T_m of each tier, the fastest first; empty before the tiers are made."""
     _members: list[IntArray] = field(default_factory=list, init=False, repr=False)
     _tier_of: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_count("num_tiers", self.num_tiers)
+        if self.num_tiers is not None:
+            check_count("num_tiers", self.num_tiers)
         check_number("fraction", self.fraction, most=1)
-        self._num_reports = [0] * self.num_tiers
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, num_tiers=self.num_tiers)
@@ -67,7 +71,8 @@ class FedAT:
     def _resting(self, view: ServerView, clients: IntArray) -> list[int]:
         """The tiers of these clients in which nobody works."""
         if not self._members or np.any(self._tier_of[clients] < 0):  # at first, and when somebody comes who is in none
-            self._members = cut_tiers(view, self.num_tiers)
+            self._num_reports = self._num_reports or [0] * count_of(self.num_tiers, USUAL_TIERS, view)
+            self._members = cut_tiers(view, len(self._num_reports))
             self._tier_of = np.full(len(view.latency_s), -1)
             for tier, members in enumerate(self._members):
                 self._tier_of[members] = tier

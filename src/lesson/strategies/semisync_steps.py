@@ -6,12 +6,15 @@ the latency is charged for both. The round closes when the last has arrived; all
 
 The paper's period is λ times the slowest learner's epoch; here it is λ times the longest of the usual local works,
 `local_steps` minibatches or `local_epochs` as the scenario says. The paper, too, fits training alone into the period.
+Where a trace says in the course of a run that computing takes no time, or so little that over MAX_STEPS steps would
+fit, the client trains its usual steps: an estimate like that tells nothing about the next piece of work.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from lesson.arrays import FloatArray, IntArray
 from lesson.errors import InputError
 from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Stateless, Updates, average
 from lesson.strategies.checks import check_connected, check_number
@@ -31,18 +34,35 @@ class SemiSyncSteps(Stateless):
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)
+        if view.round == 1:
+            self._check(view)
         starts = np.flatnonzero(view.idle)
-        compute_s = view.compute_s[starts]
-        if not np.all(compute_s > 0):
-            raise InputError("semisync-steps needs compute_s > 0 of every client; add the column to the file")
+        steps, usual = self._fitting(view, starts), view.local_steps[starts]
+        steps = np.where(steps <= MAX_STEPS, steps, usual)
+        return RoundPlan(starts, AllOf(starts), local_steps=np.maximum(1, steps.astype(np.int64)))
+
+    def _fitting(self, view: ServerView, clients: IntArray) -> FloatArray:
+        """How many steps each of these clients has time for, in fractions; infinite or NaN where that is not known."""
+        compute_s = view.compute_s[clients]
         period_s = self.period_factor * compute_s.max(initial=0.0)
-        steps = period_s / compute_s * view.local_steps[starts] * (1 + TOLERANCE)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(period_s / compute_s * view.local_steps[clients] * (1 + TOLERANCE))
+
+    def _check(self, view: ServerView) -> None:
+        """Refuse a fleet whose computing times do not tell how many steps fit, clients that come later included."""
+        reachable = np.flatnonzero(np.isfinite(view.latency_s))
+        unknown = reachable[~(view.compute_s[reachable] > 0)]
+        if len(unknown):
+            raise InputError(
+                f"semisync-steps needs compute_s > 0 of every client, got {view.compute_s[unknown[0]]:g} for client "
+                f"{unknown[0]}; give it in the file of latencies, or in the first row of a trace"
+            )
+        steps = self._fitting(view, reachable)
         if np.any(steps > MAX_STEPS):
             raise InputError(
-                f"semisync-steps would give client {starts[np.argmax(steps)]} {steps.max():.3g} steps a round, over "
+                f"semisync-steps would give client {reachable[np.argmax(steps)]} {steps.max():.3g} steps a round, over "
                 f"{MAX_STEPS}: the slowest client is too slow for it; leave it out or take a smaller period_factor"
             )
-        return RoundPlan(starts, AllOf(starts), local_steps=np.maximum(1, steps.astype(np.int64)))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, arrived)

@@ -1,12 +1,14 @@
 """TiFL: Z. Chai et al., "TiFL: A Tier-based Federated Learning System", 2020, with its adaptive tier selection.
 
-Clients sorted by latency are cut into `num_tiers` tiers of equal numbers, to one. In every round one tier is drawn, and
+Clients sorted by latency are cut into `num_tiers` tiers of equal numbers, to one (by default into five, or into one per
+client where there are fewer). In every round one tier is drawn, and
 `clients_per_round` of its clients, drawn uniformly, start (all, if it has fewer); the round closes when all of those
 have arrived, and their models are averaged by data. A tier is drawn for at most `credits` rounds; without credits it is
 not drawn any more, and when no tier has any left, the run ends. All tiers are equally likely at first. Every `interval`
 rounds A_t, the mean accuracy of the model on the held-out data of tier t's clients, is worked out. If that of the tier
 drawn last is not above what it was an interval before, the n tiers with credits are ranked by A_t, the lowest first
-(ties: the fastest), and rank i = 0 … n − 1 gets the probability (n − i) / D, D = n·(n + 1) / 2.
+(ties: the fastest), and rank i = 0 … n − 1 gets the probability (n − i) / D, D = n·(n + 1) / 2. A tier of which nobody
+is idle keeps its rank but cannot be drawn: the others share its probability in proportion to theirs.
 
 Departures: the numerator and D are those of FLGo's TiFL, with which every tier with credits keeps a chance. Credits
 are the same for all tiers and unlimited by default, as a strategy does not know how many rounds a time budget holds.
@@ -22,22 +24,25 @@ import numpy as np
 
 from lesson.arrays import NO_CLIENTS, FloatArray, IntArray
 from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Updates, average
-from lesson.strategies.checks import check_connected, check_count, cut_tiers, draw_some
+from lesson.strategies.checks import check_connected, check_count, count_of, cut_tiers, draw_some
+
+USUAL_TIERS = 5
 
 
 @dataclass
 class TiFL:
     """One tier trains in each round; those that the model serves worst are drawn more often."""
 
-    num_tiers: int = 5
+    num_tiers: int | None = None
+    """None: 5, or the number of reachable clients when the first round opens, if that is less."""
     clients_per_round: int = 10
     interval: int = 20
     credits: int | None = None
     """None: no tier ever runs out of them."""
     needs: ClassVar[frozenset[str]] = frozenset({"client_accuracy"})
-    _num_drawn: list[int] = field(init=False, repr=False)
-    """Rounds of each tier, the fastest first: credits used up."""
-    _probabilities: list[float] = field(init=False, repr=False)
+    _num_drawn: list[int] = field(default_factory=list, init=False, repr=False)
+    """Rounds of each tier, the fastest first: credits used up. Empty before the tiers are made."""
+    _probabilities: list[float] = field(default_factory=list, init=False, repr=False)
     _accuracy: list[float] = field(default_factory=list, init=False, repr=False)
     """A_t when it was last worked out."""
     _tier: int = field(default=0, init=False, repr=False)
@@ -45,26 +50,23 @@ class TiFL:
     _members: list[IntArray] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("num_tiers", "clients_per_round", "interval"):
-            check_count(name, getattr(self, name))
-        if self.credits is not None:
-            check_count("credits", self.credits)
-        self._num_drawn = [0] * self.num_tiers
-        self._probabilities = [1 / self.num_tiers] * self.num_tiers
+        for name in ("num_tiers", "clients_per_round", "interval", "credits"):
+            if name not in ("num_tiers", "credits") or getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, num_tiers=self.num_tiers)
         if not self._members or not np.isin(view.freed, np.concatenate(self._members)).all():
-            self._members = cut_tiers(view, self.num_tiers)  # at first, and when somebody comes who is in none
-        tiers = [tier for tier, count in enumerate(self._num_drawn) if self.credits is None or count < self.credits]
-        if not tiers:
+            self._make_tiers(view)  # at first, and when somebody comes who is in none
+        paid = [tier for tier, count in enumerate(self._num_drawn) if self.credits is None or count < self.credits]
+        if not paid:
             return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS), note="every tier has used up its credits")
-        tiers = [tier for tier in tiers if np.any(view.idle[self._members[tier]])]
+        tiers = [tier for tier in paid if np.any(view.idle[self._members[tier]])]
         if not tiers:
             return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS), note="nobody is there of the tiers that have credits")
         note = ""
         if (view.round - 1) % self.interval == 0 and "client_accuracy" in view.signals:
-            note = self._look(view.signals["client_accuracy"], tiers)
+            note = self._look(view.signals["client_accuracy"], paid)
         chances = np.array([self._probabilities[tier] for tier in tiers])
         self._tier = int(rng.choice(tiers, p=chances / chances.sum()))
         self._num_drawn[self._tier] += 1
@@ -83,15 +85,22 @@ class TiFL:
         for name, value in state.items():
             setattr(self, f"_{name}", list(value) if isinstance(value, list) else value)
 
+    def _make_tiers(self, view: ServerView) -> None:
+        """Cut the fleet into tiers, which all are equally likely at first."""
+        if not self._num_drawn:
+            count = count_of(self.num_tiers, USUAL_TIERS, view)
+            self._num_drawn, self._probabilities = [0] * count, [1 / count] * count
+        self._members = cut_tiers(view, len(self._num_drawn))
+
     def _look(self, client_accuracy: FloatArray, tiers: list[int]) -> str:
-        """Work out A_t of all tiers, and other probabilities where the last tier has not gained; says so then."""
+        """Work out A_t of all tiers; where the last tier has not gained, rank those with credits anew, and say so."""
         before, held = self._accuracy, [client_accuracy[members] for members in self._members]
         known = [accuracy[~np.isnan(accuracy)] for accuracy in held]
         self._accuracy = [float(accuracy.mean()) if len(accuracy) else 1.0 for accuracy in known]
         if not before or self._accuracy[self._tier] > before[self._tier]:
             return ""
         count, ranked = len(tiers), sorted(tiers, key=lambda tier: self._accuracy[tier])
-        self._probabilities = [0.0] * self.num_tiers
+        self._probabilities = [0.0] * len(self._members)
         for rank, tier in enumerate(ranked):
             self._probabilities[tier] = (count - rank) / (count * (count + 1) / 2)
         return f"tier {self._tier + 1} has not gained; from the least accurate: {[tier + 1 for tier in ranked]}"
