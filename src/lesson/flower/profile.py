@@ -5,7 +5,6 @@ the start of the client included, is measured with what will travel. The client 
 and says how long it took.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,10 @@ from statistics import median
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+
+from lesson.checked import MAX_SAMPLES
+from lesson.flower.replies import Inbox, read_metrics, scalars
+from lesson.scenario import MAX_CLIENTS
 
 KIND = "profile"
 TYPE = f"query.{KIND}"
@@ -52,20 +55,21 @@ class Profiler:
         """What to ask a node."""
         return Message(RecordDict({"arrays": self.model}), node, TYPE, ttl=self.patience_s)
 
-    def read(self, node: int, answer: Message, took_s: float) -> Profile | None:
-        """What a node has answered after so many seconds; None if it has no answer."""
-        if answer.has_error() or not answer.content.metric_records:
-            return None
-        (told, *_) = answer.content.metric_records.values()
-        numbers = {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
+    def read(self, node: int, answer: Message | Exception, took_s: float) -> Profile | None:
+        """What a node has answered after so many seconds; None if that is no usable answer."""
         try:
+            if isinstance(answer, Exception) or answer.has_error():
+                return None
+            numbers = scalars(read_metrics(answer.content))
             client, num_clients, num_samples = (
                 int(numbers[name]) for name in ("client", "num-clients", "num-examples")
             )
             compute_s, busy_s = numbers["compute-s"], numbers["busy-s"]
-        except (KeyError, ValueError, OverflowError):
+        except Exception:  # whatever a node sends, it has given no answer
             return None
-        if not (0 <= client < num_clients and num_samples > 0 and 0 <= compute_s <= busy_s < math.inf):
+        if not (0 <= client < num_clients <= MAX_CLIENTS and 0 < num_samples <= MAX_SAMPLES):
+            return None
+        if not 0 <= compute_s <= busy_s:
             return None
         return Profile(node, client, num_clients, num_samples, compute_s, max(took_s - busy_s, 1e-3))
 
@@ -74,7 +78,7 @@ class Profiler:
     ) -> dict[int, Profile | None]:
         """What these nodes answer, all asked at once; None for one that does not know the question or is silent."""
         profiles: dict[int, Profile | None] = {}
-        waiting: dict[str, tuple[int, float]] = {}
+        inbox, waiting = Inbox(grid), dict[str, tuple[int, float]]()
         for node in nodes:
             profiles[node] = None
             begun_s = time.monotonic()
@@ -82,8 +86,8 @@ class Profiler:
             waiting |= {number: (node, begun_s) for number in ids if number}
         until_s = time.monotonic() + self.patience_s
         while waiting and time.monotonic() < until_s:
-            for answer in grid.pull_messages(list(waiting)):
-                node, begun_s = waiting.pop(answer.metadata.reply_to_message_id)
+            for number, answer in inbox.pull(list(waiting)):
+                node, begun_s = waiting.pop(number)
                 profiles[node] = profile = self.read(node, answer, time.monotonic() - begun_s)
                 if profile is not None:
                     answered(profile)
