@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from helpers.local_grid import MakeGrid
 from lesson.flower.arrays import Layout
+from lesson.flower.post import weighted_means
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import MAX_METRICS, Inbox, read_metrics
 from lesson.guards import UnfitError
@@ -132,3 +133,8 @@ def test_good_reply_of_the_hostile_client_is_aggregated() -> None:
     parameters, lines = federate([lambda: good])
     assert parameters == [1.0] * 6
     assert not [line for line in lines if "an update of" in line]
+
+
+def test_metrics_are_averaged_without_overflow() -> None:
+    """Both numbers are near the largest float: their mean is half way, though neither sum nor product is finite."""
+    assert weighted_means([(1e12, {"loss": 1.5e308}), (1e12, {"loss": 0.5e308})]) == MetricRecord({"loss": 1e308})

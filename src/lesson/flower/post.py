@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -20,7 +21,7 @@ from lesson.flower.replies import Inbox, check_weight, read_metrics, scalars
 from lesson.guards import UNREADABLE, WRONG_ARRAYS, UnfitError
 from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels
-from lesson.strategies.base import Updates
+from lesson.strategies.base import Updates, shares
 
 Key = tuple[int, int]
 """Client and index of an update."""
@@ -225,9 +226,10 @@ def _arrays(content: RecordDict) -> ArrayRecord:
 def weighted_means(told: Sequence[tuple[float, Mapping[str, float]]]) -> MetricRecord | None:
     """The means of what clients told, weighted; of what all of them told. None if that is nothing."""
     names = set.intersection(*(set(metrics) for _, metrics in told)) if told else set()
-    total = sum(weight for weight, _ in told)
-    if not names or not total:
+    weights = np.array([weight for weight, _ in told])
+    if not names or not weights.any():
         return None
+    counted = list(zip(shares(weights).tolist(), told, strict=True))
     return MetricRecord(
-        {name: sum(weight * metrics[name] for weight, metrics in told) / total for name in sorted(names)}
+        {name: math.fsum(share * metrics[name] for share, (_, metrics) in counted) for name in sorted(names)}
     )
