@@ -276,13 +276,13 @@ def test_nodes_go_and_come_back(make_grid: MakeGrid) -> None:
     assert (event.client, math.isnan(event.latency_s)) == (1, True)
 
 
-def introduces(client: int) -> Callable[[Message], Message | None]:
+def introduces(client: int, num_clients: int = 2) -> Callable[[Message], Message | None]:
     """Answers who it is, and that of its time 1 s was computing."""
 
     def answer(message: Message) -> Message | None:
         if message.metadata.message_type != TYPE:
             return good(message)
-        told = {"client": client, "num-clients": 2, "num-examples": 30, "compute-s": 1.0, "busy-s": 3.0}
+        told = {"client": client, "num-clients": num_clients, "num-examples": 30, "compute-s": 1.0, "busy-s": 3.0}
         return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
 
     return answer
@@ -328,6 +328,41 @@ def test_a_client_that_comes_back_on_another_node_is_known_when_the_old_one_is_g
         time.sleep(0.01)
     assert [type(event) for event in events] == [Left, Joined]
     assert asking.post.node_of[1] == node
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (introduces(1), "it claims partition 1, which node 1007 has"),
+        (introduces(0, num_clients=5), "it reports 5 partitions, the run has 2"),
+    ],
+)
+def test_node_that_joins_with_a_conflicting_claim_is_left_out(
+    make_grid: MakeGrid, answer: Callable[[Message], Message | None], why: str
+) -> None:
+    """It is asked three times and named once; the client that has the partition works on."""
+    told: list[str] = []
+    profiler = Profiler(arrays_of(), patience_s=2 * LOOK_EVERY_S)
+    asking = Asking(make_grid, answer, profiler=profiler, tell=told.append)
+    node = new_node(asking)
+    for _ in range(6):
+        assert list(asking.post.poll()) == []
+        time.sleep(0.02)
+        assert list(asking.post.poll()) == []
+        asking.now_s += LOOK_EVERY_S
+    assert asking.grid.num_pushed >= 3
+    assert told == [f"node {node} takes no part: {why}"]
+    assert node not in asking.post.node_of.values()
+
+
+def test_another_node_that_takes_over_a_client_is_logged(make_grid: MakeGrid) -> None:
+    told: list[str] = []
+    asking = Asking(make_grid, introduces(1), profiler=Profiler(arrays_of()), tell=told.append)
+    old, node = asking.post.node_of[1], new_node(asking)
+    asking.grid.offline.add(old)
+    assert [type(event) for event in asking.events(2)] == [Left, Joined]
+    assert asking.post.node_of[1] == node
+    assert told == [f"client 1 is on node {node} now; it was on node {old}, which is gone"]
 
 
 def test_a_node_that_says_nothing_of_use_takes_no_part(make_grid: MakeGrid) -> None:

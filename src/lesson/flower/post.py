@@ -80,6 +80,8 @@ class Post:
         """Nodes that were asked who they are, and when, by message."""
         self._ask_at_s: dict[int, float] = {}
         """When to ask a node again that is no client yet."""
+        self._left_out: dict[int, str] = {}
+        """Nodes that contradict others, and how."""
         self._looked_s = self.clock()
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
@@ -146,14 +148,24 @@ class Post:
         assert self.profiler is not None, "nobody else asks"
         node, asked_s = self._asked.pop(number)
         profile = self.profiler.read(node, message, self.clock() - asked_s)
-        if (
-            profile is None
-            or profile.num_clients != self.num_clients
-            or self.node_of.get(profile.client) in self._there
-        ):
-            return []  # it is asked again: who had its place may be gone, which is found out late
+        if profile is None:
+            return []
+        old = self.node_of.get(profile.client)
+        if profile.num_clients != self.num_clients:
+            return self._leave_out(node, f"it reports {profile.num_clients} partitions, the run has {self.num_clients}")
+        if old in self._there:  # a node that claims the partition of another cannot displace it
+            return self._leave_out(node, f"it claims partition {profile.client}, which node {old} has")
+        if old is not None:
+            self.tell(f"client {profile.client} is on node {node} now; it was on node {old}, which is gone")
         self.node_of[profile.client] = node
         return [Joined(profile.client, profile.latency_s, profile.compute_s)]
+
+    def _leave_out(self, node: int, why: str) -> list[Event]:
+        """Nothing comes of a node for now; it is asked again, as who has its place may leave, but named once."""
+        if self._left_out.get(node) != why:
+            self._left_out[node] = why
+            self.tell(f"node {node} takes no part: {why}")
+        return []
 
     def _record(self, version: int) -> ArrayRecord:
         return self.layout.record(self.models.versions[version].cpu().numpy())

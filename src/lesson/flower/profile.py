@@ -6,6 +6,7 @@ and says how long it took.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -93,6 +94,33 @@ class Profiler:
                     answered(profile)
             time.sleep(POLL_S if waiting else 0)
         return profiles
+
+
+def by_registration(grid: Grid) -> list[int]:
+    """The nodes that are connected, the one registered first in front; in Flower's simulation by partition."""
+    return [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: (node.registered_at, node.node_id))]
+
+
+def choose_clients(profiles: Sequence[Profile]) -> tuple[dict[int, Profile], dict[int, str]]:
+    """The profiles of the nodes that take part, by client, and what is wrong with the others, by node.
+
+    A node says itself which partition it has, and the server cannot tell who is right when two nodes contradict each
+    other. So `profiles` come in the order of registration, and the first to claim a partition has it: a node that comes
+    later cannot displace one that was there, and node ids, which are drawn anew with every registration, do not count.
+    Leaving out both would let one node remove any other. The number of partitions is the one that most nodes report; if
+    two numbers tie, the one reported first.
+    """
+    counts = Counter(profile.num_clients for profile in profiles)
+    num_clients = max(counts, key=lambda number: counts[number], default=0)  # the first of equals: dicts keep the order
+    chosen, wrong = dict[int, Profile](), dict[int, str]()
+    for profile in profiles:
+        if profile.num_clients != num_clients:
+            wrong[profile.node] = f"reports {profile.num_clients} partitions, most nodes report {num_clients}"
+        elif profile.client in chosen:
+            wrong[profile.node] = f"claims partition {profile.client}, which node {chosen[profile.client].node} has"
+        else:
+            chosen[profile.client] = profile
+    return chosen, wrong
 
 
 def answers_profile(app: ClientApp, measure: Measure) -> None:
