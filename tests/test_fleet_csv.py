@@ -90,8 +90,15 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
         ("client,latency_s\na\n", "line 2: must have 2 values like the header, got 1"),
         ("client,latency_s\na,1\na,2\n", "line 3: client 'a' is there twice, first on line 2; rename one"),
         ("client,latency_s\n,1\n", "line 2: client must have a name, got an empty one"),
-        ("client,latency_s,num_samples\na,1,2.5\n", "line 2: num_samples must be a whole number >= 1, got '2.5'"),
-        ("client,latency_s,num_samples\na,1,0\n", "line 2: num_samples must be a whole number >= 1, got '0'"),
+        (
+            "client,latency_s,num_samples\na,1,2.5\n",
+            "number from 1 to 1000000000000, got '2.5'",
+        ),
+        (
+            "client,latency_s,num_samples\na,1,0\n",
+            "line 2: num_samples must be a whole number from 1 to 10",
+        ),
+        ("client,latency_s,num_samples\na,1,1000000000001\n", "from 1 to 1000000000000, got '1000000000001'"),
         (
             "client,latency_s,compute_s,upload_s\na,10,5,6\n",
             "line 2: compute_s + upload_s must be latency_s to 1 %, got 11 and 10",
@@ -142,3 +149,9 @@ def test_a_drawn_fleet_can_be_written_and_planned_from(tmp_path: Path) -> None:
     assert list(again.names) == list(range(20))
     for name in ("latency_s", "compute_s", "upload_s", "num_samples", "client_weight", "local_steps"):
         np.testing.assert_allclose(getattr(again, name), getattr(fleet, name), rtol=1e-5, err_msg=name)
+
+
+def test_epochs_over_more_samples_than_64_bits_count_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "client,latency_s,num_samples\na,1,1000000000000\n")
+    with pytest.raises(InputError, match=r"local_epochs \* num_samples must be at most 1e\+18, got 1000001 and 10{12}"):
+        read_fleet(path, Scenario(local_epochs=1_000_001))

@@ -8,6 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from lesson.errors import InputError, unknown
 
 MAX_COUNT = 1_000_000_000
+MAX_SAMPLES = 10**12
+"""Samples that a client may report: the sum over a million clients still fits into 64 bits."""
 
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 MAX_LENGTH = 700
+MAX_SHOWN = 200
+"""Characters of a text from an untrusted source that are shown."""
 
 
 class InputError(ValueError):
@@ -31,6 +33,14 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(given.strip("-")[:80], bare, n=1)
     hint = f"did you mean '{bare[near[0]]}'? " if near else ""
     return InputError(f"{kind} '{given[:80]}' is unknown; {hint}one of: {', '.join(names)}")
+
+
+def printable(text: str, most: int = MAX_SHOWN) -> str:
+    """A text from an untrusted source as at most `most` characters on one line, with control characters escaped."""
+    escaped = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[: most + 1]
+    )
+    return escaped if len(escaped) <= most else f"{escaped[: most - 1]}…"
 
 
 def describe(error: Exception) -> str:

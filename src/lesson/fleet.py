@@ -16,6 +16,9 @@ from lesson.tiers import UNREACHABLE, assign_tiers
 from lesson.traces import read_positions, read_work
 from lesson.variation import RADIO
 
+MAX_PROCESSED = 10**18
+"""Samples that one piece of local work may see: more do not fit into 64 bits."""
+
 
 @dataclass(frozen=True)
 class Promotion:
@@ -231,6 +234,10 @@ def local_work(scenario: Scenario, num_samples: IntArray) -> tuple[IntArray, Int
     """Minibatches of one piece of local work and the samples they see, each (num_clients,)."""
     batch = np.minimum(scenario.batch_size, num_samples)
     if scenario.local_epochs:
+        if (most := int(num_samples.max(initial=0))) * scenario.local_epochs > MAX_PROCESSED:
+            raise InputError(
+                f"local_epochs * num_samples must be at most {MAX_PROCESSED:g}, got {scenario.local_epochs} and {most}"
+            )
         return scenario.local_epochs * -(-num_samples // batch), scenario.local_epochs * num_samples
     return np.full(len(num_samples), scenario.local_steps), scenario.local_steps * batch
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lesson.checked import MAX_SAMPLES
 from lesson.csv_rows import number, read_rows
 from lesson.errors import InputError
 from lesson.fleet import Fleet, check_measured, measured_fleet
@@ -74,8 +75,8 @@ def _samples(text: str, where: str) -> int:
     """The number of a cell; 0 for an empty one."""
     if not text:
         return 0
-    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 16 and int(text) > 0):
-        raise InputError(f"{where}: num_samples must be a whole number >= 1, got {text[:40]!r}")
+    if not (text.isascii() and text.isdecimal() and len(text) < 16 and 0 < int(text) <= MAX_SAMPLES):
+        raise InputError(f"{where}: num_samples must be a whole number from 1 to {MAX_SAMPLES}, got {text[:40]!r}")
     return int(text)
 
 

@@ -14,10 +14,14 @@ from pydantic import Field, model_validator
 
 from lesson.arrays import BoolArray, IntArray
 from lesson.checked import MAX_COUNT, Checked, Flag
+from lesson.errors import printable
 
 WRONG_ARRAYS, WRONG_SHAPE, WRONG_TYPE = "wrong arrays", "wrong shape", "wrong type"
+WRONG_METRICS, UNREADABLE = "wrong metrics", "unreadable"
 NOT_FINITE, TOO_FAR, NO_WEIGHT, CAME_BEFORE = "not finite", "too far", "no weight", "came before"
-OF_CONTENT = frozenset({WRONG_ARRAYS, WRONG_SHAPE, WRONG_TYPE, NOT_FINITE, TOO_FAR, NO_WEIGHT})
+OF_CONTENT = frozenset(
+    {WRONG_ARRAYS, WRONG_SHAPE, WRONG_TYPE, WRONG_METRICS, UNREADABLE, NOT_FINITE, TOO_FAR, NO_WEIGHT}
+)
 """Reasons that speak against a client, and not against the way its uploads take."""
 
 
@@ -74,8 +78,8 @@ class UnfitError(Exception):
     """An upload cannot be merged: the kind of fault, and what exactly is wrong."""
 
     def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason, self.detail = reason, detail
+        self.reason, self.detail = reason, printable(detail)  # names and types in it are the client's own text
+        super().__init__(f"{reason}: {self.detail}")
 
 
 def check_names(names: Sequence[str], wanted: Sequence[str]) -> None:
@@ -102,7 +106,7 @@ def check_values(name: str, values: npt.NDArray[Any], kind: type[np.floating]) -
     """The numbers of an array of an upload, one after the other; UnfitError if they are none, or not finite."""
     if values.dtype.kind not in "fiub":
         raise UnfitError(WRONG_TYPE, f"'{name}' has {values.dtype}")
-    with np.errstate(over="ignore"):  # a client may answer in 64 bits what 32 do not hold
+    with np.errstate(over="ignore", invalid="ignore"):  # a client may answer in 64 bits what 32 do not hold
         numbers = values.reshape(-1).astype(kind)
     if not np.isfinite(numbers).all():
         raise UnfitError(NOT_FINITE, f"'{name}' has values that are no numbers")

@@ -78,6 +78,7 @@ class Rounds:
         seed: int = 0,
         guards: GuardSettings | None = None,
     ) -> None:
+        _check_weights(fleet.client_weight)
         self.strategy, self.fleet, self.learner, self.seed = _copied(strategy), fleet, learner, seed
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self.round = self.version = 0
@@ -445,3 +446,11 @@ def _copied(strategy: Strategy) -> Strategy:
 def known_j(joules: float) -> float | None:
     """Joules for a record: None where the fleet does not know them."""
     return None if np.isnan(joules) else float(joules)
+
+
+def _check_weights(weights: FloatArray) -> None:
+    """Raise unless weights of clients can be divided by their sum."""
+    wrong = weights[~((weights >= 0) & np.isfinite(weights))]
+    if len(wrong) or (len(weights) and not weights.any()):
+        got = f"{wrong[0]:g}" if len(wrong) else "0 in all"
+        raise InputError(f"client_weight must be >= 0 and finite, and > 0 for some client, got {got}")

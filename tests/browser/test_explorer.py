@@ -279,7 +279,11 @@ BAD = [
     ("client,latency_s\na,fast\n", "line 2: latency_s must be a number > 0, got 'fast'"),
     ("client,latency_s\na,1,2\n", "line 2: must have 2 values like the header, got 3"),
     ("client,latency_s\n,1\n", "line 2: client must have a name, got an empty one"),
-    ("client,latency_s,num_samples\na,1,2.5\n", "line 2: num_samples must be a whole number >= 1, got '2.5'"),
+    (
+        "client,latency_s,num_samples\na,1,2.5\n",
+        "line 2: num_samples must be a whole number from 1 to 1",
+    ),
+    ("client,latency_s,num_samples\na,1,9999999999999\n", "line 2: num_samples must be a whole number from 1 to 1"),
     (
         "client,latency_s,compute_s,upload_s\na,10,5,6\n",
         "line 2: compute_s + upload_s must be latency_s to 1 %, got 11 and 10",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 from helpers.flower_runs import KilledError, kill_after
 from helpers.local_grid import MakeGrid
@@ -120,13 +120,93 @@ def test_what_is_wrong_is_told_before_anybody_is_asked(
     assert not (tmp_path / "run").exists()
 
 
-def test_partitions_must_differ(make_grid: MakeGrid, tmp_path: Path) -> None:
-    config = CONFIG | {"out": str(tmp_path / "run")}
-    grid = slow_grid(make_grid, config)
+def ask(
+    grid: Any, caplog: pytest.LogCaptureFixture, min_nodes: int = 2, everybody: bool = False
+) -> tuple[dict[int, int], list[str]]:
+    """The node of each client that takes part, and what was logged of nodes that do not."""
+    model = ArrayRecord({name: Array(values) for name, values in initial_arrays("mnist", 0).items()})
+    with caplog.at_level("INFO", logger="flwr"):
+        profiles = find_clients(grid, Profiler(model), min_nodes, everybody=everybody)
+    return {client: profile.node for client, profile in profiles.items()}, left_out(caplog)
+
+
+def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "takes no part" in record.getMessage()]
+
+
+def test_node_that_claims_a_partition_of_another_is_left_out(
+    make_grid: MakeGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Node 1014 registers last and claims partition 0, which node 1000 has."""
+    grid = slow_grid(make_grid, CONFIG)
+    grid.nodes[1014].node_config["partition-id"] = 0
+    grid.registered[1014] = "later"
+    nodes, told = ask(grid, caplog)
+    assert nodes == {0: 1000, 1: 1007}
+    assert told == ["node 1014 takes no part: it claims partition 0, which node 1000 has"]
+
+
+def test_the_node_registered_first_keeps_its_partition_whatever_its_id(
+    make_grid: MakeGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ids are drawn when a node registers: a hostile one could register until it has the smallest."""
+    grid = slow_grid(make_grid, CONFIG)
+    grid.nodes[1000].node_config["partition-id"] = 2
+    grid.registered[1000] = "later"
+    nodes, told = ask(grid, caplog)
+    assert nodes == {1: 1007, 2: 1014}
+    assert told == ["node 1000 takes no part: it claims partition 2, which node 1014 has"]
+
+
+def test_node_that_reports_another_number_of_partitions_is_left_out(
+    make_grid: MakeGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = slow_grid(make_grid, CONFIG)
+    grid.nodes[1000].node_config["num-partitions"] = 999_999
+    answer = grid.handle
+
+    def handle(message: Message, context: Context) -> Message | None:
+        if context.node_id != 1000:
+            return answer(message, context)
+        told = {"client": 0, "num-clients": 999_999, "num-examples": 30, "compute-s": 1.0, "busy-s": 3.0}
+        return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
+
+    grid.handle = handle
+    nodes, told = ask(grid, caplog)
+    assert nodes == {1: 1007, 2: 1014}
+    assert told == ["node 1000 takes no part: it reports 999999 partitions, most nodes report 3"]
+
+
+def test_too_few_usable_nodes_are_an_error_that_says_why(
+    make_grid: MakeGrid, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All three claim partition 1: one of them may have it, which is fewer than min-nodes."""
+    monkeypatch.setattr("lesson.flower.server.WAIT_S", -1.0)
+    grid = slow_grid(make_grid, CONFIG)
     for node in grid.nodes.values():
         node.node_config["partition-id"] = 1
-    with pytest.raises(InputError, match="partition-id must be each node's own, got 1 twice; see --node-config"):
-        serve(grid, context(config))
+    with pytest.raises(
+        InputError, match="min-nodes must be at most the usable nodes, got 2 and 1 of 3 nodes"
+    ) as caught:
+        ask(grid, caplog)
+    assert "node 1007 claims partition 1, which node 1000 has" in str(caught.value)
+    assert str(caught.value).endswith("see the log of the clients and --node-config")
+
+
+def test_a_node_that_is_left_out_does_not_end_the_wait_for_others(
+    make_grid: MakeGrid, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes must be usable; when the third comes, they are. The one left out is named once."""
+    grid = slow_grid(make_grid, CONFIG)
+    grid.nodes[1007].node_config["partition-id"] = 0
+    grid.registered[1007] = "later"
+    grid.offline.add(1014)
+    monkeypatch.setattr(
+        "lesson.flower.server.time.sleep", lambda seconds: grid.offline.clear() if seconds > 1 else None
+    )
+    nodes, told = ask(grid, caplog)
+    assert nodes == {0: 1000, 2: 1014}
+    assert told == ["node 1007 takes no part: it claims partition 0, which node 1000 has"]
 
 
 def test_on_the_virtual_clock_everybody_must_answer(make_grid: MakeGrid, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class LocalGrid(Grid):
             )
             for number in reversed(range(num_nodes))  # as in Flower, nodes do not come in the order of partitions
         }
+        self.registered = {node: f"{there.node_config['partition-id']:06}" for node, there in self.nodes.items()}
         self.offline: set[int] = set()
         self.handle: Handle = app
         self.num_pushed = 0
@@ -60,10 +61,7 @@ class LocalGrid(Grid):
         return [node for node in self.nodes if node not in self.offline]
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [
-            NodeInfo(node_id=node, registered_at=f"{self.nodes[node].node_config['partition-id']:06}")
-            for node in self.get_node_ids()
-        ]
+        return [NodeInfo(node_id=node, registered_at=self.registered[node]) for node in self.get_node_ids()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from helpers.fleets import fields, make_fleet
 from helpers.strategies import KINDS, Watched, everyone, make
-from lesson import Fleet, Simulation, simulate
-from lesson.errors import InputError
-from lesson.strategies import STRATEGIES, FedAvg, FedBuff, Lesson, make_strategy
+from lesson import Fleet, InputError, Simulation, simulate
+from lesson.strategies import STRATEGIES, FedAT, FedAvg, FedBuff, Lesson, LessonMemory, Safa, make_strategy
 
 fleets = st.lists(st.floats(0.1, 100), max_size=9).map(lambda some: make_fleet([*some, 3.0, np.inf, 15.0, 25.0]))
 
@@ -116,6 +115,55 @@ def test_defaults_work_for_every_fleet(name: str, num_clients: int) -> None:
         values, arrays = before.state()
         resumed.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
         assert fields(resumed.step()) == fields(record)
+
+
+class Weighing:
+    """A strategy, with the weights of all its merges and slots kept."""
+
+    def __init__(self, strategy: Any) -> None:
+        self.strategy, self.needs = strategy, strategy.needs
+        self.weights: list[tuple[list[float], dict[str, float]]] = []
+
+    def open_round(self, *given: Any) -> Any:
+        return self.strategy.open_round(*given)
+
+    def merge(self, *given: Any) -> Any:
+        merge = self.strategy.merge(*given)
+        self.weights.append((merge.weights.tolist(), dict(merge.slots.weights) if merge.slots is not None else {}))
+        return merge
+
+
+def weights_of(kind: type[Any], weight: float) -> list[tuple[list[float], dict[str, float]]]:
+    """What a strategy gives four clients that all report the same number."""
+    simulation, _ = run(Weighing(make(kind)), make_fleet([3.0, 7.0, 15.0, 25.0], weight=[weight] * 4))
+    weights: list[tuple[list[float], dict[str, float]]] = simulation.strategy.weights
+    return weights
+
+
+@everyone
+@pytest.mark.parametrize("weight", [2.0**1023, 2.0**-1000])
+def test_weights_are_shares_however_large_or_small_they_are(kind: type[Any], weight: float) -> None:
+    """A sum of two weights of 2^1023 is infinite; as powers of two, they give the same bits as weights of 1."""
+    assert weights_of(kind, weight) == weights_of(kind, 1.0)
+
+
+@everyone
+@pytest.mark.parametrize(
+    ("weights", "got"),
+    [([0.0] * 4, "0 in all"), ([1.0, np.nan, 1.0, 1.0], "nan"), ([1.0, 1.0, -2.0, 1.0], "-2"), ([np.inf] * 4, "inf")],
+)
+def test_weights_that_are_no_shares_are_refused_in_one_line(kind: type[Any], weights: list[float], got: str) -> None:
+    message = rf"client_weight must be >= 0 and finite, and > 0 for some client, got {got}$"
+    with pytest.raises(InputError, match=message):
+        run(make(kind), make_fleet([3.0, 7.0, 15.0, 25.0], weight=weights))
+
+
+@pytest.mark.parametrize("kind", [FedAvg, FedAT, Lesson, LessonMemory, Safa])
+def test_aggregated_clients_must_have_a_weight(kind: type[Any]) -> None:
+    """Only the client that nobody reaches has one."""
+    message = "^client_weight of the clients that are aggregated must sum to more than 0, got 0$"
+    with pytest.raises(InputError, match=message):
+        run(make(kind), make_fleet([3.0, 7.0, 15.0, np.inf], weight=[0.0, 0.0, 0.0, 1.0]))
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))

@@ -1,6 +1,7 @@
 """A model as Flower sends it, arrays by name, and as the server merges it, one vector."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +36,7 @@ class Layout:
         kind = np.float64 if self.precise else np.float32
         parts: list[Vector] = []
         for name, shape in zip(self.names, self.shapes, strict=True):
-            try:
-                values = record[name].numpy()
-            except Exception as error:  # whatever bytes a client calls an array
-                raise UnfitError(WRONG_TYPE, f"'{name}' cannot be read: {error}") from None
+            values = _values(name, record[name])
             check_shape(name, values.shape, shape)
             parts.append(check_values(name, values, kind))
         return np.concatenate(parts)
@@ -52,3 +50,15 @@ class Layout:
             values = part if kind.kind == "f" else np.rint(part)
             arrays[name] = Array(values.reshape(shape).astype(kind, order="C"))
         return ArrayRecord(arrays)
+
+
+def _values(name: str, array: Array) -> npt.NDArray[Any]:
+    """The values of an array; UnfitError whatever bytes a client has called an array."""
+    try:
+        values: object = array.numpy()  # never unpickles
+    except Exception as error:
+        why = str(error).partition(". ")[0]  # NumPy goes on with how to load an untrusted file nevertheless
+        raise UnfitError(WRONG_TYPE, f"'{name}' cannot be read: {why}") from None
+    if not isinstance(values, np.ndarray):  # NumPy opens the bytes of an .npz file as an archive
+        raise UnfitError(WRONG_TYPE, f"'{name}' is no array but a {type(values).__name__}")
+    return values

@@ -3,22 +3,25 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from lesson.arrays import FloatArray, IntArray
+from lesson.errors import printable
 from lesson.federation import Event, Joined, Left, Reply
 from lesson.federation.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.profile import Profiler
-from lesson.guards import NO_WEIGHT, WRONG_ARRAYS, UnfitError
+from lesson.flower.replies import Inbox, check_weight, read_metrics, scalars
+from lesson.guards import UNREADABLE, WRONG_ARRAYS, UnfitError
 from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels
-from lesson.strategies.base import Updates
+from lesson.strategies.base import Updates, shares
 
 Key = tuple[int, int]
 """Client and index of an update."""
@@ -68,6 +71,7 @@ class Post:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
+        self._inbox = Inbox(self.grid)
         self._sent: dict[str, Key] = {}
         self._given_up: dict[str, Key] = {}
         self._faults: deque[Reply] = deque()
@@ -76,6 +80,8 @@ class Post:
         """Nodes that were asked who they are, and when, by message."""
         self._ask_at_s: dict[int, float] = {}
         """When to ask a node again that is no client yet."""
+        self._left_out: dict[int, str] = {}
+        """Nodes that contradict others, and how."""
         self._looked_s = self.clock()
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
@@ -106,15 +112,14 @@ class Post:
         """What has happened since the last call."""
         events: list[Event] = list(self._faults)
         self._faults.clear()
-        for message in self._pulled(self._sent):
-            update = self._sent.pop(message.metadata.reply_to_message_id)
-            events.append(self._reply(update, message))
-        for message in self._pulled(self._given_up):
-            update = self._given_up.pop(message.metadata.reply_to_message_id)
-            if not message.has_error():
+        for number, message in self._inbox.pull(list(self._sent)):
+            events.append(self._reply(self._sent.pop(number), message))
+        for number, message in self._inbox.pull(list(self._given_up)):
+            update = self._given_up.pop(number)
+            if not isinstance(message, Exception) and not message.has_error():
                 events.append(Reply(*update, fault=TOO_LATE, detail="it had been given up"))
-        for message in self._pulled(self._asked):
-            events += self._introduced(message)
+        for number, message in self._inbox.pull(list(self._asked)):
+            events += self._introduced(number, message)
         if self.clock() - self._looked_s >= LOOK_EVERY_S:
             events += self._look()
         return events
@@ -138,55 +143,50 @@ class Post:
         """Have these models again, after a restart."""
         self.received.held |= dict(zip(updates.keys, models, strict=True))
 
-    def _introduced(self, message: Message) -> list[Event]:
+    def _introduced(self, number: str, message: Message | Exception) -> list[Event]:
         """What comes of a node that says who it is: a client that had left, or never was there, has a node."""
         assert self.profiler is not None, "nobody else asks"
-        node, asked_s = self._asked.pop(message.metadata.reply_to_message_id)
+        node, asked_s = self._asked.pop(number)
         profile = self.profiler.read(node, message, self.clock() - asked_s)
-        if (
-            profile is None
-            or profile.num_clients != self.num_clients
-            or self.node_of.get(profile.client) in self._there
-        ):
-            return []  # it is asked again: who had its place may be gone, which is found out late
+        if profile is None:
+            return []
+        old = self.node_of.get(profile.client)
+        if profile.num_clients != self.num_clients:
+            return self._leave_out(node, f"it reports {profile.num_clients} partitions, the run has {self.num_clients}")
+        if old in self._there:  # a node that claims the partition of another cannot displace it
+            return self._leave_out(node, f"it claims partition {profile.client}, which node {old} has")
+        if old is not None:
+            self.tell(f"client {profile.client} is on node {node} now; it was on node {old}, which is gone")
         self.node_of[profile.client] = node
         return [Joined(profile.client, profile.latency_s, profile.compute_s)]
 
-    def _pulled(self, waiting: Mapping[str, object]) -> Iterable[Message]:
-        """What has come in reply to these, each once."""
-        return list(self.grid.pull_messages(list(waiting))) if waiting else []
+    def _leave_out(self, node: int, why: str) -> list[Event]:
+        """Nothing comes of a node for now; it is asked again, as who has its place may leave, but named once."""
+        if self._left_out.get(node) != why:
+            self._left_out[node] = why
+            self.tell(f"node {node} takes no part: {why}")
+        return []
 
     def _record(self, version: int) -> ArrayRecord:
         return self.layout.record(self.models.versions[version].cpu().numpy())
 
-    def _reply(self, update: Key, message: Message) -> Reply:
-        if message.has_error():
-            error = message.error
-            fault = FAULTS.get(error.code, "error reply")
-            reason = (error.reason or "").strip().splitlines() or ["no reason given"]
-            return Reply(*update, fault=fault, detail=f"code {error.code}: {reason[-1][-200:]}")
+    def _reply(self, update: Key, message: Message | Exception) -> Reply:
+        """What a reply amounts to. Whatever is wrong with it is a fault of this reply and nothing else."""
         try:
-            weight, metrics = self._metrics(message.content)
-            vector = self.layout.vector(self._arrays(message.content))
+            if isinstance(message, Exception):
+                raise message
+            if message.has_error():
+                return _fault(update, message.error)
+            metrics = read_metrics(message.content)
+            told = metrics.pop(self.words.weight, None)
+            weight = check_weight(self.words.weight, told) if self.weighed else None
+            values, vector = scalars(metrics), self.layout.vector(_arrays(message.content))
         except UnfitError as unfit:
             return Reply(*update, fault=unfit.reason, detail=unfit.detail)
+        except Exception as error:
+            return Reply(*update, fault=UNREADABLE, detail=printable(f"{type(error).__name__}: {error}"))
         self.received.held[update] = vector
-        return Reply(*update, weight if self.weighed else None, metrics)
-
-    def _arrays(self, content: RecordDict) -> ArrayRecord:
-        records = list(content.array_records.values())
-        if len(records) != 1:
-            raise UnfitError(WRONG_ARRAYS, f"a reply must have one record of arrays, it has {len(records)}")
-        return records[0]
-
-    def _metrics(self, content: RecordDict) -> tuple[float, dict[str, float]]:
-        """What an update counts for, and what else its client tells of it in single numbers."""
-        told = {name: value for record in content.metric_records.values() for name, value in record.items()}
-        metrics = {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
-        weight = metrics.pop(self.words.weight, math.nan)
-        if self.weighed and not (0 < weight < math.inf):
-            raise UnfitError(NO_WEIGHT, f"metrics must have '{self.words.weight}' > 0, got {told}"[:200])
-        return weight, metrics
+        return Reply(*update, weight, values)
 
     def _look(self) -> list[Event]:
         """Who has come and who has gone."""
@@ -221,12 +221,27 @@ class Post:
         return []
 
 
+def _fault(update: Key, error: Error) -> Reply:
+    """The reply of a client that reports an error, with the last line of its text: that of a traceback says why."""
+    lines = (error.reason or "").strip().splitlines() or ["no reason given"]
+    fault = FAULTS.get(error.code, "error reply")
+    return Reply(*update, fault=fault, detail=printable(f"code {error.code}: {lines[-1]}"))
+
+
+def _arrays(content: RecordDict) -> ArrayRecord:
+    records = list(content.array_records.values())
+    if len(records) != 1:
+        raise UnfitError(WRONG_ARRAYS, f"a reply must have one record of arrays, it has {len(records)}")
+    return records[0]
+
+
 def weighted_means(told: Sequence[tuple[float, Mapping[str, float]]]) -> MetricRecord | None:
     """The means of what clients told, weighted; of what all of them told. None if that is nothing."""
     names = set.intersection(*(set(metrics) for _, metrics in told)) if told else set()
-    total = sum(weight for weight, _ in told)
-    if not names or not total:
+    weights = np.array([weight for weight, _ in told])
+    if not names or not weights.any():
         return None
+    counted = list(zip(shares(weights).tolist(), told, strict=True))
     return MetricRecord(
-        {name: sum(weight * metrics[name] for weight, metrics in told) / total for name in sorted(names)}
+        {name: math.fsum(share * metrics[name] for share, (_, metrics) in counted) for name in sorted(names)}
     )

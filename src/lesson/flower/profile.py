@@ -5,8 +5,8 @@ the start of the client included, is measured with what will travel. The client 
 and says how long it took.
 """
 
-import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -14,6 +14,10 @@ from statistics import median
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+
+from lesson.checked import MAX_SAMPLES
+from lesson.flower.replies import Inbox, read_metrics, scalars
+from lesson.scenario import MAX_CLIENTS
 
 KIND = "profile"
 TYPE = f"query.{KIND}"
@@ -52,20 +56,21 @@ class Profiler:
         """What to ask a node."""
         return Message(RecordDict({"arrays": self.model}), node, TYPE, ttl=self.patience_s)
 
-    def read(self, node: int, answer: Message, took_s: float) -> Profile | None:
-        """What a node has answered after so many seconds; None if it has no answer."""
-        if answer.has_error() or not answer.content.metric_records:
-            return None
-        (told, *_) = answer.content.metric_records.values()
-        numbers = {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
+    def read(self, node: int, answer: Message | Exception, took_s: float) -> Profile | None:
+        """What a node has answered after so many seconds; None if that is no usable answer."""
         try:
+            if isinstance(answer, Exception) or answer.has_error():
+                return None
+            numbers = scalars(read_metrics(answer.content))
             client, num_clients, num_samples = (
                 int(numbers[name]) for name in ("client", "num-clients", "num-examples")
             )
             compute_s, busy_s = numbers["compute-s"], numbers["busy-s"]
-        except (KeyError, ValueError, OverflowError):
+        except Exception:  # whatever a node sends, it has given no answer
             return None
-        if not (0 <= client < num_clients and num_samples > 0 and 0 <= compute_s <= busy_s < math.inf):
+        if not (0 <= client < num_clients <= MAX_CLIENTS and 0 < num_samples <= MAX_SAMPLES):
+            return None
+        if not 0 <= compute_s <= busy_s:
             return None
         return Profile(node, client, num_clients, num_samples, compute_s, max(took_s - busy_s, 1e-3))
 
@@ -74,7 +79,7 @@ class Profiler:
     ) -> dict[int, Profile | None]:
         """What these nodes answer, all asked at once; None for one that does not know the question or is silent."""
         profiles: dict[int, Profile | None] = {}
-        waiting: dict[str, tuple[int, float]] = {}
+        inbox, waiting = Inbox(grid), dict[str, tuple[int, float]]()
         for node in nodes:
             profiles[node] = None
             begun_s = time.monotonic()
@@ -82,13 +87,40 @@ class Profiler:
             waiting |= {number: (node, begun_s) for number in ids if number}
         until_s = time.monotonic() + self.patience_s
         while waiting and time.monotonic() < until_s:
-            for answer in grid.pull_messages(list(waiting)):
-                node, begun_s = waiting.pop(answer.metadata.reply_to_message_id)
+            for number, answer in inbox.pull(list(waiting)):
+                node, begun_s = waiting.pop(number)
                 profiles[node] = profile = self.read(node, answer, time.monotonic() - begun_s)
                 if profile is not None:
                     answered(profile)
             time.sleep(POLL_S if waiting else 0)
         return profiles
+
+
+def by_registration(grid: Grid) -> list[int]:
+    """The nodes that are connected, the one registered first in front; in Flower's simulation by partition."""
+    return [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: (node.registered_at, node.node_id))]
+
+
+def choose_clients(profiles: Sequence[Profile]) -> tuple[dict[int, Profile], dict[int, str]]:
+    """The profiles of the nodes that take part, by client, and what is wrong with the others, by node.
+
+    A node says itself which partition it has, and the server cannot tell who is right when two nodes contradict each
+    other. So `profiles` come in the order of registration, and the first to claim a partition has it: a node that comes
+    later cannot displace one that was there, and node ids, which are drawn anew with every registration, do not count.
+    Leaving out both would let one node remove any other. The number of partitions is the one that most nodes report; if
+    two numbers tie, the one reported first.
+    """
+    counts = Counter(profile.num_clients for profile in profiles)
+    num_clients = max(counts, key=lambda number: counts[number], default=0)  # the first of equals: dicts keep the order
+    chosen, wrong = dict[int, Profile](), dict[int, str]()
+    for profile in profiles:
+        if profile.num_clients != num_clients:
+            wrong[profile.node] = f"reports {profile.num_clients} partitions, most nodes report {num_clients}"
+        elif profile.client in chosen:
+            wrong[profile.node] = f"claims partition {profile.client}, which node {chosen[profile.client].node} has"
+        else:
+            chosen[profile.client] = profile
+    return chosen, wrong
 
 
 def answers_profile(app: ClientApp, measure: Measure) -> None:

@@ -1,7 +1,7 @@
 """A run on real clients in a run folder: the same settings, strategies and files as of a simulated one."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from lesson.flower.arrays import Layout
 from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.log import logger, tell, tell_clients
 from lesson.flower.post import Post
-from lesson.flower.profile import Profile, Profiler
+from lesson.flower.profile import Profile, Profiler, by_registration, choose_clients
 from lesson.learn.build import dataset_of, strategy_of, task_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.learner import Learner
@@ -131,32 +131,62 @@ def clock_of(named: str, grid: Grid) -> Clock:
 
 
 def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: bool) -> dict[int, Profile]:
-    """The profiles of the clients that are there, by client, once there are so many nodes; all of them, if asked."""
-    until_s = time.monotonic() + WAIT_S
-    while len(nodes := sorted(grid.get_node_ids())) < max(1, min_nodes):
-        tell(f"waiting for nodes: {len(nodes)} of {min_nodes} are there")
-        if everybody or time.monotonic() > until_s:  # on the virtual clock, in simulation, no others come
-            raise InputError(f"min-nodes must be at most the nodes there are, got {min_nodes} and {len(nodes)} nodes")
-        time.sleep(WAIT_EVERY_S)
-    tell(f"asking {len(nodes)} nodes who they are and how long they take")
-    profiles: dict[int, Profile] = {}
-    answered = [] if everybody else [_tell_answer]  # the virtual clock goes by other times
-    for node, profile in profiler.ask(grid, nodes, *answered).items():
-        if profile is None:
-            tell(f"node {node} does not answer and takes no part until it does")
-        elif profile.client in profiles:
-            raise InputError(f"partition-id must be each node's own, got {profile.client} twice; see --node-config")
+    """The profiles of the clients that are there, by client, once `min_nodes` are usable; all of them, if asked.
+
+    A node that gives no usable answer or contradicts others is left out and logged. It cannot keep the others from
+    starting: while there are too few, they wait as they would without it.
+    """
+    until_s, profiles, told = time.monotonic() + WAIT_S, dict[int, Profile | None](), dict[int, str]()
+    while True:
+        nodes = by_registration(grid)
+        if len(nodes) < max(1, min_nodes):
+            short = f"min-nodes must be at most the nodes there are, got {min_nodes} and {len(nodes)} nodes"
+            tell(f"waiting for nodes: {len(nodes)} of {min_nodes} are there")
         else:
-            profiles[profile.client] = profile
-    if not profiles:
-        raise InputError(f"some node must answer, none of {len(nodes)} did; see the log of the clients")
-    partitions = {profile.num_clients for profile in profiles.values()}
-    if len(partitions) > 1:
-        raise InputError(f"num-partitions must be the same for all nodes, got {sorted(partitions)}; see --node-config")
-    if everybody and len(profiles) < max(partitions):
-        missing = max(partitions) - len(profiles)
-        raise InputError(f"every node must answer on the virtual clock, {missing} did not; see the log of the clients")
-    return profiles
+            profiles |= _ask(
+                grid, profiler, [node for node in nodes if profiles.get(node) is None], tells=not everybody
+            )
+            answers = {node: profiles[node] for node in nodes}
+            clients, wrong = choose_clients([profile for profile in answers.values() if profile is not None])
+            wrong |= {node: "gives no usable answer" for node, profile in answers.items() if profile is None}
+            for node, why in wrong.items():
+                if told.get(node) != why:
+                    tell(f"node {node} takes no part: it {why}")
+            told = wrong
+            if everybody:
+                _check_everybody(clients, wrong)
+            if len(clients) >= max(1, min_nodes):
+                return clients
+            short = (
+                f"min-nodes must be at most the usable nodes, got {min_nodes} and {len(clients)} of {len(nodes)} nodes"
+                f"{_reasons(wrong)}"
+            )
+            tell(f"waiting for usable nodes: {len(clients)} of {min_nodes} are there")
+        if everybody or time.monotonic() > until_s:  # on the virtual clock, in simulation, no others come
+            raise InputError(short)
+        time.sleep(WAIT_EVERY_S)
+
+
+def _ask(grid: Grid, profiler: Profiler, nodes: Sequence[int], *, tells: bool) -> dict[int, Profile | None]:
+    """What nodes answer; the virtual clock goes by other times, which nobody needs to be told."""
+    if not nodes:
+        return {}
+    tell(f"asking {len(nodes)} nodes who they are and how long they take")
+    return profiler.ask(grid, nodes, *([_tell_answer] if tells else []))
+
+
+def _check_everybody(clients: Mapping[int, Profile], wrong: Mapping[int, str]) -> None:
+    """Raise unless every client is there, as the virtual clock needs it."""
+    num_clients = max((profile.num_clients for profile in clients.values()), default=len(wrong))
+    if missing := num_clients - len(clients):
+        raise InputError(f"every node must answer on the virtual clock, {missing} did not{_reasons(wrong)}")
+
+
+def _reasons(wrong: Mapping[int, str]) -> str:
+    """Why nodes cannot be used, the first few of them, with where to look."""
+    named = "; ".join(f"node {node} {why}" for node, why in list(wrong.items())[:3])
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    return f": {named}{more}; see the log of the clients and --node-config" if wrong else ""
 
 
 def make_federation(
@@ -179,6 +209,7 @@ def make_federation(
         received,
         weighed=False,
         profiler=profiler,
+        tell=tell,
     )
     options: dict[str, Any] = {"learner": learner, "seed": seed, "guards": settings.guards, "tell": tell}
     fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)

@@ -19,6 +19,7 @@ from lesson.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout
 from lesson.flower.log import tell, tell_clients
 from lesson.flower.post import Post, Words, weighted_means
+from lesson.flower.profile import by_registration
 from lesson.flower.server import Clock, clock_of
 from lesson.guards import GuardSettings, UnfitError
 from lesson.learn.received import Received
@@ -195,14 +196,14 @@ class LessonStrategy(FlowerStrategy):
         return WallFederation(strategy, fleet, post, **options), models
 
     def _nodes(self, grid: Grid, timeout: float) -> list[int]:
-        """The nodes there are, once there are enough, in the order they were registered: in simulation by partition."""
+        """The nodes there are, once there are enough, in the order they were registered."""
         until_s = time.monotonic() + timeout
-        while len(nodes := list(grid.get_nodes())) < self.min_available_nodes:
+        while len(nodes := by_registration(grid)) < self.min_available_nodes:
             if time.monotonic() > until_s:
                 raise InputError(f"min_available_nodes is {self.min_available_nodes}, only {len(nodes)} are there")
             tell(f"waiting for nodes: {len(nodes)} of {self.min_available_nodes} are there")
             time.sleep(1.0)
-        return [node.node_id for node in sorted(nodes, key=lambda node: (node.registered_at, node.node_id))]
+        return nodes
 
     def _fleet(self, latency_s: FloatArray | None, num_nodes: int, num_clients: int) -> Fleet:
         """What is known beforehand: latencies, or else that nobody is slow; a client weighs what its replies say."""

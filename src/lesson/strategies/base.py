@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import numpy as np
 
 from lesson.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
+from lesson.errors import InputError
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -227,5 +228,21 @@ class Stateless:
 
 def average(view: ServerView, updates: Updates, drops: IntArray = NO_CLIENTS) -> Merge:
     """The merge of Eq. (10): models weighted by what their clients count for, normalised to 1."""
-    weights = view.client_weight[updates.client]
-    return Merge(updates.id, weights / weights.sum() if len(updates) else weights, drops=drops)
+    return Merge(updates.id, shares(view.client_weight[updates.client]), drops=drops)
+
+
+def shares(weights: FloatArray, groups: IntArray | None = None) -> FloatArray:
+    """Weights divided by their sum, or each by the sum of its group; InputError if such a sum is 0."""
+    small = scaled(weights)
+    totals = small.sum() if groups is None else np.bincount(groups, small)[groups]
+    if len(weights) and not np.all(totals > 0):
+        raise InputError("client_weight of the clients that are aggregated must sum to more than 0, got 0")
+    return np.asarray(small / totals) if len(weights) else weights
+
+
+def scaled(weights: FloatArray) -> FloatArray:
+    """Weights divided by a power of two, so that none exceeds 1 and their sum is finite.
+
+    Quotients of weights and sums keep their bits.
+    """
+    return np.asarray(np.ldexp(weights, -np.frexp(weights.max())[1])) if len(weights) else weights

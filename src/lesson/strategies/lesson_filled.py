@@ -18,7 +18,7 @@ import numpy as np
 
 from lesson.arrays import IntArray
 from lesson.errors import InputError
-from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates, shares
 from lesson.strategies.checks import check_number
 from lesson.strategies.lesson import Lesson
 from lesson.tiers import TOLERANCE, assign_tiers
@@ -49,7 +49,7 @@ class LessonFilled(Lesson):
         # Relative to the fastest that is due, as a large power would leave nothing of a tier that is due alone.
         slower = tiers / tiers.min() if len(due) else np.ones(0)
         weights = view.client_weight[due.client] * np.float_power(slower, -self.discount)
-        return Merge(due.id, weights / weights.sum() if len(due) else weights, of="updates", drops=drops)
+        return Merge(due.id, shares(weights), of="updates", drops=drops)
 
     def _fitting(self, view: ServerView, clients: IntArray) -> IntArray:
         """How many minibatches each of these clients has time for in its slot, at most one per sample it holds."""

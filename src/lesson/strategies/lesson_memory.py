@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lesson.arrays import FloatArray, IntArray
-from lesson.strategies.base import Merge, ServerView, Slots, Updates
+from lesson.strategies.base import Merge, ServerView, Slots, Updates, scaled, shares
 from lesson.strategies.lesson import Lesson
 from lesson.tiers import UNREACHABLE, assign_tiers
 
@@ -38,13 +38,11 @@ class LessonMemory(Lesson):
         due, drops = self._due(view, arrived)
         tiers, places = np.unique(self._tiers(view, due.client), return_inverse=True)
         self._filled |= set(tiers.tolist())
-        weights = view.client_weight[due.client]
-        totals = np.bincount(places, weights, minlength=len(tiers))
         slots = Slots(
             names=[str(tier) for tier in tiers[places]],
             weights={str(tier): self._share[tier] for tier in sorted(self._filled & self._share.keys())},
         )
-        return Merge(due.id, weights / totals[places], of="updates", slots=slots, drops=drops)
+        return Merge(due.id, shares(view.client_weight[due.client], places), of="updates", slots=slots, drops=drops)
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"filled": sorted(self._filled)}
@@ -62,8 +60,7 @@ class LessonMemory(Lesson):
         if fresh or np.any(self._counted[clients] != view.client_weight[clients]):  # real clients say what they have
             self._counted = view.client_weight.copy()
             tiers, places = np.unique(self._tier_of, return_inverse=True)
-            sums = np.bincount(places, self._counted)
             reachable = tiers != UNREACHABLE
-            shares = (sums / sums[reachable].sum())[reachable].tolist()
-            self._share = dict(zip(tiers[reachable].tolist(), shares, strict=True))
+            sums = np.bincount(places, scaled(self._counted))[reachable]
+            self._share = dict(zip(tiers[reachable].tolist(), shares(sums).tolist(), strict=True))
         return self._tier_of[clients]

@@ -22,7 +22,7 @@ import numpy as np
 
 from lesson.arrays import NO_CLIENTS, IntArray
 from lesson.errors import InputError
-from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Slots, Updates
+from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Slots, Updates, shares
 from lesson.strategies.checks import check_connected, check_count, check_number, share_of
 
 
@@ -74,10 +74,9 @@ class Safa:
         enters = bypassed & ~replaced
         enters[picked] = True
         connected = np.flatnonzero(view.connected)
-        shares = view.client_weight[connected] / view.client_weight[connected].sum()
         slots = Slots(
             _names(arrived.client[enters]),
-            dict(zip(_names(connected), shares.tolist(), strict=True)),
+            dict(zip(_names(connected), shares(view.client_weight[connected]).tolist(), strict=True)),
             resets=_names(self._deprecated),
         )
         return Merge(arrived.id[enters], np.ones(len(slots.names)), slots=slots, drops=arrived.id[replaced])

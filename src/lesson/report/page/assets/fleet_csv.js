@@ -113,8 +113,8 @@ const FleetCsv = (() => {
   }
 
   function checkSamples(text, where) {
-    if (text && !(/^\d{1,15}$/.test(text) && Number(text) > 0))
-      throw wrong(`${where}: num_samples must be a whole number >= 1, got '${text.slice(0, 40)}'`);
+    if (text && !(/^\d{1,15}$/.test(text) && Number(text) > 0 && Number(text) <= 1e12))
+      throw wrong(`${where}: num_samples must be a whole number from 1 to 1000000000000, got '${text.slice(0, 40)}'`);
   }
 
   function checkSplit(where, compute_s, upload_s, latency_s) {

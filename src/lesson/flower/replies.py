@@ -1,0 +1,99 @@
+"""Reading replies of clients that are not trusted: a malformed reply is rejected and affects no other client."""
+
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import httpx
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from lesson.checked import MAX_SAMPLES
+from lesson.errors import MAX_SHOWN
+from lesson.guards import NO_WEIGHT, WRONG_METRICS, UnfitError
+
+MAX_METRICS = 100
+"""A reply with more metrics than this is rejected."""
+Metric = int | float | list[int] | list[float]
+
+
+@dataclass(eq=False)
+class Inbox:
+    """Pulls replies from a grid. A reply that Flower cannot decode is returned as the exception it raised."""
+
+    grid: Grid
+    _one_by_one: bool = field(default=False, init=False)
+
+    def pull(self, ids: Collection[str]) -> list[tuple[str, Message | Exception]]:
+        """The replies that have arrived to these messages, each with the id of its message.
+
+        Flower decodes all replies of one call or none, and delivers each once: with the first malformed reply, all that
+        came in the same call are lost. From then on replies are pulled one by one, and each fails for itself alone.
+        """
+        if not ids:
+            return []
+        if not self._one_by_one:
+            pulled = self._attempt(list(ids))
+            if not isinstance(pulled, Exception):
+                return _by_id(pulled, ids)
+            self._one_by_one = True
+        replies: list[tuple[str, Message | Exception]] = []
+        for number in ids:
+            pulled = self._attempt([number])
+            replies += [(number, pulled)] if isinstance(pulled, Exception) else _by_id(pulled, [number])
+        return replies
+
+    def _attempt(self, ids: list[str]) -> list[Message] | Exception:
+        try:
+            return list(self.grid.pull_messages(ids))
+        except (httpx.HTTPError, OSError):  # the connection to the SuperLink, not a reply
+            raise
+        except Exception as error:
+            return error
+
+
+def read_metrics(content: RecordDict) -> dict[str, Metric]:
+    """All metrics of a reply by name; UnfitError if there are too many, or if one could not be printed as it is."""
+    records = content.metric_records.values()
+    if (count := sum(len(record) for record in records)) > MAX_METRICS:
+        raise UnfitError(WRONG_METRICS, f"a reply may have {MAX_METRICS} metrics, it has {count}")
+    metrics = {name: value for record in records for name, value in record.items()}
+    for name in metrics:
+        if len(name) > MAX_SHOWN or not name.isprintable():
+            raise UnfitError(WRONG_METRICS, f"'{name}' is no name of a metric")
+    return metrics
+
+
+def scalars(metrics: dict[str, Metric]) -> dict[str, float]:
+    """The metrics that are single numbers; UnfitError if one is not finite."""
+    found = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
+    for name, value in found.items():
+        if not abs(value) <= sys.float_info.max:
+            raise UnfitError(WRONG_METRICS, f"'{name}' must be finite, got {_shown(value)}")
+    return {name: float(value) for name, value in found.items()}
+
+
+def check_weight(name: str, value: Metric | None) -> float:
+    """The number of examples that a client reports, as a weight; UnfitError if it cannot be one."""
+    if not isinstance(value, int | float) or not 0 < value <= MAX_SAMPLES:
+        raise UnfitError(NO_WEIGHT, f"'{name}' must be > 0 and at most {MAX_SAMPLES:g}, got {_shown(value)}")
+    return float(value)
+
+
+def _shown(value: Metric | None) -> str:
+    """A value for a log line, which it cannot flood."""
+    if isinstance(value, list):
+        return f"{len(value)} values"
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    return "none" if value is None else f"{value:g}"
+
+
+def _by_id(messages: Sequence[Message], ids: Collection[str]) -> list[tuple[str, Message | Exception]]:
+    """Messages with the ids they reply to; a second reply to a message, or one to another message, is ignored."""
+    wanted, replies = set(ids), list[tuple[str, Message | Exception]]()
+    for message in messages:
+        if (number := message.metadata.reply_to_message_id) in wanted:
+            wanted.remove(number)
+            replies.append((number, message))
+    return replies
