@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from campaign.command import Limits, call
+from campaign.command import GIB, Limits, call
 from campaign.commands import SMALL
 from campaign.damage import Damage, replace_by_folder
 from campaign.trial import Facts, Trial
@@ -91,6 +91,6 @@ def _cifar10(what: str) -> Callable[[Path, random.Random], Facts]:
 
 def _refused(dataset: str, folder: Path) -> Facts:
     argv = ["run", "--dataset", dataset, "--data-dir", "data", "--rounds", "1", "--out", "runs", *SMALL]
-    outcome = call(argv, folder, Limits(cpu_s=20), real=False).check(2)
+    outcome = call(argv, folder, Limits(cpu_s=20, memory_bytes=4 * GIB), real=False).check(2)
     assert not (folder / "runs").exists(), "nothing must be left of a run that was refused"
     return {"cpu_s": outcome.cpu_s, "peak_mib": outcome.peak_mib}

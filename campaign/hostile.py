@@ -1,6 +1,7 @@
 """Files made to hurt whoever reads them: refused in one line, in bounded time and memory."""
 
 import json
+import os
 import random
 import shutil
 import struct
@@ -8,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from campaign.command import GIB, Limits, call
-from campaign.commands import RUN
+from campaign.commands import RUN, undisturbed
 from campaign.damage import BEFORE, BROKEN, NEWEST
 from campaign.trial import Facts, Trial
 
@@ -69,6 +70,7 @@ SETTINGS: dict[str, Write] = {
     "a million digits after the point": lambda path: path.write_bytes(b"[scenario]\nbeta = -0." + b"9" * 1_000_000),
     "a string of a megabyte": lambda path: path.write_bytes(b'[scenario]\nsplit = "' + b"9" * 1_000_000 + b'"'),
     "100,000 tables": lambda path: path.write_bytes(b"".join(b"[a%d]\n" % n for n in range(100_000))),
+    "a megabyte of escaped quotes": lambda path: path.write_bytes(b'\\"' * 500_000),
     "100,000 quotes": lambda path: path.write_bytes(b"\"'" * 100_000),
 }
 _HEAD = b"client,latency_s\n"
@@ -89,16 +91,44 @@ READERS: dict[str, list[str]] = {
 }
 
 
+ODD_FILES: dict[str, Write] = {
+    "a FIFO": os.mkfifo,
+    "/dev/zero": lambda path: path.symlink_to("/dev/zero"),
+    "/dev/random": lambda path: path.symlink_to("/dev/random"),
+    "a terminal": lambda path: path.symlink_to("/dev/ptmx"),
+    "a folder": Path.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path),
+}
+"""Anything but a regular file."""
+
+
 def trials(shared: Path, short: bool) -> list[Trial]:
     """Checkpoints, settings and tables, each through the commands that read them."""
     made = [_checkpoint(shared, case) for case in (list(CHECKPOINTS)[:3] if short else CHECKPOINTS)]
-    for case in list(SETTINGS)[2:5] if short else SETTINGS:
+    for case in ["nested 100,000 deep", "a megabyte of escaped quotes"] if short else SETTINGS:
         for words in (["plan", "--scenario"],) if short else (["plan", "--scenario"], ["sweep"], ["contest", "--file"]):
             made.append(_file("TOML", f"{case}, {words[0]}", SETTINGS[case], [*words, "file.toml"], "file.toml"))
     for case in list(TABLES)[1:2] if short else TABLES:
         for name in ["latencies"] if short else READERS:
             made.append(_file("CSV", f"{case}, {name}", TABLES[case], READERS[name], "file"))
+    for case in list(ODD_FILES)[:2] if short else ODD_FILES:
+        made += [_file("file", f"{case}, settings", ODD_FILES[case], ["plan", "--scenario", "file.toml"], "file.toml")]
+        for name in ["latencies"] if short else READERS:
+            made.append(_file("file", f"{case}, {name}", ODD_FILES[case], READERS[name], "file"))
+        for name in ("metrics.jsonl",) if short else ("config.toml", "metrics.jsonl", "summary.json", "clients.json"):
+            made.append(_in_folder(shared, case, name))
     return made
+
+
+def _in_folder(shared: Path, case: str, name: str) -> Trial:
+    def do(folder: Path, _: random.Random) -> Facts:
+        out = Path(shutil.copytree(undisturbed(RUN, shared), folder / "runs"))
+        (out / name).unlink()
+        ODD_FILES[case](out / name)
+        outcome = call(["report", str(out), "-o", "page.html"], folder, LIMITS, real=False).check(2)
+        return {"cpu_s": outcome.cpu_s, "peak_mib": outcome.peak_mib}
+
+    return Trial("hostile file", f"{case}, {name}", do)
 
 
 def _checkpoint(shared: Path, case: str) -> Trial:

@@ -245,7 +245,10 @@ BAD = [
     (["plan", "--set", "scenario.power_w=1\nx=2"], "power_w must be a number, got '1"),
     (["plan", "--set", "x\ny"], "--set must be section.key=value, such as scenario.power_w=0.2, got 'x y'"),
     (["plan", "--set", "scenario.theta=1e300"], "no client can be reached"),
-    (["plan", "--latencies", "/dev/zero"], "/dev/zero cannot be read: latencies must be a file"),
+    (
+        ["plan", "--latencies", "/dev/zero"],
+        "/dev/zero cannot be read: it must be a regular file, not a pipe or a device",
+    ),
     (["plan", "--figure", "n" * 300 + ".png"], "figure cannot be written: 'nnnn"),
     (
         ["plam"],
@@ -410,3 +413,21 @@ def test_of_many_notes_the_first_are_printed(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.splitlines() == ["note: a", "note: b", "note: c", "note: d"]
     print_notes("abcdefg")
     assert capsys.readouterr().out.splitlines()[-2:] == ["note: e", "note: more are in metrics.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["run", "--rounds", "int" * 40_000],
+        ["run", "--rounds", "Error parsing int: " * 6000],
+        ["run", f"--{'int' * 40_000}"],
+        ["report", "folder", "--width", "1" * 120_000],
+    ],
+    ids=["value", "message", "option", "width"],
+)
+def test_long_words_on_the_command_line_are_refused_at_once(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each took minutes when matching a regular expression, or looking for similar options, took quadratic time."""
+    assert main(argv) == 2
+    assert capsys.readouterr().err.count("\n") == 1

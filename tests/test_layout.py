@@ -13,6 +13,7 @@ import lesson
 SOURCE = Path(lesson.__file__).parent
 ORDER = [
     "lesson.errors",
+    "lesson.files",
     "lesson.named",
     "lesson.toml_files",
     "lesson.arrays",

@@ -9,6 +9,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from lesson.files import open_input
+
 Tensors = dict[str, np.ndarray]
 
 
@@ -22,7 +24,7 @@ def packed(values: dict[str, Any], tensors: Tensors) -> bytes:
 def unpacked(path: Path) -> tuple[dict[str, Any], Tensors]:
     """Values and arrays of a checkpoint; ValueError says what is wrong. Older ones, without a digest, are believed."""
     try:
-        with safetensors.safe_open(path, "numpy") as file:
+        with open_input(path) as raw, safetensors.safe_open(f"/dev/fd/{raw.fileno()}", "numpy") as file:
             told = file.metadata() or {}
             state = told["state"]
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -32,7 +34,8 @@ def unpacked(path: Path) -> tuple[dict[str, Any], Tensors]:
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
     except (safetensors.SafetensorError, OSError, MemoryError, ValueError) as error:
-        raise ValueError(str(error) or "it is too large for the memory there is") from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ValueError(reason or "it is too large for the memory there is") from None
     if told.get("sha256", digest := _digest(state, tensors)) != digest:
         raise ValueError("its SHA-256 is not the one written down in it")
     size = values.get("metrics_bytes") if isinstance(values, dict) else None

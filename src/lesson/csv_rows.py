@@ -1,6 +1,7 @@
 """CSV files as people and spreadsheets write them, row by row, with one-line errors that name file and line."""
 
 import csv
+import io
 import math
 from array import array
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 
 from lesson.arrays import BoolArray, FloatArray, IntArray
 from lesson.errors import InputError
+from lesson.files import open_input
 
 MAX_LINE = 1 << 20
 
@@ -24,10 +26,8 @@ def read_rows(
 
     The columns of the file may be in any order. `what` is in it, for the errors.
     """
-    if path.is_char_device():
-        raise InputError(f"{path} cannot be read: {what} must be a file")
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with open_input(path) as raw, io.TextIOWrapper(raw, newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(_lines(path, file), strict=True)
             header = [name.strip() for name in next(reader, [])]
             _check_header(path, header, required, optional)

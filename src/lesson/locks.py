@@ -5,9 +5,10 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from lesson.errors import InputError
+from lesson.files import is_at, open_to_change
 
 LOCK = ".lock"
 
@@ -19,17 +20,18 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if _is_at(lock, folder / LOCK):
+            if is_at(lock, folder / LOCK):
                 (folder / LOCK).unlink()
 
 
-def _lock(folder: Path) -> TextIO:
+def _lock(folder: Path) -> BinaryIO:
     """The file that was locked, open."""
     while True:
         try:
-            lock = (folder / LOCK).open("w")
+            lock = open_to_change(folder / LOCK)
         except OSError as error:
-            raise InputError(f"{folder} cannot be written: {error.strerror}; name another folder with --out") from None
+            what = folder / LOCK if os.path.lexists(folder / LOCK) else folder
+            raise InputError(f"{what} cannot be written: {error.strerror}; name another folder with --out") from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -38,14 +40,6 @@ def _lock(folder: Path) -> TextIO:
             if not isinstance(error, BlockingIOError):  # a file system without locks
                 why = f"cannot be locked: {error.strerror}; name another folder with --out"
             raise InputError(f"{folder} {why}") from None
-        if _is_at(lock, folder / LOCK):
+        if is_at(lock, folder / LOCK):
             return lock
         lock.close()  # whose it was removed it between the two; somebody else may have made and locked a new one
-
-
-def _is_at(file: TextIO, path: Path) -> bool:
-    """Whether an open file is the one that has this path now."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False

@@ -24,6 +24,7 @@ import lesson
 from lesson.arrays import with_prefix
 from lesson.checkpoints import Tensors, packed, unpacked
 from lesson.errors import InputError, RunStoppedError, describe
+from lesson.files import open_input, open_to_change, read_input, remove_leftovers, write_whole
 from lesson.learn.backend import hardware, on_device
 from lesson.learn.learner import Learner
 from lesson.locks import LOCK, locked
@@ -32,6 +33,7 @@ from lesson.settings import AUTOMATIC, Settings, load_settings, to_toml
 from lesson.simulate import Simulation
 from lesson.summary import TARGETS
 
+_REMEDY = "free some disk space or mend the folder, then --resume continues from the last checkpoint"
 Kept = TypeVar("Kept")
 SUMMARY: dict[str, Any] = {
     **dict.fromkeys(("strategy", "dataset", "device"), str),
@@ -90,8 +92,7 @@ class RunFolder:
         self.make()
         with self.owned():
             self.check(settings, resume=True)  # somebody else may have begun another run since
-            for left in self.path.glob(".*.aside"):  # by a process that was killed while writing
-                left.unlink()
+            remove_leftovers(self.path)
             if not self.config.exists():
                 sections = settings.to_sections() | {"versions": _versions(settings.run.device)}
                 write_whole(self.config, to_toml(sections).encode())
@@ -102,7 +103,7 @@ class RunFolder:
             return None
         self._forget_checkpoints()  # a kill may have come before this was done
         try:
-            summary: dict[str, Any] = json.loads(self.summary.read_text(encoding="utf-8"))
+            summary: dict[str, Any] = json.loads(read_input(self.summary))
             if not _is_summary(summary):
                 raise ValueError("no summary")
         except (ValueError, OSError, RecursionError):
@@ -138,22 +139,27 @@ class RunFolder:
         """Add one line, whole, to the metrics."""
         content = (json.dumps(line, allow_nan=False) + "\n").encode()
         try:
-            with self.metrics.open("ab", buffering=0) as file:
+            with open_to_change(self.metrics, append=True) as file:
                 size = os.fstat(file.fileno()).st_size
-                if file.write(content) != len(content):
+                if os.write(file.fileno(), content) != len(content):
                     file.truncate(size)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            raise RunStoppedError(f"{self.metrics} cannot be written: {error.strerror}; --resume goes on") from None
+            raise self._stopped(self.metrics, error) from None
 
     def save(self, simulation: Simulation, learner: Learner) -> None:
         """Keep where the run stands, and where it stood at the checkpoint before."""
         values, arrays = simulation.state()
-        with self.metrics.open("rb") as file:
-            os.fsync(file.fileno())
-            values["metrics_bytes"] = os.fstat(file.fileno()).st_size
+        try:
+            with open_input(self.metrics) as file:
+                os.fsync(file.fileno())
+                values["metrics_bytes"] = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise self._stopped(self.metrics, error) from None
         tensors = {f"simulation.{name}": array for name, array in arrays.items()}
-        write_whole(self.checkpoint, packed(values, tensors | learner.state()), before=self.before)
+        content = packed(values, tensors | learner.state())
+        with self._resumable():
+            write_whole(self.checkpoint, content, before=self.before)
 
     def load(self, simulation: Simulation, learner: Learner) -> None:
         """Go on from the newest checkpoint that is whole, or from the beginning if there is none yet."""
@@ -175,8 +181,12 @@ class RunFolder:
                 raise InputError(
                     f"{path} does not fit this run ({describe(error)}); remove the folder and run again"
                 ) from None
-        if self.metrics.exists():
-            os.truncate(self.metrics, size)
+        if os.path.lexists(self.metrics):
+            try:
+                with open_to_change(self.metrics) as file:
+                    file.truncate(size)
+            except OSError as error:
+                raise InputError(f"{self.metrics} cannot be written: {error.strerror}") from None
 
     def _newest_whole(self) -> tuple[Path, dict[str, Any], Tensors] | None:
         """The newest checkpoint that is not damaged, and what it holds; says so if it is the one before."""
@@ -190,7 +200,10 @@ class RunFolder:
             if path == self.before:
                 why = wrong[0] if wrong else f"{self.checkpoint} is not there"
                 print(f"note: {why}; going on from the checkpoint before", file=sys.stderr)
-                self.before.replace(self.checkpoint)  # a damaged one must not take its place when the next is kept
+                try:
+                    self.before.replace(self.checkpoint)  # a damaged one must not replace it when the next is written
+                except OSError as error:
+                    raise InputError(f"{self.checkpoint} cannot be replaced: {error.strerror}; remove it") from None
             return found
         if wrong:
             raise InputError(f"{wrong[0]}; remove the folder and run again")
@@ -198,10 +211,24 @@ class RunFolder:
 
     def finish(self, simulation: Simulation, learner: Learner, summary: dict[str, Any]) -> None:
         """Keep the model, the clients and the summary; the checkpoints are not needed any more."""
-        write_whole(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
-        write_whole(self.clients, json.dumps(clients_of(simulation, learner), allow_nan=False).encode() + b"\n")
-        write_whole(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
+        clients = clients_of(simulation, learner)
+        with self._resumable():
+            write_whole(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
+            write_whole(self.clients, json.dumps(clients, allow_nan=False).encode() + b"\n")
+            write_whole(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
         self._forget_checkpoints()
+
+    @contextlib.contextmanager
+    def _resumable(self) -> Iterator[None]:
+        """Stop the run if a file cannot be written: a resumed run repeats what is lost."""
+        try:
+            yield
+        except (InputError, RunStoppedError) as error:
+            what, _, _ = str(error).partition(";")
+            raise RunStoppedError(f"{what}; {_REMEDY}") from None
+
+    def _stopped(self, path: Path, error: OSError) -> RunStoppedError:
+        return RunStoppedError(f"{path} cannot be written: {error.strerror}; {_REMEDY}")
 
     def _forget_checkpoints(self) -> None:
         for path in filter(Path.exists, (self.before, self.checkpoint)):
@@ -212,7 +239,7 @@ class RunFolder:
 def read_kept(path: Path, usual: Kept, remedy: str) -> Kept:
     """What a JSON file holds, which must be of the kind of `usual`; that itself, where there is no file."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else usual
+        kept = json.loads(read_input(path)) if os.path.lexists(path) else usual
         if not isinstance(kept, type(usual)):
             raise ValueError(f"it holds no {type(usual).__name__}")
     except (ValueError, OSError, RecursionError) as error:
@@ -226,22 +253,6 @@ def _is_summary(summary: Any) -> bool:
         return False
     times = [summary["time_to_s"].get(f"{target:g}", "") for target in TARGETS]
     return "energy_j" in summary and all(isinstance(one, int | float | None) for one in [summary["energy_j"], *times])
-
-
-def write_whole(path: Path, content: bytes, before: Path | None = None) -> None:
-    """Put a file into place; it appears whole or not at all. What was there goes to `before`, if that is given."""
-    aside = path.with_name(f".{path.name}.aside")
-    try:
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if before is not None and path.exists():
-            path.replace(before)
-        aside.replace(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _versions(device: str) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """The settings of a run in six sections, from a preset or a TOML file, changed on the command line."""
 
 import json
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -13,7 +12,7 @@ from lesson.errors import InputError, unknown
 from lesson.faults import FaultSettings
 from lesson.guards import GuardSettings
 from lesson.scenario import PRESETS, Scenario
-from lesson.toml_files import read_toml
+from lesson.toml_files import parse_toml, read_toml
 
 DEFAULT_TIME_BUDGET_S = 10_000.0
 AUTOMATIC = ("device", "precision", "eval_every_s")
@@ -224,7 +223,7 @@ def _parse_change(change: str) -> tuple[str, str, Any]:
     if section not in SECTIONS:
         raise unknown("section", section, SECTIONS)
     try:
-        parsed = tomllib.loads(f"value = {text}")
+        parsed = parse_toml(f"value = {text}")
     except (ValueError, RecursionError):
         parsed = {}
     return section, key, parsed["value"] if list(parsed) == ["value"] else text.strip()

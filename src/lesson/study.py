@@ -14,10 +14,11 @@ import pandas as pd
 
 from lesson.engines import Engine, LocalEngine
 from lesson.errors import InputError, RunStoppedError, unknown
+from lesson.files import write_whole
 from lesson.learn.data import Dataset
 from lesson.learn.data.dataset import NAMES
 from lesson.learn.models import ModelFactory
-from lesson.run_folder import RunFolder, write_whole
+from lesson.run_folder import RunFolder
 from lesson.runs import execute
 from lesson.settings import Settings, load_settings
 from lesson.strategies import make_strategy

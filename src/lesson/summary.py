@@ -1,12 +1,14 @@
 """What a run came to, from its metrics: final accuracy, time to a target, totals."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lesson.errors import InputError
+from lesson.files import open_input
 from lesson.settings import Settings
 
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -26,16 +28,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def each_line(path: Path) -> Iterator[dict[str, Any]]:
     """One line of a metrics file after the other."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_input(path) as file:
             yield from map(_line, file)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); remove the folder and run again") from None
 
 
-def _line(text: str) -> dict[str, Any]:
+def _line(text: bytes) -> dict[str, Any]:
     line = json.loads(text)
     if not isinstance(line, dict) or not line.keys() >= LINE:
         raise ValueError("a line is not that of a round")

@@ -8,8 +8,9 @@ from pathlib import Path
 from lesson.engines import Engine, LocalEngine
 from lesson.engines.trial import Line
 from lesson.errors import InputError
+from lesson.files import write_whole
 from lesson.grid import Grid
-from lesson.run_folder import RunFolder, write_whole
+from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.study import COMPARED, Report, Run, Study, check_for_many, unfinished, write_table
 from lesson.trackers import Tracker

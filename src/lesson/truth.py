@@ -15,6 +15,7 @@ from lesson.draws import exponentials, key
 from lesson.errors import InputError
 from lesson.estimates import PARTS
 from lesson.faults import Dropouts
+from lesson.files import open_input
 from lesson.fleet import Fleet, check_measured
 from lesson.flight import InFlight
 from lesson.radio import SharedBand
@@ -223,7 +224,11 @@ class Truth:
 
 
 def _digest(path: str) -> str:
-    return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(digest_size=16)
+    with open_input(Path(path)) as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def _traced(path: Path, fleet: Fleet) -> WorkTrace:

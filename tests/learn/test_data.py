@@ -5,6 +5,7 @@ import shutil
 import struct
 import tarfile
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def idx_bytes(shape: tuple[int, ...], content: bytes) -> bytes:
     ("content", "message"),
     [
         (idx_bytes((3,), b"ab"), "must hold 3 bytes after its header, got 2; get the file again"),
-        (idx_bytes((3,), b"abcd"), "must hold 3 bytes after its header, got 4"),
+        (idx_bytes((3,), b"abcd"), "must hold 3 bytes after its header, got more"),
         (idx_bytes((1, 2), b"ab"), "is not an IDX file of bytes with 1 axes"),
         (gzip.compress(b"x", mtime=0), "is not an IDX file"),
         (idx_bytes((3,), b"abc")[:-9], "is damaged"),
@@ -78,6 +79,35 @@ def test_unknown_and_missing_data_sets(tmp_path: Path) -> None:
         load_dataset("mnits")
     with pytest.raises(InputError, match=r"data_batch_1.bin does not exist; 'lesson data cifar10' gets it"):
         load_dataset("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("promised", [28, 10_000, 2**32 - 1])
+def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promised: int) -> None:
+    """The header promises so many rows of 28 × 28; 64 MB of zeros follow."""
+    read, unpacked = gzip.GzipFile.read, 0
+
+    def count(self: gzip.GzipFile, size: int | None = -1) -> bytes:
+        nonlocal unpacked
+        content = read(self, size)
+        unpacked += len(content)
+        return content
+
+    with gzip.open(tmp_path / "images.gz", "wb", 1) as file:
+        file.write(bytes([0, 0, 8, 3]) + struct.pack(">3I", promised, 28, 28) + bytes(1 << 26))
+    monkeypatch.setattr(gzip.GzipFile, "read", count)
+    with pytest.raises(InputError, match="get the file again"):
+        read_idx(tmp_path / "images.gz", 3)
+    assert unpacked <= 20 + promised * 28 * 28
+
+
+def test_a_gzip_bomb_without_a_header_is_not_unpacked(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "images.gz", "wb", 1) as file:
+        file.write(bytes(1 << 26))
+    tracemalloc.start()
+    with pytest.raises(InputError, match="is not an IDX file"):
+        read_idx(tmp_path / "images.gz", 3)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
 
 
 def test_arrays_of_ones_own_are_checked() -> None:

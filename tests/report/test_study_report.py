@@ -19,6 +19,7 @@ from helpers.run_folders import make_comparison, make_run, make_sweep
 from lesson import InputError, load
 from lesson.cli import main
 from lesson.cli.report import inches
+from lesson.errors import RunStoppedError
 from lesson.folders import load_together
 from lesson.report.compare_text import cell
 from lesson.report.files import save_figures
@@ -247,18 +248,20 @@ def test_figures_that_cannot_be_written(folder: Path, tmp_path: Path, capsys: py
     assert told.err.startswith(f"lesson: figures cannot be written: '{tmp_path}/taken/in' cannot be made: Not a dir")
     assert (told.err.count("\n"), told.out) == (1, "")
     assert main(["report", str(folder), "--figures", "/proc"]) == 2
-    assert capsys.readouterr().err.startswith("lesson: figure cannot be written: '/proc': ")
+    assert capsys.readouterr().err.startswith("lesson: /proc/accuracy_time.pdf cannot be written: ")
 
 
 def test_if_one_figure_fails_none_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = Figure()
+    synced = []
 
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+    def full(file: int) -> None:
+        synced.append(file)
+        if len(synced) == 2:
+            raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bad, "savefig", full)
-    with pytest.raises(InputError, match="No space left on device"):
-        save_figures({"a": Figure(), "b": bad}, tmp_path, [".pdf"])
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunStoppedError, match=r"b.pdf cannot be written: No space left on device; free some"):
+        save_figures({"a": Figure(), "b": Figure()}, tmp_path, [".pdf"])
     assert list(tmp_path.iterdir()) == []
 
 

@@ -38,6 +38,7 @@ class Command(Protocol):
 PLAIN = {"━": "=", "◆": "*", "×": "x", "–": "-", "…": "...", "·": " ", "τ": "tau", "→": "->", "∞": "infinity"}
 
 SHELLS = ("bash", "fish", "zsh")
+MAX_OPTION = 100
 WRITE_COMPLETION = "--tyro-write-completion"
 
 COMMANDS: dict[str, type[Command]] = {
@@ -121,6 +122,9 @@ def _parse(argv: Sequence[str]) -> Command:
     """The command with its flags; whatever the parser finds wrong becomes one line."""
     if argv[0] not in COMMANDS and argv[0] not in ("-h", "--help", WRITE_COMPLETION):
         raise unknown("command", argv[0], [*COMMANDS, "--help", "--print-completion", "--version"])
+    for word in argv[1:] if argv[0] in COMMANDS else ():
+        if word.startswith("--") and len(option := word.partition("=")[0]) > MAX_OPTION:
+            raise _unknown_option(option, argv[0])  # the parser would look for similar ones for minutes
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -148,15 +152,30 @@ def _parse(argv: Sequence[str]) -> Command:
 def _rewritten(complaint: str, argv: Sequence[str]) -> InputError:
     """What the parser put into a box, as one line in this project's words."""
     said = " ".join(re.sub(r"[│╭╮╰╯|+]|─+|-{4,}", " ", complaint).partition("For full helptext")[0].split())
-    if number := re.search(r"Error parsing (\S+): .*(int|float).*?: ('.*?')", said):
-        flag, kind, got = number.groups()
-        return InputError(f"{flag} must be {'a whole number' if kind == 'int' else 'a number'}, got {got}")
+    if number := re.search(r"Error parsing (\S+): no type matching (INT|FLOAT)", said):
+        flag, kind = number.groups()
+        return InputError(
+            f"{flag} must be {'a whole number' if kind == 'INT' else 'a number'}, got {_given(flag, argv)!r}"
+        )
     if option := re.search(r"Unrecognized (?:or misplaced )?options: ([^, ]+)", said):
         if not option[1].startswith("-"):
             return InputError(f"'{option[1]}' is one word too many; 'lesson {argv[0]} --help' shows what there is")
-        fields = dataclasses.fields(COMMANDS[argv[0]])  # type: ignore[arg-type]  # commands are dataclasses
-        flags = [f"--{field.name.replace('_', '-')}" for field in fields]
-        return unknown("option", option[1], [*flags, "--help"])
+        return _unknown_option(option[1], argv[0])
     if missing := re.search(r"Missing value for argument '(\S+)'", said):
         return InputError(f"{missing[1]} must have a value, got none")
     return InputError(f"{said}; 'lesson --help' shows what there is")
+
+
+def _unknown_option(option: str, command: str) -> InputError:
+    fields = dataclasses.fields(COMMANDS[command])  # type: ignore[arg-type]  # commands are dataclasses
+    flags = [f"--{field.name.replace('_', '-')}" for field in fields]
+    return unknown("option", option, [*flags, "--help"])
+
+
+def _given(flag: str, argv: Sequence[str]) -> str:
+    """What stands after a flag."""
+    for place, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == flag:
+            return (value if equals else "".join(argv[place + 1 : place + 2]))[:80]
+    return ""

@@ -88,7 +88,7 @@ def suffixes_of(formats: str) -> list[str]:
 
 def inches(length: str) -> float:
     """A length such as 89mm in inches."""
-    found = re.fullmatch(rf"(\d+\.?\d*|\.\d+) *({'|'.join(INCH)})", length.strip())
+    found = re.fullmatch(rf"(\d+(?:\.\d*)?|\.\d+) *({'|'.join(INCH)})", length.strip())
     if not found:
         raise InputError(f"--width must be a number and in, cm, mm or pt, such as 3.5in, got '{length}'")
     width_in = float(found[1]) * INCH[found[2]]

@@ -7,9 +7,10 @@ from pathlib import Path
 from lesson.contest.cases import Case, Runs
 from lesson.contest.rules import Rules
 from lesson.errors import InputError, RunStoppedError
+from lesson.files import write_whole
 from lesson.paper.reproduce import not_held
 from lesson.paper.results import Results
-from lesson.run_folder import RunFolder, read_kept, write_whole
+from lesson.run_folder import RunFolder, read_kept
 from lesson.study import COMPARED, RULES, RUNS, SCALE, check_for_many
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from lesson.engines.trial import MAX_RESTARTS, Event, Line, execute_trial, killed
 from lesson.errors import InputError, describe
+from lesson.files import open_input
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.trackers import Tracker
@@ -164,7 +165,7 @@ class _Tail:
     def news(self) -> list[Line]:
         """The last of the lines written since the last call, and the last one with an accuracy before it."""
         try:
-            with self._metrics.open("rb") as file:
+            with open_input(self._metrics) as file:
                 self._read = min(self._read, os.fstat(file.fileno()).st_size)  # a run that goes on cuts lines off
                 file.seek(self._read)
                 whole = file.read().rpartition(b"\n")[0]

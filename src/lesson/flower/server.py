@@ -15,6 +15,7 @@ from lesson.arrays import IntArray
 from lesson.errors import InputError, RunStoppedError
 from lesson.faults import FaultSettings, faults_of
 from lesson.federation import Federation, VirtualFederation, WallFederation
+from lesson.files import write_whole
 from lesson.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.fleet_csv import fleet_csv
 from lesson.flower.arrays import Layout
@@ -30,7 +31,7 @@ from lesson.learn.remote import initial_arrays
 from lesson.plan import make_plan, propose_deadline_s
 from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.report.plan_text import print_plan
-from lesson.run_folder import RunFolder, write_whole
+from lesson.run_folder import RunFolder
 from lesson.runs import execute
 from lesson.settings import Settings, load_settings
 from lesson.strategies import fleet_for

@@ -10,11 +10,12 @@ from typing import Any
 from lesson.engines import Engine
 from lesson.engines.trial import Line
 from lesson.errors import DivergedError, InputError, RunStoppedError
+from lesson.files import write_whole
 from lesson.learn.data import load_dataset
 from lesson.paper.items import Item, wanted_runs
 from lesson.paper.results import Result, Results
 from lesson.paper.scale import Scale
-from lesson.run_folder import RunFolder, read_kept, write_whole
+from lesson.run_folder import RunFolder, read_kept
 from lesson.settings import Settings
 from lesson.study import RULES, SCALE, Report, check_for_many, unfinished
 from lesson.sweep import run_by_seed

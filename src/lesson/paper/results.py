@@ -5,7 +5,7 @@ Figures and claims are made from these lines alone, so that whoever has them can
 
 import json
 import math
-import tomllib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +15,20 @@ import numpy as np
 import pandas as pd
 
 from lesson.errors import InputError
+from lesson.files import read_input, write_whole
 from lesson.fleet import draw_fleet
 from lesson.paper.items import run_name, series_name
-from lesson.run_folder import RunFolder, write_whole
+from lesson.run_folder import RunFolder
 from lesson.settings import Settings, load_settings, make_settings
 from lesson.strategies import fleet_for
 from lesson.study import RUNS
 from lesson.summary import read_metrics
 from lesson.tiers import assign_tiers
+from lesson.toml_files import read_toml
 
 CURVE = ("round", "time_s", "accuracy", "uploads")
 ENERGY = "energy_j"
+MAX_BYTES = 1 << 30
 GUESSED = 0.1
 """Accuracy of a guess among ten classes, and of a model that has diverged."""
 
@@ -57,7 +60,8 @@ class Result:
         """The run of a folder, which has ended or was stopped."""
         folder = RunFolder(path)
         settings = load_settings(str(folder.config))
-        versions = tomllib.loads(folder.config.read_text(encoding="utf-8"))["versions"]
+        _, sections = read_toml(folder.config, "a run writes it")
+        versions = sections.get("versions", {})
         metrics = pd.DataFrame(read_metrics(folder.metrics))
         return cls(settings, versions, stopped, _curve(metrics), _clients(metrics, settings))
 
@@ -113,8 +117,8 @@ class Results(Mapping[str, tuple[Result, ...]]):
         """Those of a folder; none if it has no file of them."""
         path, results = folder / RUNS, list[Result]()
         try:
-            for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-                results.append(Result.of_json(line))
+            for line in read_input(path, MAX_BYTES).decode().split("\n") if os.path.lexists(path) else []:
+                results += [Result.of_json(line)] if line else []
         except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
             kept = "; or remove it, the folders in runs/ are kept" if (folder / "runs").exists() else ""
             where = f"line {len(results) + 1}: {error}"

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from lesson.contest.cases import cases_of
 from lesson.contest.entries import FILE, Contest, Group
 from lesson.contest.rules import MAX_POINTS
+from lesson.files import write_whole
 from lesson.paper.reproduce import load_notes
 from lesson.paper.results import GUESSED, Results
 from lesson.report.contest_figures import draw_curves, draw_times
@@ -15,7 +16,6 @@ from lesson.report.contest_levels import draw_levels
 from lesson.report.contest_tables import group_table, settings_table
 from lesson.report.files import FORMATS, save_figure
 from lesson.report.words import markdown
-from lesson.run_folder import write_whole
 
 _FIGURES = {
     False: {

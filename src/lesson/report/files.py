@@ -12,6 +12,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from lesson.errors import InputError
+from lesson.files import write_all
 from lesson.report.paths import check_file
 
 STYLE: Any = {
@@ -101,7 +102,7 @@ def check_figure_path(path: Path) -> None:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure; the file appears whole or not at all."""
-    _save({path.name: figure}, path.parent, str(path))
+    _save({path.name: figure}, path.parent)
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]) -> list[Path]:
@@ -111,23 +112,16 @@ def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[
     except OSError as error:
         raise InputError(f"figures cannot be written: '{folder}' cannot be made: {error.strerror}") from None
     files = {f"{name}{suffix}": figure for name, figure in figures.items() for suffix in formats}
-    _save(files, folder, str(folder))
+    _save(files, folder)
     return [folder / name for name in files]
 
 
-def _save(files: Mapping[str, Figure], folder: Path, where: str) -> None:
-    """Write figures aside and, once they are whole, put them into place."""
-    asides = {name: folder / f".{name}.aside" for name in files}  # of the same names: what a kill leaves goes next time
-    try:
-        with matplotlib.rc_context(_IN_FILES), any_letters():
-            for name, figure in files.items():
-                suffix = Path(name).suffix.lower()
-                figure.savefig(asides[name], format=suffix[1:], dpi="figure", metadata=_UNDATED.get(suffix))
-        for name, aside in asides.items():
-            aside.replace(folder / name)
-    except OSError as error:
-        raise InputError(f"figure cannot be written: '{where}': {error.strerror}") from None
-    finally:
-        for aside in asides.values():
-            with contextlib.suppress(OSError):
-                aside.unlink(missing_ok=True)
+def _save(files: Mapping[str, Figure], folder: Path) -> None:
+    """Draw all figures, then write them, all or none."""
+    contents: dict[Path, bytes] = {}
+    with matplotlib.rc_context(_IN_FILES), any_letters():
+        for name, figure in files.items():
+            suffix, drawn = Path(name).suffix.lower(), io.BytesIO()
+            figure.savefig(drawn, format=suffix[1:], dpi="figure", metadata=_UNDATED.get(suffix))
+            contents[folder / name] = drawn.getvalue()
+    write_all(contents)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lesson.files import read_input, write_whole
 from lesson.paper.items import NAMES, Item, load_item
 from lesson.paper.results import Results
 from lesson.paper.scale import Scale
@@ -24,7 +25,6 @@ from lesson.report.paper_tables import (
 )
 from lesson.report.shares_figure import draw_label_shares
 from lesson.report.words import markdown
-from lesson.run_folder import write_whole
 
 _FIGURES: dict[str, Callable[[Item, Results, Scale], Figure]] = {
     "accuracy": draw_accuracy,
@@ -128,7 +128,7 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
     for item in items:
         lines += [f"## {item.paper}: {item.title}", ""]
         if item.draw in _TABLES:
-            lines += [(out / f"{item.name}.md").read_text(encoding="utf-8").partition("\n\n")[2]]
+            lines += [read_input(out / f"{item.name}.md").decode().partition("\n\n")[2]]
         else:
             others = ", ".join(f"[{suffix[1:].upper()}]({item.name}{suffix})" for suffix in FORMATS[1:])
             lines += [f"![{item.title}]({item.name}.png)", "", f"Also as {others}.", ""]

@@ -18,14 +18,15 @@ from tensorboard.plugins.text import metadata as texts
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 FLUSH_S = 2.0
+PREFIX = "events.out.tfevents."
 
 
 class EventFile:
     """Events of one run; what is written reaches the disk within seconds, or with `flush`."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
-        self._records = RecordWriter(path.open("wb"))
+        path = folder / f"{PREFIX}{time.time_ns()}.{socket.gethostname()}"
+        self._records = RecordWriter(path.open("xb"))
         self._flushed = time.monotonic()
         self._write(file_version="brain.Event:2")
         self._write(session_log=SessionLog(status=SessionLog.START))  # who reads on forgets what was there before

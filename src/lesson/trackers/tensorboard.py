@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lesson.errors import InputError
+from lesson.files import open_to_change
 from lesson.settings import Settings, to_toml
 from lesson.trackers.base import Line, flat_settings, numbers
 
@@ -25,11 +26,14 @@ class TensorBoard:
             raise InputError(f"TensorBoard is not installed; {remedy}")
 
     def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
-        from lesson.trackers.event_file import EventFile
+        from lesson.trackers.event_file import PREFIX, EventFile
 
+        if (folder / FOLDER).is_symlink():
+            raise InputError(f"{folder / FOLDER} is a symbolic link; remove it")
         (folder / FOLDER).mkdir(exist_ok=True)
-        for before in (folder / FOLDER).iterdir():
-            before.write_bytes(b"")  # not removed: a viewer that has it open goes on to the next file
+        for before in (folder / FOLDER).glob(f"{PREFIX}*"):
+            with open_to_change(before) as file:
+                file.truncate(0)  # not removed: a viewer that has it open goes on to the next file
         self._file = EventFile(folder / FOLDER)
         self._file.settings(flat_settings(settings))
         self._file.text("settings", f"```toml\n{to_toml(settings.to_sections())}```")

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from lesson.arrays import IntArray
 from lesson.errors import InputError
+from lesson.files import read_input
 
 Bytes = npt.NDArray[np.uint8]
 FOLDER = "cifar-10-batches-bin"
@@ -41,7 +42,7 @@ def read_cifar10(folder: Path) -> tuple[Bytes, IntArray, Bytes, IntArray]:
 def _read_batch(path: Path) -> Bytes:
     """One file as records, (10000, 3073), checked by its SHA-256."""
     try:
-        content = path.read_bytes()
+        content = read_input(path, RECORDS * RECORD_BYTES)
     except FileNotFoundError:
         raise InputError(
             f"{path} does not exist; 'lesson data cifar10' gets it, --data-dir or LESSON_DATA_DIR names another folder"

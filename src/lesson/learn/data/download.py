@@ -10,7 +10,8 @@ import requests
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lesson.errors import InputError
-from lesson.learn.data.cifar10 import FOLDER, SHA256, find_cifar10, read_cifar10
+from lesson.files import open_to_change, write_whole
+from lesson.learn.data.cifar10 import FOLDER, RECORD_BYTES, RECORDS, SHA256, find_cifar10, read_cifar10
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 CHUNK_BYTES = 1 << 15
@@ -53,7 +54,9 @@ def _resume(url: str, output: str, _: object) -> None:
         begin = begin if resumed else 0
         total = begin + int(response.headers.get("Content-Length", 0))
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with part.open("ab" if resumed else "wb") as file, Progress(*columns) as progress:
+        with open_to_change(part) as file, Progress(*columns) as progress:
+            file.truncate(begin)
+            file.seek(begin)
             task = progress.add_task("CIFAR-10", total=total or None, completed=begin)
             for chunk in response.iter_content(CHUNK_BYTES):
                 file.write(chunk)
@@ -68,6 +71,4 @@ def _unpack(archive: Path, folder: Path) -> None:
         for name in SHA256:
             member = tar.extractfile(f"{FOLDER}/{name}")
             assert member is not None, "a file of the archive"
-            aside = folder / f".{name}.aside"
-            aside.write_bytes(member.read())
-            aside.replace(folder / name)
+            write_whole(folder / name, member.read(RECORDS * RECORD_BYTES + 1))

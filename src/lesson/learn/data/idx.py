@@ -1,6 +1,7 @@
 """The format of MNIST and Fashion-MNIST: gzip files with a header of big-endian sizes, then bytes."""
 
 import gzip
+import math
 import struct
 import zlib
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from lesson.arrays import IntArray
 from lesson.errors import InputError
+from lesson.files import open_input
 
 Bytes = npt.NDArray[np.uint8]
 FILES = (
@@ -20,6 +22,7 @@ FILES = (
 )
 UNSIGNED_BYTE = 8
 MAX_BYTES = 2**31
+CHUNK_BYTES = 1 << 24
 
 
 def read_idx_folder(folder: Path) -> tuple[Bytes, IntArray, Bytes, IntArray]:
@@ -42,18 +45,29 @@ def read_idx(path: Path, num_axes: int) -> Bytes:
     """The array of one file, checked against its header."""
     remedy = "get the file again"
     try:
-        with gzip.open(path) as file:
-            content = file.read(MAX_BYTES)
+        with open_input(path) as packed, gzip.GzipFile(fileobj=packed) as file:
+            header = file.read(4 + 4 * num_axes)
+            if len(header) < 4 + 4 * num_axes or header[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]):
+                raise InputError(f"{path} is not an IDX file of bytes with {num_axes} axes; {remedy}")
+            shape = struct.unpack(f">{num_axes}I", header[4:])
+            wanted = math.prod(shape)
+            if wanted > MAX_BYTES:
+                raise InputError(f"{path} must hold at most {MAX_BYTES} bytes, its header says {wanted}; {remedy}")
+            content = _read_at_most(file, wanted + 1)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; put the four IDX files of the data set into that folder") from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} is damaged ({error}); {remedy}") from None
-    header_bytes = 4 + 4 * num_axes
-    if len(content) < header_bytes or content[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]):
-        raise InputError(f"{path} is not an IDX file of bytes with {num_axes} axes; {remedy}")
-    shape = struct.unpack(f">{num_axes}I", content[4:header_bytes])
-    wanted = int(np.prod(shape, dtype=object))
-    held = len(content) - header_bytes
-    if held != wanted:
-        raise InputError(f"{path} must hold {wanted} bytes after its header, got {held}; {remedy}")
-    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+    if len(content) != wanted:
+        got = f"got {len(content)}" if len(content) < wanted else "got more"
+        raise InputError(f"{path} must hold {wanted} bytes after its header, {got}; {remedy}")
+    return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def _read_at_most(file: gzip.GzipFile, num_bytes: int) -> bytes:
+    """So many bytes, or all there are. The memory grows with what is there, not with what a header promises."""
+    parts, left = [], num_bytes
+    while left and (part := file.read(min(left, CHUNK_BYTES))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import lesson
+from lesson.files import write_whole
 from lesson.report.palette import TIER_ANCHORS
-from lesson.run_folder import write_whole
 
 ASSETS = Path(__file__).parent / "assets"
 _BREAKS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}

@@ -2,12 +2,14 @@
 
 import base64
 import csv
+import io
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lesson.errors import InputError
+from lesson.files import read_input
 from lesson.paper.items import Item
 from lesson.paper.scale import FULL, QUICK, Scale
 from lesson.report.page.document import write_document
@@ -54,7 +56,13 @@ def _item(item: Item, folder: Path, scale: Scale) -> dict[str, Any]:
     shown = {"name": item.name, "title": f"{item.paper}: {item.title}", "command": command_of(item, scale)}
     picture = folder / f"{item.name}.svg"
     if picture.exists():
-        return shown | {"svg": base64.b64encode(picture.read_bytes()).decode()}
-    with (folder / f"{item.name}.csv").open(newline="", encoding="utf-8") as file:
-        columns, *rows = csv.reader(file)
+        return shown | {"svg": base64.b64encode(_read(picture)).decode()}
+    columns, *rows = csv.reader(io.StringIO(_read(folder / f"{item.name}.csv").decode(), newline=""))
     return shown | {"columns": columns, "rows": rows}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_input(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; run lesson reproduce again") from None
