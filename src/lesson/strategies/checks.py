@@ -38,7 +38,9 @@ def check_connected(view: ServerView, **at_most: int) -> None:
         raise InputError(f"no client can be reached: all {len(view.latency_s)} latencies are infinite")
     for name, value in at_most.items():
         if value > reachable:
-            raise InputError(f"{name} must be <= {reachable}, the number of clients that can be reached, got {value}")
+            raise InputError(
+                f"[strategy] {name} must be <= {reachable}, the number of clients that can be reached, got {value}"
+            )
 
 
 def cut_tiers(view: ServerView, num_tiers: int) -> list[IntArray]:
