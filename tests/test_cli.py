@@ -180,10 +180,22 @@ def test_measured_clients_whose_times_vary(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("fading=rayleigh", "fading must be left out with measured latencies: they do not tell where clients are"),
-        ("spectrum=equal", "spectrum must be left out with measured latencies: they do not tell where clients are"),
-        ("speed_mps=[1,2]", "speed_mps must be left out with measured latencies: they do not tell where clients are"),
-        ("slowdown=0.5", "slowdown needs compute_s of every client; add the column to the file of latencies"),
+        (
+            "fading=rayleigh",
+            "[scenario] fading must be left out with measured latencies: they do not tell where clients are",
+        ),
+        (
+            "spectrum=equal",
+            "[scenario] spectrum must be left out with measured latencies: they do not tell where clients are",
+        ),
+        (
+            "speed_mps=[1,2]",
+            "[scenario] speed_mps must be left out with measured latencies: they do not tell where clients are",
+        ),
+        (
+            "slowdown=0.5",
+            "[scenario] slowdown needs compute_s of every client; add the column to the file of latencies",
+        ),
     ],
 )
 def test_what_measured_latencies_do_not_tell(
@@ -203,9 +215,9 @@ def test_local_work_that_latency_does_not_follow_is_told(capsys: pytest.CaptureF
 
 
 BAD = [
-    (["plan", "--deadline", "0"], "deadline_s must be > 0, got 0.0"),
-    (["plan", "--deadline", "-1"], "deadline_s must be > 0, got -1.0"),
-    (["plan", "--deadline", "nan"], "deadline_s must be > 0, got nan"),
+    (["plan", "--deadline", "0"], "[scenario] deadline_s must be > 0, got 0.0"),
+    (["plan", "--deadline", "-1"], "[scenario] deadline_s must be > 0, got -1.0"),
+    (["plan", "--deadline", "nan"], "[scenario] deadline_s must be > 0, got nan"),
     (["plan", "--deadline", "soon"], "--deadline must be a number, got 'soon'"),
     (["plan", "--deadline"], "--deadline must have a value, got none"),
     (["plan", "--on-time", "0.9"], "--on-time must be left out without --deadline auto: it says how to choose"),
@@ -214,16 +226,16 @@ BAD = [
     (["plan", "--deadline", "auto", "--on-time", "90"], "on_time must be > 0 and <= 1, got 90"),
     (["plan", "--deadline", "auto", "--on-time", "nan"], "on_time must be > 0 and <= 1, got nan"),
     (["plan", "--deadline", "auto", "--on-time", "often"], "--on-time must be a number, got 'often'"),
-    (["plan", "--clients", "0"], "num_clients must be >= 1, got 0"),
+    (["plan", "--clients", "0"], "[scenario] num_clients must be >= 1, got 0"),
     (["plan", "--clients", "1.5"], "--clients must be a whole number, got '1.5'"),
-    (["plan", "--clients", "99999999999"], "num_clients must be <= 10000000, got 99999999999"),
+    (["plan", "--clients", "99999999999"], "[scenario] num_clients must be <= 10000000, got 99999999999"),
     (["plan", "--seed", "-1"], "seed must be >= 0, got -1"),
     (["plan", "--rounds", "0"], "rounds must be 1 to 100000, got 0"),
     (["plan", "--scenario", "relased"], "scenario 'relased' is unknown; did you mean 'released'?"),
     (["plan", "--scenario", "none.toml"], "none.toml does not exist; scenario must be a preset"),
     (["plan", "--latencies", "none.csv"], "none.csv does not exist; latencies must be a CSV file"),
     (["plan", "--latencies", "x.csv", "--clients", "5"], "--clients must be left out with --latencies"),
-    (["plan", "--set", "scenario.powr_w=1"], "setting 'powr_w' is unknown; did you mean 'power_w'?"),
+    (["plan", "--set", "scenario.powr_w=1"], "[scenario] setting 'powr_w' is unknown; did you mean 'power_w'?"),
     (["plan", "--set", "scenario.noise_dbm=1e5"], "no client can be reached: all 50 latencies are infinite"),
     (["plan", "--set", "scenario.area_km=5e-324"], "distance_km must be > 0, got 0.0 for client"),
     (["plan", "--figure", "plan.gif"], "figure must end in .png, .pdf, .svg, got 'plan.gif'"),
@@ -240,9 +252,9 @@ BAD = [
     (["plan", "--bogus"], "option '--bogus' is unknown; one of: --clients"),
     (["plan", "--clients", "None"], "--clients must be a whole number, got 'None'"),
     (["plan", "--rounds", "100001"], "rounds must be 1 to 100000, got 100001"),
-    (["plan", "--set", "scenario.power_w=" + "1" * 5000], "power_w must be a number, got '1111"),
-    (["plan", "--set", "scenario.local_steps=" + "9" * 30], "local_steps must be <= 1000000000, got 999"),
-    (["plan", "--set", "scenario.power_w=1\nx=2"], "power_w must be a number, got '1"),
+    (["plan", "--set", "scenario.power_w=" + "1" * 5000], "[scenario] power_w must be a number, got '1111"),
+    (["plan", "--set", "scenario.local_steps=" + "9" * 30], "[scenario] local_steps must be <= 1000000000, got 999"),
+    (["plan", "--set", "scenario.power_w=1\nx=2"], "[scenario] power_w must be a number, got '1"),
     (["plan", "--set", "x\ny"], "--set must be section.key=value, such as scenario.power_w=0.2, got 'x y'"),
     (["plan", "--set", "scenario.theta=1e300"], "no client can be reached"),
     (
@@ -285,7 +297,7 @@ def test_bad_input_is_one_line_and_status_2(
 def test_bad_input_in_a_process_of_its_own() -> None:
     result = run("plan", "--deadline", "-1")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "lesson: deadline_s must be > 0, got -1.0\n"
+    assert result.stderr == "lesson: [scenario] deadline_s must be > 0, got -1.0\n"
 
 
 def status_of(argv: list[str]) -> int:

@@ -381,7 +381,7 @@ def test_whatever_is_off_leaves_nothing_of_it() -> None:
 def test_impossible_faults(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
         FaultSettings(**settings)
-    assert str(refused.value).startswith(message)
+    assert str(refused.value).startswith(f"[faults] {message}")
 
 
 def test_settings_without_effect_are_told() -> None:

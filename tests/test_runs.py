@@ -377,7 +377,9 @@ def test_a_run_begun_on_a_gpu_is_read_anywhere_and_goes_on_there_alone(tmp_path:
     folder.config.write_text(config)
     assert execute(settings(device="auto"), tmp_path / "run", **PARTS)["rounds"] == 30
     folder.summary.unlink()
-    with pytest.raises(InputError, match=r"holds a run that was begun on a GPU: device must be .*torch sees no GPU"):
+    with pytest.raises(
+        InputError, match=r"holds a run that was begun on a GPU: \[run\] device must be .*torch sees no GPU"
+    ):
         execute(settings(device="auto"), tmp_path / "run", resume=True, **PARTS)
 
 

@@ -80,7 +80,7 @@ def test_given_values_win_over_the_preset() -> None:
 def test_bad_values_are_one_line(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         Scenario(**values)
-    assert str(caught.value).startswith(message)
+    assert str(caught.value).startswith(f"[scenario] {message}")
     assert "\n" not in str(caught.value)
 
 

@@ -1,10 +1,20 @@
+import datetime
 import math
+import tomllib
 from pathlib import Path
+from typing import Any
 
+import hypothesis.strategies as st
+import numpy as np
 import pytest
+from hypothesis import given
 
 from lesson import InputError, Scenario
-from lesson.settings import ServerSettings, load_settings
+from lesson.faults import FaultSettings
+from lesson.grid import load_grid, make_grid
+from lesson.guards import GuardSettings
+from lesson.settings import RunLimits, ServerSettings, Settings, load_settings, make_settings, to_toml
+from lesson.strategies import make_strategy
 from lesson.toml_files import parse_toml
 
 
@@ -54,7 +64,7 @@ def test_the_server_section(tmp_path: Path) -> None:
     assert server == ServerSettings(optimizer="adam", learning_rate=0.01, epsilon=1e-4, stale="updates")
     assert load_settings("released").server == ServerSettings()
     assert load_settings("released", ["server.beta1=0"]).to_sections()["server"]["beta1"] == 0.0
-    with pytest.raises(InputError, match=r"^optimizer must be 'none', .* got 'sgd'$"):
+    with pytest.raises(InputError, match=r"^\[server\] optimizer must be 'none', .* got 'sgd'$"):
         load_settings("released", ["server.optimizer=sgd"])
 
 
@@ -64,9 +74,9 @@ def test_the_server_section(tmp_path: Path) -> None:
         ("power_w=1", "--set must be section.key=value, such as scenario.power_w=0.2, got 'power_w=1'"),
         ("scenario.power_w", "--set must be section.key=value"),
         ("scenaro.power_w=1", "section 'scenaro' is unknown; did you mean 'scenario'?"),
-        ("scenario.power_w=abc", "power_w must be a number, got 'abc'"),
-        ("scenario.powr_w=1", "setting 'powr_w' is unknown; did you mean 'power_w'?"),
-        ("scenario.power_w=" + "[" * 5000, "power_w must be a number, got"),
+        ("scenario.power_w=abc", "[scenario] power_w must be a number, got 'abc'"),
+        ("scenario.powr_w=1", "[scenario] setting 'powr_w' is unknown; did you mean 'power_w'?"),
+        ("scenario.power_w=" + "[" * 5000, "[scenario] power_w must be a number, got"),
     ],
 )
 def test_bad_changes(change: str, message: str) -> None:
@@ -148,3 +158,159 @@ def test_strings_and_comments_may_hold_anything() -> None:
 def test_a_value_on_the_command_line_that_is_slow_to_parse_is_text(value: str) -> None:
     with pytest.raises(InputError, match="power_w must be a number"):
         load_settings("released", [f"scenario.power_w={value}"])
+
+
+def read_back(settings: Settings, folder: Path) -> Settings:
+    """The settings that config.toml gives after it has been written with these."""
+    (folder / "config.toml").write_text(to_toml(settings.to_sections()), encoding="utf-8")
+    return load_settings(str(folder / "config.toml"))
+
+
+NUMPY = st.one_of(
+    st.integers(-(2**31), 2**31 - 1).map(np.int64),
+    st.floats(allow_nan=False, width=32).map(np.float32),
+    st.floats(allow_nan=False).map(np.float64),
+    st.booleans().map(np.bool_),
+    st.lists(st.floats(-1e9, 1e9), max_size=3).map(np.array),
+    st.integers(0, 9).map(np.array),
+    st.text(max_size=5).map(np.str_),
+)
+PLAIN = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=20), st.just(Path("a/b")))
+VALUES = st.recursive(
+    st.one_of(PLAIN, NUMPY),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(max_size=8).filter(lambda name: name != "name"), st.one_of(st.none(), VALUES)))
+def test_whatever_options_are_accepted_read_back_equal(options: dict[str, Any]) -> None:
+    try:
+        settings = make_settings({"strategy": {"name": "lesson", **options}})
+    except InputError:
+        return
+    written = tomllib.loads(to_toml(settings.to_sections()))
+    assert make_settings(written) == settings
+    assert written == settings.to_sections() | {"scenario": written["scenario"]}  # whose tuples are lists there
+    assert settings.strategy.options.keys() == {name for name, value in options.items() if value is not None}
+
+
+def test_none_leaves_a_setting_out_in_every_section(tmp_path: Path) -> None:
+    given = {
+        "scenario": {"beta": None, "num_clients": 5},
+        "strategy": {"name": "lesson", "participation": None},
+        "run": {"rounds": None, "seed": None},
+        "server": {"learning_rate": None, "optimizer": None},
+        "faults": {"scale": None},
+        "guards": {"norm": None},
+    }
+    settings = make_settings(given)
+    assert settings == make_settings({"scenario": {"num_clients": 5}})
+    assert settings.strategy.options == {}
+    assert read_back(settings, tmp_path) == settings
+
+
+def test_numpy_values_become_plain_values(tmp_path: Path) -> None:
+    settings = make_settings(
+        {
+            "scenario": {"num_clients": np.int64(5), "beta": np.float32(0.5), "cpu_hz": np.array([1e9, 2e9])},
+            "strategy": {
+                "name": np.str_("lesson"),
+                "participation": np.float64(0.5),
+                "tiers": (np.int8(1), [np.int8(2)]),
+            },
+            "run": {"rounds": np.uint8(3), "seed": np.array(7)},
+            "guards": {"finite": np.bool_(True)},
+        }
+    )
+    assert settings.strategy.options == {"participation": 0.5, "tiers": [1, [2]]}
+    assert type(settings.strategy.options["participation"]) is float
+    assert (settings.run.rounds, settings.run.seed, settings.scenario.cpu_hz) == (3, 7, (1e9, 2e9))
+    assert read_back(settings, tmp_path) == settings
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1}, 1j, b"bytes", [None], {"a": None}, {1: 2}, math.nan, 10**5000, "\ud800", datetime.date(2024, 1, 1)],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_that_a_settings_file_cannot_hold_is_refused_when_settings_are_made(value: object) -> None:
+    with pytest.raises(
+        InputError, match=r"^\[strategy\] x must be text, a number, true, false, or a list or table of t"
+    ):
+        make_settings({"strategy": {"x": value}})
+
+
+def test_values_nested_too_deeply_are_refused() -> None:
+    value: list[Any] = []
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(InputError, match=r"^\[strategy\] values must not be nested so deeply$"):
+        make_settings({"strategy": {"x": value}})
+    for depth in range(49):  # whatever is accepted can be read again
+        value = [value] if depth else []
+    assert tomllib.loads(to_toml(make_settings({"strategy": {"x": value}}).to_sections()))["strategy"]["x"] == value
+
+
+def test_a_grid_of_numpy_values_reads_back_equal(tmp_path: Path) -> None:
+    sections = {"run": {"rounds": np.int64(2), "time_budget_s": None}, "strategy": {"late": None}}
+    grid = make_grid(
+        sections, {"scenario.beta": np.array([0.1, 1.0]), "strategy.name": ("lesson", "fedavg")}, np.int64(2)
+    )
+    (tmp_path / "sweep.toml").write_text(grid.toml)
+    assert load_grid(str(tmp_path / "sweep.toml")) == grid
+    with pytest.raises(InputError, match=r"scenario\.beta must be .*got None"):
+        make_grid({}, {"scenario.beta": [None, 1.0]})
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"scenario": {"bandwidth_hz": -30000.0}}, "[scenario] bandwidth_hz must be > 0, got -30000.0"),
+        ({"scenario": {"speed_mps": [0.0, 2.0]}}, "[scenario] speed_mps must be [low, high] with 0 < low <= high"),
+        ({"scenario": {"cpu_hz": [2e9, 1e9]}}, "[scenario] cpu_hz must be [low, high] with low <= high"),
+        ({"scenario": {"preset": "relased"}}, "[scenario] preset 'relased' is unknown; did you mean 'released'?"),
+        ({"scenario": {"powr_w": 1}}, "[scenario] setting 'powr_w' is unknown; did you mean 'power_w'?"),
+        ({"strategy": {"name": 3}}, "[strategy] name must be text, got 3"),
+        ({"run": {"rounds": 0}}, "[run] rounds must be >= 1, got 0"),
+        ({"run": {"time_budget_s": math.inf}}, "[run] rounds or a finite time_budget_s must be given"),
+        ({"server": {"beta1": 1.0}}, "[server] beta1 must be < 1, got 1.0"),
+        ({"faults": {"away_s": 1e10}}, "[faults] away_s must be at most 1e+09"),
+        ({"guards": {"finite": False, "norm": "clip"}}, "[guards] finite must be true with norm or merge"),
+    ],
+)
+def test_messages_name_the_section(sections: dict[str, dict[str, Any]], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_settings(sections)
+    assert str(caught.value).startswith(message)
+
+
+def test_messages_name_the_section_when_a_section_is_made_alone() -> None:
+    for kind, section in (
+        (Scenario, "scenario"),
+        (RunLimits, "run"),
+        (ServerSettings, "server"),
+        (FaultSettings, "faults"),
+        (GuardSettings, "guards"),
+    ):
+        with pytest.raises(InputError, match=rf"^\[{section}\] setting 'x' is unknown; "):
+            kind(x=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("lesson", {"late": "wait"}, "[strategy] late must be 'merge' or 'drop', got 'wait'"),
+        ("fedbuff", {"concurrency": 0}, "[strategy] concurrency must be a whole number >= 1, got 0"),
+        ("fedasync", {"staleness": "odd"}, "[strategy] staleness must be one of "),
+        ("lesson", {"lat": 1}, "[strategy] setting 'lat' is unknown to lesson; did you mean 'late'?"),
+    ],
+)
+def test_messages_of_strategies_name_the_section(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_strategy(name, 20.0, options)
+    assert str(caught.value).startswith(message)

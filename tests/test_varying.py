@@ -180,7 +180,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_impossible_settings_are_refused_when_made(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
         Scenario(**changes)
-    assert str(refused.value).startswith(message)
+    assert str(refused.value).startswith(f"[scenario] {message}")
     assert "\n" not in str(refused.value)
 
 

@@ -1,8 +1,10 @@
 """Settings that are checked when they are made, with errors of one line."""
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from lesson.errors import InputError, unknown
@@ -10,6 +12,7 @@ from lesson.errors import InputError, unknown
 MAX_COUNT = 1_000_000_000
 MAX_SAMPLES = 10**12
 """Samples that a client may report: the sum over a million clients still fits into 64 bits."""
+MAX_TEXT = 10_000
 
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -18,29 +21,47 @@ def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
     return bounds
 
 
+def _storable_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"must be text in UTF-8, got {shown(text)}") from None
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"must have at most {MAX_TEXT} characters, got {len(text)}")
+    return text
+
+
 Positive = Annotated[float, Field(gt=0, strict=True)]
 NotNegative = Annotated[float, Field(ge=0, strict=True)]
 Unbounded = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=True)]
 Finite = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
-Text = Annotated[str, Field(strict=True)]
+Text = Annotated[str, Field(strict=True), AfterValidator(_storable_text)]
 Range = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
 CountRange = Annotated[tuple[Count, Count], AfterValidator(_ordered)]
 
 
 class Checked(BaseModel):
-    """Frozen settings; a wrong value raises "name must be X, got Y"."""
+    """Frozen settings; a wrong value raises "[section] name must be X, got Y"."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    section: ClassVar[str] = ""
+    """Table of the settings file that holds these settings, for error messages."""
     wanted: ClassVar[dict[str, str]] = {}
     """What a field of several types must be, in words."""
 
     def __init__(self, /, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            super().__init__(**{name: plain(value) for name, value in values.items()})
         except ValidationError as error:
-            raise InputError(self._one_line(error)) from None
+            raise InputError(f"{self._where()}{self._one_line(error)}") from None
+        except RecursionError:
+            raise InputError(f"{self._where()}values must not be nested so deeply") from None
+
+    @classmethod
+    def _where(cls) -> str:
+        return f"[{cls.section}] " if cls.section else ""
 
     def changed(self, *names: str) -> list[str]:
         """Those of these settings that are not what they are by default."""
@@ -60,7 +81,7 @@ class Checked(BaseModel):
     def _one_line(cls, error: ValidationError) -> str:
         """What pydantic found first."""
         first = error.errors(include_url=False)[0]
-        kind, context, got = first["type"], first.get("ctx", {}), _shown(first["input"])
+        kind, context, got = first["type"], first.get("ctx", {}), shown(first["input"])
         if kind == "extra_forbidden":
             return str(unknown("setting", str(first["loc"][0]), cls.model_fields))
         name = str(first["loc"][0]) if first["loc"] else ""
@@ -82,7 +103,21 @@ class Checked(BaseModel):
         return f"{name} must be {must_be}, got {got}"
 
 
-def _shown(value: Any) -> str:
-    """What was given, cut where it is long; numbers of thousands of digits cannot be printed at all."""
-    text = "a huge number" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
+def plain(value: Any) -> Any:
+    """Return a value with NumPy scalars and arrays as Python numbers and lists, and paths as text."""
+    if isinstance(value, np.generic | np.ndarray):
+        return float(value) if isinstance(value, np.longdouble) else value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    return {key: plain(one) for key, one in value.items()} if type(value) is dict else value
+
+
+def shown(value: Any) -> str:
+    """Show a given value, cut where it is long; Python refuses to print numbers of thousands of digits."""
+    try:
+        text = "a huge number" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
+    except (ValueError, RecursionError):
+        text = "a value that cannot be printed"
     return text if len(text) <= 80 else f"{text[:79]}…"

@@ -26,13 +26,14 @@ class DivergedError(RunStoppedError):
     """The model or the loss is no longer finite."""
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str]) -> InputError:
-    """The error for a name that is not one of `allowed`, with the nearest one suggested."""
+def unknown(kind: str, given: str, allowed: Iterable[str], to: str = "") -> InputError:
+    """The error for a name that is not one of `allowed`, with the nearest one suggested; `to` tells to whom."""
     names = sorted(allowed)
     bare = {name.strip("-"): name for name in names}
     near = difflib.get_close_matches(given.strip("-")[:80], bare, n=1)
     hint = f"did you mean '{bare[near[0]]}'? " if near else ""
-    return InputError(f"{kind} '{given[:80]}' is unknown; {hint}one of: {', '.join(names)}")
+    whom = f" to {to}" if to else ""
+    return InputError(f"{kind} '{given[:80]}' is unknown{whom}; {hint}one of: {', '.join(names)}")
 
 
 def printable(text: str, most: int = MAX_SHOWN) -> str:

@@ -4,7 +4,7 @@ All of it is drawn by (seed, client, piece of work), so that it does not depend 
 """
 
 import math
-from typing import Annotated, TypedDict
+from typing import Annotated, ClassVar, TypedDict
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -25,6 +25,8 @@ _COPIES = ("duplicated", "replayed")
 
 class FaultSettings(Checked):
     """What goes wrong on purpose. By default nothing does."""
+
+    section: ClassVar[str] = "faults"
 
     dropout_before: Share = Field(0.0, description="probability that a client drops out before a piece of work")
     dropout_during: Share = Field(0.0, description="probability that it drops out while it trains, at any moment of it")

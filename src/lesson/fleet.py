@@ -165,7 +165,9 @@ def measured_fleet(
 def check_measured(scenario: Scenario) -> None:
     """Raise if a scenario says of the radio what makes no sense for clients whose times were measured."""
     for name in scenario.changed(*RADIO):
-        raise InputError(f"{name} must be left out with measured latencies: they do not tell where clients are")
+        raise InputError(
+            f"[scenario] {name} must be left out with measured latencies: they do not tell where clients are"
+        )
 
 
 def _as_itinerary_begins(people: Population, scenario: Scenario) -> Population:

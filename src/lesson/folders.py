@@ -8,7 +8,7 @@ from lesson.errors import InputError
 from lesson.grid import STRATEGY, read_axes
 from lesson.run_folder import RunFolder, read_kept
 from lesson.settings import SECTIONS, Settings, load_settings
-from lesson.study import COMPARED, Run, Study, value_at
+from lesson.study import COMPARED, Run, Study, hashable, value_at
 
 _WANTED = "it must be the folder of a run, a comparison or a sweep"
 _BESIDES = (STRATEGY, "run.seed", "run.checkpoint_every_s", "run.device", "run.precision", "run.trainer")
@@ -66,7 +66,7 @@ def _place(settings: Settings, axes: Mapping[str, Sequence[Any]]) -> tuple[int, 
     sections = settings.to_sections()
     places = []
     for key, values in axes.items():
-        among = [None, *(tuple(value) if isinstance(value, list) else value for value in values)]
+        among = [None, *map(hashable, values)]
         if (value := value_at(sections, key)) not in among:
             return None
         places.append(among.index(value))  # None: an option that its strategy has not

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lesson.checked import plain
 from lesson.errors import InputError, unknown
 from lesson.learn.data.dataset import NAMES
 from lesson.settings import (
@@ -19,6 +20,7 @@ from lesson.settings import (
     make_settings,
     read_sections,
     to_toml,
+    without_none,
 )
 from lesson.strategies import find_strategy, make_strategy, setting_names
 
@@ -71,6 +73,8 @@ def make_grid(sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: 
 
     An option goes to those strategies that know it: the others have one trial, not one for each value.
     """
+    axes, num_seeds = {key: plain(values) for key, values in axes.items()}, plain(num_seeds)
+    tables = {section: without_none(plain(dict(values))) for section, values in sections.items()}
     for key, values in axes.items():
         _check_axis(key, values)
     if not axes:
@@ -81,14 +85,13 @@ def make_grid(sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: 
     if num_trials > MAX_TRIALS:
         raise InputError(f"a sweep must have at most {MAX_TRIALS} trials, got {num_trials}; take fewer values")
     trials: dict[str, Trial] = {}
-    for name, settings in _points(sections, axes).items():
+    for name, settings in _points(tables, axes).items():
         for seed in range(settings.run.seed, settings.run.seed + num_seeds):
             run = settings.run.model_copy(update={"seed": seed})
             trial = Trial(_cut(f"{name}-seed{seed}"), settings.model_copy(update={"run": run}))
             trials[trial.name] = trial
-    table = {f'"{key}"': list(values) for key, values in axes.items()} | {"seeds": num_seeds}  # quotes keep the order
-    toml = to_toml({section: dict(values) for section, values in sections.items()} | {"sweep": table})
-    return Grid(tuple(axes), tuple(trials.values()), toml)
+    table = {key: list(values) for key, values in axes.items()} | {"seeds": num_seeds}
+    return Grid(tuple(axes), tuple(trials.values()), to_toml(tables | {"sweep": table}))
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
@@ -135,6 +138,8 @@ def _check_axis(key: str, values: Any) -> None:
         raise InputError(f"{key} must be a list of values, got {values!r}")
     said = set[str]()
     for value in values:
+        if value is None:
+            raise InputError(f"{key} must be a list of values, got None among them")
         if in_words(value) in said:
             raise InputError(f"{key} must be different values, got {value!r} twice")
         said.add(in_words(value))
@@ -148,7 +153,7 @@ def _points(sections: Sections, axes: Mapping[str, Sequence[Any]]) -> dict[str, 
     for option in [*given, *(key.partition(".")[2] for key in axes if key.startswith("strategy."))]:
         if option != "name" and not any(option in names for names in known.values()):
             everything = {name for names in known.values() for name in names}
-            raise unknown(f"setting of strategy {' or '.join(known)}", option, everything or ["(none)"])
+            raise unknown("[strategy] setting", option, everything or ["(none)"], to=" and ".join(known))
     points: dict[str, tuple[dict[str, Any], Settings]] = {}
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))

@@ -6,7 +6,7 @@ at when updates are merged, their values and how far they move the model, is in 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ OF_CONTENT = frozenset(
 
 class GuardSettings(Checked):
     """What the server refuses, and how it merges what it takes."""
+
+    section: ClassVar[str] = "guards"
 
     finite: Flag = Field(True, description="refuse updates with values that are not finite; else they end the run")
     norm: Literal["none", "clip", "refuse"] = Field(

@@ -12,7 +12,7 @@ from lesson.errors import RunStoppedError
 from lesson.learn.build import build
 from lesson.learn.evaluate import ClientScores, PendingScore
 from lesson.learn.learner import Learner
-from lesson.learn.process import settle_process
+from lesson.learn.process import settled_process
 from lesson.records import RoundRecord
 from lesson.run_folder import RunFolder
 from lesson.settings import RunLimits, Settings
@@ -29,6 +29,7 @@ MAX_NAMED = 1000
 """Clients of a fleet at most, for whose work was merged to be written down."""
 
 
+@settled_process()
 def execute(
     settings: Settings,
     path: Path,
@@ -49,7 +50,6 @@ def execute(
     if (summary := folder.finished()) is not None:
         return summary
     settings = folder.settled(settings)
-    settle_process()
     begin = time.perf_counter()
     simulation, learner = make(settings, **parts)
     try:

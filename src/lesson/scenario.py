@@ -32,6 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {"released": {}, "printed": PRINTED}
 class Paper(Checked):
     """All parameters of the paper's simulation."""
 
+    section: ClassVar[str] = "scenario"
     wanted: ClassVar[dict[str, str]] = {
         "samples_per_client": f"a whole number from 1 to {MAX_COUNT} or [low, high]",
         "latency_samples": f"a whole number from 1 to {MAX_COUNT} or 'processed'",

@@ -1,13 +1,15 @@
 """The settings of a run in six sections, from a preset or a TOML file, changed on the command line."""
 
 import json
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lesson.checked import MAX_COUNT, Checked, Positive, Unbounded
+from lesson.checked import MAX_COUNT, Checked, Positive, Text, Unbounded, shown
 from lesson.errors import InputError, unknown
 from lesson.faults import FaultSettings
 from lesson.guards import GuardSettings
@@ -17,21 +19,40 @@ from lesson.toml_files import parse_toml, read_toml
 DEFAULT_TIME_BUDGET_S = 10_000.0
 AUTOMATIC = ("device", "precision", "eval_every_s")
 """Settings of a run that may be "auto": a folder keeps what its run began with."""
+MAX_DEPTH, MAX_OPTIONS = 50, 200_000
+"""Of a strategy's options: lists in lists, and characters of all of them. A settings file has bounds of its own."""
 
 
 class StrategySettings(Checked):
     """Which strategy, and its own settings besides the deadline."""
 
-    name: Annotated[str, Field(strict=True)] = "lesson"
+    section: ClassVar[str] = "strategy"
+
+    name: Text = "lesson"
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _storable_options(cls, values: dict[str, Any]) -> dict[str, Any]:
+        stored = dict[str, Any]()
+        for name, value in without_none(values.get("options", {})).items():
+            try:
+                stored |= _storable({name: value})
+            except (TypeError, ValueError):
+                kinds = "text, a number, true, false, or a list or table of those"
+                raise ValueError(f"{str(name)[:80]} must be {kinds}, got {shown(value)}") from None
+        if len(to_toml({"strategy": stored})) > MAX_OPTIONS:
+            raise ValueError(f"options must take at most {MAX_OPTIONS} characters in a settings file")
+        return values | {"options": stored}
 
 
 class RunLimits(Checked):
     """On what a run learns, from which seed, how long, and how often it is looked at."""
 
+    section: ClassVar[str] = "run"
     wanted: ClassVar[dict[str, str]] = {"eval_every_s": "a number >= 0.001 or 'auto'"}
 
-    dataset: Annotated[str, Field(strict=True)] = Field("mnist", description="mnist, cifar10 or fashion-mnist")
+    dataset: Text = Field("mnist", description="mnist, cifar10 or fashion-mnist")
     seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="every draw comes from it")
     rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] | None = Field(None, description="rounds to run")
     time_budget_s: Unbounded = Field(float("inf"), description="simulated seconds to run")
@@ -58,6 +79,8 @@ class RunLimits(Checked):
 
 class ServerSettings(Checked):
     """What the server makes of a merge."""
+
+    section: ClassVar[str] = "server"
 
     optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = Field(
         "none", description="how the merged model moves the newest; none takes the merged model as it is"
@@ -147,8 +170,7 @@ def load_settings(source: str, changes: Sequence[str] = (), **flags: dict[str, A
             raise InputError(f"{source}: {error}") from None
     apply_changes(sections, changes)
     for section, values in flags.items():
-        given = {name: value for name, value in values.items() if value is not None}
-        sections[section] = sections.get(section, {}) | given
+        sections[section] = sections.get(section, {}) | without_none(values)
     return make_settings(sections)
 
 
@@ -160,26 +182,33 @@ def apply_changes(sections: dict[str, dict[str, Any]], changes: Sequence[str]) -
 
 
 def make_settings(sections: dict[str, dict[str, Any]]) -> Settings:
-    """The settings of tables of plain values. Without a limit, a run lasts 10,000 simulated seconds."""
-    strategy = dict(sections.get("strategy", {}))
-    run = dict(sections.get("run", {}))
+    """The settings of tables of plain values; None leaves a setting out. Without a limit, a run lasts 10,000 simulated
+    seconds.
+    """
+    tables = {section: without_none(sections.get(section, {})) for section in SECTIONS}
+    strategy, run = tables["strategy"], tables["run"]
     if "rounds" not in run and "time_budget_s" not in run:
         run["time_budget_s"] = DEFAULT_TIME_BUDGET_S
     return Settings(
-        scenario=Scenario(**sections.get("scenario", {})),
+        scenario=Scenario(**tables["scenario"]),
         strategy=StrategySettings(name=strategy.pop("name", "lesson"), options=strategy),
         run=RunLimits(**run),
-        server=ServerSettings(**sections.get("server", {})),
-        faults=FaultSettings(**sections.get("faults", {})),
-        guards=GuardSettings(**sections.get("guards", {})),
+        server=ServerSettings(**tables["server"]),
+        faults=FaultSettings(**tables["faults"]),
+        guards=GuardSettings(**tables["guards"]),
     )
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def to_toml(sections: dict[str, dict[str, Any]]) -> str:
     """Tables of plain values as TOML."""
     lines = []
     for section, values in sections.items():
-        lines += [f"[{section}]", *(f"{name} = {_toml_value(value)}" for name, value in values.items()), ""]
+        lines += [f"[{section}]", *(f"{_toml_key(name)} = {_toml_value(value)}" for name, value in values.items()), ""]
     return "\n".join(lines)
 
 
@@ -188,9 +217,41 @@ def _toml_value(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_toml_key(name)} = {_toml_value(one)}' for name, one in value.items())}}}"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value)
+        return _toml_text(value)
+    return repr(int(value) if isinstance(value, int) else float(value))
+
+
+def _toml_key(name: str) -> str:
+    """A key as it is, or in quotes where it has other characters than letters, digits, _ and -."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml_text(name)
+
+
+def _toml_text(text: str) -> str:
+    """Text in quotes. JSON escapes all that TOML wants escaped, except for DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _storable(value: Any, depth: int = 0) -> Any:
+    """Return a plain value as it reads back from a settings file; raise TypeError or ValueError if it cannot.
+
+    NaN is among what cannot: it does not equal itself, so a run with it could never be resumed.
+    """
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(repr(int(value)))  # Python refuses to print and to read numbers of thousands of digits
+    if isinstance(value, float) and not math.isnan(value):
+        return float(value)
+    if isinstance(value, str):
+        return "".join(value).encode().decode()
+    if isinstance(value, list | tuple) and depth < MAX_DEPTH:
+        return [_storable(one, depth + 1) for one in value]
+    if isinstance(value, dict) and depth < MAX_DEPTH and all(isinstance(name, str) for name in value):
+        return {_storable(name): _storable(one, depth + 1) for name, one in value.items()}
+    raise TypeError
 
 
 def _read_sections(source: str) -> dict[str, dict[str, Any]]:

@@ -248,7 +248,9 @@ class Simulation(Rounds):
         if self._truth is not None:
             for name, digest in self._truth.files.items():
                 if digest != values["files"][name]:
-                    raise InputError(f"{name} must be the file that the run began with, it has changed; put it back")
+                    raise InputError(
+                        f"[scenario] {name} must be the file that the run began with, it has changed; put it back"
+                    )
             self._tiers[:], self._connected[:] = arrays["tiers"], arrays["connected"]
             self._num_connected, self._met_s = int(np.count_nonzero(self._connected)), self.now_s
             if self._present is not None and "back_s" in arrays:

@@ -156,10 +156,16 @@ class Study:
 
 
 def value_at(sections: Mapping[str, Mapping[str, Any]], key: str) -> Any:
-    """The value of section.key, lists as tuples; None where there is none."""
+    """The value of section.key, lists and tables as tuples; None where there is none."""
     section, _, name = key.partition(".")
-    value = sections[section].get(name)
-    return tuple(value) if isinstance(value, list) else value
+    return hashable(sections[section].get(name))
+
+
+def hashable(value: Any) -> Any:
+    """A setting's value with tuples for lists and tables, by which runs can be grouped."""
+    if isinstance(value, dict):
+        return tuple((name, hashable(one)) for name, one in value.items())
+    return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value
 
 
 def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dict[str, float]:

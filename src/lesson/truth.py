@@ -89,7 +89,9 @@ class Truth:
         if free_s is None:
             begins_s, self.upload_s[clients] = ready_s, self._sends_s(clients, index, ready_s)
         elif self._spectrum == "equal":
-            raise InputError("spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'")
+            raise InputError(
+                "[scenario] spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'"
+            )
         else:
             begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, leaves_s, free_s)
         self._upload_begins_s[clients], ends_s = begins_s, begins_s + self.upload_s[clients]
@@ -243,7 +245,9 @@ def _check_known(scenario: Scenario, fleet: Fleet) -> None:
     if fleet.population is None:
         check_measured(scenario)
         if scenario.slowdown and np.any(np.isnan(fleet.compute_s)[fleet.reachable]):
-            raise InputError("slowdown needs compute_s of every client; add the column to the file of latencies")
+            raise InputError(
+                "[scenario] slowdown needs compute_s of every client; add the column to the file of latencies"
+            )
 
 
 def _ratio(joules: FloatArray, seconds: FloatArray, otherwise: FloatArray) -> FloatArray:

@@ -17,6 +17,7 @@ _VARYING = ("fading", "speed_mps", "positions", "spectrum", "slowdown", "trace",
 class Variation(Checked):
     """Radio models besides the paper's, and what makes latencies change. By default nothing does, as in the paper."""
 
+    section: ClassVar[str] = "scenario"
     wanted: ClassVar[dict[str, str]] = {"speed_mps": "[low, high], both 0 to 1000"}
 
     path_loss: Literal["log-distance", "uma", "umi"] = Field(

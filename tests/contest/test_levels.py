@@ -92,7 +92,7 @@ def test_lines_go_from_level_to_level(tmp_path: Path) -> None:
     [
         ('"scenario.shadowing_db"', '"shadowing_db"', "levels must have keys of one of scenario, strategy"),
         ('"scenario.shadowing_db"', '"run.seed"', "levels must have keys of one of scenario, strategy"),
-        ('db" = 8.0', 'db" = -8.0', "entry 'far, 8 dB': shadowing_db must be >= 0"),
+        ('db" = 8.0', 'db" = -8.0', "entry 'far, 8 dB': [scenario] shadowing_db must be >= 0"),
         ('"shadowing", "fading"', '"shadowing", "fadign"', "group 'fadign' is unknown; did you mean 'fading'"),
         ("{ area_km = 3.0 }", "3.0", "entry 'far, 0 dB': scenario must be a table"),
         ('"none" = {}', '"none" = 3', "levels must be a table of tables"),

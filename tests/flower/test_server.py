@@ -101,9 +101,12 @@ def test_a_run_on_the_wall_that_was_killed_goes_on(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"set": "server.optimizer=adamant"}, "optimizer must be 'none', 'momentum', 'adagrad', 'adam' or 'yogi', got"),
-        ({"set": "strategy.lateness=1"}, "setting of strategy lesson 'lateness' is unknown"),
-        ({"strategy": "fedcs", "deadline": "inf"}, "deadline_s must be finite for fedcs, got inf"),
+        (
+            {"set": "server.optimizer=adamant"},
+            "[server] optimizer must be 'none', 'momentum', 'adagrad', 'adam' or 'yogi', got",
+        ),
+        ({"set": "strategy.lateness=1"}, "[strategy] setting 'lateness' is unknown to lesson"),
+        ({"strategy": "fedcs", "deadline": "inf"}, "[strategy] deadline_s must be finite for fedcs, got inf"),
         ({"min-nodes": 9}, "min-nodes must be at most the nodes there are, got 9 and 3 nodes"),
     ],
 )

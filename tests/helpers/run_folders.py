@@ -58,6 +58,6 @@ def make_sweep(out: Path) -> None:
             common: dict[str, Any] = {"scenario": {"beta": beta}, "run": {"seed": seed}}
             make_run(out / f"lesson-beta={beta}-seed{seed}", strategy={"name": "lesson", "late": "drop"}, **common)
             make_run(out / f"mine-beta={beta}-seed{seed}", strategy={"name": "nowhere:Mine"}, **common)
-    axes = {'"strategy.name"': ["lesson", "nowhere:Mine"], '"scenario.beta"': [1, 0.1], '"strategy.late"': ["drop"]}
+    axes = {"strategy.name": ["lesson", "nowhere:Mine"], "scenario.beta": [1, 0.1], "strategy.late": ["drop"]}
     (out / "sweep.toml").write_text(to_toml({"sweep": axes | {"seeds": 2}}))
     (out / "failures.json").write_text('{"x": "no <reason>"}')

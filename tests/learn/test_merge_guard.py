@@ -295,7 +295,7 @@ def test_more_models_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_impossible_guards(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as refused:
         GuardSettings(**settings)
-    assert str(refused.value).startswith(message)
+    assert str(refused.value).startswith(f"[guards] {message}")
 
 
 def test_settings_without_effect_are_told() -> None:

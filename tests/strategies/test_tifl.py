@@ -142,7 +142,7 @@ def test_tifl_draws_clients_of_one_tier() -> None:
         ({"clients_per_round": 2.5}, "clients_per_round must be a whole number >= 1, got 2.5"),
         ({"interval": True}, "interval must be a whole number >= 1, got True"),
         ({"credits": -1}, "credits must be a whole number >= 1, got -1"),
-        ({"num_tiers": 5}, "num_tiers must be <= 4, the number of clients that can be reached, got 5"),
+        ({"num_tiers": 5}, "[strategy] num_tiers must be <= 4, the number of clients that can be reached, got 5"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from lesson.engines.gpu import shared_gpu
 from lesson.engines.trial import FORESEEN, MAX_RESTARTS, Event, Line, ended, execute_trial, killed
+from lesson.learn.process import settle_process
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
 from lesson.trackers import Tracker
@@ -171,6 +172,7 @@ class _Worker:
 def _work(pipe: Connection, parent: int, data_dir: Path | None, num_threads: int, trackers: Sequence[Tracker]) -> None:
     """Execute what comes and tell how far it is, until nothing comes any more or whoever started this is gone."""
     os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on
+    settle_process()  # once, not for each run: memory is kept from one run to the next
     told = 0.0
 
     def tell(line: Line) -> None:

@@ -63,16 +63,16 @@ def on_device(settings: Settings) -> Settings:
     """The settings with device and precision named: a GPU for "auto" where there is one the trainer can use."""
     limits = settings.run
     if limits.device == "cuda" and limits.trainer == "reference":
-        raise InputError("trainer must be auto, fused or batched on a GPU, got 'reference'; take device cpu")
+        raise InputError("[run] trainer must be auto, fused or batched on a GPU, got 'reference'; take device cpu")
     if limits.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device must be auto or cpu here, got 'cuda': torch sees no GPU")
+        raise InputError("[run] device must be auto or cpu here, got 'cuda': torch sees no GPU")
     gpu = limits.device == "cuda" or (
         limits.device == "auto" and limits.trainer != "reference" and torch.cuda.is_available()
     )
     usual = "tf32" if gpu else "float32"
     precision = usual if limits.precision == "auto" else limits.precision
     if not gpu and precision != "float32":
-        raise InputError(f"precision must be auto or float32 on a CPU, got '{precision}'")
+        raise InputError(f"[run] precision must be auto or float32 on a CPU, got '{precision}'")
     here = {"device": "cuda" if gpu else "cpu", "precision": precision}
     return settings.model_copy(update={"run": limits.model_copy(update=here)})
 

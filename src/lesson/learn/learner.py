@@ -110,10 +110,10 @@ class Learner(ServerModels):
         """One step: fused. More: batched. Unless another was asked for."""
         one_step = bool(np.all(updates.local_steps == 1))
         if (not one_step or self.task.sampler.epochs) and np.any(updates.batches > 1):
-            raise InputError("local_steps must be 1 and local_epochs 0 for steps of several minibatches")
+            raise InputError("[scenario] local_steps must be 1 and local_epochs 0 for steps of several minibatches")
         name: TrainerName = ("fused" if one_step else "batched") if self.trainer == "auto" else self.trainer
         if name == "fused" and not one_step:
-            raise InputError("trainer must be 'batched' or 'reference' for more than one local step, got 'fused'")
+            raise InputError("[run] trainer must be 'batched' or 'reference' for more than one local step, got 'fused'")
         if name not in self._trainers:
             trainer = self._backend.trainer(name)
             self._trainers[name] = trainer if self._wrong is None else SpoilingTrainer(trainer, self._wrong)

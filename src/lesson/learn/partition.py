@@ -97,8 +97,8 @@ def split_dirichlet_per_class(
         if held.min() >= min_samples:
             return Partition.of([np.sort(np.concatenate(part)) for part in parts])
     raise InputError(
-        f"beta = {beta:g} leaves one of {num_clients} clients with fewer than {min_samples} samples in each of "
-        f"{MAX_TRIES} draws; take a larger beta, fewer clients or split = 'dirichlet-per-client'"
+        f"[scenario] beta = {beta:g} leaves one of {num_clients} clients with fewer than {min_samples} samples in each "
+        f"of {MAX_TRIES} draws; take a larger beta, fewer clients or split = 'dirichlet-per-client'"
     )
 
 
@@ -111,7 +111,7 @@ def split_dirichlet_per_client(labels: IntArray, num_samples: IntArray, beta: fl
     num_clients = len(num_samples)
     if num_samples.sum() > len(labels):
         raise InputError(
-            f"samples_per_client asks for {num_samples.sum()} samples, there are {len(labels)}; take fewer"
+            f"[scenario] samples_per_client asks for {num_samples.sum()} samples, there are {len(labels)}; take fewer"
         )
     rng = stream(seed, "partition/per-client")
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(int(labels.max()) + 1)]
@@ -139,9 +139,11 @@ def _draw_counts(rng: np.random.Generator, shares: FloatArray, wanted: int, left
 
 def _check_enough(num_labels: int, num_clients: int, min_samples: int) -> None:
     if min_samples > num_labels:
-        raise InputError(f"batch_size must be at most {num_labels}, the samples there are, got {min_samples}")
+        raise InputError(
+            f"[scenario] batch_size must be at most {num_labels}, the samples there are, got {min_samples}"
+        )
     if num_clients * min_samples > num_labels:
         raise InputError(
-            f"num_clients must be at most {num_labels // min_samples}, got {num_clients}: "
+            f"[scenario] num_clients must be at most {num_labels // min_samples}, got {num_clients}: "
             f"there are {num_labels} samples, and every client needs {min_samples}"
         )

@@ -223,13 +223,13 @@ class ServerModels:
             return merge.of
         if merge.slots is not None and self.server.stale != merge.of:
             raise InputError(
-                f"stale must be 'strategy' or '{merge.of}' for this strategy, which keeps {merge.of} between merges, "
-                f"got '{self.server.stale}'"
+                f"[server] stale must be 'strategy' or '{merge.of}' for this strategy, which keeps {merge.of} between "
+                f"merges, got '{self.server.stale}'"
             )
         if self.server.stale == "models" and weights.sum() > 1 + 1e-9:
             raise InputError(
-                f"stale must be 'strategy' or 'updates' for this strategy, got 'models': weights of models must sum to "
-                f"at most 1, its sum to {weights.sum():g}"
+                f"[server] stale must be 'strategy' or 'updates' for this strategy, got 'models': weights of models "
+                f"must sum to at most 1, its sum to {weights.sum():g}"
             )
         return self.server.stale
 

@@ -64,10 +64,12 @@ def make_strategy(name: str, deadline_s: float, options: dict[str, Any] | None =
     allowed = setting_names(kind)
     for option in options or {}:
         if option not in allowed:
-            raise unknown(f"setting of strategy {name}", option, allowed or ["(none)"])
+            raise unknown("[strategy] setting", option, allowed or ["(none)"], to=name)
     deadline = {"deadline_s": deadline_s} if "deadline_s" in allowed else {}
     try:
         return kind(**deadline | (options or {}))
+    except InputError as error:
+        raise InputError(f"[strategy] {error}") from None
     except TypeError as error:
         raise InputError(f"strategy {name} cannot be made: {error}") from None
 

@@ -41,7 +41,9 @@ def check_connected(view: ServerView, **at_most: int | None) -> None:
         raise InputError(f"no client can be reached: all {len(view.latency_s)} latencies are infinite")
     for name, value in at_most.items():
         if value is not None and value > reachable:
-            raise InputError(f"{name} must be <= {reachable}, the number of clients that can be reached, got {value}")
+            raise InputError(
+                f"[strategy] {name} must be <= {reachable}, the number of clients that can be reached, got {value}"
+            )
 
 
 def count_of(setting: int | None, default: int, view: ServerView) -> int:

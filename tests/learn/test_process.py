@@ -1,0 +1,68 @@
+"""A run leaves torch's threads and glibc's malloc to its caller as they were."""
+
+import ctypes
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.runs import PARTS, settings
+from lesson.learn.process import settled_process
+from lesson.runs import execute
+
+LARGE = 900 << 20
+"""Bytes of a block that glibc takes from the system and gives back at once, unless it is told to keep memory."""
+
+
+def comes_from_the_system(size: int) -> bool:
+    """Whether malloc maps a block of its own for so many bytes."""
+
+    class Mallinfo(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", *"abcdef")]
+
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes, libc.mallinfo2.restype = ctypes.c_void_p, [ctypes.c_void_p], Mallinfo
+    before = libc.mallinfo2().hblks
+    block = libc.malloc(ctypes.c_size_t(size))
+    mapped = libc.mallinfo2().hblks > before
+    libc.free(block)
+    return bool(mapped)
+
+
+@pytest.fixture(autouse=True)
+def three_threads(one_thread: None) -> None:
+    torch.set_num_threads(3)
+
+
+def test_a_run_restores_the_threads_of_its_caller(tmp_path: Path) -> None:
+    during = []
+    execute(settings(rounds=3), tmp_path / "run", progress=lambda _: during.append(torch.get_num_threads()), **PARTS)
+    assert during == [1, 1, 1]
+    assert torch.get_num_threads() == 3
+
+
+def test_a_run_that_fails_restores_them_as_well(tmp_path: Path) -> None:
+    def fail(line: dict[str, Any]) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        execute(settings(rounds=3), tmp_path / "run", progress=fail, **PARTS)
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators are left alone")
+def test_memory_is_kept_during_a_run_and_given_back_after_it() -> None:
+    with settled_process():
+        assert not comes_from_the_system(LARGE)
+    assert comes_from_the_system(LARGE)
+    assert not comes_from_the_system(4 << 20), "arrays of a few megabytes would be slower than before"
+
+
+def test_the_last_of_several_runs_restores_the_process() -> None:
+    with settled_process():
+        with settled_process():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
