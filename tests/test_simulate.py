@@ -1,6 +1,7 @@
 """The clock: what closes a round, what it costs, and strategies that break the rules."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -213,11 +214,11 @@ def test_unknown_energy_stays_unknown() -> None:
     [
         (Scripted(Deadline(1), plan=RoundPlan(ids(0, 0), Deadline(1))), "round 1: Scripted starts clients twice"),
         (Scripted(Deadline(1), plan=RoundPlan(ids(2), Deadline(1))), "starts clients that are not idle"),
-        (Scripted(Deadline(1), plan=RoundPlan(ids(-1), Deadline(1))), "starts clients that are not idle"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(-1), Deadline(1))), "starts clients that do not exist"),
         (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), lr_scale=np.ones(2))), "one lr_scale per start"),
         (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(-1))), "one number of steps >= 1"),
         (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), batches=ids(0))), "one number of batches >= 1"),
-        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), batches=np.array([1.5]))), "one number of batches"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), batches=np.array([1.5]))), "whole numbers"),
         (
             Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(2), batches=ids(2))),
             "several batches to more than one step",
@@ -477,3 +478,99 @@ def test_releasing_versions_looks_at_those_released_alone() -> None:
     for _ in range(400):
         simulation.step()
     assert len(simulation._users) > 100
+
+
+ONE = np.ones(1)
+PLAN = RoundPlan(ids(0), Deadline(9.0))
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (None, "open_round must return a RoundPlan, got None"),
+        (RoundPlan("ab", Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got 'ab'"),
+        (RoundPlan([True, False], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
+        (RoundPlan([0.0], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got [0.0]"),
+        (RoundPlan(np.array(0), Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
+        (RoundPlan([[0], [0, 1]], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
+        (RoundPlan({0}, Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got {0}"),
+        (RoundPlan([2], Deadline(9.0)), "starts clients that do not exist: ids go from 0 to 1"),
+        (RoundPlan([-1], Deadline(9.0)), "starts clients that do not exist: ids go from 0 to 1"),
+        (replace(PLAN, closes=9.0), "RoundPlan.closes must be one of Deadline, Arrivals, AllOf, AnyOf, got 9.0"),
+        (replace(PLAN, closes=Deadline(np.nan)), "by_s of RoundPlan.closes must be a number, got nan"),
+        (replace(PLAN, closes=Arrivals(1.5)), "count of RoundPlan.closes must be a whole number, got 1.5"),
+        (replace(PLAN, closes=AllOf("x")), "AllOf.clients must be an array or a list of whole numbers, got 'x'"),
+        (replace(PLAN, closes=AllOf([5])), "waits for clients that do not exist: ids go from 0 to 1"),
+        (replace(PLAN, closes=AnyOf([[0], 1])), "AnyOf.groups[1] must be an array or a list of whole numbers, got 1"),
+        (replace(PLAN, lr_scale="1"), "RoundPlan.lr_scale must be an array or a list of numbers, got '1'"),
+        (replace(PLAN, local_steps=[1.5]), "RoundPlan.local_steps must be an array or a list of whole numbers"),
+        (replace(PLAN, drops=None), "RoundPlan.drops must be an array or a list of whole numbers, got None"),
+        (replace(PLAN, drops=[7]), "drops clients that do not exist: ids go from 0 to 1"),
+        (replace(PLAN, uploads="turns"), "RoundPlan.uploads must be 'parallel' or 'in-turn', got 'turns'"),
+    ],
+)
+def test_a_plan_that_is_none_is_told_by_field_round_and_class(plan: Any, message: str) -> None:
+    class Mine(Scripted):
+        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+            return plan
+
+    with pytest.raises(ValueError, match=r"^round 1: Mine:? ") as caught:
+        Simulation(Mine(Deadline(9.0)), make_fleet([1.0, 2.0])).step()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("merge", "message"),
+    [
+        ((ids(0), ONE), "merge must return a Merge, got (array([0]), array([1.]))"),
+        (Merge(ids(0), ONE, of=ids()), "Merge.of must be 'models' or 'updates', got array([], dtype=int64)"),
+        (Merge(ids(0), ONE, of="model"), "Merge.of must be 'models' or 'updates', got 'model'"),
+        (Merge(0, ONE), "Merge.updates must be an array or a list of whole numbers, got 0"),
+        (Merge(ids(0), 1.0), "Merge.weights must be an array or a list of numbers, got 1.0"),
+        (Merge(ids(0), ["1"]), "Merge.weights must be an array or a list of numbers, got ['1']"),
+        (Merge(ids(0), ONE, drops=[0.5]), "Merge.drops must be an array or a list of whole numbers, got [0.5]"),
+        (Merge(ids(0), ONE, slots={"a": 1.0}), "Merge.slots must be Slots(…) or None, got {'a': 1.0}"),
+    ],
+)
+def test_a_merge_that_is_none_is_told_by_field_round_and_class(merge: Any, message: str) -> None:
+    class Mine(Scripted):
+        pass
+
+    with pytest.raises(ValueError, match=r"^round 1: Mine: ") as caught:
+        Simulation(Mine(Deadline(9.0), lambda _: merge), make_fleet([1.0, 2.0])).step()
+    assert message in str(caught.value)
+
+
+def test_drops_of_a_merge_are_given_by_name() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        Merge(ids(0), ONE, ids(1))  # type: ignore[misc]
+    with pytest.raises(TypeError, match="positional"):
+        RoundPlan(ids(0), Deadline(1.0), ids(1))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda some: np.array(some, dtype=np.int32)])
+@pytest.mark.parametrize("closes", [AllOf, lambda clients: AnyOf([clients])])
+def test_sequences_may_stand_for_arrays(kind: Any, closes: Any) -> None:
+    plan = RoundPlan(
+        kind([0, 1]), closes(kind([0, 1])), lr_scale=kind([1, 2]), local_steps=kind([2, 1]), drops=kind([])
+    )
+
+    def merge(arrived: Updates) -> Merge:
+        return Merge(kind(arrived.id[:1].tolist()), kind([1]), drops=kind(arrived.id[1:].tolist()))
+
+    record = Simulation(Scripted(Deadline(0), merge, plan), make_fleet([2.0, 3.0])).step()
+    assert record is not None
+    assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (3.0, [0, 1], [0])
+    ranges = RoundPlan(range(2), AllOf(range(1)))  # type: ignore[arg-type]
+    record = Simulation(Scripted(Deadline(0), plan=ranges), make_fleet([2.0, 3.0])).step()
+    assert record is not None
+    assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (2.0, [0, 1], [0])
+
+
+def test_a_simulation_is_checked_when_it_is_asked_for() -> None:
+    fleet = make_fleet([1.0])
+    for wrong in ({}, {"until_s": 0.0}, {"until_s": float("nan")}):
+        with pytest.raises(InputError):
+            simulate(FedAvg(), fleet, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="trace"):
+        simulate(FedAvg(), fleet, rounds=1, scenario=Scenario(trace="nowhere.csv"))

@@ -12,6 +12,8 @@ import pytest
 
 from lesson import load
 from lesson.cli import main
+from lesson.engines.trial import execute_trial
+from lesson.settings import make_settings
 from lesson.study import Study, half_interval
 from lesson.summary import time_to
 
@@ -214,6 +216,67 @@ def test_a_strategy_of_ones_own_that_fails_is_told_in_one_line(
     assert main(["run", "--strategy", "broken_strategy:Broken", "--rounds", "2", "--out", "out"]) == 3
     told = capsys.readouterr().err
     assert told == ("lesson: broken_strategy:Broken: ZeroDivisionError: no way (broken_strategy.py, line 6)\n")
+
+
+EXITS = """import sys
+
+from lesson import FedAvg
+
+
+class Exits(FedAvg):
+    def open_round(self, view, rng):
+        sys.exit({code})
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("0", "SystemExit: 0 (exits.py, line 8)"),
+        ("", "SystemExit (exits.py, line 8)"),
+        ("'no\\nway'", "SystemExit: no way (exits.py, line 8)"),
+    ],
+)
+def test_a_custom_strategy_that_exits_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: str, told: str
+) -> None:
+    (tmp_path / "exits.py").write_text(EXITS.format(code=code))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "exits", raising=False)
+    assert main(["run", "--strategy", "exits:Exits", "--rounds", "2", "--out", "out"]) == 3
+    assert capsys.readouterr().err == f"lesson: exits:Exits: {told}\n"
+    settings = make_settings({"strategy": {"name": "exits:Exits"}, "run": {"rounds": 2, "device": "cpu"}})
+    line = execute_trial(tmp_path / "trial", settings, progress=None, data_dir=None, num_threads=1)
+    assert line == {"error": told, "kind": "SystemExit"}
+
+
+def test_a_module_that_exits_cannot_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "exits_early.py").write_text("raise SystemExit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--strategy", "exits_early:Exits", "--rounds", "2", "--out", "out"]) == 2
+    assert (
+        "strategy 'exits_early:Exits' cannot be loaded: SystemExit: 0 (exits_early.py, line 1)"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.slow
+def test_a_comparison_and_a_sweep_tell_of_a_strategy_that_exits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "exits.py").write_text(EXITS.format(code="0"))
+    monkeypatch.chdir(tmp_path)
+    call = ["compare", "--strategies", "exits:Exits", "--seeds", "1", "--rounds", "2", "--out", "compared"]
+    assert main([*call, "--device", "cpu"]) == 3
+    assert capsys.readouterr().err == "lesson: exits.Exits-seed0: SystemExit: 0 (exits.py, line 8)\n"
+    (tmp_path / "grid.toml").write_text(
+        '[run]\nrounds = 2\ndevice = "cpu"\n[sweep]\n"strategy.name" = ["exits:Exits", "fedavg"]\n'
+    )
+    assert main(["sweep", "grid.toml", "--out", "swept"]) == 3
+    failures = json.loads((tmp_path / "swept" / "failures.json").read_text())
+    assert failures == {"exits.Exits-seed0": "SystemExit: 0 (exits.py, line 8)"}
 
 
 def test_other_settings_are_told_by_name(

@@ -44,8 +44,9 @@ def printable(text: str, most: int = MAX_SHOWN) -> str:
     return escaped if len(escaped) <= most else f"{escaped[: most - 1]}…"
 
 
-def describe(error: Exception) -> str:
-    """An error nobody foresaw in one line, with the place it comes from."""
+def describe(error: BaseException) -> str:
+    """An unexpected error in one line, with the place it comes from."""
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+    why = " ".join(str(error).split())
+    return f"{type(error).__name__}{': ' if why else ''}{why}{where}"

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lesson.errors import InputError
+from lesson.errors import InputError, describe
 
 
 def load_class(kind: str, name: str) -> Any:
@@ -15,5 +15,7 @@ def load_class(kind: str, name: str) -> Any:
         sys.path.insert(0, here)
     try:
         return getattr(importlib.import_module(module_name), class_name)
+    except SystemExit as error:
+        raise InputError(f"{kind} '{name}' cannot be loaded: {describe(error)}; its module must not exit") from None
     except Exception as error:  # whatever a module of somebody else's does
         raise InputError(f"{kind} '{name}' cannot be loaded: {error}; write module:Class") from None

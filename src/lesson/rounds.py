@@ -32,6 +32,7 @@ from lesson.flight import InFlight
 from lesson.guards import GuardSettings, Refusal, Watch
 from lesson.records import RoundRecord, first_tier_note
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, RoundPlan, ServerView, Strategy, Updates
+from lesson.strategies.checks import checked_merge, checked_plan
 from lesson.streams import stream
 from lesson.tiers import TOLERANCE
 
@@ -113,7 +114,9 @@ class Rounds:
         if not self._opens(until_s):
             return None
         self.round += 1
-        plan = self.strategy.open_round(self._view(distinct(self._freed)), stream(self.seed, "strategy", self.round))
+        view = self._view(distinct(self._freed))
+        plan = self.strategy.open_round(view, stream(self.seed, "strategy", self.round))
+        plan = checked_plan(plan, self.strategy, self.round)
         self._freed.clear()
         spent_j = self._drop(plan.drops)
         self._start(plan)
@@ -123,7 +126,8 @@ class Rounds:
             return None
         self.now_s = end_s
         landed = self._land()
-        merged = self._merge(self.strategy.merge(self._view(NO_CLIENTS), self._at_server))
+        merge = self.strategy.merge(self._view(NO_CLIENTS), self._at_server)
+        merged = self._merge(checked_merge(merge, self.strategy, self.round))
         against = self.watch.refused(self._refusals)
         aside_j, aside = self._set_aside(np.array(sorted(against), dtype=np.int64)), self._why_aside(against)
         arrived, refusals = Updates.join(landed, self._unfit), tuple(self._refusals)
@@ -190,6 +194,7 @@ class Rounds:
         """Break off work in flight, whose clients are idle at once; the joules it has cost."""
         if not len(clients):
             return np.zeros(2)
+        self._check_clients(clients, "drops")
         self._check(all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
         dropped = self._flight.take(clients)
         self._let_go(dropped)
@@ -204,7 +209,8 @@ class Rounds:
     def _start(self, plan: RoundPlan) -> None:
         """Put clients to work."""
         starts, fleet = plan.starts, self.fleet
-        self._check(np.all(starts >= 0) and np.all(self._idle[starts]), "starts clients that are not idle")
+        self._check_clients(starts, "starts")
+        self._check(np.all(self._idle[starts]), "starts clients that are not idle")
         self._check(all_distinct(starts), "starts clients twice")
         self._check(np.size(plan.lr_scale) in (1, len(starts)), "gives other than one lr_scale per start")
         steps = fleet.local_steps[starts] if plan.local_steps is None else plan.local_steps
@@ -254,6 +260,12 @@ class Rounds:
             takes_s[index] = channel_free_s - self.now_s
         return takes_s
 
+    def _check_clients(self, clients: IntArray, does: str) -> None:
+        """Raise unless these are numbers of clients, which go from 0 to num_clients − 1."""
+        if len(clients):
+            known = clients.min() >= 0 and clients.max() < len(self.fleet)
+            self._check(known, f"{does} clients that do not exist: ids go from 0 to {len(self.fleet) - 1}")
+
     def _check(self, holds: bool | np.bool_, what: str) -> None:
         if not holds:
             raise ValueError(f"round {self.round}: {type(self.strategy).__name__} {what}")
@@ -287,8 +299,11 @@ class Rounds:
             case Arrivals(count=count):
                 close_s = flight.nth_arrival_s(count)
             case AllOf(clients=clients):
+                self._check_clients(clients, "waits for")
                 close_s = flight.last_arrival_s(clients)
             case AnyOf(groups=groups):
+                for group in groups:
+                    self._check_clients(group, "waits for")
                 ends_s = [flight.last_arrival_s(group) for group in groups]
                 close_s = min((end_s for end_s in ends_s if end_s > -np.inf), default=np.inf)
             case _:

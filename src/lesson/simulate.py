@@ -281,7 +281,11 @@ def simulate(
     if rounds is None and until_s == np.inf:
         raise InputError("rounds or until_s must be given: a run has to end")
     parts = faults_of(faults or FaultSettings(), len(fleet), seed)
-    simulation = Simulation(strategy, fleet, seed=seed, scenario=scenario, guards=guards, **parts)
+    return _records(Simulation(strategy, fleet, seed=seed, scenario=scenario, guards=guards, **parts), rounds, until_s)
+
+
+def _records(simulation: Simulation, rounds: int | None, until_s: float) -> Iterator[RoundRecord]:
+    """The records of `simulate`, whose arguments are checked before the first round is asked for."""
     while (rounds is None or simulation.round < rounds) and not simulation.over:
         record = simulation.step(until_s)
         if record is not None:

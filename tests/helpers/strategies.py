@@ -1,5 +1,7 @@
 """Every registered strategy, made for small fleets, and a wrapper that checks its decisions."""
 
+import copy
+import dataclasses
 import inspect
 from typing import Any
 
@@ -83,3 +85,43 @@ class Watched:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.strategy.restore(state)
+
+
+class Poisoned:
+    """A strategy that sees copies of all arrays, which are overwritten with nonsense as soon as it has answered."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.strategy, self.needs = strategy, strategy.needs
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        shown = _with_own_arrays(view)
+        plan = copy.deepcopy(self.strategy.open_round(shown, rng))
+        _poison(shown)
+        return plan
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        shown, updates = _with_own_arrays(view), _with_own_arrays(arrived)
+        merge = copy.deepcopy(self.strategy.merge(shown, updates))
+        _poison(shown)
+        _poison(updates)
+        return merge
+
+    def state(self) -> dict[str, Any]:
+        return self.strategy.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.strategy.restore(state)
+
+
+def _arrays(shown: Any) -> dict[str, np.ndarray]:
+    values = {field.name: getattr(shown, field.name) for field in dataclasses.fields(shown)}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+
+def _with_own_arrays(shown: Any) -> Any:
+    return dataclasses.replace(shown, **{name: array.copy() for name, array in _arrays(shown).items()})
+
+
+def _poison(shown: Any) -> None:
+    for array in _arrays(shown).values():
+        array[...] = ~array if array.dtype == np.bool_ else -7

@@ -67,7 +67,7 @@ def merge(
     learner: Learner, some: Updates, version: int = 0, of: Any = "models", slots: Slots | None = None
 ) -> list[Refusal]:
     weights = np.full(len(some), 1 / len(some))
-    return learner.merge(some, weights, Merge(some.id, weights, of, slots), version, round=1)
+    return learner.merge(some, weights, Merge(some.id, weights, of=of, slots=slots), version, round=1)
 
 
 def model_of(learner: Learner, client: int, base: int = 0, lr: float = 0.1) -> Tensor:

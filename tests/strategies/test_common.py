@@ -1,5 +1,6 @@
 """What every strategy must keep, whatever it decides."""
 
+import dataclasses
 import inspect
 import json
 import threading
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.fleets import fields, make_fleet
-from helpers.strategies import KINDS, Watched, everyone, make
-from lesson import Fleet, InputError, Simulation, simulate
+from helpers.strategies import KINDS, Poisoned, Watched, everyone, make
+from lesson import Fleet, InputError, Scenario, Simulation, simulate
+from lesson.faults import FaultSettings, faults_of
 from lesson.strategies import STRATEGIES, FedAT, FedAvg, FedBuff, Lesson, LessonMemory, Safa, make_strategy
+from lesson.strategies.base import RoundPlan, ServerView
 
 fleets = st.lists(st.floats(0.1, 100), max_size=9).map(lambda some: make_fleet([*some, 3.0, np.inf, 15.0, 25.0]))
 
@@ -99,6 +102,36 @@ def test_a_strategy_that_cannot_be_copied_is_an_error_in_one_line() -> None:
     strategy.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"strategy FedAvg cannot be copied: .*lock"):
         Simulation(strategy, make_fleet([1.0]))
+
+
+class Keeping(FedAvg):
+    """Keeps an array of its first view, which it must not."""
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        self.kept = getattr(self, "kept", view.latency_s)
+        plan = super().open_round(view, rng)
+        return dataclasses.replace(plan, lr_scale=self.kept[plan.starts])
+
+
+@pytest.mark.parametrize("faults", [None, FaultSettings(dropout_during=0.2, away_s=30.0)], ids=["usual", "dropouts"])
+@pytest.mark.parametrize("kind", [*KINDS, Keeping], ids=lambda kind: kind.__name__)
+def test_no_strategy_keeps_an_array_of_a_view(kind: type[Any], faults: FaultSettings | None) -> None:
+    """Overwriting what a strategy was shown changes nothing, except for one that keeps an array."""
+    fleet = make_fleet([3.0, 15.0, 25.0, 7.0, 41.0, 9.0])
+    strategy = Lesson(10.0, participation=2) if kind is Lesson else make(kind)
+    usual, poisoned = (planned(one, fleet, faults) for one in (strategy, Poisoned(strategy)))
+    assert (usual == poisoned) is (kind is not Keeping)
+
+
+def planned(strategy: Any, fleet: Fleet, faults: FaultSettings | None) -> list[tuple[Any, list[float]]]:
+    """The record of each round, and the step-size factors with which its clients started."""
+    scenario = Scenario(slowdown=0.5) if faults is not None else None
+    simulation = Simulation(strategy, fleet, scenario=scenario, **faults_of(faults or FaultSettings(), len(fleet), 0))
+    rounds = []
+    for _ in range(50):
+        record = fields(simulation.step())
+        rounds.append((record, simulation._flight._lr_scale.tolist()))
+    return rounds
 
 
 @pytest.mark.parametrize("num_clients", [1, 2, 3, 4, 9, 19, 21])

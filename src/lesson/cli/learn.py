@@ -101,7 +101,7 @@ class RunCommand(_Learning):
                 raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume goes on") from None
             except (InputError, RunStoppedError):
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if ":" not in settings.strategy.name:
                     raise
                 raise RunStoppedError(f"{settings.strategy.name}: {describe(error)}") from None

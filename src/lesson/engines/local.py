@@ -48,11 +48,14 @@ class LocalEngine:
         """Processes can be started anywhere."""
 
     def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
-        """What happens to each run; see `Engine`."""
+        """What happens to each run; see `Engine`. A folder that cannot be used is an error at once."""
         settled = {path: RunFolder(path).settled(settings) for path, settings in plan.items()}
+        return self._follow(settled, trackers)
+
+    def _follow(self, settled: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> Generator[Event, None, None]:
         on_gpu = any(settings.run.device == "cuda" for settings in settled.values())
-        with shared_gpu() if on_gpu and len(plan) > 1 else contextlib.nullcontext():
-            workers = _Workers(self, settled, MAX_ON_GPU if on_gpu else len(plan), trackers)
+        with shared_gpu() if on_gpu and len(settled) > 1 else contextlib.nullcontext():
+            workers = _Workers(self, settled, MAX_ON_GPU if on_gpu else len(settled), trackers)
             try:
                 yield from workers.follow()
             finally:

@@ -46,8 +46,10 @@ class RayEngine:
             _check_address(self.address)
 
     def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
-        """What happens to each run; see `Engine`."""
-        plan = {path: self._placed(settings) for path, settings in plan.items()}
+        """What happens to each run; see `Engine`. Settings that ask for a GPU and get no share are an error at once."""
+        return self._follow({path: self._placed(settings) for path, settings in plan.items()}, trackers)
+
+    def _follow(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> Generator[Event, None, None]:
         with self._connected() as ray:
             share: dict[str, Any] = {"num_cpus": self.cpus_per_trial, "num_gpus": self.gpus_per_trial}
             # Ray would do a lost task again by itself, but without end where memory ran out.

@@ -55,7 +55,7 @@ def execute_trial(
         )
     except (InputError, RunStoppedError) as error:
         return {"error": str(error), "kind": type(error).__name__}
-    except Exception as error:  # whatever a strategy of somebody else's does
+    except (Exception, SystemExit) as error:  # whatever a custom strategy does
         return {"error": describe(error), "kind": type(error).__name__}
     return {"done": True}
 

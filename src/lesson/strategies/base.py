@@ -6,7 +6,7 @@ from 0; a version is made by every round that merges something. Staleness counts
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
@@ -17,7 +17,11 @@ from lesson.errors import InputError
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ServerView:
-    """All a server can know when a round opens or closes; arrays are (num_clients,) and read-only."""
+    """All a server can know when a round opens or closes; arrays are (num_clients,) and read-only.
+
+    The arrays are those that the round loop works on: they are valid until the strategy returns, and change later. A
+    strategy that needs their values in another round keeps a copy.
+    """
 
     round: int
     version: int
@@ -135,11 +139,12 @@ Closing = Deadline | Arrivals | AllOf | AnyOf
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RoundPlan:
-    """Who starts now, how hard they train, and what closes the round."""
+    """Who starts now, how hard they train, and what closes the round. Lists, tuples and ranges may stand for arrays."""
 
     starts: IntArray
     """Idle clients that get the newest model now."""
     closes: Closing
+    _: KW_ONLY
     lr_scale: FloatArray | float = 1.0
     """Factor of the step size, one per start or one for all."""
     local_steps: IntArray | None = None
@@ -175,6 +180,8 @@ class Slots:
 class Merge:
     """Which of the updates that wait at the server enter the model, and how. The rest goes on waiting.
 
+    Lists, tuples and ranges may stand for arrays.
+
     models:  w ← (1 − Σa)·w + Σ a·m
     updates: w ← w + Σ a·(m − its base)
     """
@@ -182,6 +189,7 @@ class Merge:
     updates: IntArray
     """Their ids."""
     weights: FloatArray
+    _: KW_ONLY
     of: Literal["models", "updates"] = "models"
     slots: Slots | None = None
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)

@@ -25,7 +25,7 @@ def _make(name: str) -> Tracker:
         raise InputError(f"tracker '{name}' must have begin, line and end")
     try:
         tracker: Tracker = kind()
-    except Exception as error:  # whatever a class of somebody else's does
+    except (Exception, SystemExit) as error:  # whatever a class of somebody else's does
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"tracker '{name}' cannot be made: {reason}; it is called without arguments") from None
     return tracker

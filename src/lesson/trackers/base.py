@@ -72,7 +72,7 @@ class Tracking:
         """Call a method of a tracker; whether that went well."""
         try:
             getattr(tracker, method)(*told)
-        except Exception as error:  # whatever a tracker of somebody else's does
+        except (Exception, SystemExit) as error:  # whatever a tracker of somebody else's does
             name = f"{type(tracker).__module__}:{type(tracker).__qualname__}"
             self.problem = self.problem or f"tracker {name}: {describe(error)}"
             return False
