@@ -46,6 +46,7 @@ ORDER = [
     "lesson.on_time",
     "lesson.plan",
     "lesson.learn",
+    "lesson.read_back",
     "lesson.summary",
     "lesson",
     "lesson.run_clients",
