@@ -12,6 +12,7 @@ import lesson
 
 SOURCE = Path(lesson.__file__).parent
 ORDER = [
+    "lesson.stopping",
     "lesson.errors",
     "lesson.files",
     "lesson.named",
