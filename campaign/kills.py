@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: the same command goes on, and ends with the same bytes."""
+"""SIGKILL and other signals at random moments: the same command goes on, and ends with the same bytes."""
 
 import contextlib
 import os
@@ -28,7 +28,31 @@ def trials(shared: Path, short: bool) -> list[Trial]:
         for first in range(0, kills, PER_TRIAL):
             shares = [(place, kills) for place in order[first : first + PER_TRIAL]]
             made.append(_trial(command, shared, first, shares))
+    for number in (signal.SIGTERM,) if short else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        made += [
+            _stop(chosen(short)[0], shared, number, share) for share in ((0.6,) if short else (0.3, 0.5, 0.7, 0.9))
+        ]
     return made
+
+
+def _stop(command: Command, shared: Path, number: signal.Signals, share: float) -> Trial:
+    """The same signal several times in a row: a checkpoint and one line."""
+
+    def do(folder: Path, _: random.Random) -> Facts:
+        process = start(command.argv(folder / "runs"), folder)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(share * life_s(command, shared))
+        for _ in range(5):
+            process.send_signal(number)
+            time.sleep(0.01)
+        status, said = process.wait(100), text(folder / "err")
+        assert status in (0, 128 + number), f"status {status}: {said}"
+        assert said.count("\n") == (status != 0), said
+        call(command.argv(folder / "runs"), folder, Limits(200.0), real=False).check(0)
+        check_same(folder / "runs", undisturbed(command, shared))
+        return {"stopped": int(status != 0)}
+
+    return Trial(f"stop {command.name}", f"{number.name} {share:g}", do)
 
 
 def _trial(command: Command, shared: Path, number: int, shares: list[tuple[int, int]]) -> Trial:

@@ -105,7 +105,7 @@ def test_the_same_run_in_two_folders_is_refused(tmp_path: Path) -> None:
         ("file", "is a file; it must be the folder of a run, a comparison or a sweep"),
         ("empty", "holds no finished run; it must be the folder of a run, a comparison or a sweep"),
         ("begun", "holds no finished run; 'lesson run --out"),
-        ("damaged", "damaged/metrics.jsonl is damaged ("),
+        ("damaged", "damaged/metrics.jsonl line 1 is damaged ("),
     ],
 )
 def test_folders_of_something_else(name: str, message: str, tmp_path: Path) -> None:

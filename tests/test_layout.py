@@ -12,6 +12,7 @@ import lesson
 
 SOURCE = Path(lesson.__file__).parent
 ORDER = [
+    "lesson.stopping",
     "lesson.errors",
     "lesson.files",
     "lesson.named",
@@ -46,6 +47,7 @@ ORDER = [
     "lesson.on_time",
     "lesson.plan",
     "lesson.learn",
+    "lesson.read_back",
     "lesson.summary",
     "lesson",
     "lesson.run_clients",

@@ -3,14 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lesson.errors import InputError
-from lesson.fleet import Fleet, draw_fleet
-from lesson.fleet_csv import read_fleet
-from lesson.records import RoundRecord
-from lesson.scenario import Population, Scenario, draw_population
-from lesson.simulate import Simulation, simulate
-from lesson.strategies import FedAvg, FedCS, Lesson, LessonAdaptive, LessonFilled, LessonMemory, Strategy
-from lesson.tiers import assign_tiers, due
+from lesson.stopping import one_line_if_interrupted
+
+with one_line_if_interrupted():
+    from lesson.errors import InputError
+    from lesson.fleet import Fleet, draw_fleet
+    from lesson.fleet_csv import read_fleet
+    from lesson.records import RoundRecord
+    from lesson.scenario import Population, Scenario, draw_population
+    from lesson.simulate import Simulation, simulate
+    from lesson.strategies import FedAvg, FedCS, Lesson, LessonAdaptive, LessonFilled, LessonMemory, Strategy
+    from lesson.tiers import assign_tiers, due
 
 if TYPE_CHECKING:
     from lesson.study import Run, Study

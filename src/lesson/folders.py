@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from lesson.errors import InputError
 from lesson.grid import STRATEGY, read_axes
 from lesson.run_folder import RunFolder, read_kept
@@ -45,7 +47,7 @@ def load_together(folders: Sequence[Path | str]) -> Study:
 
 def _comparison_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> Study:
     """The runs by strategy, in the order of the folder's table."""
-    order = list(read_kept(folder / COMPARED, dict[str, Any](), "remove it"))
+    order = list(read_kept(folder / COMPARED, dict[str, Any](), TypeAdapter(dict[str, Any]), "remove it"))
     names = [*order, *(run.summary["strategy"] for run in runs)]
     ordered = sorted(runs, key=lambda run: names.index(run.summary["strategy"]))
     return _told_apart(ordered, {path.name: _NOT_ENDED for path in begun})
@@ -58,7 +60,8 @@ def _sweep_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> Study
     swept = [run for _, run in sorted(placed, key=lambda pair: pair[0])]
     settings = {path.name: load_settings(str(RunFolder(path).config)) for path in begun}
     failures = {name: _NOT_ENDED for name, one in settings.items() if _place(one, axes) is not None}
-    return Study(swept, tuple(axes), failures | read_kept(folder / "failures.json", dict[str, str](), "remove it"))
+    kept = read_kept(folder / "failures.json", dict[str, str](), TypeAdapter(dict[str, str]), "remove it")
+    return Study(swept, tuple(axes), failures | kept)
 
 
 def _place(settings: Settings, axes: Mapping[str, Sequence[Any]]) -> tuple[int, ...] | None:

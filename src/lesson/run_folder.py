@@ -19,15 +19,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 import safetensors.numpy
+from pydantic import TypeAdapter
 
 import lesson
 from lesson.arrays import with_prefix
 from lesson.checkpoints import Tensors, packed, unpacked
 from lesson.errors import InputError, RunStoppedError, describe
-from lesson.files import open_input, open_to_change, read_input, remove_leftovers, write_whole
+from lesson.files import open_input, open_to_change, remove_leftovers, write_whole
 from lesson.learn.backend import hardware, on_device
 from lesson.learn.learner import Learner
 from lesson.locks import LOCK, locked
+from lesson.read_back import read_clients, read_json, read_summary
 from lesson.run_clients import clients_of
 from lesson.settings import AUTOMATIC, Settings, load_settings, to_toml
 from lesson.simulate import Simulation
@@ -35,14 +37,6 @@ from lesson.summary import TARGETS
 
 _REMEDY = "free some disk space or mend the folder, then --resume continues from the last checkpoint"
 Kept = TypeVar("Kept")
-SUMMARY: dict[str, Any] = {
-    **dict.fromkeys(("strategy", "dataset", "device"), str),
-    **dict.fromkeys(("seed", "rounds", "uploads", "bytes_up", "bytes_down"), int),
-    **dict.fromkeys(("time_s", "accuracy", "loss", "accuracy_last10", "wall_s"), int | float),
-    "notes": list,
-    "time_to_s": dict,
-}
-"""What a summary has, and of which kind."""
 
 
 class RunFolder:
@@ -99,23 +93,14 @@ class RunFolder:
 
     def finished(self) -> dict[str, Any] | None:
         """The summary of a run that has ended."""
-        if not self.summary.exists():
+        if not os.path.lexists(self.summary):
             return None
         self._forget_checkpoints()  # a kill may have come before this was done
-        try:
-            summary: dict[str, Any] = json.loads(read_input(self.summary))
-            if not _is_summary(summary):
-                raise ValueError("no summary")
-        except (ValueError, OSError, RecursionError):
-            raise InputError(f"{self.summary} is damaged; remove the folder and run again") from None
-        return summary
+        return read_summary(self.summary, tuple(f"{target:g}" for target in TARGETS))
 
     def read_clients(self) -> dict[str, Any]:
         """Who took part in a run that has ended, as `clients_of` tells it; empty where nobody wrote it down."""
-        kept = read_kept(self.clients, dict[str, Any](), "run it again")
-        if kept and not {"clients", "promoted", "num_clients", "class_accuracy"} <= kept.keys():
-            raise InputError(f"{self.clients} is damaged (it does not tell of clients); remove it, or put back a copy")
-        return kept
+        return read_clients(self.clients) if os.path.lexists(self.clients) else {}
 
     def owned(self) -> contextlib.AbstractContextManager[None]:
         """Nobody else writes this folder meanwhile."""
@@ -236,23 +221,10 @@ class RunFolder:
                 path.unlink()
 
 
-def read_kept(path: Path, usual: Kept, remedy: str) -> Kept:
-    """What a JSON file holds, which must be of the kind of `usual`; that itself, where there is no file."""
-    try:
-        kept = json.loads(read_input(path)) if os.path.lexists(path) else usual
-        if not isinstance(kept, type(usual)):
-            raise ValueError(f"it holds no {type(usual).__name__}")
-    except (ValueError, OSError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({error}); put back a copy or {remedy}") from None
+def read_kept(path: Path, usual: Kept, kind: TypeAdapter[Any], remedy: str) -> Kept:
+    """What a JSON file holds, which must be of a kind; `usual`, where there is no file."""
+    kept: Kept = read_json(path, kind, remedy) if os.path.lexists(path) else usual
     return kept
-
-
-def _is_summary(summary: Any) -> bool:
-    """Whether something tells of a run that has ended, in all that others read of it."""
-    if not (isinstance(summary, dict) and all(isinstance(summary.get(name), kind) for name, kind in SUMMARY.items())):
-        return False
-    times = [summary["time_to_s"].get(f"{target:g}", "") for target in TARGETS]
-    return "energy_j" in summary and all(isinstance(one, int | float | None) for one in [summary["energy_j"], *times])
 
 
 def _versions(device: str) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """A run in its folder: round after round, with evaluations and checkpoints."""
 
+import contextlib
 import math
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from lesson.errors import RunStoppedError
 from lesson.learn.build import build
@@ -25,6 +27,8 @@ from lesson.trackers import Tracker, Tracking
 Progress = Callable[[dict[str, Any]], None]
 Make = Callable[..., tuple[Simulation, Learner]]
 NUM_EVALUATIONS = 40
+REPEATS_S = 2.0
+"""Seconds within which pressing Ctrl-C again counts as once."""
 MAX_NAMED = 1000
 """Clients of a fleet at most, for whose work was merged to be written down."""
 
@@ -45,6 +49,22 @@ def execute(
     `make` makes the simulation and what learns in it, of the settings and `parts`: for `learn.build.build` a data
     folder, the number of threads, a data set or a model of one's own.
     """
+    try:
+        return _execute(settings, path, resume, progress, trackers, make, parts)
+    except _StoppedBySignal as stopped:
+        stopped.pass_on()
+        raise KeyboardInterrupt from None
+
+
+def _execute(
+    settings: Settings,
+    path: Path,
+    resume: bool,
+    progress: Progress | None,
+    trackers: Sequence[Tracker],
+    make: Make,
+    parts: dict[str, Any],
+) -> dict[str, Any]:
     folder = RunFolder(path)
     folder.check(settings, resume)
     if (summary := folder.finished()) is not None:
@@ -97,11 +117,12 @@ def _run(
             lines.add(line, score)
             stopped = interrupt.asked or tracking.problem is not None
             if stopped or time.perf_counter() - saved >= limits.checkpoint_every_s:
-                lines.settle()
-                folder.save(simulation, learner)
+                with interrupt.held():
+                    lines.settle()
+                    folder.save(simulation, learner)
                 saved = time.perf_counter()
             if interrupt.asked:
-                raise KeyboardInterrupt
+                interrupt.stop()
             if tracking.problem is not None:
                 raise RunStoppedError(f"{tracking.problem}; --resume without --log goes on without trackers")
         lines.settle()
@@ -137,26 +158,64 @@ class _Lines:
 
 
 class _Interrupt:
-    """Notes Ctrl-C instead of raising in the middle of a round; a second one raises."""
+    """Notes Ctrl-C, SIGTERM and SIGHUP instead of raising in the middle of a round.
+
+    Another one some time later raises at once, but never while a checkpoint is written. SIGTERM and SIGHUP that were
+    ignored stay so.
+    """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked: signal.Signals | None = None
+        self._since, self._holding = 0.0, False
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGINT or signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         if self.asked and kind is None:
+            self.stop()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """However often somebody presses Ctrl-C meanwhile, what is done here is done whole."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+
+    def stop(self) -> NoReturn:
+        """Raise for the signal that was noted."""
+        assert self.asked is not None, "somebody asked for it"
+        raise _StoppedBySignal(self.asked, self._before[self.asked])
+
+    def _note(self, number: int, _: object) -> None:
+        if self.asked is None:
+            self.asked, self._since = signal.Signals(number), time.monotonic()
+        elif not self._holding and time.monotonic() - self._since > REPEATS_S:
             raise KeyboardInterrupt
 
-    def _note(self, *_: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
+
+class _StoppedBySignal(KeyboardInterrupt):
+    """A run was stopped by a signal, after its checkpoint was written."""
+
+    def __init__(self, number: signal.Signals, handler: Any) -> None:
+        super().__init__()
+        self._number, self._handler = number, handler
+
+    def pass_on(self) -> None:
+        """Do what the signal does outside runs: call its handler, or end this process."""
+        if callable(self._handler):
+            self._handler(self._number, None)
+        elif self._handler == signal.SIG_DFL:
+            os.kill(os.getpid(), self._number)
 
 
 def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:

@@ -1,49 +1,23 @@
 """What a run came to, from its metrics: final accuracy, time to a target, totals."""
 
-import json
-import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lesson.errors import InputError
-from lesson.files import open_input
+from lesson.read_back import each_line
 from lesson.settings import Settings
 
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LAST, IN_A_ROW = 10, 3
 MAX_NOTES = 10
 ROUNDING = 1e-12
-LINE = frozenset({"round", "time_s", "uploads", "bytes_up", "bytes_down", "energy_j"})
-"""What every line of metrics has."""
 SURPRISES = ("misses", "retiered", "lost")
 """Told of runs whose times vary: uploads that missed their slot, clients in a new tier, work that was lost."""
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file."""
+    """The lines of a metrics file; none where there is no file."""
     return list(each_line(path))
-
-
-def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """One line of a metrics file after the other."""
-    if not os.path.lexists(path):
-        return
-    try:
-        with open_input(path) as file:
-            yield from map(_line, file)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({error}); remove the folder and run again") from None
-
-
-def _line(text: bytes) -> dict[str, Any]:
-    line = json.loads(text)
-    if not isinstance(line, dict) or not line.keys() >= LINE:
-        raise ValueError("a line is not that of a round")
-    return line
 
 
 def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:

@@ -10,20 +10,23 @@ import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol, Union
 
-import numpy as np
-import tyro
-from tyro.conf import subcommand
-
 import lesson
-from lesson.cli.contest import ContestCommand
-from lesson.cli.data import DataCommand
-from lesson.cli.learn import CompareCommand, RunCommand
-from lesson.cli.plan import PlanCommand
-from lesson.cli.report import ReportCommand
-from lesson.cli.reproduce import ReproduceCommand
-from lesson.cli.strategies import StrategiesCommand
-from lesson.cli.sweep import SweepCommand
-from lesson.errors import InputError, RunStoppedError, unknown
+from lesson.stopping import INTERRUPTED, StopSignals, ignore_signals, one_line_if_interrupted
+
+with one_line_if_interrupted():
+    import numpy as np
+    import tyro
+    from tyro.conf import subcommand
+
+    from lesson.cli.contest import ContestCommand
+    from lesson.cli.data import DataCommand
+    from lesson.cli.learn import CompareCommand, RunCommand
+    from lesson.cli.plan import PlanCommand
+    from lesson.cli.report import ReportCommand
+    from lesson.cli.reproduce import ReproduceCommand
+    from lesson.cli.strategies import StrategiesCommand
+    from lesson.cli.sweep import SweepCommand
+    from lesson.errors import InputError, RunStoppedError, unknown
 
 
 class Command(Protocol):
@@ -55,8 +58,19 @@ COMMANDS: dict[str, type[Command]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; 0 if it worked, 2 with one line on stderr if the input was wrong."""
-    argv = sys.argv[1:] if argv is None else argv
+    """Run a command, of this process if none is given; 0 if it worked, else one line on stderr and another status."""
+    with StopSignals() as signals:
+        try:
+            return _run(sys.argv[1:] if argv is None else argv)
+        except KeyboardInterrupt as error:
+            if argv is None:
+                ignore_signals()
+            print(f"lesson: {error}" if str(error) else INTERRUPTED, file=sys.stderr)
+            return signals.status
+
+
+def _run(argv: Sequence[str]) -> int:
+    """Run a command; 2 if the input was wrong, 3 if a run could not go on."""
     _settle_terminal()
     try:
         if list(argv) == ["--version"]:
@@ -77,9 +91,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print("lesson: not enough memory; take fewer clients", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as error:
-        print(f"lesson: {error or 'interrupted'}", file=sys.stderr)
-        return 130
     except BrokenPipeError:
         _forget_output()
     except OSError as error:

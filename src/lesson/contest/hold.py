@@ -3,6 +3,9 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from lesson.contest.cases import Case, Runs
 from lesson.contest.rules import Rules
@@ -20,7 +23,7 @@ def claim_folder(out: Path, rules: Rules) -> None:
     path = out / RULES
     if not path.exists() and any((out / name).exists() for name in (RUNS, SCALE, COMPARED)):
         raise InputError(f"{out} holds runs that are not of a contest; name another folder with --out")
-    there = read_kept(path, rules.to_dict(), "name another folder with --out")
+    there = read_kept(path, rules.to_dict(), TypeAdapter(dict[str, Any]), "name another folder with --out")
     for name, value in rules.to_dict().items():
         if there.get(name) != value:
             kept = f"{name} = {there.get(name)}, here it is {value}"

@@ -26,6 +26,7 @@ TELL_EVERY_S = 0.2
 MAX_ON_GPU = 8
 END_S = 60.0
 MAX_WAIT_S = 3600.0  # poll() takes no more than 2³¹ ms; whoever waits comes round
+STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 ENDED: Line = {"ended": True}
 
 
@@ -91,8 +92,12 @@ class _Workers:
 
     def close(self) -> None:
         """End the processes; a run that is going on keeps where it stands."""
-        for worker in self._busy.values():
-            worker.interrupt()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # else Ctrl-C again may leave some of them going on
+        try:
+            for worker in self._busy.values():
+                worker.interrupt()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for worker in [*self._busy.values(), *self._dismissed]:
             worker.process.join(END_S)
             worker.process.kill()

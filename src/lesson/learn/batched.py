@@ -8,6 +8,8 @@ import pickle
 import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 
 import numpy as np
 import torch
@@ -37,7 +39,8 @@ class BatchedTrainer:
         for tensor in (self._base, self._models, task.train_images, task.train_labels):
             tensor.share_memory_()
         self._pipes: list[Connection] = []
-        self._workers = []
+        self._workers: list[BaseProcess] = []
+        self._end = Finalize(self, _kill, (self._workers,), exitpriority=1)  # they ignore SIGTERM
         for _ in range(num_workers or os.cpu_count() or 1):
             ours, theirs = context.Pipe()
             worker = context.Process(target=_work, args=(task, self._base, self._models, theirs), daemon=True)
@@ -58,9 +61,11 @@ class BatchedTrainer:
         """End the workers."""
         for pipe in self._pipes:
             pipe.close()
-        for worker in self._workers:
-            worker.join(END_S)
-            worker.terminate()
+        try:
+            for worker in self._workers:
+                worker.join(END_S)
+        finally:
+            self._end()
 
     def _from(self, base: Tensor) -> Callable[[Work], Tensor]:
         """What trains from this model, until another is given."""
@@ -81,9 +86,15 @@ class BatchedTrainer:
         return self._models[: len(work)]
 
 
+def _kill(workers: Sequence[BaseProcess]) -> None:
+    for worker in workers:
+        worker.kill()
+
+
 def _work(task: Task, base: Tensor, models: Tensor, pipe: Connection) -> None:
-    """Train what is asked for, until nobody asks any more. Ctrl-C is for whoever asks."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Train what is asked for, until nobody asks any more. Signals to all processes of a run are for whoever asks."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     settle_process()
     replica = task.replica()
     while True:

@@ -5,7 +5,9 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from lesson.engines import Engine
 from lesson.engines.trial import Line
@@ -15,6 +17,7 @@ from lesson.learn.data import load_dataset
 from lesson.paper.items import Item, wanted_runs
 from lesson.paper.results import Result, Results
 from lesson.paper.scale import Scale
+from lesson.read_back import Shape
 from lesson.run_folder import RunFolder, read_kept
 from lesson.settings import Settings
 from lesson.study import RULES, SCALE, Report, check_for_many, unfinished
@@ -23,13 +26,28 @@ from lesson.sweep import run_by_seed
 PROVENANCE = "provenance.json"
 
 
+class _KeptScale(Shape):
+    quick: bool
+    seeds: Annotated[int, Field(ge=1, le=1000)]
+
+
+class _Note(Shape):
+    command: str
+    commit: str | None
+    runs: int
+    wall_s: float
+
+
+SCALE_KIND: TypeAdapter[Any] = TypeAdapter(_KeptScale)
+
+
 def claim_folder(out: Path, scale: Scale) -> None:
     """Make the folder one of this scale; raises if it is of another."""
     check_for_many(out)
     if (out / RULES).exists():
         raise InputError(f"{out} holds a contest; name another folder with --out")
     wanted, path = {"quick": scale.quick, "seeds": scale.seeds}, out / SCALE
-    there = read_kept(path, wanted, "name another folder with --out")
+    there = read_kept(path, wanted, SCALE_KIND, "name another folder with --out")
     if there != wanted:
         kind = "a quick look" if there["quick"] else "the full set"
         raise InputError(f"{out} holds {kind} from {there['seeds']} seeds; name another folder with --out")
@@ -96,7 +114,7 @@ def run_missing(
 
 def load_notes(out: Path) -> list[dict[str, Any]]:
     """Which commands made the runs of a folder, with commit and number."""
-    return read_kept(out / PROVENANCE, list[dict[str, Any]](), "remove it")
+    return read_kept(out / PROVENANCE, list[dict[str, Any]](), TypeAdapter(list[_Note]), "remove it")
 
 
 def _commit() -> str | None:

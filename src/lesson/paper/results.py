@@ -18,6 +18,7 @@ from lesson.errors import InputError
 from lesson.files import read_input, write_whole
 from lesson.fleet import draw_fleet
 from lesson.paper.items import run_name, series_name
+from lesson.read_back import Shape
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings, load_settings, make_settings
 from lesson.strategies import fleet_for
@@ -31,6 +32,16 @@ ENERGY = "energy_j"
 MAX_BYTES = 1 << 30
 GUESSED = 0.1
 """Accuracy of a guess among ten classes, and of a model that has diverged."""
+
+
+class _Line(Shape):
+    """A line of the file, as far as it is used."""
+
+    stopped: str
+    curve: dict[str, list[float | None]]
+    clients: dict[str, list[float | None]]
+    settings: dict[str, dict[str, Any]]
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +93,7 @@ class Result:
     def of_json(cls, line: str) -> "Result":
         """What `to_json` gave."""
         values = json.loads(line)
+        _Line.model_validate(values)
         settings = make_settings(_restored(values["settings"]))
         curve = pd.DataFrame(values["curve"]).astype({"time_s": float, "accuracy": float})
         curve = curve[[*CURVE, *({ENERGY} & set(curve))]]
@@ -119,7 +131,7 @@ class Results(Mapping[str, tuple[Result, ...]]):
         try:
             for line in read_input(path, MAX_BYTES).decode().split("\n") if os.path.lexists(path) else []:
                 results += [Result.of_json(line)] if line else []
-        except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, OSError) as error:
             kept = "; or remove it, the folders in runs/ are kept" if (folder / "runs").exists() else ""
             where = f"line {len(results) + 1}: {error}"
             raise InputError(f"{path} is damaged ({where}); put back a copy{kept}") from None

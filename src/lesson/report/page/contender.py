@@ -3,12 +3,13 @@
 from functools import cached_property
 from typing import Any
 
+from lesson.errors import InputError
+from lesson.read_back import each_line
 from lesson.report.groups import Group, groups_of
 from lesson.report.page.course import Course, course_of
 from lesson.run_folder import RunFolder
 from lesson.scenario import Scenario
 from lesson.study import Run, Study
-from lesson.summary import each_line
 
 BLACK, GREY = "#000000", "#7f7f7f"
 
@@ -39,7 +40,13 @@ class Contender:
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
         """Who took part in each, with real latencies; empty for a folder that does not say."""
-        return [_real(RunFolder(run.path).read_clients()) for run in self.runs]
+        kept = {RunFolder(run.path).clients: RunFolder(run.path).read_clients() for run in self.runs}
+        classes = {path: len(clients["class_accuracy"]) for path, clients in kept.items() if clients}
+        for path, count in classes.items():
+            first, wanted = next(iter(classes.items()))
+            if count != wanted:
+                raise InputError(f"{path}: class_accuracy must have {wanted} values like {first}, got {count}")
+        return [_real(clients) for clients in kept.values()]
 
 
 def contenders(study: Study) -> list[Contender]:
@@ -56,6 +63,8 @@ def _real(kept: dict[str, Any]) -> dict[str, Any]:
     if promoted is None or promoted["client"] not in kept["clients"]["number"]:
         return kept
     place, columns = kept["clients"]["number"].index(promoted["client"]), dict(kept["clients"])
+    if not columns["latency_s"][place]:
+        return kept
     factor = promoted["latency_s"] / columns["latency_s"][place]
     for name in ("compute_s", "upload_s", "latency_s"):
         values = list(columns[name])

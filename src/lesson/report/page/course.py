@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+WHOLE = {"merged", "merged_staleness", "merged_started_s", "merged_arrived_s"}
+"""What a line has that tells whose work was merged, and when."""
 MAX_FIRST = 20_000
 """Merged updates of the rounds that are kept whole."""
 
@@ -33,7 +35,7 @@ def course_of(lines: Iterable[dict[str, Any]], final_accuracy: float) -> Course:
             totals[name] += float("nan") if line[name] is None else line[name]
         if "accuracy" in line:
             course.scores.append({name: line[name] for name in ("round", "time_s", "accuracy")} | totals)
-        if "merged" in line:
+        if line.keys() >= WHOLE:
             for client, late in zip(line["merged"], line["merged_staleness"], strict=True):
                 course.merges[client] += 1
                 course.staleness[client] += late

@@ -8,14 +8,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from lesson.errors import InputError
 from lesson.files import read_input
 from lesson.paper.items import Item
+from lesson.paper.reproduce import SCALE_KIND
 from lesson.paper.scale import FULL, QUICK, Scale
+from lesson.read_back import Shape
 from lesson.report.page.document import write_document
 from lesson.report.paper import command_of, items_in
 from lesson.run_folder import read_kept
 from lesson.study import SCALE
+
+
+class _Part(Shape):
+    label: str
+    shown: str
+
+
+class _Claim(Shape):
+    statement: str
+    paper: str
+    seeds: int
+    verdict: str
+    open: bool
+    which: str
+    items: list[str]
+    parts: list[_Part]
+
+
+_CLAIMS: TypeAdapter[Any] = TypeAdapter(list[_Claim])
 
 
 def holds_paper(folders: Sequence[Path]) -> bool:
@@ -28,10 +51,10 @@ def holds_paper(folders: Sequence[Path]) -> bool:
 
 def write_paper_page(folder: Path, path: Path) -> None:
     """Write the page of what `lesson reproduce` has left in a folder; whole or not at all."""
-    kept = read_kept(folder / SCALE, {"quick": False, "seeds": FULL.seeds}, "run lesson reproduce again")
+    kept = read_kept(folder / SCALE, {"quick": False, "seeds": FULL.seeds}, SCALE_KIND, "run lesson reproduce again")
     scale = Scale(**(vars(QUICK if kept["quick"] else FULL) | {"seeds": kept["seeds"]}))
     items = items_in(folder)
-    claims: list[dict[str, Any]] = read_kept(folder / "claims.json", [], "run lesson reproduce again")
+    claims: list[Any] = read_kept(folder / "claims.json", [], _CLAIMS, "run lesson reproduce again")
     data = {
         "what": _what(items, scale),
         "note": scale.note,

@@ -51,8 +51,8 @@ def schedule(course: Course, kept: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _trained_s(started_s: float, arrived_s: float, upload_s: float | None, latency_s: float) -> float | None:
-    if upload_s is None or abs(arrived_s - started_s - latency_s) > SAME * latency_s:
+def _trained_s(started_s: float, arrived_s: float, upload_s: float | None, latency_s: float | None) -> float | None:
+    if upload_s is None or latency_s is None or abs(arrived_s - started_s - latency_s) > SAME * latency_s:
         return None
     return round(max(started_s, arrived_s - upload_s), 3)
 

@@ -1,0 +1,99 @@
+"""Files of a run that are well-formed and wrong: values of another type, bounds, length, or not there at all."""
+
+import copy
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from campaign.command import call
+from campaign.commands import RUN, undisturbed
+from campaign.damage import BROKEN
+from campaign.trial import Facts, Trial
+
+FILES = ("metrics.jsonl", "summary.json", "clients.json")
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    "x",
+    "",
+    5,
+    -1,
+    0.5,
+    -0.5,
+    1e308,
+    -1e308,
+    10**30,
+    10**400,
+    float("nan"),
+    float("inf"),
+    [],
+    {},
+    [1],
+    [None],
+    ["x"],
+    [[]],
+    {"x": "y"},
+    {"x": 5},
+)
+
+
+def lies_about(name: str, content: str) -> Iterator[tuple[str, str]]:
+    """What was changed, and the content of a file with that change."""
+    if name != "metrics.jsonl":
+        for what, value in _changed(json.loads(content)):
+            yield what, json.dumps(value)
+        return
+    lines = content.splitlines()
+    place = next(number for number, line in enumerate(lines) if '"accuracy"' in line)
+    for what, value in _changed(json.loads(lines[place])):
+        yield f"line {place + 1}, {what}", "\n".join([*lines[:place], json.dumps(value), *lines[place + 1 :], ""])
+    yield "lines in another order", "\n".join([*reversed(lines), ""])
+    yield "a line twice", "\n".join([lines[0], *lines, ""])
+
+
+def _changed(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values with one of them dropped, replaced, or of another length."""
+    for key, value in values.items():
+        rest = {name: one for name, one in values.items() if name != key}
+        yield f"without {path}{key}", rest
+        for wrong in WRONG:
+            yield f"{path}{key} = {str(wrong)[:20]}", rest | {key: copy.deepcopy(wrong)}
+        if isinstance(value, dict):
+            for what, inner in _changed(value, f"{path}{key}."):
+                yield what, rest | {key: inner}
+        if isinstance(value, list) and value:
+            yield f"{path}{key} one shorter", rest | {key: value[:-1]}
+            yield f"{path}{key} one longer", rest | {key: [*value, value[-1]]}
+            for wrong in WRONG[:10]:
+                yield f"{path}{key} with {str(wrong)[:20]}", rest | {key: [wrong, *value[1:]]}
+
+
+def trials(shared: Path, short: bool) -> list[Trial]:
+    """Each lie through `lesson report` and `lesson run --resume`; in a short campaign a few of each file."""
+    return [
+        Trial("lies", f"{name} {'ended' if ended else 'not ended'}", _tell(shared, name, ended, 8 if short else None))
+        for name in FILES
+        for ended in ((True,) if name != "metrics.jsonl" else (True, False))
+    ]
+
+
+def _tell(shared: Path, name: str, ended: bool, at_most: int | None) -> Callable[[Path, random.Random], Facts]:
+    def do(folder: Path, rng: random.Random) -> Facts:
+        source, refused = undisturbed(RUN, shared) if ended else shared / BROKEN, 0
+        lies = list(lies_about(name, (source / name).read_text()))
+        chosen = lies if at_most is None else rng.sample(lies, at_most)
+        for number, (what, content) in enumerate(chosen):
+            out = Path(shutil.copytree(source, folder / f"runs{number}"))
+            (out / name).write_text(content)
+            for argv in (["report", str(out), "-o", "page.html"], RUN.argv(out)):
+                try:
+                    refused += call(argv, folder, real=False).check(0, 2, 3).status != 0
+                except AssertionError as error:
+                    raise AssertionError(f"{what}: {error}") from None
+            shutil.rmtree(out)
+        return {"refused": refused}
+
+    return do

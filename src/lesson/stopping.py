@@ -1,0 +1,82 @@
+"""Ctrl-C, SIGTERM and SIGHUP end a command with one line and the status 128 + signal.
+
+This module is imported before anything that takes time, so that Ctrl-C during the imports of a command prints no
+traceback either.
+"""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+INTERRUPTED = "lesson: interrupted"
+
+
+@contextlib.contextmanager
+def one_line_if_interrupted() -> Iterator[None]:
+    """Let Ctrl-C end the command `lesson` with one line, for imports at the top of a module.
+
+    In other processes that import this package, Ctrl-C is theirs.
+    """
+    if not _is_command() or not _is_ours(signal.SIGINT, signal.default_int_handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, _quit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class StopSignals:
+    """Raises KeyboardInterrupt for SIGTERM and SIGHUP as for Ctrl-C, unless they were ignored, as under nohup."""
+
+    def __init__(self) -> None:
+        self._caught: list[int] = []
+
+    def __enter__(self) -> "StopSignals":
+        self._taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if _is_ours(number, signal.SIG_DFL)]
+        for number in self._taken:
+            signal.signal(number, self._raise)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._taken:
+            if signal.getsignal(number) == self._raise:
+                signal.signal(number, signal.SIG_DFL)
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command that was interrupted."""
+        return 128 + (self._caught[0] if self._caught else signal.SIGINT)
+
+    def _raise(self, number: int, _: FrameType | None) -> NoReturn:
+        self._caught.append(number)
+        raise KeyboardInterrupt
+
+
+def ignore_signals() -> None:
+    """Let nothing disturb the end of this process, which has said its last line."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _is_command() -> bool:
+    """Whether this process is `lesson` or `python -m lesson.cli`."""
+    script = Path(sys.argv[0]).name if sys.argv else ""
+    return script == "lesson" or ("-m", "lesson.cli") in pairwise(sys.orig_argv)
+
+
+def _is_ours(number: int, usual: object) -> bool:
+    """Whether a signal does what it usually does, and this thread may change that."""
+    return threading.current_thread() is threading.main_thread() and signal.getsignal(number) == usual
+
+
+def _quit(_: int, __: FrameType | None) -> NoReturn:
+    print(INTERRUPTED, file=sys.stderr)
+    raise SystemExit(128 + signal.SIGINT)
