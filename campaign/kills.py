@@ -42,7 +42,7 @@ def _stop(command: Command, shared: Path, number: signal.Signals, share: float) 
         process = start(command.argv(folder / "runs"), folder)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(share * life_s(command, shared))
-        for _ in range(5):
+        for _repeat in range(5):
             process.send_signal(number)
             time.sleep(0.01)
         status, said = process.wait(100), text(folder / "err")
