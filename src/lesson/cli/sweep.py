@@ -117,4 +117,4 @@ class SweepCommand:
             console.print(failure_table(study))
         console.width = max(console.width, MIN_WIDTH)
         if study.runs:
-            console.print(sweep_table(study, f"{Path(self.file).name}, mean ± 95 % interval over seeds"))
+            console.print(sweep_table(study, Path(self.file).name))

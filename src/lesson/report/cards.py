@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from lesson.grid import short_names
-from lesson.report.compare_text import cell
+from lesson.report.compare_text import cell, what_is_shown
 from lesson.report.groups import groups_of, labels_in_words, title_of
 from lesson.report.sweep_text import columns_of
 from lesson.report.words import count
@@ -56,7 +56,7 @@ def study_card(study: Study) -> str:
     heading = f"<b>{count(len(study.runs), 'run')}</b>"
     failed = [f"without {name}: {reason}" for name, reason in study.failures.items()]
     notes = dict.fromkeys(note for run in study.runs for note in run.summary["notes"])
-    return _card(heading, f"{title}; mean ± 95 % interval over seeds", "".join(lines), [*failed, *notes])
+    return _card(heading, f"{title}; {what_is_shown(table)}", "".join(lines), [*failed, *notes])
 
 
 def _card(heading: str, title: str, body: str, notes: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from lesson.summary import TARGETS
 def comparison_table(table: pd.DataFrame, title: str) -> Table:
     """A row per figure, a column per strategy: mean ± half the 95 % interval over seeds, or both values of two."""
     shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    shown.add_column("both seeds" if (table["seeds"] == 2).all() else "mean ± 95 % interval")
+    shown.add_column(what_is_shown(table))
     for strategy in table.index:
         shown.add_column(str(strategy), justify="right")
 
@@ -29,6 +29,11 @@ def comparison_table(table: pd.DataFrame, title: str) -> Table:
     for label, name in surprises(table).items():
         row(label, name, 1, 0)
     return shown
+
+
+def what_is_shown(table: pd.DataFrame) -> str:
+    """What the cells of a table hold."""
+    return "both seeds" if len(table) and (table["seeds"] == 2).all() else "mean ± 95 % interval over seeds"
 
 
 def surprises(table: pd.DataFrame) -> dict[str, str]:

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lesson.grid import short_names
-from lesson.report.compare_text import cell, reached_targets
+from lesson.report.compare_text import cell, reached_targets, what_is_shown
 from lesson.report.groups import labels_in_words
 from lesson.study import Study
 
@@ -19,7 +19,7 @@ def sweep_table(study: Study, title: str) -> Table:
     """A row per combination of what varies, a column per figure: mean ± half the 95 % interval over seeds."""
     table = study.table()
     columns = columns_of(table)
-    shown = _table(title, [*short_names(study.by).values(), "seeds", *columns])
+    shown = _table(f"{title}, {what_is_shown(table)}", [*short_names(study.by).values(), "seeds", *columns])
     for labels, figures in table.iterrows():
         said = labels_in_words(labels if isinstance(labels, tuple) and len(study.by) > 1 else (labels,))
         shown.add_row(*said, f"{int(figures['seeds'])}", *(cell(figures, *figure) for figure in columns.values()))
