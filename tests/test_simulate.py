@@ -1,5 +1,6 @@
 """The clock: what closes a round, what it costs, and strategies that break the rules."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -411,3 +412,15 @@ def test_what_is_not_known_of_a_latency_is_what_is_left_of_it(known: str) -> Non
         for client, seconds in zip(record.merged, record.merged_arrived_s - record.merged_started_s, strict=True):
             took_s[int(client)].add(round(float(seconds), 6))
     assert took_s == {0: {7.0}, 1: {15.0}}
+
+
+def test_energy_of_measured_clients_is_unknown_in_every_round() -> None:
+    """Nothing arrives in the first round of 10 s, which costs nobody any known energy either: not 0 J, but unknown."""
+    unknown = np.full(1, np.nan)
+    fleet = replace(make_fleet([15.0]), compute_j=unknown, transmit_j=unknown, shared_transmit_j=unknown)
+    simulation = Simulation(Lesson(10.0), fleet)
+    records = [simulation.step() for _ in range(2)]
+    assert [(record.uploads, record.compute_j, record.transmit_j) for record in records if record is not None] == [
+        (0, None, None),
+        (1, None, None),
+    ]
