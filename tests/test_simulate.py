@@ -574,3 +574,15 @@ def test_a_simulation_is_checked_when_it_is_asked_for() -> None:
             simulate(FedAvg(), fleet, **wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="trace"):
         simulate(FedAvg(), fleet, rounds=1, scenario=Scenario(trace="nowhere.csv"))
+
+
+def test_energy_of_measured_clients_is_unknown_in_every_round() -> None:
+    """Nothing arrives in the first round of 10 s, which costs nobody any known energy either: not 0 J, but unknown."""
+    unknown = np.full(1, np.nan)
+    fleet = replace(make_fleet([15.0]), compute_j=unknown, transmit_j=unknown, shared_transmit_j=unknown)
+    simulation = Simulation(Lesson(10.0), fleet)
+    records = [simulation.step() for _ in range(2)]
+    assert [(record.uploads, record.compute_j, record.transmit_j) for record in records if record is not None] == [
+        (0, None, None),
+        (1, None, None),
+    ]

@@ -82,6 +82,9 @@ class Rounds:
         _check_weights(fleet.client_weight)
         self.strategy, self.fleet, self.learner, self.seed = _copied(strategy), fleet, learner, seed
         self.model_bytes = math.ceil(fleet.model_bits / 8)
+        unmeasured = np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all()
+        self._unmeasured_j = np.nan if unmeasured else 0.0
+        """Added to the energy of every round: where nobody's is known, a round without uploads costs no 0 J either."""
         self.round = self.version = 0
         self.now_s = 0.0
         self.over = ""
@@ -137,7 +140,7 @@ class Rounds:
         self.over = self._why_over(bool(moved), until_s)
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
         notes = [plan.note, note, promoted, aside, self.over]
-        spent_j += aside_j + self._spent_j(arrived, np.inf)
+        spent_j += aside_j + self._spent_j(arrived, np.inf) + self._unmeasured_j
         return self._told(
             landed,
             RoundRecord(

@@ -59,6 +59,10 @@ def test_a_run_on_the_wall(make_grid: MakeGrid, tmp_path: Path) -> None:
     )
     assert any(line["staleness"] for line in told)
     assert not any("refused" in line for line in told)
+    sent = sum(array.nbytes + 128 for array in initial_arrays("mnist", 0).values())  # each with its header
+    assert {line["bytes_up"] / line["uploads"] for line in told if line["uploads"]} == {sent}, "not the scenario's size"
+    assert told[0]["bytes_down"] == 3 * sent
+    assert {line["energy_j"] for line in told} == {None}, "nobody has measured it"
     page = (tmp_path / "run" / "report.html").read_text()
     assert '"command":""' in page, "real clients do not come twice"
     latencies = (tmp_path / "run" / "latencies.csv").read_text().splitlines()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.run_folders import make_comparison
+from helpers.run_folders import make_comparison, make_run
 from helpers.small_tasks import TinyNet, tiny_data
 from lesson.cli import main
 from lesson.folders import load_together
@@ -133,6 +133,41 @@ def test_tiers_are_the_same_for_every_strategy() -> None:
     left = participation([course_of(LINES, 0.9)], [CLIENTS], Scenario(deadline_s=5.0, ensure_first_tier=False))
     assert [row["tier"] for row in filled] == [0, 1, 5]
     assert [row["tier"] for row in left] == [0, 2, 5]
+
+
+def test_tiers_in_the_text_are_those_of_all_seeds(tmp_path: Path) -> None:
+    """At 20 s the fleets of the three seeds have different numbers of tiers; the charts show all of them."""
+    make_comparison(tmp_path)
+    data = study_data(load_together([tmp_path]), "")
+    counts, shown = set[int](), set[int]()
+    for seed in range(3):
+        kept = json.loads((tmp_path / f"lesson-seed{seed}" / "clients.json").read_text())["clients"]["latency_s"]
+        tiers = {math.ceil(latency_s / 20.0) for latency_s in kept}  # the fastest one may have been put into tier 1
+        counts.add(len(tiers))
+        shown |= tiers
+    assert len(counts) > 1, "or else this test shows nothing"
+    many = f"{min(counts)}–{max(counts)} tiers, depending on the seed"
+    assert f"a deadline of 20 s sorts them into {many}." in data["what"]
+    assert {row["tier"] for rows in data["fairness"] for row in rows["tiers"]} == shown
+
+
+def test_tiers_in_the_text_count_the_client_put_into_tier_1(tmp_path: Path) -> None:
+    """Nobody meets 1 s: the text has the tiers of the charts, with the fastest client in tier 1."""
+    make_run(tmp_path / "run", scenario={"deadline_s": 1.0, "ensure_first_tier": True, "num_clients": 3})
+    data = study_data(load_together([tmp_path / "run"]), "")
+    (rows,) = data["fairness"]
+    tiers = [row["tier"] for row in rows["tiers"]]
+    assert tiers[0] == 1
+    assert f"sorts them into {len(tiers)} tiers, up to tier {tiers[-1]}." in data["what"]
+
+
+def test_energy_that_nobody_measured_is_not_shown(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", joules=None)
+    data = study_data(load_together([tmp_path / "run"]), "")
+    assert not [card for card in data["verdict"]["cards"] if "energy" in card["label"]]
+    place = data["verdict"]["columns"].index("energy (kJ)") + 1
+    assert [row[place] for row in data["verdict"]["rows"]] == ["–"]
+    assert {row["joules"] for rows in data["costs"] for row in rows} == {None}
 
 
 def test_a_density_is_drawn_of_what_is_known() -> None:

@@ -52,6 +52,11 @@ class Layout:
         return ArrayRecord(arrays)
 
 
+def num_bytes(record: ArrayRecord) -> int:
+    """Size of a model's arrays as they are sent, with their headers."""
+    return sum(len(array.data) for array in record.values())
+
+
 def _values(name: str, array: Array) -> npt.NDArray[Any]:
     """The values of an array; UnfitError whatever bytes a client has called an array."""
     try:

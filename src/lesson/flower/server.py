@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from lesson.federation import Federation, VirtualFederation, WallFederation
 from lesson.files import write_whole
 from lesson.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.fleet_csv import fleet_csv
-from lesson.flower.arrays import Layout
+from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.log import logger, tell, tell_clients
 from lesson.flower.post import Post
@@ -219,7 +220,8 @@ def make_federation(
         dropouts = faults_of(settings.faults, len(fleet), seed)["dropouts"]
         options |= {"scenario": scenario, "dropouts": dropouts}
         return VirtualFederation(strategy, fleet, post, **options), learner
-    federation = WallFederation(strategy, fleet, post, **options)
+    sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # real traffic, not that of the scenario
+    federation = WallFederation(strategy, sent, post, **options)
     for client, profile in profiles.items():
         federation.believe(client, profile.latency_s)
     return federation, learner

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,7 +16,7 @@ from lesson.arrays import FloatArray
 from lesson.errors import InputError, RunStoppedError
 from lesson.federation import Federation, VirtualFederation, WallFederation
 from lesson.fleet import Fleet, draw_fleet, measured_fleet
-from lesson.flower.arrays import Layout
+from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.log import tell, tell_clients
 from lesson.flower.post import Post, Words, weighted_means
 from lesson.flower.profile import by_registration
@@ -188,7 +188,7 @@ class LessonStrategy(FlowerStrategy):
         num_clients = len(nodes) if clock == "virtual" else 2 * len(nodes) + SPARE
         parts = grid, num_clients, dict(enumerate(nodes)), layout, models, received, config, self.words
         post = Post(*parts, newcomer_s=self.deadline_s, tell=tell)
-        fleet = self._fleet(latency_s, len(nodes), num_clients)
+        fleet = replace(self._fleet(latency_s, len(nodes), num_clients), model_bits=8.0 * num_bytes(arrays))
         options: dict[str, Any] = {"learner": models, "seed": self.seed, "guards": self.guards, "tell": tell}
         if clock == "virtual":
             return VirtualFederation(self.strategy, fleet, post, **options), models

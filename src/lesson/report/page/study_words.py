@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lesson.arrays import IntArray
 from lesson.report.compare_text import cell, reached_targets, surprises
 from lesson.report.page.contender import Contender
+from lesson.report.page.work_data import tiers_of
 from lesson.report.words import count
 from lesson.study import MIN_SEEDS, half_interval
 from lesson.summary import time_to
-from lesson.tiers import assign_tiers
+from lesson.tiers import UNREACHABLE
 
 TARGETS_SHOWN = 3
 """The highest that somebody reached, in the verdict's table; what every target costs has a section of its own."""
@@ -51,20 +53,33 @@ def _split(groups: Sequence[Contender]) -> str:
 
 
 def _latencies(groups: Sequence[Contender]) -> str:
-    """How long the clients of the first run take, and what the deadline makes of them if all have the same."""
-    known: list[float | None] = next((one.clients[0]["clients"]["latency_s"] for one in groups if one.clients[0]), [])
-    seconds = np.array([value for value in known if value is not None])
-    if not len(seconds):
+    """How long clients take, over all runs, and what the deadline makes of them if all runs have the same."""
+    kept = [(clients, group.scenario) for group in groups for clients in group.clients if clients]
+    known = [value for clients, _ in kept for value in clients["clients"]["latency_s"] if value is not None]
+    if not known:
         return ""
+    seconds = np.array(known)
     deadlines = {group.scenario.deadline_s for group in groups}
     told = f"One piece of local work and its upload takes the fastest of them {seconds.min():.1f} s and the slowest "
     told += f"{seconds.max():.1f} s"
     if len(deadlines) > 1:
         return f"{told}."
     (deadline_s,) = deadlines
-    tiers = count(len(np.unique(assign_tiers(seconds, deadline_s))), "tier")
-    sorts = f"a deadline of {deadline_s:g} s sorts them into {tiers}"
-    return f"{told}; {sorts if math.isfinite(deadline_s) else 'there is no deadline'}."
+    if not math.isfinite(deadline_s):
+        return f"{told}; there is no deadline."
+    found = [np.unique(tiers_of(clients, scenario)) for clients, scenario in kept]
+    return (
+        f"{told}; a deadline of {deadline_s:g} s sorts them into {_tiers([one[one != UNREACHABLE] for one in found])}."
+    )
+
+
+def _tiers(found: Sequence[IntArray]) -> str:
+    """How many tiers runs have, each given those in which there is somebody; not all need be in use."""
+    counts = [int(np.count_nonzero(tiers != UNREACHABLE)) for tiers in found]
+    fewest, most = min(counts), max(counts)
+    slowest = max(int(tiers.max(initial=0)) for tiers in found)
+    many = count(most, "tier") if fewest == most else f"{fewest}–{most} tiers, depending on the seed"
+    return many if slowest <= most else f"{many}, up to tier {slowest:,}"
 
 
 def verdict(groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Contender]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], scenar
         return []
     rows = []  # tier, merges, staleness in sum, length of the run: of each client of each run
     for course, clients in zip(runs, kept, strict=True):
-        for client, tier in zip(clients["clients"]["number"], _tiers(clients, scenario).tolist(), strict=True):
+        for client, tier in zip(clients["clients"]["number"], tiers_of(clients, scenario).tolist(), strict=True):
             rows.append((tier, course.merges[client], course.staleness[client], course.end_s))
     tier, merges, stale, seconds = np.array(rows, dtype=float).T
     found = []
@@ -89,7 +89,7 @@ def fairness(kept: Sequence[dict[str, Any]], scenario: Scenario) -> dict[str, An
     if not there:
         return {"classes": [], "tiers": [], "clients": []}
     accuracies = [np.array(clients["clients"]["accuracy"], dtype=float) for clients in there]
-    tier, accuracy = np.concatenate([_tiers(clients, scenario) for clients in there]), np.concatenate(accuracies)
+    tier, accuracy = np.concatenate([tiers_of(clients, scenario) for clients in there]), np.concatenate(accuracies)
     known = [one[np.isfinite(one)] for one in accuracies if np.isfinite(one).any()]
     spreads = [np.quantile(one, [0, 0.25, 0.5, 0.75, 1]) for one in known]
     return {
@@ -114,7 +114,7 @@ def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
     return curves or None
 
 
-def _tiers(kept: dict[str, Any], scenario: Scenario) -> IntArray:
+def tiers_of(kept: dict[str, Any], scenario: Scenario) -> IntArray:
     """The tier of each client by the deadline, also where the strategy has none; of one never heard of, 0."""
     seconds: FloatArray = np.array([np.inf if one is None else one for one in kept["clients"]["latency_s"]])
     if not np.isfinite(seconds).any():

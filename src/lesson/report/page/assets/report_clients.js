@@ -125,17 +125,20 @@ const Clients = (() => {
       .map((row) => row.target)
       .filter((_, place) => data.costs.some((rows) => rows[place].seconds !== null));
     if (!targets.length) return;
+    const measured = data.costs.some((rows) => rows.some((row) => row.joules !== null));
     const made = section(
       "costs",
       "What it costs to get there",
-      "Bytes sent by clients and joules they spend, computing and sending, until a target accuracy is reached.",
+      measured
+        ? "Bytes sent by clients and joules they spend, computing and sending, until a target accuracy is reached."
+        : "Bytes sent by clients until a target accuracy is reached. The energy they spend is not known.",
       "Costs",
     );
     const pair = h("div", { class: "pair" }),
       numbers = h("div");
     const kinds = [
       ["bytes", 1e-6, "uploaded (MB)"],
-      ["joules", 1e-3, "energy (kJ)"],
+      ...(measured ? [["joules", 1e-3, "energy (kJ)"]] : []),
     ];
     const canvases = kinds.map(() => canvas(pair));
     const pick = (target) => {
@@ -168,13 +171,13 @@ const Clients = (() => {
       numbers.replaceChildren(
         table(
           `To ${percent(target)}`,
-          [contenders, "seconds", "uploads", "MB uploaded", "kJ", "seeds that arrive"],
+          [contenders, "seconds", "uploads", "MB uploaded", ...(measured ? ["kJ"] : []), "seeds that arrive"],
           rows.map((row, at) => [
             h("span", {}, strategyName(at)),
             number(row.seconds),
             number(row.uploads),
             row.bytes === null ? "–" : number(row.bytes * 1e-6, 1),
-            row.joules === null ? "–" : number(row.joules * 1e-3, 1),
+            ...(measured ? [row.joules === null ? "–" : number(row.joules * 1e-3, 1)] : []),
             `${row.seeds} of ${groups[at].seeds}`,
           ]),
         ),

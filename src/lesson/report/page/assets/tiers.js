@@ -74,7 +74,7 @@ const Tiers = (() => {
   }
 
   function figures(round_s, perRound, joulesPerRound, served) {
-    const known = Number.isFinite(joulesPerRound);
+    const known = Number.isFinite(joulesPerRound) && perRound > 0;
     const updates_per_1000s = (perRound * 1000) / round_s;
     const joules_per_update = known ? joulesPerRound / perRound : null;
     return {
