@@ -1,8 +1,11 @@
 """Moving clients: positions worked by hand on itineraries; what holds of random waypoints whatever is drawn."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from lesson.draws import uniforms
 from lesson.errors import InputError
 from lesson.radio import Itinerary, RandomWaypoint
 
@@ -103,6 +106,53 @@ def test_nobody_asked_and_one_client_twice() -> None:
     x_twice, _ = walked.at(np.array([3, 3]), times_s)
     assert np.array_equal(x_twice[:1], made().at(np.array([3]), times_s[:1])[0])
     assert np.array_equal(x_twice[1:], walked.at(np.array([3]), times_s[1:])[0])
+
+
+def one_leg_after_the_other(walk: RandomWaypoint, client: int, time_s: float) -> tuple[float, float]:
+    """Where a client is, by walking every leg from home."""
+    who = np.array([client])
+    starts = walk._home.of(who)
+    after, arrival_s = walk._leg(who, starts)
+    while after.time_s[0] <= time_s:
+        starts = after
+        after, arrival_s = walk._leg(who, starts)
+    share = np.clip((time_s - starts.time_s) / (arrival_s - starts.time_s), 0, 1)
+    x_km, y_km = (1 - share) * starts.x_km + share * after.x_km, (1 - share) * starts.y_km + share * after.y_km
+    return float(x_km[0]), float(y_km[0])
+
+
+@pytest.mark.parametrize("pause_s", [PAUSE_S, 0.0])
+def test_jumps_forward_and_back_give_the_bits_of_walking_every_leg(pause_s: float) -> None:
+    walk, who = made(pause_s=pause_s), np.array([0, 7, 199])
+    for times_s in ([1e5], [1e5 - 300.0], [10.0, 5e4, 1.2e5], [0.0], [1.3e5, 1.3e5 + 20.0, 1.6e5], [1.55e5]):
+        x_km, y_km = walk.at(who, np.tile(times_s, (3, 1)))
+        for row, client in enumerate(who.tolist()):
+            for column, time_s in enumerate(times_s):
+                expected = one_leg_after_the_other(walk, client, time_s)
+                assert (x_km[row, column], y_km[row, column]) == expected
+
+
+def test_a_position_late_in_a_run_costs_no_more_than_an_early_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in draws: a jump takes few large steps, and near it little is drawn, also for an earlier time."""
+    sizes: list[int] = []
+
+    def counted(*ids: Any) -> Any:
+        drawn = uniforms(*ids)
+        sizes.append(drawn.size)
+        return drawn
+
+    monkeypatch.setattr("lesson.radio.mobility.uniforms", counted)
+    walk, who = made(), ALL[:20]
+    walk.at(who, np.full((20, 1), 3e6))
+    assert sum(sizes) > 3 * 20 * 20_000, "legs of about 130 s"
+    assert len(sizes) < 60
+    for time_s in (3e6 + 100, 3e6 - 500, 3e6 - 20, 3e6 + 200):
+        sizes.clear()
+        walk.at(who, np.full((20, 1), time_s))
+        assert sum(sizes) < 3 * 20 * 200
+    sizes.clear()
+    walk.at(who, np.tile(3e6 + 1e5 * np.arange(8), (20, 1)))
+    assert len(sizes) < 200
 
 
 @pytest.mark.parametrize("time_s", [-1.0, np.inf, np.nan])
