@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol, Union
 
@@ -38,6 +39,7 @@ class Command(Protocol):
 PLAIN = {"━": "=", "◆": "*", "×": "x", "–": "-", "…": "...", "·": " ", "τ": "tau", "→": "->", "∞": "infinity"}
 
 SHELLS = ("bash", "fish", "zsh")
+_FULL = {"-o": "--output"}
 WRITE_COMPLETION = "--tyro-write-completion"
 
 COMMANDS: dict[str, type[Command]] = {
@@ -121,6 +123,7 @@ def _parse(argv: Sequence[str]) -> Command:
     """The command with its flags; whatever the parser finds wrong becomes one line."""
     if argv[0] not in COMMANDS and argv[0] not in ("-h", "--help", WRITE_COMPLETION):
         raise unknown("command", argv[0], [*COMMANDS, "--help", "--print-completion", "--version"])
+    _check_repeats(argv)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -143,6 +146,14 @@ def _parse(argv: Sequence[str]) -> Command:
         if not end.code:
             raise
         raise _rewritten(complaint.getvalue(), argv) from None
+
+
+def _check_repeats(argv: Sequence[str]) -> None:
+    """Raise if a flag is given twice: the parser would silently take the last one."""
+    names = [_FULL.get(name, name) for name in (word.partition("=")[0].replace("_", "-") for word in argv[1:])]
+    for name, times in Counter(names).items():
+        if name.startswith("--") and name not in ("--", "--log", "--set") and times > 1:
+            raise InputError(f"{name} must be given once, got it {'twice' if times == 2 else f'{times} times'}")
 
 
 def _rewritten(complaint: str, argv: Sequence[str]) -> InputError:
