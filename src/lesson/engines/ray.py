@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lesson.engines.trial import MAX_RESTARTS, Event, Line, execute_trial, killed
+from lesson.engines.trial import MAX_RESTARTS, Event, Line, execute_trial, killed, not_copied, tracker_names
 from lesson.errors import InputError, describe
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
@@ -48,6 +48,10 @@ class RayEngine:
         """What happens to each run; see `Engine`."""
         plan = {path: self._placed(settings) for path, settings in plan.items()}
         with self._connected() as ray:
+            try:
+                ray.cloudpickle.dumps(trackers)
+            except Exception as error:  # whatever a tracker of somebody else's holds
+                raise not_copied(tracker_names(trackers), error) from None
             share: dict[str, Any] = {"num_cpus": self.cpus_per_trial, "num_gpus": self.gpus_per_trial}
             # Ray would do a lost task again by itself, but without end where memory ran out.
             task = ray.remote(max_retries=0, **share)(_execute)
