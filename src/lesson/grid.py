@@ -55,7 +55,7 @@ class Grid:
     toml: str
 
 
-def load_grid(source: str, changes: Sequence[str] = ()) -> Grid:
+def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
     """The grid of a settings file with a table [sweep]; changes are `section.key=value` for all trials."""
     path = Path(source)
     if path.suffix != ".toml":
@@ -75,9 +75,9 @@ def load_grid(source: str, changes: Sequence[str] = ()) -> Grid:
         raise InputError(f"{path}: {error}") from None
 
 
-def read_axes(path: Path) -> dict[str, list[Any]]:
+def read_axes(path: Path | str) -> dict[str, list[Any]]:
     """What varies in a sweep, lists of values by section.key, from its file; the rest of it is not looked at."""
-    return {key: values for key, values in _flat(_read_tables(path).get("sweep", {})).items() if key != "seeds"}
+    return {key: values for key, values in _flat(_read_tables(Path(path)).get("sweep", {})).items() if key != "seeds"}
 
 
 def _read_tables(path: Path) -> dict[str, dict[str, Any]]:

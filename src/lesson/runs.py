@@ -30,7 +30,7 @@ MAX_NAMED = 1000
 @settled_process()
 def execute(
     settings: Settings,
-    path: Path,
+    path: Path | str,
     *,
     resume: bool = False,
     progress: Progress | None = None,
@@ -55,7 +55,7 @@ def execute(
         with folder.owned(), folder.withdrawn_if_refused():
             folder.load(simulation, learner)
             kept = read_metrics(folder.metrics) if trackers else []
-            with Tracking(trackers, settings, path, kept) as tracking:
+            with Tracking(trackers, settings, folder.path, kept) as tracking:
                 _run(settings, simulation, learner, folder, tracking, progress)
                 score = learner.score(simulation.version)
                 wall_s = round(time.perf_counter() - begin, 3)

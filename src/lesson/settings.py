@@ -153,13 +153,14 @@ _FLAGS = {"deadline_s": "deadline", "num_clients": "clients", "time_budget_s": "
 """Settings whose flags have another name."""
 
 
-def load_settings(source: str, changes: Sequence[str] = (), **flags: dict[str, Any]) -> Settings:
+def load_settings(source: Path | str, changes: Sequence[str] = (), **flags: dict[str, Any]) -> Settings:
     """The settings of a preset's name or of a TOML file with the tables [scenario], [strategy], [run], [server],
     [faults], [guards].
 
     Changes are `section.key=value`; flags are values by section, where they are not None. Both win over the file; the
     same setting in both is an error.
     """
+    source = str(source)
     if source in PRESETS:
         sections: dict[str, dict[str, Any]] = {"scenario": {"preset": source}}
     else:

@@ -49,8 +49,9 @@ class Run:
     summary: dict[str, Any]
 
     @classmethod
-    def load(cls, path: Path) -> "Run":
+    def load(cls, path: Path | str) -> "Run":
         """The run of a folder."""
+        path = Path(path)
         folder = RunFolder(path)
         if (summary := folder.finished()) is None:
             raise InputError(f"{path} holds no finished run; 'lesson run --out {path} --resume' goes on with one")
@@ -210,7 +211,7 @@ def compare(
     *,
     resume: bool = False,
     num_processes: int = 1,
-    data_dir: Path | None = None,
+    data_dir: Path | str | None = None,
     report: Report | None = None,
     trackers: Sequence[Tracker] = (),
     dataset: Dataset | None = None,
@@ -242,8 +243,9 @@ def compare(
     return study
 
 
-def check_for_many(out: Path) -> None:
+def check_for_many(out: Path | str) -> None:
     """Raise if a folder is that of one run."""
+    out = Path(out)
     if (out / "config.toml").exists():
         raise InputError(f"{out} belongs to a single run; name another folder with --out")
 
@@ -307,11 +309,11 @@ def write_failures(study: Study, out: Path) -> None:
         (out / FAILURES).unlink(missing_ok=True)
 
 
-def write_table(study: Study, path: Path) -> None:
+def write_table(study: Study, path: Path | str) -> None:
     """The table of a study as JSON, by strategy or as a list of what varies: what is not known is null."""
     frame = study.table()
     by_name = study.by == ("strategy",)
     table = json.loads(frame.to_json(orient="index") if by_name else frame.reset_index().to_json(orient="records"))
     for strategy, failures in study.failures_by_strategy().items() if by_name else ():
         table.setdefault(strategy, dict.fromkeys(frame.columns) | {"seeds": 0})["failures"] = failures
-    write_whole(path, (json.dumps(table, allow_nan=False, indent=2) + "\n").encode())
+    write_whole(Path(path), (json.dumps(table, allow_nan=False, indent=2) + "\n").encode())

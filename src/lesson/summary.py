@@ -19,13 +19,14 @@ SURPRISES = ("misses", "retiered", "lost")
 """Told of runs whose times vary: uploads that missed their slot, clients in a new tier, work that was lost."""
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """The lines of a metrics file."""
     return list(each_line(path))
 
 
-def each_line(path: Path) -> Iterator[dict[str, Any]]:
+def each_line(path: Path | str) -> Iterator[dict[str, Any]]:
     """One line of a metrics file after the other."""
+    path = Path(path)
     if not path.exists():
         return
     try:

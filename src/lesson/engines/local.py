@@ -46,7 +46,7 @@ class LocalEngine:
     """Shares the cores of this machine among processes; one that is killed is replaced and its run goes on."""
 
     num_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
-    data_dir: Path | None = None
+    data_dir: Path | str | None = None
     max_restarts: int = MAX_RESTARTS
     stop_at_s: float = math.inf
     """When by time.monotonic() no run is begun any more and those that go on are interrupted, with a checkpoint."""
@@ -149,7 +149,7 @@ class _Worker:
     path: Path
     settings: Settings
 
-    def __init__(self, data_dir: Path | None, num_threads: int, trackers: Sequence[Tracker]) -> None:
+    def __init__(self, data_dir: Path | str | None, num_threads: int, trackers: Sequence[Tracker]) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         copied = _Copied(trackers)
@@ -204,7 +204,7 @@ class _Copied:
             self.trackers, self.problem = (), not_copied(names, error)
 
 
-def _work(pipe: Connection, parent: int, data_dir: Path | None, num_threads: int, copied: _Copied) -> None:
+def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, copied: _Copied) -> None:
     """Execute what comes and tell how far it is, until nothing comes any more or whoever started this is gone."""
     os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on
     settle_process()  # once, not for each run: memory is kept from one run to the next

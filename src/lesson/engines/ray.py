@@ -34,7 +34,7 @@ class RayEngine:
     address: str | None = None
     cpus_per_trial: int = 1
     gpus_per_trial: float = 0.0
-    data_dir: Path | None = None
+    data_dir: Path | str | None = None
     max_restarts: int = MAX_RESTARTS
 
     def check(self) -> None:
@@ -60,7 +60,7 @@ class RayEngine:
                 while waiting or going:
                     while waiting and len(going) < MAX_SUBMITTED:
                         path = waiting.popleft()
-                        data_dir = self.data_dir and self.data_dir.resolve()
+                        data_dir = self.data_dir and Path(self.data_dir).resolve()
                         how = (data_dir, self.cpus_per_trial, trackers)
                         going[task.remote(path.resolve(), plan[path], *how)] = _Tail(path)
                     ended, _ = ray.wait(list(going), num_returns=len(going), timeout=POLL_S)
@@ -126,7 +126,7 @@ class RayEngine:
 
 
 def _execute(
-    path: Path, settings: Settings, data_dir: Path | None, num_threads: int, trackers: Sequence[Tracker]
+    path: Path, settings: Settings, data_dir: Path | str | None, num_threads: int, trackers: Sequence[Tracker]
 ) -> Line:
     """The task: how a run ended."""
     return execute_trial(path, settings, progress=None, data_dir=data_dir, num_threads=num_threads, trackers=trackers)

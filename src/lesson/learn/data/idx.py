@@ -22,8 +22,9 @@ UNSIGNED_BYTE = 8
 MAX_BYTES = 2**31
 
 
-def read_idx_folder(folder: Path) -> tuple[Bytes, IntArray, Bytes, IntArray]:
+def read_idx_folder(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArray]:
     """Training images and labels, test images and labels of the four files in a folder."""
+    folder = Path(folder)
     train_images, train_labels, test_images, test_labels = (
         read_idx(folder / name, num_axes=3 if "images" in name else 1) for name in FILES
     )
@@ -38,8 +39,9 @@ def read_idx_folder(folder: Path) -> tuple[Bytes, IntArray, Bytes, IntArray]:
     )
 
 
-def read_idx(path: Path, num_axes: int) -> Bytes:
+def read_idx(path: Path | str, num_axes: int) -> Bytes:
     """The array of one file, checked against its header."""
+    path = Path(path)
     remedy = "get the file again"
     try:
         with gzip.open(path) as file:
