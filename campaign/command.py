@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 LESSON = (sys.executable, "-m", "lesson.cli")
 PLAIN = {"COLUMNS": "200", "MPLBACKEND": "agg"}
 GIB = 1 << 30
+PROGRESS = re.compile(r" \(\d+ of \d+ runs\)$")
+"""Lines of a comparison or a sweep about runs that have ended."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Outcome:
 
     def check(self, *statuses: int) -> "Outcome":
         """Itself, if it ended with one of these statuses and said at most one line about what is wrong."""
-        said = [line for line in self.err.splitlines() if line.strip() and not line.startswith("note: ")]
+        lines = [line for line in self.err.splitlines() if line.strip() and not line.startswith("note: ")]
+        said = [line for line in lines if not PROGRESS.search(line)]
         assert "Traceback" not in self.err + self.out, self._told("a traceback")
         assert self.status in statuses, self._told(f"status must be one of {statuses}, got {self.status}")
         if self.status:

@@ -82,3 +82,16 @@ plan --rounds 0
 plan --rounds 99999999999999999999
 plan --scenario \u202e.toml
 """.strip().splitlines()
+REFUSED = """
+plan --seed 1 --seed 2
+plan --set scenario.beta=1 --set scenario.beta=2
+plan --set scenario.deadline_s=5 --deadline 20
+plan --set fedbuff.concurrency=5
+run --strategy lesson --set fedbuff.concurrency=5
+compare --set strategy.name=fedavg
+compare --strategies lesson,fedavg --set strategy.concurrency=5
+compare --strategies lesson,fedavg --set fedbuff.concurrency=5
+run --set strategy.participation=1979-05-27
+run --set strategy.participation=nan
+""".strip().splitlines()
+"""Settings that are given twice, reach nobody or cannot be stored: each is tried, and refused."""

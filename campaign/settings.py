@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.command import GIB, Limits, call
-from campaign.odd import CONTRADICTORY, NONSENSE, WRONG, Tables
+from campaign.odd import CONTRADICTORY, NONSENSE, REFUSED, WRONG, Tables
 from campaign.trial import Facts, Trial
 from campaign.values import LEAVE_OUT, draw_edge, draw_options, draw_valid, sections
 from lesson.cli import COMMANDS
@@ -28,8 +28,8 @@ class Case:
 
 
 def trials(_: Path, short: bool) -> list[Trial]:
-    """A thousand cases, every 33rd as a new process."""
-    return [_trial(number) for number in range(40 if short else 1000)]
+    """A thousand cases, every 33rd as a new process; and what is always refused."""
+    return [_trial(number) for number in range(40 if short else 1000)] + [_refused(line) for line in REFUSED]
 
 
 def make_case(rng: random.Random) -> Case:
@@ -55,6 +55,16 @@ def _trial(number: int) -> Trial:
         return {f"{case.kind} {outcome.status}": 1, f"status {outcome.status}": 1, "cpu_s": outcome.cpu_s}
 
     return Trial("settings", str(number), do)
+
+
+def _refused(line: str) -> Trial:
+    def do(folder: Path, _: random.Random) -> Facts:
+        call(shlex.split(line), folder, LIMITS, real=False).check(2)
+        left = sorted(path.name for path in folder.iterdir())
+        assert left == ["err", "out"], f"{line} must leave nothing behind, got {left}"
+        return {"refused": 1}
+
+    return Trial("refused settings", line, do)
 
 
 def valid_tables(rng: random.Random) -> Tables:

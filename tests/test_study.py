@@ -5,16 +5,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from lesson import load
+import helpers.trackers
+from helpers.runs import settings
+from helpers.small_tasks import TinyNet, tiny_data
+from helpers.trackers import Told, Unpicklable
+from lesson import FedAvg, InputError, load
 from lesson.cli import main
 from lesson.engines.trial import execute_trial
-from lesson.settings import make_settings
-from lesson.study import Study, half_interval
+from lesson.errors import DivergedError
+from lesson.grid import load_grid, make_grid
+from lesson.settings import StrategySettings, make_settings
+from lesson.study import Study, compare, half_interval
 from lesson.summary import time_to
 
 
@@ -124,6 +131,48 @@ def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tm
         ),
         (["run", "--set", "run.client_scores_every_s=0.0"], "[run] client_scores_every_s must be >= 0.001, got 0.0"),
         (["run", "--set", "run.client_scores_every_s=nan"], "[run] client_scores_every_s must be >= 0.001, got nan"),
+        (["run", "--seed", "1", "--seed", "2"], "--seed must be given once, got it twice"),
+        (
+            ["run", "--time-budget=1", "--time_budget", "2", "--time-budget=1"],
+            "--time-budget must be given once, got",
+        ),
+        (["report", ".", "-o", "a.html", "--output", "b.html"], "--output must be given once, got it twice"),
+        (["run", "--resume", "--resume"], "--resume must be given once, got it twice"),
+        (
+            ["run", "--set", "run.rounds=1", "--set", "run.rounds=2"],
+            "run.rounds must be set once, got it twice",
+        ),
+        (
+            ["run", "--set", "scenario.deadline_s=5", "--deadline", "20"],
+            "scenario.deadline_s must be set once, got 5 by --set and 20.0 by --deadline",
+        ),
+        (
+            ["plan", "--set", "scenario.num_clients=5", "--clients", "5"],
+            "scenario.num_clients must be set once",
+        ),
+        (
+            ["run", "--set", "strategy.name=fedcs", "--strategy", "fedavg"],
+            "strategy.name must be set once, got 'fe",
+        ),
+        (
+            ["compare", "--set", "strategy.name=fedcs"],
+            "strategy.name must not be set in a comparison; --strategies",
+        ),
+        (
+            ["compare", "--set", "strategy.lat=drop"],
+            "[strategy] setting 'lat' is unknown to lesson and fedavg",
+        ),
+        (["compare", "--set", "fedbuff.concurrency=5"], "fedbuff.concurrency has no effect: fedbuff is not among"),
+        (["compare", "--set", "lesson.concurrency=5"], "[strategy] setting 'concurrency' is unknown to lesson; one of"),
+        (["compare", "--set", "fedavg.fraction=0.5", "--set", "fedavg.fraction=1"], "fedavg.fraction must be set once"),
+        (
+            ["compare", "--set", "lesson.late=drop", "--set", "strategy.late=drop"],
+            "strategy.late has no effect: lesson.late is set, too; leave one of them out",
+        ),
+        (
+            ["run", "--set", "fedbuff.concurrency=5"],
+            "fedbuff.concurrency has no effect: fedbuff is not among",
+        ),
         (["run", "--clients", "5"], "option '--clients' is unknown"),
         (["data", "cifar100"], "data set 'cifar100' is unknown; did you mean 'cifar10'?"),
         (["data", "shares"], "--figure must be given for shares"),
@@ -155,12 +204,136 @@ def test_a_run_that_diverges_ends_with_status_3(capsys: pytest.CaptureFixture[st
     assert "the loss is no longer finite after round 1, with 50 clients that started from" in capsys.readouterr().err
 
 
+def test_a_sweep_gives_one_strategy_options_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(
+        '[sweep]\n"strategy.name" = ["lesson", "lesson-memory"]\n"strategy.late" = ["drop", "merge"]'
+    )
+    grid = load_grid(str(tmp_path / "grid.toml"), ["lesson.late=drop", "run.rounds=2"])
+    assert [trial.name for trial in grid.trials] == [
+        "lesson-seed0",
+        "lesson-memory-late=drop-seed0",
+        "lesson-memory-late=merge-seed0",
+    ]
+    assert grid.trials[0].settings.strategy.options == {"late": "drop"}
+    (tmp_path / "written.toml").write_text(grid.toml)
+    assert load_grid(str(tmp_path / "written.toml")) == grid
+    with pytest.raises(InputError, match=r"strategy\.late must be set once, got it by --set and in \[sweep\]"):
+        load_grid(str(tmp_path / "grid.toml"), ["strategy.late=drop"])
+    with pytest.raises(InputError, match=r"fedavg\.fraction has no effect: fedavg is not among the strategies"):
+        make_grid({"fedavg": {"fraction": 0.5}}, {"scenario.beta": [1.0]})
+
+
 def test_a_comparison_in_which_no_round_ends_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     flags = ["--strategies", "lesson", "--time-budget", "1", "--seeds", "1"]
     assert main(["compare", "--out", str(tmp_path / "out"), *flags]) == 0
     output = capsys.readouterr()
     assert "no figures: no round ended within the limits" in output.out
     assert output.err == ""
+
+
+TINY = {"dataset": tiny_data(), "model": TinyNet}
+
+
+@pytest.fixture
+def diverging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedAvg diverges in its third round, unless its fraction is 0.5."""
+    merge = FedAvg.merge
+
+    def diverge(self: FedAvg, view: Any, arrived: Any) -> Any:
+        if view.round == 3 and self.fraction != 0.5:
+            raise DivergedError("the model is no longer finite after round 3")
+        return merge(self, view, arrived)
+
+    monkeypatch.setattr(FedAvg, "merge", diverge)
+
+
+@pytest.mark.usefixtures("diverging")
+def test_a_run_that_diverges_does_not_end_the_comparison(tmp_path: Path) -> None:
+    study = compare(settings(rounds=5), ["lesson", "fedavg"], 2, tmp_path / "out", **TINY)
+    reasons = dict.fromkeys(["fedavg-seed0", "fedavg-seed1"], "the model is no longer finite after round 3")
+    assert study.failures == reasons
+    assert [run.path.name for run in study.runs] == ["lesson-seed0", "lesson-seed1"]
+    assert load(tmp_path / "out").failures == reasons
+    again = compare(settings(rounds=5), ["lesson", "fedavg"], 2, tmp_path / "out", resume=True, **TINY)
+    assert again.failures == reasons
+
+
+@pytest.mark.usefixtures("diverging")
+def test_a_failed_run_is_shown_in_table_page_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, so that the strategy diverges there."""
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setenv("COLUMNS", "200")
+    out = tmp_path / "out"
+    flags = ["--strategies", "lesson,fedavg", "--seeds", "1", "--rounds", "4", "--set", "scenario.num_clients=5"]
+    assert main(["compare", "--out", str(out), *flags, "--set", "run.eval_every_s=20"]) == 3
+    told = capsys.readouterr()
+    *lines, last = told.err.splitlines()
+    failed = "the model is no longer finite after round 3"
+    assert last == (
+        f"lesson: 1 of 2 runs failed, first fedavg-seed0: {failed}; "
+        f"the same command with --out {out} --resume tries them again"
+    )
+    assert [line.partition(":")[0] for line in lines] == ["lesson seed 0", "fedavg seed 0"]
+    assert lines[0].endswith(" s (1 of 2 runs)")
+    assert lines[1] == f"fedavg seed 0: failed: {failed} (2 of 2 runs)"
+    assert next(line for line in told.out.splitlines() if "failed runs" in line).split()[2:] == ["0", "1"]
+    table = json.loads((out / "table.json").read_text())
+    assert table["fedavg"]["failures"] == {"fedavg-seed0": failed}
+    assert (table["fedavg"]["seeds"], table["fedavg"]["accuracy_last10"]) == (0, None)
+    assert "failures" not in table["lesson"]
+    assert failed in (out / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("diverging")
+def test_a_comparison_in_which_all_runs_fail_ends_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    flags = ["--strategies", "fedavg", "--seeds", "1", "--rounds", "4", "--set", "scenario.num_clients=5"]
+    assert main(["compare", "--out", str(tmp_path / "out"), *flags]) == 3
+    assert capsys.readouterr().err.startswith("lesson: 1 of 1 runs failed, first fedavg-seed0: the model is no longer")
+    assert json.loads((tmp_path / "out" / "table.json").read_text())["fedavg"]["seeds"] == 0
+
+
+@pytest.mark.usefixtures("diverging")
+def test_options_reach_the_strategies_that_know_them(tmp_path: Path) -> None:
+    changed = settings(rounds=3).model_copy(update={"strategy": StrategySettings(options={"late": "drop"})})
+    own = {"fedavg": {"fraction": 0.5}}
+    study = compare(changed, ["lesson", "fedavg"], 1, tmp_path / "out", options=own, **TINY)
+    assert {run.settings.strategy.name: run.settings.strategy.options for run in study.runs} == {
+        "lesson": {"late": "drop"},
+        "fedavg": {"fraction": 0.5},
+    }
+    assert study.failures == {}
+
+
+def test_one_strategys_option_on_the_command_line(tmp_path: Path) -> None:
+    flags = ["--rounds", "2", "--set", "scenario.num_clients=20", "--strategy", "fedbuff"]
+    assert main(["run", "--out", str(tmp_path / "run"), *flags, "--set", "fedbuff.concurrency=5"]) == 0
+    assert load(tmp_path / "run").settings.strategy.options == {"concurrency": 5}
+
+
+def test_a_tracker_that_cannot_be_copied_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^tracker helpers.trackers:Unpicklable cannot be copied into"):
+        compare(settings(), ["lesson"], 2, tmp_path / "out", num_processes=2, trackers=[Unpicklable()])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tracker_that_another_process_cannot_load_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a notebook, whose classes other processes do not find."""
+    kind = type("Nowhere", (Told,), {"__module__": "helpers.trackers"})
+    monkeypatch.setattr(helpers.trackers, "Nowhere", kind, raising=False)
+    with pytest.raises(InputError, match=r"^lesson-seed.: tracker helpers.trackers:Nowhere cannot be copied into"):
+        compare(settings(), ["lesson"], 2, tmp_path / "out", num_processes=2, trackers=[kind()])
+
+
+def test_a_model_of_ones_own_wants_a_single_process(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="num_processes must be 1 with a dataset or model of your own, got 2"):
+        compare(settings(), ["lesson"], 2, tmp_path / "out", num_processes=2, **TINY)
 
 
 @pytest.mark.slow

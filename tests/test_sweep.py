@@ -82,7 +82,10 @@ def test_failed_and_killed_trials_stop_nobody_and_are_made_good(engine: str, tmp
     call = ["grid.toml", "--out", "out", "--engine", engine]
     first = run(tmp_path, *call)
     assert first.returncode == 3, first.stderr
-    assert first.stderr == "lesson: 2 of 4 trials failed; the same command with --out out tries them again\n"
+    *lines, last = first.stderr.splitlines()
+    assert last.startswith("lesson: 2 of 4 runs failed, first dies.")
+    assert last.endswith("; the same command with --out out tries them again")
+    assert [line.rpartition("(")[2] for line in lines] == [f"{count} of 4 runs)" for count in (1, 2, 3, 4)]
     assert first.stdout.startswith("2 of 4 trials done\n")
     assert "note: the process of dies.Once-seed0 was killed once and replaced\n" in first.stdout
     failures = json.loads((tmp_path / "out" / "failures.json").read_text())

@@ -19,12 +19,13 @@ SPLIT_TOLERANCE = 0.01
 """How far compute_s + upload_s may lie from latency_s: measurements are rounded."""
 
 
-def read_fleet(path: Path, scenario: Scenario) -> Fleet:
+def read_fleet(path: Path | str, scenario: Scenario) -> Fleet:
     """The fleet of a file. An infinite latency marks a client that cannot be reached; what is left out is NaN.
 
     Names that are all whole numbers become numbers. Without `num_samples` everybody has what the scenario says. A
     measured `upload_s` is taken as that of a client alone on the channel, whoever else there is: also in turn.
     """
+    path = Path(path)
     check_measured(scenario)
     names: dict[str, int] = {}
     seconds: dict[str, list[float]] = {"compute_s": [], "upload_s": [], "latency_s": []}

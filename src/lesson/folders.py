@@ -10,7 +10,7 @@ from lesson.errors import InputError
 from lesson.grid import STRATEGY, read_axes
 from lesson.run_folder import RunFolder, read_kept
 from lesson.settings import SECTIONS, Settings, load_settings
-from lesson.study import COMPARED, Run, Study, hashable, value_at
+from lesson.study import COMPARED, FAILURES, Run, Study, hashable, value_at
 
 _WANTED = "it must be the folder of a run, a comparison or a sweep"
 _BESIDES = (STRATEGY, "run.seed", "run.checkpoint_every_s", "run.device", "run.precision", "run.trainer")
@@ -50,7 +50,8 @@ def _comparison_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> 
     order = list(read_kept(folder / COMPARED, dict[str, Any](), TypeAdapter(dict[str, Any]), "remove it"))
     names = [*order, *(run.summary["strategy"] for run in runs)]
     ordered = sorted(runs, key=lambda run: names.index(run.summary["strategy"]))
-    return _told_apart(ordered, {path.name: _NOT_ENDED for path in begun})
+    kept = read_kept(folder / FAILURES, dict[str, str](), TypeAdapter(dict[str, str]), "remove it")
+    return _told_apart(ordered, {path.name: kept.get(path.name, _NOT_ENDED) for path in begun})
 
 
 def _sweep_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> Study:
@@ -60,7 +61,7 @@ def _sweep_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> Study
     swept = [run for _, run in sorted(placed, key=lambda pair: pair[0])]
     settings = {path.name: load_settings(str(RunFolder(path).config)) for path in begun}
     failures = {name: _NOT_ENDED for name, one in settings.items() if _place(one, axes) is not None}
-    kept = read_kept(folder / "failures.json", dict[str, str](), TypeAdapter(dict[str, str]), "remove it")
+    kept = read_kept(folder / FAILURES, dict[str, str](), TypeAdapter(dict[str, str]), "remove it")
     return Study(swept, tuple(axes), failures | kept)
 
 

@@ -22,7 +22,14 @@ from lesson.settings import (
     to_toml,
     without_none,
 )
-from lesson.strategies import find_strategy, make_strategy, setting_names
+from lesson.strategies import (
+    STRATEGIES,
+    find_strategy,
+    make_strategy,
+    options_of,
+    setting_names,
+    split_changes,
+)
 
 MAX_TRIALS, MAX_SEEDS = 100_000, 1000
 MAX_NAME = 150
@@ -48,30 +55,40 @@ class Grid:
     toml: str
 
 
-def load_grid(source: str, changes: Sequence[str] = ()) -> Grid:
+def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
     """The grid of a settings file with a table [sweep]; changes are `section.key=value` for all trials."""
     path = Path(source)
     if path.suffix != ".toml":
         raise InputError(f"a sweep must be a FILE.toml, got '{source}'")
-    sections = read_sections(path, "a sweep is a settings file with a table [sweep]", (*SECTIONS, "sweep"))
+    sections = _read_tables(path)
     try:
-        apply_changes(sections, changes)
+        changes, own = split_changes(changes)
+        changed = apply_changes(sections, changes)
+        for name, options in own.items():
+            sections[name] = sections.get(name, {}) | options
         axes = _flat(sections.pop("sweep", {}))
+        for key in (f"{section}.{name}" for section, names in changed.items() for name in names):
+            if key in axes:
+                raise InputError(f"{key} must be set once, got it by --set and in [sweep]")
         return make_grid(sections, axes, axes.pop("seeds", 1))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def read_axes(path: Path) -> dict[str, list[Any]]:
+def read_axes(path: Path | str) -> dict[str, list[Any]]:
     """What varies in a sweep, lists of values by section.key, from its file; the rest of it is not looked at."""
-    sections = read_sections(path, "a sweep is a settings file with a table [sweep]", (*SECTIONS, "sweep"))
-    return {key: values for key, values in _flat(sections.get("sweep", {})).items() if key != "seeds"}
+    return {key: values for key, values in _flat(_read_tables(Path(path)).get("sweep", {})).items() if key != "seeds"}
+
+
+def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
+    return read_sections(path, "a sweep is a settings file with a table [sweep]", (*SECTIONS, "sweep"), also=STRATEGIES)
 
 
 def make_grid(sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: int = 1) -> Grid:
     """The grid over `axes`, lists of values by section.key, of what else `sections` say; seeds from run.seed on.
 
-    An option goes to those strategies that know it: the others have one trial, not one for each value.
+    An option goes to those strategies that know it: the others have one trial, not one for each value. A section named
+    like a strategy holds options of that one alone.
     """
     axes, num_seeds = {key: plain(values) for key, values in axes.items()}, plain(num_seeds)
     tables = {section: without_none(plain(dict(values))) for section, values in sections.items()}
@@ -149,21 +166,21 @@ def _points(sections: Sections, axes: Mapping[str, Sequence[Any]]) -> dict[str, 
     """The settings of every combination of values by its name, from the first seed."""
     given = sections.get("strategy", {})
     strategies = [StrategySettings(name=name).name for name in axes.get(STRATEGY, [given.get("name", "lesson")])]
-    known = {name: setting_names(find_strategy(name)) for name in strategies}
-    for option in [*given, *(key.partition(".")[2] for key in axes if key.startswith("strategy."))]:
-        if option != "name" and not any(option in names for names in known.values()):
-            everything = {name for names in known.values() for name in names}
-            raise unknown("[strategy] setting", option, everything or ["(none)"], to=" and ".join(known))
+    own = {name: values for name, values in sections.items() if name not in SECTIONS}
+    varying = dict.fromkeys(key.partition(".")[2] for key in axes if key.startswith("strategy."))
+    options_of(strategies, {name: one for name, one in {**given, **varying}.items() if name != "name"}, own)
     points: dict[str, tuple[dict[str, Any], Settings]] = {}
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))
-        allowed = ["name", *known[values.get(STRATEGY, strategies[0])]]
+        strategy = values.get(STRATEGY, strategies[0])
+        fixed = own.get(strategy, {})
+        allowed = ["name", *(name for name in setting_names(find_strategy(strategy)) if name not in fixed)]
         values = {key: one for key, one in values.items() if _belongs(key, allowed)}
         name = _name(values)
         if name in points and points[name][0] != values:
             raise InputError(f"two trials would be called {name}; write their values differently")
         if name not in points:
-            points[name] = values, _settings(sections, values, allowed)
+            points[name] = values, _settings(sections, values, allowed, fixed)
     return {name: settings for name, (_, settings) in points.items()}
 
 
@@ -172,10 +189,12 @@ def _belongs(key: str, options: Sequence[str]) -> bool:
     return section != "strategy" or name in options
 
 
-def _settings(sections: Sections, values: Mapping[str, Any], options: Sequence[str]) -> Settings:
-    """The settings of one combination."""
+def _settings(
+    sections: Sections, values: Mapping[str, Any], options: Sequence[str], own: Mapping[str, Any]
+) -> Settings:
+    """The settings of one combination, with the strategy's own options."""
     strategy = {name: value for name, value in sections.get("strategy", {}).items() if name in options}
-    return checked_settings({**sections, "strategy": strategy}, values)
+    return checked_settings({**sections, "strategy": {**strategy, **own}}, values)
 
 
 def checked_settings(sections: Sections, values: Mapping[str, Any]) -> Settings:

@@ -42,8 +42,8 @@ Kept = TypeVar("Kept")
 class RunFolder:
     """The files of one run."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | str) -> None:
+        self.path = path = Path(path)
         self.config, self.metrics = path / "config.toml", path / "metrics.jsonl"
         self.summary, self.model = path / "summary.json", path / "model.safetensors"
         self.clients = path / "clients.json"

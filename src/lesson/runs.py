@@ -36,7 +36,7 @@ MAX_NAMED = 1000
 @settled_process()
 def execute(
     settings: Settings,
-    path: Path,
+    path: Path | str,
     *,
     resume: bool = False,
     progress: Progress | None = None,
@@ -50,7 +50,7 @@ def execute(
     folder, the number of threads, a data set or a model of one's own.
     """
     try:
-        return _execute(settings, path, resume, progress, trackers, make, parts)
+        return _execute(settings, Path(path), resume, progress, trackers, make, parts)
     except _StoppedBySignal as stopped:
         stopped.pass_on()
         raise KeyboardInterrupt from None
@@ -77,7 +77,7 @@ def _execute(
         with folder.owned(), folder.withdrawn_if_refused():
             folder.load(simulation, learner)
             kept = read_metrics(folder.metrics) if trackers else []
-            with Tracking(trackers, settings, path, kept) as tracking:
+            with Tracking(trackers, settings, folder.path, kept) as tracking:
                 _run(settings, simulation, learner, folder, tracking, progress)
                 score = learner.score(simulation.version)
                 wall_s = round(time.perf_counter() - begin, 3)

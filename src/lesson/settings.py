@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -152,14 +152,18 @@ class Settings(Checked):
 
 
 SECTIONS = tuple(Settings.model_fields)
+_FLAGS = {"deadline_s": "deadline", "num_clients": "clients", "time_budget_s": "time-budget", "name": "strategy"}
+"""Settings whose flags have another name."""
 
 
-def load_settings(source: str, changes: Sequence[str] = (), **flags: dict[str, Any]) -> Settings:
+def load_settings(source: Path | str, changes: Sequence[str] = (), **flags: dict[str, Any]) -> Settings:
     """The settings of a preset's name or of a TOML file with the tables [scenario], [strategy], [run], [server],
     [faults], [guards].
 
-    Changes are `section.key=value`; flags are values by section that win over both where they are not None.
+    Changes are `section.key=value`; flags are values by section, where they are not None. Both win over the file; the
+    same setting in both is an error.
     """
+    source = str(source)
     if source in PRESETS:
         sections: dict[str, dict[str, Any]] = {"scenario": {"preset": source}}
     else:
@@ -168,17 +172,29 @@ def load_settings(source: str, changes: Sequence[str] = (), **flags: dict[str, A
             make_settings(sections)
         except InputError as error:
             raise InputError(f"{source}: {error}") from None
-    apply_changes(sections, changes)
+    changed = apply_changes(sections, changes)
     for section, values in flags.items():
-        sections[section] = sections.get(section, {}) | without_none(values)
+        given = without_none(values)
+        for name in given.keys() & changed.get(section, set()):
+            flag = _FLAGS.get(name, name)
+            both = f"{sections[section][name]!r} by --set and {given[name]!r} by --{flag}"
+            raise InputError(f"{section}.{name} must be set once, got {both}")
+        sections[section] = sections.get(section, {}) | given
     return make_settings(sections)
 
 
-def apply_changes(sections: dict[str, dict[str, Any]], changes: Sequence[str]) -> None:
-    """Put `section.key=value` into tables of plain values."""
+def apply_changes(
+    sections: dict[str, dict[str, Any]], changes: Sequence[str], allowed: Sequence[str] = SECTIONS
+) -> dict[str, set[str]]:
+    """Put `section.key=value` into tables of plain values; returns the keys that were changed, by section."""
+    changed: dict[str, set[str]] = {}
     for change in changes:
-        section, key, value = _parse_change(change)
+        section, key, value = _parse_change(change, allowed)
+        if key in changed.setdefault(section, set()):
+            raise InputError(f"{section}.{key} must be set once, got it twice by --set")
+        changed[section].add(key)
         sections.setdefault(section, {})[key] = value
+    return changed
 
 
 def make_settings(sections: dict[str, dict[str, Any]]) -> Settings:
@@ -208,7 +224,11 @@ def to_toml(sections: dict[str, dict[str, Any]]) -> str:
     """Tables of plain values as TOML."""
     lines = []
     for section, values in sections.items():
-        lines += [f"[{section}]", *(f"{_toml_key(name)} = {_toml_value(value)}" for name, value in values.items()), ""]
+        lines += [
+            f"[{_toml_key(section)}]",
+            *(f"{_toml_key(name)} = {_toml_value(value)}" for name, value in values.items()),
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -261,8 +281,13 @@ def _read_sections(source: str) -> dict[str, dict[str, Any]]:
     return read_sections(path, f"scenario must be a preset ({', '.join(PRESETS)}) or a file")
 
 
-def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS) -> dict[str, dict[str, Any]]:
-    """The tables of a TOML file, each one of `allowed`; `wanted` tells what should be there if there is no file."""
+def read_sections(
+    path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, also: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """The tables of a TOML file, each one of `allowed`; `wanted` tells what should be there if there is no file.
+
+    Where strategies may have tables of their own, `also` has their names; then module:Class is one as well.
+    """
     _, sections = read_toml(path, wanted)
     sections.pop("versions", None)  # of the run whose config.toml this is
     for name, values in sections.items():
@@ -270,19 +295,19 @@ def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS) ->
             raise InputError(f"{path}: {name} must be one table, written [{name}]")
         if not isinstance(values, dict):
             raise InputError(f"{path}: '{name}' must be inside a section, one of: [{'], ['.join(allowed)}]")
-        if name not in allowed:
+        if name not in (*allowed, *also) and not (also and ":" in name):
             raise InputError(f"{path}: {unknown('section', name, allowed)}")
     return sections
 
 
-def _parse_change(change: str) -> tuple[str, str, Any]:
+def _parse_change(change: str, allowed: Sequence[str]) -> tuple[str, str, Any]:
     """Section, key and value of `section.key=value`; the value as TOML, or as text where it is not TOML."""
     name, equals, text = change.partition("=")
-    section, dot, key = name.strip().partition(".")
+    section, dot, key = name.strip().rpartition(".")
     if not (equals and dot and key):
         raise InputError(f"--set must be section.key=value, such as scenario.power_w=0.2, got '{change}'")
-    if section not in SECTIONS:
-        raise unknown("section", section, SECTIONS)
+    if section not in allowed:
+        raise unknown("section", section, allowed)
     try:
         parsed = parse_toml(f"value = {text}")
     except (ValueError, RecursionError):

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from lesson.engines import Engine, LocalEngine
-from lesson.errors import InputError, RunStoppedError, unknown
+from lesson.engines import Event, LocalEngine
+from lesson.engines.trial import execute_trial
+from lesson.errors import InputError, unknown
 from lesson.files import write_whole
 from lesson.learn.data import Dataset
 from lesson.learn.data.dataset import NAMES
 from lesson.learn.models import ModelFactory
 from lesson.run_folder import RunFolder
-from lesson.runs import execute
-from lesson.settings import Settings, load_settings
-from lesson.strategies import make_strategy
+from lesson.settings import Settings, StrategySettings, load_settings
+from lesson.strategies import make_strategy, options_of
 from lesson.summary import SURPRISES, TARGETS, read_metrics
 from lesson.trackers import Tracker
 
@@ -37,8 +37,8 @@ _Z = 1.959964
 Report = Callable[[str, dict[str, Any]], None]
 MIN_SEEDS = 3
 """For an interval, and for naming a winner."""
-COMPARED = "table.json"
-"""In the folder of a comparison or a sweep, when it has ended."""
+COMPARED, FAILURES = "table.json", "failures.json"
+"""In the folder of a comparison or a sweep, when it has ended; the second where runs failed."""
 RUNS, RULES, SCALE = "runs.jsonl", "rules.json", "scale.json"
 """In folders of a contest or of the paper; the second of a contest alone, the third of the paper."""
 
@@ -52,8 +52,9 @@ class Run:
     summary: dict[str, Any]
 
     @classmethod
-    def load(cls, path: Path) -> "Run":
+    def load(cls, path: Path | str) -> "Run":
         """The run of a folder."""
+        path = Path(path)
         folder = RunFolder(path)
         if (summary := folder.finished()) is None:
             raise InputError(f"{path} holds no finished run; 'lesson run --out {path} --resume' goes on with one")
@@ -124,6 +125,15 @@ class Study:
     def _means(self, runs: Sequence[Run]) -> dict[str, float]:
         frame = Study(runs, self.by).to_frame()
         return means(frame, [*FIGURES, *(name for name in ("refused", *SURPRISES) if name in frame)], TIMES)
+
+    def failures_by_strategy(self) -> dict[str, dict[str, str]]:
+        """The failures of a comparison by strategy; by the name in the folder, where all runs of a strategy failed."""
+        names = {name.replace(":", "."): name for name in (run.summary["strategy"] for run in self.runs)}
+        found: dict[str, dict[str, str]] = {}
+        for folder, reason in self.failures.items():
+            said = folder.rpartition("-seed")[0]
+            found.setdefault(names.get(said, said), {})[folder] = reason
+        return found
 
     def groups(self) -> dict[tuple[Any, ...], list[Run]]:
         """The runs that differ in their seed only, by what varies."""
@@ -210,45 +220,41 @@ def compare(
     *,
     resume: bool = False,
     num_processes: int = 1,
-    data_dir: Path | None = None,
+    data_dir: Path | str | None = None,
     report: Report | None = None,
     trackers: Sequence[Tracker] = (),
     dataset: Dataset | None = None,
     model: ModelFactory | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Study:
     """Run strategies × seeds from the settings' seed on, in folders of `out`, and read them back.
 
     In this process one after the other, or in several side by side; the bits are the same. A data set or a model of
-    one's own goes with a single process.
+    your own goes with a single process. The settings' options reach the strategies that know them, `options` those of
+    one strategy by its name. A run that fails is among the study's failures and does not stop the others; one whose
+    input is wrong does.
     """
     if num_processes > 1 and (dataset is not None or model is not None):
-        raise InputError("num_processes must be 1 with a dataset or model of one's own")
+        raise InputError(f"num_processes must be 1 with a dataset or model of your own, got {num_processes}")
     if dataset is None and settings.run.dataset not in NAMES:
         raise unknown("dataset", settings.run.dataset, NAMES)
-    plan = _plan(settings, strategies, num_seeds, Path(out), resume)
+    out = Path(out)
+    by_name = options_of(strategies, settings.strategy.options, options)
+    plan = _plan(settings, by_name, num_seeds, out, resume)
     left = unfinished(plan, report)
     if num_processes > 1:
-        _run_all(left, LocalEngine(num_processes, data_dir, max_restarts=0), report, trackers)
+        failures = _run_all(LocalEngine(num_processes, data_dir, max_restarts=0).run(left, trackers), report)
     else:
-        for path, one in left.items():
-            tell = partial(report, path.name) if report is not None else None
-            execute(
-                one,
-                path,
-                resume=True,
-                progress=tell,
-                trackers=trackers,
-                data_dir=data_dir,
-                dataset=dataset,
-                model=model,
-            )
-            if report is not None:
-                report(path.name, {"done": True})
-    return Study([Run.load(path) for path in plan])
+        parts = {"data_dir": data_dir, "dataset": dataset, "model": model}
+        failures = _run_all(_one_by_one(left, report, trackers, parts), report)
+    study = Study([Run.load(path) for path in plan if path.name not in failures], failures=failures)
+    write_failures(study, out)
+    return study
 
 
-def check_for_many(out: Path) -> None:
+def check_for_many(out: Path | str) -> None:
     """Raise if a folder is that of one run."""
+    out = Path(out)
     if (out / "config.toml").exists():
         raise InputError(f"{out} belongs to a single run; name another folder with --out")
 
@@ -263,7 +269,7 @@ def unfinished(plan: Mapping[Path, Settings], report: Report | None) -> dict[Pat
 
 
 def _plan(
-    settings: Settings, strategies: Sequence[str], num_seeds: int, out: Path, resume: bool
+    settings: Settings, options: Mapping[str, dict[str, Any]], num_seeds: int, out: Path, resume: bool
 ) -> dict[Path, Settings]:
     """The settings of every run by its folder; raises if one of them could not begin."""
     check_for_many(out)
@@ -271,9 +277,9 @@ def _plan(
         raise InputError(f"{out} holds a contest or the paper's runs; name another folder with --out")
     plan = {}
     for seed in range(settings.run.seed, settings.run.seed + num_seeds):
-        for name in strategies:
-            make_strategy(name, settings.scenario.deadline_s, settings.strategy.options)
-            strategy = settings.strategy.model_copy(update={"name": name})
+        for name in options:
+            strategy = StrategySettings(name=name, options=options[name])
+            make_strategy(name, settings.scenario.deadline_s, strategy.options)
             run = settings.run.model_copy(update={"seed": seed})
             path = out / f"{name.replace(':', '.')}-seed{seed}"
             plan[path] = settings.model_copy(update={"strategy": strategy, "run": run})
@@ -281,20 +287,42 @@ def _plan(
     return plan
 
 
-def _run_all(plan: dict[Path, Settings], engine: Engine, report: Report | None, trackers: Sequence[Tracker]) -> None:
-    """Execute runs side by side; an error ends all of them."""
-    with contextlib.closing(engine.run(plan, trackers)) as events:
+def _run_all(events: Generator[Event, None, None], report: Report | None) -> dict[str, str]:
+    """Why runs failed, by their names, when all have ended; wrong input ends all of them."""
+    failures = {}
+    with contextlib.closing(events):
         for path, line in events:
+            if line.get("kind") == InputError.__name__:
+                raise InputError(f"{path.name}: {line['error']}")
             if "error" in line:
-                kind = InputError if line["kind"] == InputError.__name__ else RunStoppedError
-                raise kind(f"{path.name}: {line['error']}")
+                failures[path.name] = line["error"]
             if report is not None:
                 report(path.name, line)
+    return failures
 
 
-def write_table(study: Study, path: Path) -> None:
+def _one_by_one(
+    left: Mapping[Path, Settings], report: Report | None, trackers: Sequence[Tracker], parts: dict[str, Any]
+) -> Generator[Event, None, None]:
+    """How each run ended, executed in this process."""
+    for path, settings in left.items():
+        tell = partial(report, path.name) if report is not None else None
+        yield path, execute_trial(path, settings, progress=tell, trackers=trackers, **parts)
+
+
+def write_failures(study: Study, out: Path) -> None:
+    """Keep why runs failed beside their folders, or forget it where none did."""
+    if study.failures:
+        write_whole(out / FAILURES, (json.dumps(dict(study.failures), indent=2) + "\n").encode())
+    else:
+        (out / FAILURES).unlink(missing_ok=True)
+
+
+def write_table(study: Study, path: Path | str) -> None:
     """The table of a study as JSON, by strategy or as a list of what varies: what is not known is null."""
     frame = study.table()
     by_name = study.by == ("strategy",)
     table = json.loads(frame.to_json(orient="index") if by_name else frame.reset_index().to_json(orient="records"))
-    write_whole(path, (json.dumps(table, allow_nan=False, indent=2) + "\n").encode())
+    for strategy, failures in study.failures_by_strategy().items() if by_name else ():
+        table.setdefault(strategy, dict.fromkeys(frame.columns) | {"seeds": 0})["failures"] = failures
+    write_whole(Path(path), (json.dumps(table, allow_nan=False, indent=2) + "\n").encode())

@@ -15,9 +15,9 @@ SURPRISES = ("misses", "retiered", "lost")
 """Told of runs whose times vary: uploads that missed their slot, clients in a new tier, work that was lost."""
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """The lines of a metrics file; none where there is no file."""
-    return list(each_line(path))
+    return list(each_line(Path(path)))
 
 
 def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:

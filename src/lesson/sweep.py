@@ -1,7 +1,6 @@
 """A sweep: the trials of a grid in folders of one folder, those that are missing run, those that fail told."""
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from lesson.files import write_whole
 from lesson.grid import Grid
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
-from lesson.study import COMPARED, Report, Run, Study, check_for_many, unfinished, write_table
+from lesson.study import COMPARED, Report, Run, Study, check_for_many, unfinished, write_failures, write_table
 from lesson.trackers import Tracker
 
 
@@ -78,8 +77,4 @@ def _write_outcome(study: Study, out: Path) -> None:
     """The table and the failures beside the trials."""
     write_table(study, out / COMPARED)
     write_whole(out / "table.csv", study.table().to_csv().encode())
-    failures = out / "failures.json"
-    if study.failures:
-        write_whole(failures, (json.dumps(study.failures, indent=2) + "\n").encode())
-    else:
-        failures.unlink(missing_ok=True)
+    write_failures(study, out)

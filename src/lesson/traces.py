@@ -93,8 +93,9 @@ class Presence:
         return clients * (len(self._event_s) + 1) + np.searchsorted(self._event_s, seconds, side="right")
 
 
-def read_work(path: Path, names: Sequence[int | str]) -> WorkTrace:
+def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
     """The times of a file with `client,round,compute_s,upload_s`; each client's own pieces of work count from 1."""
+    path = Path(path)
     table = read_table(path, "trace", names, ("round", "compute_s", "upload_s"))
     rounds, compute_s, upload_s = table.numbers.values()
     table.check("round", (rounds >= 1) & (rounds <= 1e9) & (np.floor(rounds) == rounds), "a whole number 1 to 1e9")
@@ -113,11 +114,12 @@ def read_work(path: Path, names: Sequence[int | str]) -> WorkTrace:
     return WorkTrace(compute_s, upload_s, offsets)
 
 
-def read_presence(path: Path, names: Sequence[int | str]) -> Presence:
+def read_presence(path: Path | str, names: Sequence[int | str]) -> Presence:
     """Who is there when, of a file with `client,from_s,to_s`: an interval [from_s, to_s) a row, `to_s` may be inf.
 
     A client that is not in the file is always there. Intervals that touch are one.
     """
+    path = Path(path)
     table = read_table(path, "presence", names, ("from_s", "to_s"))
     table.check_finite("from_s")
     table.check("to_s", table.numbers["to_s"] > table.numbers["from_s"], "> from_s, or inf")
@@ -130,12 +132,13 @@ def read_presence(path: Path, names: Sequence[int | str]) -> Presence:
 
 
 def read_positions(
-    path: Path, names: Sequence[int | str], area_km: float
+    path: Path | str, names: Sequence[int | str], area_km: float
 ) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
     """Each client's times in s, sorted, and where it is then, x and y in km, of a file with `client,time_s,x_km,y_km`.
 
     The square has sides of `area_km` and the base station, (0, 0), at its centre.
     """
+    path = Path(path)
     table = read_table(path, "positions", names, ("time_s", "x_km", "y_km"))
     table.check_finite("time_s")
     _, x_km, y_km = table.numbers.values()

@@ -1,5 +1,6 @@
 """Trackers that note what they are called with, or fail."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,3 +48,11 @@ class Failing(Told):
     def fail(self, method: str) -> None:
         if self.method == method:
             raise OSError(28, "No space\nleft")
+
+
+class Unpicklable(Told):
+    """Holds what no other process can have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()

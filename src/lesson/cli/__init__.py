@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol, Union
 
@@ -42,6 +43,7 @@ PLAIN = {"━": "=", "◆": "*", "×": "x", "–": "-", "…": "...", "·": " ",
 
 SHELLS = ("bash", "fish", "zsh")
 MAX_OPTION = 100
+_FULL = {"-o": "--output"}
 WRITE_COMPLETION = "--tyro-write-completion"
 
 COMMANDS: dict[str, type[Command]] = {
@@ -136,6 +138,7 @@ def _parse(argv: Sequence[str]) -> Command:
     for word in argv[1:] if argv[0] in COMMANDS else ():
         if word.startswith("--") and len(option := word.partition("=")[0]) > MAX_OPTION:
             raise _unknown_option(option, argv[0])  # the parser would look for similar ones for minutes
+    _check_repeats(argv)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -158,6 +161,14 @@ def _parse(argv: Sequence[str]) -> Command:
         if not end.code:
             raise
         raise _rewritten(complaint.getvalue(), argv) from None
+
+
+def _check_repeats(argv: Sequence[str]) -> None:
+    """Raise if a flag is given twice: the parser would silently take the last one."""
+    names = [_FULL.get(name, name) for name in (word.partition("=")[0].replace("_", "-") for word in argv[1:])]
+    for name, times in Counter(names).items():
+        if name.startswith("--") and name not in ("--", "--log", "--set") and times > 1:
+            raise InputError(f"{name} must be given once, got it {'twice' if times == 2 else f'{times} times'}")
 
 
 def _rewritten(complaint: str, argv: Sequence[str]) -> InputError:

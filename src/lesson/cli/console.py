@@ -39,6 +39,14 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
         raise RunStoppedError(f"{who}, ended at {first['time_s']:g} s{others}: {first['ended_early']}")
 
 
+def check_failed(study: "Study", num_runs: int, flags: str) -> None:
+    """Raise if runs of a study have failed, with why the first of them did."""
+    if study.failures:
+        name, reason = next(iter(study.failures.items()))
+        failed = f"{len(study.failures)} of {num_runs} runs failed"
+        raise RunStoppedError(f"{failed}, first {name}: {reason}; the same command with {flags} tries them again")
+
+
 def print_report(study: "Study", folder: Path) -> None:
     """Write the page of a study into its folder, and say where."""
     from lesson.report.page.study_page import REPORT, write_study_page

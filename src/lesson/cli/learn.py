@@ -1,16 +1,21 @@
 """lesson run and lesson compare"""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tyro.conf import arg
 
-from lesson.cli.console import PipedConsole, check_ended, print_notes, print_report
+from lesson.cli.console import PipedConsole, check_ended, check_failed, print_notes, print_report
 from lesson.errors import InputError, RunStoppedError, describe
-from lesson.settings import Settings, load_settings
+from lesson.settings import Settings, StrategySettings, load_settings
+from lesson.strategies import options_of, split_changes
+
+if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
+    from lesson.study import Study
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,13 @@ class _Learning:
     log: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="NAME", help_behavior_hint="")] = ()
     """Tracker: tensorboard, or module:Class of one's own."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """Any other setting, such as scenario.lr_cap=0.5."""
+    """Any setting, such as scenario.lr_cap=0.5 or fedbuff.concurrency=5."""
 
-    def settings(self, **strategy: Any) -> Settings:
-        """What the flags say, checked."""
+    def settings(self, changes: Sequence[str], **strategy: Any) -> Settings:
+        """What the flags and changes by --set say, checked."""
         settings = load_settings(
             self.scenario,
-            self.set,
+            changes,
             scenario={"beta": self.beta, "deadline_s": self.deadline},
             strategy=strategy,
             run={
@@ -83,7 +88,11 @@ class RunCommand(_Learning):
         from lesson.trackers import make_trackers
 
         trackers = make_trackers(self.log)
-        settings = self.settings(name=self.strategy)
+        changes, own = split_changes(self.set)
+        settings = self.settings(changes, name=self.strategy)
+        strategy = settings.strategy.name
+        options = options_of([strategy], settings.strategy.options, own)[strategy]
+        settings = settings.model_copy(update={"strategy": StrategySettings(name=strategy, options=options)})
         name = f"{settings.strategy.name.replace(':', '.')}-{settings.run.dataset}-seed{settings.run.seed}"
         out = self.out or Path("runs") / name
         ended = RunFolder(out).summary.exists()
@@ -140,9 +149,9 @@ class CompareCommand(_Learning):
     def run(self) -> None:
         """Do it."""
         from lesson.cli.progress import RunProgress
-        from lesson.report.compare_figure import draw_comparison
         from lesson.report.compare_text import comparison_table
         from lesson.report.groups import title_of
+        from lesson.report.sweep_text import failure_table
         from lesson.study import COMPARED, compare, write_table
         from lesson.trackers import make_trackers
 
@@ -152,7 +161,10 @@ class CompareCommand(_Learning):
             raise InputError(f"--strategies must be different names with commas between, got '{self.strategies}'")
         if not 1 <= self.seeds <= 1000:
             raise InputError(f"--seeds must be 1 to 1000, got {self.seeds}")
-        settings = self.settings()
+        changes, options = split_changes(self.set)
+        if any(change.partition("=")[0].strip() == "strategy.name" for change in changes):
+            raise InputError("strategy.name must not be set in a comparison; --strategies names what to compare")
+        settings = self.settings(changes)
         out = self.out or Path("runs") / f"compare-{settings.run.dataset}-seed{settings.run.seed}"
         with RunProgress(settings, len(names) * self.seeds) as progress:
             try:
@@ -166,18 +178,30 @@ class CompareCommand(_Learning):
                     data_dir=self.data_dir,
                     report=progress.report,
                     trackers=trackers,
+                    options=options,
                 )
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume goes on") from None
         title = title_of(settings)
         write_table(study, out / COMPARED)
-        PipedConsole().print(comparison_table(study.table(), f"{title}, {self.seeds} seeds"))
+        console = PipedConsole()
+        failed = {name: len(failures) for name, failures in study.failures_by_strategy().items()}
+        if failed:
+            console.print(failure_table(study))
+        console.print(comparison_table(study.table(), f"{title}, {self.seeds} seeds", failed))
         print_notes(note for run in study.runs for note in run.summary["notes"])
+        if study.runs:
+            self._draw(study, title, out)
+            print_report(study, out)
+        print(f"folder: {out}")
+        check_failed(study, len(names) * self.seeds, f"--out {out} --resume")
+        check_ended(run.summary for run in study.runs)
+
+    def _draw(self, study: "Study", title: str, out: Path) -> None:
+        from lesson.report.compare_figure import draw_comparison
+
         figures = draw_comparison(study, title, out)
         for path in figures:
             print(f"figure: {path}")
         if not figures:
             print("no figures: no round ended within the limits")
-        print_report(study, out)
-        print(f"folder: {out}")
-        check_ended(run.summary for run in study.runs)

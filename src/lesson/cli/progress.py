@@ -1,6 +1,9 @@
 """A live line per run that is going on, and one for all of them."""
 
+import contextlib
 import math
+import re
+import sys
 from typing import Any, Self
 
 from rich.console import Console
@@ -9,8 +12,31 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from lesson.settings import Settings
 
 
+class FinishedRuns:
+    """Prints a line on stderr for each run that has ended; for output that is not a terminal."""
+
+    def __init__(self, num_runs: int) -> None:
+        self._num_runs, self._ended = num_runs, 0
+
+    def report(self, name: str, line: dict[str, Any]) -> None:
+        """Take in what happened to a run; one that had ended before is counted, not told."""
+        if not {"done", "error"} & line.keys():
+            return
+        self._ended += 1
+        said = f"failed: {line['error']}" if "error" in line else ""
+        if "accuracy" in line:
+            said = f"{100 * line['accuracy']:.1f} % after {line['time_s']:,.0f} s"
+        if said and sys.stderr is not None:
+            who = re.sub(r"-seed(\d+)$", r" seed \1", name)
+            with contextlib.suppress(OSError):  # nobody may be listening any more
+                print(f"{who}: {said} ({self._ended} of {self._num_runs} runs)", file=sys.stderr, flush=True)
+
+
 class RunProgress:
-    """Shows round, simulated time, accuracy, rounds a second and the time left, on a terminal."""
+    """Shows round, simulated time, accuracy, rounds a second and the time left, on a terminal.
+
+    Elsewhere, it prints a line for each of several runs when it has ended.
+    """
 
     def __init__(self, settings: Settings, num_runs: int) -> None:
         limits = settings.run
@@ -20,6 +46,7 @@ class RunProgress:
         self._done: dict[str, float] = {}
         self._tasks: dict[str, TaskID] = {}
         console = Console(stderr=True)
+        self._lines = FinishedRuns(num_runs) if num_runs > 1 and not console.is_terminal else None
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -42,7 +69,9 @@ class RunProgress:
 
     def report(self, name: str, line: dict[str, Any]) -> None:
         """Take in how far a run has come."""
-        if "done" in line:
+        if self._lines is not None:
+            self._lines.report(name, line)
+        if "done" in line or "error" in line:
             self._done[name] = self._total
             if name in self._tasks:
                 self._progress.remove_task(self._tasks.pop(name))

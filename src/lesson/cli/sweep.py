@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import arg
 
-from lesson.cli.console import PipedConsole, check_ended, print_report
-from lesson.errors import InputError, RunStoppedError, unknown
+from lesson.cli.console import PipedConsole, check_ended, check_failed, print_report
+from lesson.errors import InputError, unknown
 
 if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
     from lesson.engines import LocalEngine, RayEngine
@@ -78,9 +78,7 @@ class SweepCommand:
         if study.runs:
             print_report(study, out)
         print(f"folder: {out}")
-        if study.failures:
-            failed = f"{len(study.failures)} of {len(grid.trials)} trials failed"
-            raise RunStoppedError(f"{failed}; the same command with --out {out} tries them again")
+        check_failed(study, len(grid.trials), f"--out {out}")
         check_ended(run.summary for run in study.runs)
 
     def _engine(self) -> "LocalEngine | RayEngine":

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lesson.cli.progress import FinishedRuns
 from lesson.settings import Settings
 
 MAX_SHOWN, MAX_FAILED_SHOWN = 16, 4
@@ -31,7 +32,7 @@ class _Going:
 
 
 class SweepProgress:
-    """Counts trials and, on a terminal, shows them."""
+    """Counts trials and, on a terminal, shows them; elsewhere, it prints a line for each that has ended."""
 
     def __init__(self, trials: Mapping[str, Settings]) -> None:
         self._limits = {name: settings.run for name, settings in trials.items()}
@@ -41,6 +42,7 @@ class SweepProgress:
         console = Console(stderr=True)
         self._live = Live(console=console, get_renderable=self.render, transient=True, refresh_per_second=4)
         self._shown = console.is_terminal
+        self._lines = None if self._shown else FinishedRuns(len(trials))
 
     def __enter__(self) -> Self:
         if self._shown:
@@ -53,6 +55,8 @@ class SweepProgress:
 
     def report(self, name: str, line: dict[str, Any]) -> None:
         """Take in what happened to a trial."""
+        if self._lines is not None:
+            self._lines.report(name, line)
         if "done" in line or "error" in line:
             self._going.pop(name, None)
             self._ended[name] = line.get("error", "")

@@ -157,8 +157,9 @@ class _File(Table):
     entries: Annotated[list[Values], Field(min_length=1)]
 
 
-def load_contest(path: Path = FILE) -> Contest:
+def load_contest(path: Path | str = FILE) -> Contest:
     """The contest of a file."""
+    path = Path(path)
     text, values = read_toml(path, "a contest must be a file with [rules], [groups] and [[entries]]")
     try:
         file = _File(**values)

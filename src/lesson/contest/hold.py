@@ -17,8 +17,9 @@ from lesson.run_folder import RunFolder, read_kept
 from lesson.study import COMPARED, RULES, RUNS, SCALE, check_for_many
 
 
-def claim_folder(out: Path, rules: Rules) -> None:
+def claim_folder(out: Path | str, rules: Rules) -> None:
     """Make the folder one of a contest by these rules; raises if it is something else."""
+    out = Path(out)
     check_for_many(out)
     path = out / RULES
     if not path.exists() and any((out / name).exists() for name in (RUNS, SCALE, COMPARED)):
@@ -35,7 +36,7 @@ def claim_folder(out: Path, rules: Rules) -> None:
     write_whole(path, (json.dumps(rules.to_dict(), indent=2) + "\n").encode())
 
 
-def hold(cases: Sequence[Case], out: Path, make: Callable[[Runs], Results]) -> tuple[Results, str]:
+def hold(cases: Sequence[Case], out: Path | str, make: Callable[[Runs], Results]) -> tuple[Results, str]:
     """All results of the folder once `make` has made the missing runs, and why some failed; empty if none did.
 
     Of cases that are tuned, also while others are not, the runs that count are made: the first seed of all first.
@@ -46,7 +47,7 @@ def hold(cases: Sequence[Case], out: Path, make: Callable[[Runs], Results]) -> t
     return results, "; ".join(filter(None, [failed, failed_later]))
 
 
-def _make(wanted: Runs, out: Path, make: Callable[[Runs], Results]) -> tuple[Results, str]:
+def _make(wanted: Runs, out: Path | str, make: Callable[[Runs], Results]) -> tuple[Results, str]:
     try:
         return make(not_held(wanted, out)), ""
     except RunStoppedError as error:

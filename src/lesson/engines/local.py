@@ -13,10 +13,22 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 from lesson.engines.gpu import shared_gpu
-from lesson.engines.trial import FORESEEN, MAX_RESTARTS, Event, Line, ended, execute_trial, killed
+from lesson.engines.trial import (
+    FORESEEN,
+    MAX_RESTARTS,
+    Event,
+    Line,
+    ended,
+    execute_trial,
+    killed,
+    not_copied,
+    tracker_names,
+)
+from lesson.errors import InputError
 from lesson.learn.process import settle_process
 from lesson.run_folder import RunFolder
 from lesson.settings import Settings
@@ -35,7 +47,7 @@ class LocalEngine:
     """Shares the cores of this machine among processes; one that is killed is replaced and its run goes on."""
 
     num_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
-    data_dir: Path | None = None
+    data_dir: Path | str | None = None
     max_restarts: int = MAX_RESTARTS
     stop_at_s: float = math.inf
     """When by time.monotonic() no run is begun any more and those that go on are interrupted, with a checkpoint."""
@@ -145,16 +157,17 @@ class _Worker:
     path: Path
     settings: Settings
 
-    def __init__(self, data_dir: Path | None, num_threads: int, trackers: Sequence[Tracker]) -> None:
+    def __init__(self, data_dir: Path | str | None, num_threads: int, trackers: Sequence[Tracker]) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, trackers))
+        copied = _Copied(trackers)
+        self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, copied))
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C waits till it is ready
         try:
             self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
+            theirs.close()
 
     def give(self, path: Path, settings: Settings) -> None:
         """Hand over a run; if the process has just been killed, `receive` says so."""
@@ -177,7 +190,29 @@ class _Worker:
         self.pipe.close()
 
 
-def _work(pipe: Connection, parent: int, data_dir: Path | None, num_threads: int, trackers: Sequence[Tracker]) -> None:
+class _Copied:
+    """Trackers on their way into another process. What goes wrong there is kept, to be told as the error of a run."""
+
+    problem: InputError | None = None
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self.trackers = trackers
+
+    def __getstate__(self) -> tuple[bytes, str]:
+        try:
+            return bytes(ForkingPickler.dumps(self.trackers)), tracker_names(self.trackers)
+        except Exception as error:  # whatever a tracker of somebody else's holds
+            raise not_copied(tracker_names(self.trackers), error) from None
+
+    def __setstate__(self, state: tuple[bytes, str]) -> None:
+        content, names = state
+        try:
+            self.trackers = ForkingPickler.loads(content)
+        except Exception as error:
+            self.trackers, self.problem = (), not_copied(names, error)
+
+
+def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, copied: _Copied) -> None:
     """Execute what comes and tell how far it is, until nothing comes any more or whoever started this is gone."""
     os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on
     settle_process()  # once, not for each run: memory is kept from one run to the next
@@ -196,7 +231,10 @@ def _work(pipe: Connection, parent: int, data_dir: Path | None, num_threads: int
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         while True:
             path, settings = pipe.recv()
+            if copied.problem is not None:
+                pipe.send({"error": str(copied.problem), "kind": InputError.__name__})
+                continue
             last = execute_trial(
-                path, settings, progress=tell, data_dir=data_dir, num_threads=num_threads, trackers=trackers
+                path, settings, progress=tell, data_dir=data_dir, num_threads=num_threads, trackers=copied.trackers
             )
             pipe.send(last)

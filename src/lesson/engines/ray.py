@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lesson.engines.trial import MAX_RESTARTS, Event, Line, execute_trial, killed
+from lesson.engines.trial import MAX_RESTARTS, Event, Line, execute_trial, killed, not_copied, tracker_names
 from lesson.errors import InputError, describe
 from lesson.files import open_input
 from lesson.run_folder import RunFolder
@@ -35,7 +35,7 @@ class RayEngine:
     address: str | None = None
     cpus_per_trial: int = 1
     gpus_per_trial: float = 0.0
-    data_dir: Path | None = None
+    data_dir: Path | str | None = None
     max_restarts: int = MAX_RESTARTS
 
     def check(self) -> None:
@@ -51,6 +51,10 @@ class RayEngine:
 
     def _follow(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> Generator[Event, None, None]:
         with self._connected() as ray:
+            try:
+                ray.cloudpickle.dumps(trackers)
+            except Exception as error:  # whatever a tracker of somebody else's holds
+                raise not_copied(tracker_names(trackers), error) from None
             share: dict[str, Any] = {"num_cpus": self.cpus_per_trial, "num_gpus": self.gpus_per_trial}
             # Ray would do a lost task again by itself, but without end where memory ran out.
             task = ray.remote(max_retries=0, **share)(_execute)
@@ -59,7 +63,7 @@ class RayEngine:
                 while waiting or going:
                     while waiting and len(going) < MAX_SUBMITTED:
                         path = waiting.popleft()
-                        data_dir = self.data_dir and self.data_dir.resolve()
+                        data_dir = self.data_dir and Path(self.data_dir).resolve()
                         how = (data_dir, self.cpus_per_trial, trackers)
                         going[task.remote(path.resolve(), plan[path], *how)] = _Tail(path)
                     ended, _ = ray.wait(list(going), num_returns=len(going), timeout=POLL_S)
@@ -125,7 +129,7 @@ class RayEngine:
 
 
 def _execute(
-    path: Path, settings: Settings, data_dir: Path | None, num_threads: int, trackers: Sequence[Tracker]
+    path: Path, settings: Settings, data_dir: Path | str | None, num_threads: int, trackers: Sequence[Tracker]
 ) -> Line:
     """The task: how a run ended."""
     return execute_trial(path, settings, progress=None, data_dir=data_dir, num_threads=num_threads, trackers=trackers)

@@ -27,8 +27,9 @@ class Engine(Protocol):
         """What happens to each run, by its folder, until all have ended; closing it interrupts what is going on.
 
         Trackers are told of it where it happens: each process has a copy.
-        A line is one of the run's metrics, {"done": True}, {"killed": how often, so far} for a run that goes on
-        after its process was killed, or {"error": why, "kind": class of the error} for one that does not.
+        A line is one of the run's metrics, {"done": True} with its final accuracy and time_s, {"killed": how often, so
+        far} for a run that goes on after its process was killed, or {"error": why, "kind": class of the error} for one
+        that does not. Raises InputError if a tracker cannot be copied into another process.
         """
         ...
 
@@ -38,26 +39,28 @@ def execute_trial(
     settings: Settings,
     *,
     progress: Progress | None,
-    data_dir: Path | None,
-    num_threads: int,
     trackers: Sequence[Tracker] = (),
+    **parts: Any,
 ) -> Line:
-    """How a run ended: its last line. It goes on where its folder stands."""
+    """How a run ended: its last line. It goes on where its folder stands. `parts` are as for `execute`."""
     try:
-        execute(
-            settings,
-            path,
-            resume=True,
-            progress=progress,
-            trackers=trackers,
-            data_dir=data_dir,
-            num_threads=num_threads,
-        )
+        summary = execute(settings, path, resume=True, progress=progress, trackers=trackers, **parts)
     except (InputError, RunStoppedError) as error:
         return {"error": str(error), "kind": type(error).__name__}
     except (Exception, SystemExit) as error:  # whatever a custom strategy does
         return {"error": describe(error), "kind": type(error).__name__}
-    return {"done": True}
+    return {"done": True} | {name: summary[name] for name in ("accuracy", "time_s")}
+
+
+def tracker_names(trackers: Sequence[Tracker]) -> str:
+    """The classes of trackers, for messages."""
+    return ", ".join(f"{type(one).__module__}:{type(one).__qualname__}" for one in trackers)
+
+
+def not_copied(names: str, error: Exception) -> InputError:
+    """The error for trackers that do not survive the way into another process."""
+    remedy = "define the class in a module, open files and connections in begin(), or take a single process"
+    return InputError(f"tracker {names} cannot be copied into another process: {describe(error)}; {remedy}")
 
 
 def ended(how: str) -> Line:

@@ -20,7 +20,7 @@ from lesson.strategies import Strategy, fleet_for, make_strategy
 def build(
     settings: Settings,
     *,
-    data_dir: Path | None = None,
+    data_dir: Path | str | None = None,
     num_threads: int | None = None,
     dataset: Dataset | None = None,
     model: ModelFactory | None = None,

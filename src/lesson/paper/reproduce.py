@@ -41,8 +41,9 @@ class _Note(Shape):
 SCALE_KIND: TypeAdapter[Any] = TypeAdapter(_KeptScale)
 
 
-def claim_folder(out: Path, scale: Scale) -> None:
+def claim_folder(out: Path | str, scale: Scale) -> None:
     """Make the folder one of this scale; raises if it is of another."""
+    out = Path(out)
     check_for_many(out)
     if (out / RULES).exists():
         raise InputError(f"{out} holds a contest; name another folder with --out")
@@ -55,13 +56,14 @@ def claim_folder(out: Path, scale: Scale) -> None:
     write_whole(path, (json.dumps(wanted) + "\n").encode())
 
 
-def missing_runs(items: Sequence[Item], out: Path, scale: Scale) -> dict[str, Settings]:
+def missing_runs(items: Sequence[Item], out: Path | str, scale: Scale) -> dict[str, Settings]:
     """The runs of these items that the folder's results do not have."""
     return not_held(wanted_runs(items, scale), out)
 
 
-def not_held(wanted: Mapping[str, Settings], out: Path) -> dict[str, Settings]:
+def not_held(wanted: Mapping[str, Settings], out: Path | str) -> dict[str, Settings]:
     """Those of the runs that the folder's results do not have; raises if it has others of their names."""
+    out = Path(out)
     held = Results.load(out).runs
     for name in wanted.keys() & held.keys():
         if different := wanted[name].differences(held[name].settings):
@@ -71,17 +73,18 @@ def not_held(wanted: Mapping[str, Settings], out: Path) -> dict[str, Settings]:
 
 def run_missing(
     missing: dict[str, Settings],
-    out: Path,
+    out: Path | str,
     engine: Engine,
     *,
     command: str,
-    data_dir: Path | None = None,
+    data_dir: Path | str | None = None,
     report: Report | None = None,
 ) -> Results:
     """All results of the folder, once these runs have been made in folders of its own; those that diverged, too.
 
     The command is noted beside them, with the commit this code is of and how many runs it made.
     """
+    out = Path(out)
     for dataset in {settings.run.dataset for settings in missing.values()}:
         load_dataset(dataset, data_dir)
     if not missing:
@@ -112,9 +115,9 @@ def run_missing(
     return results
 
 
-def load_notes(out: Path) -> list[dict[str, Any]]:
+def load_notes(out: Path | str) -> list[dict[str, Any]]:
     """Which commands made the runs of a folder, with commit and number."""
-    return read_kept(out / PROVENANCE, list[dict[str, Any]](), TypeAdapter(list[_Note]), "remove it")
+    return read_kept(Path(out) / PROVENANCE, list[dict[str, Any]](), TypeAdapter(list[_Note]), "remove it")
 
 
 def _commit() -> str | None:

@@ -67,8 +67,9 @@ class Result:
         return self.curve if rounds is None else self.curve[self.curve["round"] <= rounds]
 
     @classmethod
-    def of_folder(cls, path: Path, stopped: str = "") -> "Result":
+    def of_folder(cls, path: Path | str, stopped: str = "") -> "Result":
         """The run of a folder, which has ended or was stopped."""
+        path = Path(path)
         folder = RunFolder(path)
         settings = load_settings(str(folder.config))
         _, sections = read_toml(folder.config, "a run writes it")
@@ -125,8 +126,9 @@ class Results(Mapping[str, tuple[Result, ...]]):
         return Results({name: run for name, run in self.runs.items() if run.seed < count})
 
     @classmethod
-    def load(cls, folder: Path) -> "Results":
+    def load(cls, folder: Path | str) -> "Results":
         """Those of a folder; none if it has no file of them."""
+        folder = Path(folder)
         path, results = folder / RUNS, list[Result]()
         try:
             for line in read_input(path, MAX_BYTES).decode().split("\n") if os.path.lexists(path) else []:
@@ -137,8 +139,9 @@ class Results(Mapping[str, tuple[Result, ...]]):
             raise InputError(f"{path} is damaged ({where}); put back a copy{kept}") from None
         return cls({run_name(result.settings): result for result in results})
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | str) -> None:
         """Write the file whole."""
+        folder = Path(folder)
         lines = [self.runs[name].to_json() for name in sorted(self.runs)]
         write_whole(folder / RUNS, "".join(f"{line}\n" for line in lines).encode())
 

@@ -32,8 +32,9 @@ def draw_accuracy(study: Study, by: str) -> ShownFigure:
     return _draw(group_curves(study), by, title_of(study.runs[0].settings, study.by) if study.runs else "")
 
 
-def draw_comparison(study: Study, title: str, folder: Path) -> list[Path]:
+def draw_comparison(study: Study, title: str, folder: Path | str) -> list[Path]:
     """Write accuracy_round.png and accuracy_time.png; their paths, none if there was no evaluation."""
+    folder = Path(folder)
     groups = group_curves(study)
     if all(curve.empty for _, curves in groups for curve in curves):
         return []

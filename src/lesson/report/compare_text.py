@@ -1,6 +1,7 @@
 """The table at the end of a comparison."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -10,16 +11,26 @@ from rich.table import Table
 from lesson.summary import TARGETS
 
 
-def comparison_table(table: pd.DataFrame, title: str) -> Table:
-    """A row per figure, a column per strategy: mean ± half the 95 % interval over seeds, or both values of two."""
+def comparison_table(table: pd.DataFrame, title: str, failed: Mapping[str, int] | None = None) -> Table:
+    """A row per figure, a column per strategy: mean ± half the 95 % interval over seeds, or both values of two.
+
+    `failed` counts the failed runs of strategies that have some; they have no share in the other figures.
+    """
+    failed = failed or {}
+    without_runs = [name for name in failed if name not in table.index]
     shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     shown.add_column(what_is_shown(table))
-    for strategy in table.index:
+    for strategy in [*table.index, *without_runs]:
         shown.add_column(str(strategy), justify="right")
 
     def row(label: str, name: str, scale: float, digits: int) -> None:
-        shown.add_row(label, *(cell(table.loc[strategy], name, scale, digits) for strategy in table.index))
+        cells = [cell(table.loc[strategy], name, scale, digits) for strategy in table.index]
+        shown.add_row(label, *cells, *("–" for _ in without_runs))
 
+    if failed:
+        shown.add_row("failed runs", *(f"{failed.get(str(name), 0)}" for name in [*table.index, *without_runs]))
+    if not len(table):
+        return shown
     row("accuracy at the end (%)", "accuracy_last10", 100, 1)
     for target in reached_targets(table):
         row(f"time to {target:.0%} (s)", f"time_to_{target:g}", 1, 0)

@@ -27,8 +27,9 @@ _FIGURES = {
 """What the figures of a group show, without and with levels."""
 
 
-def write_contest(contest: Contest, figures: pd.DataFrame, results: Results, out: Path) -> Path:
+def write_contest(contest: Contest, figures: pd.DataFrame, results: Results, out: Path | str) -> Path:
     """Write all of it; the path of the page."""
+    out = Path(out)
     parts = [_head(contest), _missing(contest, results)]
     for group in contest.groups:
         if len(rows := figures[figures["group"] == group.name] if len(figures) else figures):

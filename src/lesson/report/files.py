@@ -95,18 +95,20 @@ def in_paper_style(draw: Callable[_Arguments, Figure]) -> Callable[_Arguments, F
     return styled
 
 
-def check_figure_path(path: Path) -> None:
+def check_figure_path(path: Path | str) -> None:
     """Raise if no figure can be written there."""
     check_file(path, "figure", FORMATS)
 
 
-def save_figure(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path | str) -> None:
     """Write a figure; the file appears whole or not at all."""
+    path = Path(path)
     _save({path.name: figure}, path.parent)
 
 
-def save_figures(figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]) -> list[Path]:
+def save_figures(figures: Mapping[str, Figure], folder: Path | str, formats: Sequence[str]) -> list[Path]:
     """Write figures by their names into a folder, which is made, in formats such as .pdf; all of them or none."""
+    folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

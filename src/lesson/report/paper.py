@@ -48,8 +48,9 @@ def item_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
     return _TABLES[item.draw](item, results, scale)
 
 
-def write_item(item: Item, results: Results, scale: Scale, out: Path) -> list[Path]:
+def write_item(item: Item, results: Results, scale: Scale, out: Path | str) -> list[Path]:
     """Write a figure as PNG, PDF and SVG or a table as Markdown and CSV; last, the settings that it comes from."""
+    out = Path(out)
     if item.draw in _TABLES:
         table = item_table(item, results, scale)
         note = f"\n*{scale.note}*\n" if scale.quick else ""
@@ -71,8 +72,9 @@ def write_item(item: Item, results: Results, scale: Scale, out: Path) -> list[Pa
     return paths
 
 
-def write_claims(findings: Sequence[Finding], out: Path) -> list[Path]:
+def write_claims(findings: Sequence[Finding], out: Path | str) -> list[Path]:
     """Write claims.json and claims.md."""
+    out = Path(out)
     paths = [out / "claims.json", out / "claims.md"]
     values = [finding.to_dict() for finding in findings]
     write_whole(paths[0], (json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode())
@@ -100,8 +102,9 @@ def verdict_words(finding: Finding) -> str:
     return f"**{finding.verdict}**{' (open)' if finding.open else ''}"
 
 
-def items_in(out: Path) -> list[Item]:
+def items_in(out: Path | str) -> list[Item]:
     """The items a folder has; their settings are what is written last."""
+    out = Path(out)
     there = [name for name in NAMES if len(list(out.glob(f"{name}.*"))) > 1]
     return [load_item(name) for name in there if (out / f"{name}.toml").exists()]
 
@@ -111,8 +114,9 @@ def command_of(item: Item, scale: Scale) -> str:
     return f"lesson reproduce {item.name}" + (" --quick" if scale.quick else "") + scale.flag
 
 
-def write_page(items: Sequence[Item], scale: Scale, out: Path) -> Path:
+def write_page(items: Sequence[Item], scale: Scale, out: Path | str) -> Path:
     """Write README.md: every figure and table there is, with the settings and the command that made it."""
+    out = Path(out)
     lines = ["# The paper, made again", ""]
     lines += [f"*{scale.note}*", ""] if scale.quick else []
     lines += [

@@ -7,8 +7,9 @@ from pathlib import Path
 from lesson.errors import InputError
 
 
-def check_file(path: Path, what: str, suffixes: Sequence[str]) -> None:
+def check_file(path: Path | str, what: str, suffixes: Sequence[str]) -> None:
     """Raise if `what` cannot be written there."""
+    path = Path(path)
     if path.suffix.lower() not in suffixes:
         raise InputError(f"{what} must end in {', '.join(suffixes)}, got '{path}'")
     try:

@@ -19,8 +19,9 @@ from lesson.report.panels import MAX_CLIENTS_DRAWN, MAX_TIERS_NAMED, density, dr
 MAX_DEADLINES_MARKED = 12
 
 
-def draw_plan(plan: Plan, title: str, path: Path) -> None:
+def draw_plan(plan: Plan, title: str, path: Path | str) -> None:
     """Write the figure of a plan; the file appears whole or not at all."""
+    path = Path(path)
     check_figure_path(path)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 7), layout="constrained")

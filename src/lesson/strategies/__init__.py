@@ -1,12 +1,14 @@
 """The strategies by name. Adding one: write its file, add a line here."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lesson.errors import InputError, unknown
 from lesson.fleet import Fleet
 from lesson.named import load_class
 from lesson.scenario import Scenario
+from lesson.settings import apply_changes
 from lesson.strategies.base import Strategy
 from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedat import FedAT
@@ -74,6 +76,53 @@ def make_strategy(name: str, deadline_s: float, options: dict[str, Any] | None =
         raise InputError(f"strategy {name} cannot be made: {error}") from None
 
 
+def split_changes(changes: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Changes of sections as they are, and those of one strategy, `fedbuff.concurrency=5`, as its options by name."""
+    sections, own = list[str](), dict[str, list[str]]()
+    for change in changes:
+        name = change.partition("=")[0].rpartition(".")[0].strip()
+        if name in STRATEGIES or ":" in name:
+            own.setdefault(name, []).append(change)
+        else:
+            sections.append(change)
+    options: dict[str, dict[str, Any]] = {}
+    for name, changes in own.items():
+        apply_changes(options, changes, (name,))
+    return sections, options
+
+
+def options_of(
+    names: Sequence[str], common: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, dict[str, Any]]:
+    """The options of each strategy: those of `common` that it knows, and its own, which win.
+
+    Raises if an option reaches none of the strategies, or one is meant for a strategy that is not among them.
+    """
+    own = own or {}
+    known = {name: setting_names(find_strategy(name)) for name in names}
+    for name, options in own.items():
+        for option in options:
+            if name not in known:
+                raise InputError(
+                    f"{name}.{option} has no effect: {name} is not among the strategies, {', '.join(names)}"
+                )
+            if option not in known[name]:
+                raise unknown("[strategy] setting", option, known[name] or ["(none)"], to=name)
+    for option in common:
+        knowing = [name for name in names if option in known[name]]
+        if not knowing:
+            everything = {option for options in known.values() for option in options}
+            raise unknown("[strategy] setting", option, everything or ["(none)"], to=" and ".join(names))
+        if all(option in own.get(name, {}) for name in knowing):
+            raise InputError(
+                f"strategy.{option} has no effect: {knowing[0]}.{option} is set, too; leave one of them out"
+            )
+    return {
+        name: {option: value for option, value in common.items() if option in known[name]} | dict(own.get(name, {}))
+        for name in names
+    }
+
+
 def fleet_for(name: str, fleet: Fleet, scenario: Scenario) -> Fleet:
     """The fleet as a strategy uses it: with somebody in tier 1, where it has a deadline and the scenario says so.
 
@@ -105,5 +154,7 @@ __all__ = [
     "find_strategy",
     "fleet_for",
     "make_strategy",
+    "options_of",
     "setting_names",
+    "split_changes",
 ]

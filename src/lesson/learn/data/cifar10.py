@@ -25,12 +25,13 @@ RECORDS, SHAPE = 10_000, (3, 32, 32)
 RECORD_BYTES = 1 + 3 * 32 * 32
 
 
-def find_cifar10(folder: Path) -> Path:
+def find_cifar10(folder: Path | str) -> Path:
     """The folder with the batches: the one given, or the official one in it."""
+    folder = Path(folder)
     return folder if (folder / TEST_BATCH).exists() else folder / FOLDER
 
 
-def read_cifar10(folder: Path) -> tuple[Bytes, IntArray, Bytes, IntArray]:
+def read_cifar10(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArray]:
     """Training images and labels, test images and labels."""
     batches = [_read_batch(find_cifar10(folder) / name) for name in SHA256]
     images = np.concatenate([batch[:, 1:] for batch in batches]).reshape(-1, *SHAPE)

@@ -47,16 +47,16 @@ class Dataset:
         return int(self.train_labels.max()) + 1
 
 
-def data_dir(given: Path | None = None) -> Path:
+def data_dir(given: Path | str | None = None) -> Path:
     """Where data sets are kept: what was given, the environment's LESSON_DATA_DIR, or a folder in the user's cache."""
     if given is not None:
-        return given
+        return Path(given)
     if DATA_DIR_VARIABLE in os.environ:
         return Path(os.environ[DATA_DIR_VARIABLE])
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lesson"
 
 
-def load_dataset(name: str, folder: Path | None = None) -> Dataset:
+def load_dataset(name: str, folder: Path | str | None = None) -> Dataset:
     """A data set by name; all but MNIST from `data_dir(folder)`."""
     if name == "mnist":
         return Dataset(name, *read_idx_folder(MNIST_DIR))

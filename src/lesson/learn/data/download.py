@@ -18,8 +18,9 @@ CHUNK_BYTES = 1 << 15
 TIMEOUT_S = 30
 
 
-def get_cifar10(folder: Path, url: str = URL) -> Path:
+def get_cifar10(folder: Path | str, url: str = URL) -> Path:
     """The folder with the six checked files, downloaded unless they are there already and whole."""
+    folder = Path(folder)
     with contextlib.suppress(InputError):
         read_cifar10(folder)
         return find_cifar10(folder)

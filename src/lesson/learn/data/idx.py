@@ -25,8 +25,9 @@ MAX_BYTES = 2**31
 CHUNK_BYTES = 1 << 24
 
 
-def read_idx_folder(folder: Path) -> tuple[Bytes, IntArray, Bytes, IntArray]:
+def read_idx_folder(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArray]:
     """Training images and labels, test images and labels of the four files in a folder."""
+    folder = Path(folder)
     train_images, train_labels, test_images, test_labels = (
         read_idx(folder / name, num_axes=3 if "images" in name else 1) for name in FILES
     )
@@ -41,8 +42,9 @@ def read_idx_folder(folder: Path) -> tuple[Bytes, IntArray, Bytes, IntArray]:
     )
 
 
-def read_idx(path: Path, num_axes: int) -> Bytes:
+def read_idx(path: Path | str, num_axes: int) -> Bytes:
     """The array of one file, checked against its header."""
+    path = Path(path)
     remedy = "get the file again"
     try:
         with open_input(path) as packed, gzip.GzipFile(fileobj=packed) as file:

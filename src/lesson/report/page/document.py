@@ -16,8 +16,9 @@ ASSETS = Path(__file__).parent / "assets"
 _BREAKS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
-def write_document(path: Path, title: str, scripts: Sequence[str], data: dict[str, Any]) -> None:
+def write_document(path: Path | str, title: str, scripts: Sequence[str], data: dict[str, Any]) -> None:
     """Write a page that `scripts`, names of assets, draw from `data`; the file appears whole or not at all."""
+    path = Path(path)
     write_whole(path, document(title, scripts, data).encode())
 
 

@@ -41,16 +41,17 @@ class _Claim(Shape):
 _CLAIMS: TypeAdapter[Any] = TypeAdapter(list[_Claim])
 
 
-def holds_paper(folders: Sequence[Path]) -> bool:
+def holds_paper(folders: Sequence[Path | str]) -> bool:
     """Whether what is to be shown is a reproduction of the paper, which is shown by itself."""
-    there = [folder for folder in folders if (folder / SCALE).exists()]
+    there = [folder for folder in folders if (Path(folder) / SCALE).exists()]
     if there and len(folders) > 1:
         raise InputError(f"{there[0]} holds the paper's figures and must be named alone")
     return bool(there)
 
 
-def write_paper_page(folder: Path, path: Path) -> None:
+def write_paper_page(folder: Path | str, path: Path | str) -> None:
     """Write the page of what `lesson reproduce` has left in a folder; whole or not at all."""
+    folder, path = Path(folder), Path(path)
     kept = read_kept(folder / SCALE, {"quick": False, "seeds": FULL.seeds}, SCALE_KIND, "run lesson reproduce again")
     scale = Scale(**(vars(QUICK if kept["quick"] else FULL) | {"seeds": kept["seeds"]}))
     items = items_in(folder)

@@ -17,8 +17,9 @@ REPORT = "report.html"
 """In the folder of a run, a comparison, a sweep or the paper."""
 
 
-def write_study_page(study: Study, path: Path) -> None:
+def write_study_page(study: Study, path: Path | str) -> None:
     """Write the page of a study; whole or not at all."""
+    path = Path(path)
     names = [group.name for group in groups_of(study)]
     title = " and ".join([", ".join(names[:-1]), names[-1]] if 1 < len(names) <= 4 else names[:1])
     title = title if len(names) <= 4 else f"{len(names)} contenders"

@@ -1,0 +1,101 @@
+"""Whatever takes a path takes text as well."""
+
+import inspect
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lesson
+from helpers.run_folders import make_comparison, make_run
+from helpers.runs import PARTS, settings
+from lesson import Scenario
+from lesson.contest.entries import FILE, load_contest
+from lesson.engines import LocalEngine, RayEngine
+from lesson.folders import load_together
+from lesson.grid import load_grid, make_grid, read_axes
+from lesson.learn.build import build
+from lesson.learn.data import load_dataset
+from lesson.learn.data.dataset import MNIST_DIR, data_dir
+from lesson.learn.data.idx import read_idx_folder
+from lesson.paper.results import Results
+from lesson.plan import make_plan
+from lesson.report.compare_figure import draw_comparison
+from lesson.report.page.plan_page import write_plan_page
+from lesson.report.page.study_page import write_study_page
+from lesson.report.plan_figure import draw_plan
+from lesson.run_folder import RunFolder
+from lesson.runs import execute
+from lesson.settings import load_settings
+from lesson.study import Run, compare, write_table
+from lesson.summary import read_metrics
+from lesson.sweep import sweep
+from lesson.traces import read_positions, read_presence, read_work
+
+FLEET = "client,latency_s\n0,1\n1,2\n"
+AS = pytest.mark.parametrize("as_given", [Path, str])
+
+
+@AS
+def test_files_that_are_read(tmp_path: Path, as_given: Callable[[Path], Path | str]) -> None:
+    def file(name: str, text: str) -> Any:
+        (tmp_path / name).write_text(text)
+        return as_given(tmp_path / name)
+
+    assert len(lesson.read_fleet(file("fleet.csv", FLEET), Scenario())) == 2
+    read_work(file("trace.csv", "client,round,compute_s,upload_s\n0,1,1,1\n1,1,1,1\n"), [0, 1])
+    read_presence(file("presence.csv", "client,from_s,to_s\n0,0,9\n"), [0, 1])
+    read_positions(file("positions.csv", "client,time_s,x_km,y_km\n0,0,1,1\n1,0,1,1\n"), [0, 1], 2.0)
+    assert Scenario(trace=as_given(tmp_path / "trace.csv")).trace == str(tmp_path / "trace.csv")
+    assert load_settings(file("settings.toml", "[run]\nrounds = 3\n")).run.rounds == 3
+    assert len(load_grid(file("sweep.toml", "[sweep]\nscenario.beta = [1, 2]\n")).trials) == 2
+    assert read_axes(as_given(tmp_path / "sweep.toml")) == {"scenario.beta": [1, 2]}
+    assert load_contest(as_given(FILE)).entries
+    assert read_metrics(as_given(tmp_path / "none.jsonl")) == []
+    assert data_dir(as_given(tmp_path)) == tmp_path
+    assert len(read_idx_folder(as_given(MNIST_DIR))) == 4
+    shutil.copytree(MNIST_DIR, tmp_path / "fashion-mnist")
+    assert load_dataset("fashion-mnist", as_given(tmp_path)).num_classes == 10
+
+
+@AS
+def test_folders_of_runs(tmp_path: Path, as_given: Callable[[Path], Path | str]) -> None:
+    make_comparison(tmp_path / "compared", num_seeds=1)
+    make_run(tmp_path / "run")
+    assert len(lesson.load(as_given(tmp_path / "compared")).runs) == 2
+    assert len(load_together([as_given(tmp_path / "compared")]).runs) == 2
+    run = Run.load(as_given(tmp_path / "run"))
+    assert run.path == tmp_path / "run"
+    assert RunFolder(as_given(tmp_path / "run")).finished() is not None
+    assert len(Results.load(as_given(tmp_path))) == 0
+    study = lesson.load(as_given(tmp_path / "compared"))
+    write_study_page(study, as_given(tmp_path / "page.html"))
+    write_table(study, as_given(tmp_path / "table.json"))
+    draw_comparison(study, "title", as_given(tmp_path))
+    fleet = lesson.draw_fleet(Scenario(num_clients=5))
+    write_plan_page(as_given(tmp_path / "plan.html"), fleet, 20.0, True, "here")
+    draw_plan(make_plan(fleet, 20.0, ensure_first_tier=True), "title", as_given(tmp_path / "plan.png"))
+    written = {"page.html", "table.json", "plan.html", "plan.png", "accuracy_time.png"}
+    assert written <= {path.name for path in tmp_path.iterdir()}
+
+
+@AS
+def test_folders_of_runs_to_be_executed(tmp_path: Path, as_given: Callable[[Path], Path | str]) -> None:
+    few = settings(rounds=2)
+    assert execute(few, as_given(tmp_path / "run"), data_dir=as_given(tmp_path), **PARTS)["rounds"] == 2
+    parts = {"dataset": PARTS["dataset"], "model": PARTS["model"], "data_dir": as_given(tmp_path)}
+    assert len(compare(few, ["lesson"], 1, as_given(tmp_path / "compared"), **parts).runs) == 1
+    grid = make_grid({"run": {"rounds": 1}, "scenario": {"num_clients": 5}}, {"scenario.beta": [1]})
+    engine = LocalEngine(1, as_given(tmp_path))
+    assert sweep(grid, as_given(tmp_path / "sweep"), engine=engine).failures == {}
+
+
+def test_no_public_signature_wants_a_path_object() -> None:
+    """Where a parameter says Path, it says str, too."""
+    public = [lesson.read_fleet, lesson.load, load_settings, load_grid, load_contest, execute, compare, sweep, build]
+    public += [RunFolder, LocalEngine, RayEngine, load_dataset, write_study_page, write_plan_page, draw_plan, Run.load]
+    for function in public:
+        for name, parameter in inspect.signature(function).parameters.items():
+            assert "Path" not in str(parameter.annotation) or "str" in str(parameter.annotation), (function, name)
