@@ -109,6 +109,13 @@ def test_ctrl_c_twice_in_a_round_counts_once_unless_time_has_passed(
     assert not RunFolder(tmp_path / "slow").checkpoint.exists()
 
 
+@pytest.mark.usefixtures("handlers")
+def test_a_second_signal_is_passed_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "REPEATS_S", -1.0)
+    with pytest.raises(StoppedError):
+        execute(settings(), tmp_path / "run", progress=send_at(12, signal.SIGTERM, signal.SIGTERM), **PARTS)
+
+
 @pytest.mark.parametrize("at", ["checkpoint", "model", "clients", "summary"])
 def test_a_full_disk_stops_a_run_with_status_3_and_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str

@@ -8,6 +8,8 @@ from pathlib import Path
 MAX_LENGTH = 700
 MAX_SHOWN = 200
 """Characters of a text from an untrusted source that are shown."""
+LACK_OF_MEMORY = "probably for lack of memory; use fewer clients, a smaller batch_size or fewer runs at a time"
+"""Why a process is killed that nobody killed, and the remedy."""
 
 
 class InputError(ValueError):

@@ -54,6 +54,13 @@ def execute(
     except _StoppedBySignal as stopped:
         stopped.pass_on()
         raise KeyboardInterrupt from None
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):  # how torch says it
+            raise
+        remedy = "use fewer clients or a smaller batch_size"
+        raise RunStoppedError(
+            f"not enough memory for this run; {remedy}: with the same ones, --resume fails again"
+        ) from None
 
 
 def _execute(
@@ -200,7 +207,7 @@ class _Interrupt:
         if self.asked is None:
             self.asked, self._since = signal.Signals(number), time.monotonic()
         elif not self._holding and time.monotonic() - self._since > REPEATS_S:
-            raise KeyboardInterrupt
+            self.stop()
 
 
 class _StoppedBySignal(KeyboardInterrupt):

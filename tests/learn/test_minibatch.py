@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
 import torch
 
+from helpers.small_tasks import tiny_task
+from helpers.trainers import make_work
 from lesson.learn.counters import key, words
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.partition import Partition
@@ -82,3 +85,43 @@ def test_draws_are_floyds_own() -> None:
                 chosen.append(bound if number in chosen else number)
             batch = one(draws, 0, index)
             assert [int(sample) - 1000 for sample in batch[: len(chosen)]] == chosen
+
+
+@pytest.mark.parametrize("epochs", [False, True])
+@pytest.mark.parametrize("batch_size", [5, 20, 100])
+def test_minibatches_drawn_in_parts_are_the_same(epochs: bool, batch_size: int) -> None:
+    draws = sampler([30, 7, 200], batch_size, epochs)
+    clients, index, num_steps = torch.arange(3), torch.tensor([4, 0, 1]), 60
+    whole = draws.batches(clients, index, num_steps, num_passes=num_steps)
+    for size in (1, 7, 59):
+        parts = [
+            draws.batches(clients, index, min(size, num_steps - begin), num_passes=size + 1, begin=begin)
+            for begin in range(0, num_steps, size)
+        ]
+        assert torch.equal(torch.cat(parts), whole)
+
+
+@pytest.mark.parametrize("epochs", [False, True])
+def test_a_task_draws_the_same_in_little_memory(epochs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = tiny_task(6, local_epochs=int(epochs))
+    work = make_work(6, steps=23)
+    whole = task.minibatches(work, 23)
+    monkeypatch.setattr("lesson.learn.task.MAX_DRAWN", 400)
+    assert task.steps_at_once(work) < 23
+    assert torch.equal(task.minibatches(work, 23), whole)
+    assert torch.equal(torch.cat([task.minibatches(work, 4, 3), task.minibatches(work, 16, 7)]), whole[3:])
+
+
+def test_a_batch_larger_than_any_clients_data_takes_no_more_memory() -> None:
+    few, many = sampler([30, 7], 30), sampler([30, 7], 10**9)
+    assert many.width == 30
+    for client in range(2):
+        assert np.array_equal(one(few, client, 3, 2), one(many, client, 3, 2))
+
+
+def test_repeated_draws_are_found_by_sorting_as_by_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = sampler([70, 64, 40], 60)
+    clients, index = torch.arange(3), torch.tensor([0, 5, 9])
+    compared = draws.batches(clients, index, 20)
+    monkeypatch.setattr("lesson.learn.minibatch.MAX_PAIRS", 1)
+    assert torch.equal(draws.batches(clients, index, 20), compared)

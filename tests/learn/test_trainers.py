@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from helpers.runs import settings
 from helpers.small_tasks import Linear, TinyNet, cohort, tiny_data, tiny_task
 from helpers.trainers import colours, make_work, several
 from lesson import InputError, Scenario
@@ -16,11 +19,13 @@ from lesson.errors import RunStoppedError
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.fused import FusedTrainer
+from lesson.learn.models import Replica
 from lesson.learn.partition import Partition
 from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work, joined, make_task
 from lesson.learn.threads import Threads
+from lesson.runs import execute
 
 
 @contextmanager
@@ -294,7 +299,10 @@ def test_a_worker_that_dies_stops_the_run() -> None:
     trainer._workers[0].kill()
     trainer._workers[0].join()
     try:
-        with pytest.raises(RunStoppedError, match="a training process has ended; --resume goes on"):
+        with pytest.raises(
+            RunStoppedError,
+            match=r"a training process was killed, probably for lack of memory; .* then --resume continues",
+        ):
             cohort(trainer, task.initial_vector(), make_work(6, steps=4))
     finally:
         trainer.close()
@@ -305,3 +313,39 @@ def test_a_model_that_workers_cannot_import_is_told() -> None:
     task.factory = lambda: TinyNet()
     with pytest.raises(InputError, match="model must be a class or function of a module to train several steps"):
         BatchedTrainer(task, 2)
+
+
+@pytest.mark.parametrize("epochs", [0, 2])
+def test_long_local_work_is_trained_in_parts_with_the_same_bits(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = tiny_task(6, local_epochs=epochs)
+    base, work = task.initial_vector(), make_work(6, steps=30)
+    whole = cohort(ReferenceTrainer(task), base, work)
+    monkeypatch.setattr("lesson.learn.task.MAX_DRAWN", 200)
+    monkeypatch.setattr("lesson.learn.reference.MAX_GATHERED", 15)
+    assert torch.equal(cohort(ReferenceTrainer(task), base, work), whole)
+
+
+def test_a_billion_local_steps_begin_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first steps are trained before the last ones are drawn."""
+    task, stepped = tiny_task(6), 0
+
+    class EnoughError(Exception):
+        pass
+
+    def descend(self: Replica, *_: object) -> None:
+        nonlocal stepped
+        stepped += 1
+        if stepped == 3000:
+            raise EnoughError
+
+    monkeypatch.setattr(Replica, "descend", descend)
+    with pytest.raises(EnoughError):
+        cohort(ReferenceTrainer(task), task.initial_vector(), make_work(1, steps=10**9))
+
+
+def test_a_run_for_which_the_memory_is_not_enough_is_not_to_be_resumed(tmp_path: Path) -> None:
+    def make(*_: object, **__: object) -> Any:
+        torch.empty(1 << 60)
+
+    with pytest.raises(RunStoppedError, match=r"not enough memory for this run; use fewer .* --resume fails again"):
+        execute(settings(), tmp_path / "run", make=make)

@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from lesson.errors import DivergedError, InputError, RunStoppedError, describe
+from lesson.errors import LACK_OF_MEMORY, DivergedError, InputError, RunStoppedError, describe
 from lesson.runs import Progress, execute
 from lesson.settings import Settings
 from lesson.trackers import Tracker
@@ -71,4 +71,5 @@ def ended(how: str) -> Line:
 def killed(times: int, how: str) -> Line:
     """The last line of a run whose process was killed more often than it is replaced."""
     often = "" if times == 1 else f" {times} times"
-    return {"error": f"its process was killed{often}: {how}", "kind": RunStoppedError.__name__}
+    why = f", {LACK_OF_MEMORY}" if how in ("signal 9", "Ray tells OutOfMemoryError") else ""
+    return {"error": f"its process was killed{often}: {how}{why}", "kind": RunStoppedError.__name__}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch import multiprocessing as processes
 
-from lesson.errors import InputError, RunStoppedError
+from lesson.errors import LACK_OF_MEMORY, InputError, RunStoppedError
 from lesson.learn.process import settle_process
 from lesson.learn.reference import BLOCK, models_by_blocks, sum_by_blocks, train_client
 from lesson.learn.task import Job, Task, Work
@@ -67,6 +67,14 @@ class BatchedTrainer:
         finally:
             self._end()
 
+    def _why_ended(self) -> str:
+        """Why no training process answers any more, and the remedy."""
+        for worker in self._workers:
+            worker.join(END_S / len(self._workers))
+        if any(worker.exitcode == -signal.SIGKILL for worker in self._workers):
+            return f"a training process was killed, {LACK_OF_MEMORY}, then --resume continues from the last checkpoint"
+        return "a training process has ended; --resume continues from the last checkpoint"
+
     def _from(self, base: Tensor) -> Callable[[Work], Tensor]:
         """What trains from this model, until another is given."""
         self._base.copy_(base)
@@ -80,7 +88,7 @@ class BatchedTrainer:
                 pipe.send((rows, work[rows]))
             problems = [pipe.recv() for pipe in self._pipes]
         except (OSError, EOFError):
-            raise RunStoppedError("a training process has ended; --resume goes on from the last checkpoint") from None
+            raise RunStoppedError(self._why_ended()) from None
         if any(problems):
             raise RunStoppedError(f"a training process failed: {next(filter(None, problems))}")
         return self._models[: len(work)]

@@ -51,7 +51,8 @@ class FusedTrainer:
     def _begin_gradients(self, base: Tensor, work: Work) -> "list[Future[Tensor]]":
         """Parts of ∇ Σ a·λ·f, on their way."""
         (samples,) = self.task.minibatches(work, 1)
-        num_chunks = 1 if samples.numel() < WORTH_HALVING else max(2, round(samples.numel() / CHUNK_SAMPLES))
+        num_samples = len(work) * self.task.batch_size
+        num_chunks = 1 if num_samples < WORTH_HALVING else max(2, round(num_samples / CHUNK_SAMPLES))
         return [
             self._threads.submit(self._gradient, base, work[rows], samples[rows])
             for rows in np.array_split(np.arange(len(work)), min(num_chunks, len(work)))

@@ -11,20 +11,22 @@ from lesson.learn.models import Replica
 from lesson.learn.task import Job, Task, Work, sent
 
 BLOCK = 64
-STEPS_AT_ONCE = 64
-"""Steps whose samples are gathered together."""
+STEPS_AT_ONCE, MAX_GATHERED = 64, 1 << 14
+"""Steps whose samples are gathered together, and how many samples that may be."""
 
 
 def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tensor:
     """The model of a single client after its local steps of SGD, Eq. (12), with FedProx's term where μ is not 0."""
     replica.load(base.clone())
     num_steps, (client, index) = int(work.local_steps[0]), task.ids(work)
-    samples = task.minibatches(work, num_steps)[:, 0]
-    for steps in torch.arange(num_steps, device=base.device).split(STEPS_AT_ONCE):
-        ids = client.expand(len(steps)), index.expand(len(steps))
-        for batch in task.batch(replica, ids, samples[steps], steps + int(work.first[0])).split():
-            loss = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels)
-            replica.descend(loss, float(work.lr[0]), base, task.proximal_mu)
+    at_once, gathered = task.steps_at_once(work), max(1, MAX_GATHERED // task.sampler.width)
+    for begin in range(0, num_steps, at_once):
+        samples = task.minibatches(work, min(at_once, num_steps - begin), begin)[:, 0]
+        for steps in torch.arange(len(samples), device=base.device).split(min(STEPS_AT_ONCE, gathered)):
+            ids = client.expand(len(steps)), index.expand(len(steps))
+            for batch in task.batch(replica, ids, samples[steps], steps + begin + int(work.first[0])).split():
+                loss = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels)
+                replica.descend(loss, float(work.lr[0]), base, task.proximal_mu)
     return replica.vector()
 
 

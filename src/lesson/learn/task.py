@@ -44,6 +44,8 @@ def joined(parts: Sequence[Work]) -> Work:
     return Work(*(np.concatenate([getattr(part, name) for part in parts]) for name in Work.__dataclass_fields__))
 
 
+MAX_DRAWN, MAX_STEPS = 1 << 24, 1024
+"""Numbers that may be held while minibatches are drawn, and steps that are drawn together."""
 Job = tuple[Tensor, Work]
 """A cohort: the model it started from, and its work."""
 Ids = tuple[Tensor, Tensor]
@@ -88,12 +90,28 @@ class Task:
         self.train_images, self.train_labels = _on_device(dataset.train_images, dataset.train_labels, device)
         self.test_images, self.test_labels = _on_device(dataset.test_images, dataset.test_labels, device)
 
-    def minibatches(self, work: Work, num_steps: int) -> Tensor:
-        """Samples of the first minibatches of some work, (num_steps, num_updates, batch_size); see `Sampler`."""
+    def steps_at_once(self, work: Work) -> int:
+        """How many minibatches of some work can be drawn together in little memory."""
+        return max(1, min(MAX_STEPS, self._rows_at_once(work) // len(work)))
+
+    def minibatches(self, work: Work, num_steps: int, begin: int = 0) -> Tensor:
+        """Samples of minibatches of some work from a step on, (num_steps, num_updates, width); see `Sampler`."""
+        at_once = max(1, self._rows_at_once(work) // num_steps)
+        parts = [work[row : row + at_once] for row in range(0, len(work), at_once)]
+        drawn = [self._drawn(part, num_steps, begin) for part in parts]
+        return drawn[0] if len(drawn) == 1 else torch.cat(drawn, dim=1)
+
+    def _rows_at_once(self, work: Work) -> int:
+        """How many minibatches, of whichever of these clients, can be drawn together."""
+        return int(MAX_DRAWN / self.sampler.num_held(self.holdings.num_samples[work.client]))
+
+    def _drawn(self, work: Work, num_steps: int, begin: int) -> Tensor:
         sizes = self.holdings.num_samples[work.client]
-        num_passes = -(-work.local_steps // -(-sizes // self.batch_size))
+        per_pass = -(-sizes // self.batch_size)
+        last = np.minimum(begin + num_steps, work.local_steps) - 1
+        num_passes = max(1, int((last // per_pass - begin // per_pass).max()) + 1)
         first = sent(work.first, self.device)
-        return self.sampler.batches(*self.ids(work), num_steps, int(sizes.max()), int(num_passes.max()), first)
+        return self.sampler.batches(*self.ids(work), num_steps, int(sizes.max()), num_passes, first, begin)
 
     def ids(self, work: Work) -> Ids:
         """Client and update index of some work, on the device."""

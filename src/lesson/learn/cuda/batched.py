@@ -29,12 +29,12 @@ class CudaBatchedTrainer:
         self._replica = task.replica()
         device, base = task.device, task.initial_vector()
         self._starts, self._models = base.repeat(BLOCK, 1), base.repeat(BLOCK, 1)
-        self._samples = torch.zeros(BLOCK, task.batch_size, dtype=torch.int64, device=device)
+        self._samples = torch.zeros(BLOCK, task.sampler.width, dtype=torch.int64, device=device)
         numbers = torch.zeros(4, BLOCK, dtype=torch.int64, device=device)
         self._client, self._index, self._first, self._num_steps = numbers
         self._lr = torch.zeros(BLOCK, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
-        self._columns = torch.arange(task.batch_size, device=device)
+        self._columns = torch.arange(task.sampler.width, device=device)
         self._graphs: dict[int, Graph[None]] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -73,7 +73,7 @@ class CudaBatchedTrainer:
     def _train(self, starts: Tensor, work: Work) -> Tensor:
         """The models of clients, each trained from a model of its own."""
         count, steps = len(work), work.local_steps
-        samples = self._task.minibatches(work, int(steps[0]))
+        at_once = self._task.steps_at_once(work)
         self._starts[:count] = self._models[:count] = starts
         self._client[:count], self._index[:count] = self._task.ids(work)
         self._num_steps.zero_()
@@ -81,8 +81,10 @@ class CudaBatchedTrainer:
         self._first[:count] = sent(work.first, self._task.device)
         self._lr[:count] = sent(work.lr, self._task.device)
         for step in range(int(steps[0])):
+            if step % at_once == 0:
+                samples = self._task.minibatches(work, min(at_once, int(steps[0]) - step), step)
             graph = self._graph(padded_size(int(np.count_nonzero(steps > step))))
-            self._samples[:count] = samples[step]
+            self._samples[:count] = samples[step % at_once]
             self._step.fill_(step)
             graph.replay()
         return self._models[:count]
@@ -96,7 +98,7 @@ class CudaBatchedTrainer:
 
     def _take_step(self, size: int) -> None:
         """Move the models of the first clients by one step of SGD, Eq. (12), unless they are done."""
-        task, replica, shape = self._task, self._replica, (size, self._task.batch_size)
+        task, replica, shape = self._task, self._replica, (size, self._task.sampler.width)
         padded = self._samples[:size]
         going = self._step < self._num_steps[:size]
         there = (padded != NO_SAMPLE) & going[:, None]

@@ -107,7 +107,7 @@ class _FusedStep:
         self._task, self._replica = task, task.replica()
         self._base = task.initial_vector()
         self._numbers = torch.zeros(5, num_clients, dtype=torch.int64, device=task.device)
-        self._columns = torch.arange(task.batch_size, device=task.device)
+        self._columns = torch.arange(task.sampler.width, device=task.device)
         self.graph = Graph(self._sum, precision)
         self._letters = cycle([_Letter(self._numbers.shape) for _ in range(NUM_LETTERS)])
 
