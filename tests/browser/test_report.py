@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from helpers.chromium import Browser
+from helpers.run_folders import make_run
 from helpers.small_tasks import TinyNet, tiny_data
 from lesson.report.page.paper_page import write_paper_page
 from lesson.report.page.study_page import write_study_page
 from lesson.settings import make_settings
-from lesson.study import Study, compare
+from lesson.study import Run, Study, compare
 
 pytestmark = pytest.mark.slow
 RESULTS = Path(__file__).parent.parent.parent / "results" / "paper"
@@ -57,6 +58,18 @@ def test_every_section_is_there_and_drawn(quiet_browser: Browser, page: Path, wi
     assert quiet_browser.script("document.documentElement.scrollWidth") == width
     wide = "[...document.querySelectorAll('.chart .main-svg')].filter((one) => one.getBoundingClientRect().right > %d)"
     assert quiet_browser.script(f"{wide % width}.length") == 0
+
+
+@pytest.mark.parametrize(("joules", "num_charts"), [(50.0, 2), (None, 1)])
+def test_costs_have_no_energy_where_nobody_measured_it(
+    quiet_browser: Browser, tmp_path: Path, joules: float | None, num_charts: int
+) -> None:
+    make_run(tmp_path / "run", joules=joules)
+    write_study_page(Study([Run.load(tmp_path / "run")]), tmp_path / "report.html")
+    quiet_browser.open(tmp_path / "report.html")
+    assert quiet_browser.script("document.querySelectorAll('#costs .chart').length") == num_charts
+    told = str(quiet_browser.script("document.querySelector('#costs').textContent"))
+    assert ("kJ" in told) == (joules is not None)
 
 
 def test_the_axis_of_accuracy_is_switched(quiet_browser: Browser, page: Path) -> None:

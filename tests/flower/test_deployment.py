@@ -114,6 +114,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         federation.start_node(KILLED)
         wait("the silent client to be given up", 600, lambda: story.refused[f"{SILENT}: no reply"] > 0)
         (story.folder / "speak").touch()
+        wait("all faults to be rejected", 300, lambda: all(story.refused[f"{LIAR}: {one}"] for one in FAULTS.values()))
         wait("an update of who came back", 300, story.is_kept)
         kill_server(federation, story)
         story.log = federation.log_of_run(story.runs[0])
