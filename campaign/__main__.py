@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from campaign import commands, damage, data_files, disk, hostile, kills, settings, twice
+from campaign import commands, damage, data_files, disk, hostile, kills, settings, strategies, twice
 from campaign.table import figures, print_table
 from campaign.trial import Result, try_all
 
-KINDS = (kills, twice, disk, damage, data_files, hostile, settings)
+KINDS = (kills, twice, disk, damage, data_files, hostile, settings, strategies)
 
 
 def main() -> int:
