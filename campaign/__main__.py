@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from campaign import commands, damage, data_files, disk, hostile, kills, lies, replies, settings, twice
+from campaign import commands, damage, data_files, disk, hostile, kills, lies, replies, settings, strategies, twice
 from campaign.table import figures, print_table
 from campaign.trial import Result, try_all
 
-KINDS = (kills, twice, disk, damage, lies, data_files, hostile, replies, settings)
+KINDS = (kills, twice, disk, damage, lies, data_files, hostile, replies, settings, strategies)
 
 
 def main() -> int:

@@ -81,7 +81,6 @@ def valid_tables(rng: random.Random) -> Tables:
         tables["run"]["trainer"] = "reference"
     if "name" in tables["strategy"]:
         tables["strategy"] |= draw_options(tables["strategy"]["name"], rng)
-        tables["scenario"]["num_clients"] = max(20, tables["scenario"]["num_clients"])  # fedbuff has 20 at work
     return tables
 
 

@@ -4,7 +4,7 @@ import math
 import random
 import types
 from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -79,9 +79,13 @@ def draw_options(strategy: str, rng: random.Random) -> dict[str, Any]:
     options = {}
     for name in setting_names(kind):
         value = getattr(kind, name, None)
-        if name == "deadline_s" or value is None or rng.random() < 0.7:
+        if name == "deadline_s" or rng.random() < 0.7:
             continue
-        if isinstance(value, int) and not isinstance(value, bool):
+        if value is None:  # a default that adapts to the fleet, or no limit
+            if int not in get_args(get_type_hints(kind)[name]):
+                continue
+            value = rng.randint(1, 5)
+        elif isinstance(value, int) and not isinstance(value, bool):
             value = rng.randint(1, max(value, 1))
         elif isinstance(value, float) and math.isfinite(value):
             value *= rng.uniform(0.5, 1)
