@@ -24,13 +24,14 @@ import lesson
 from lesson.arrays import with_prefix
 from lesson.checkpoints import Tensors, packed, unpacked
 from lesson.errors import InputError, RunStoppedError, describe
-from lesson.learn.backend import hardware, on_device
+from lesson.learn.backend import cpu_capability, hardware, on_device
 from lesson.learn.learner import Learner
 from lesson.locks import LOCK, locked
 from lesson.run_clients import clients_of
 from lesson.settings import Settings, load_settings, to_toml
 from lesson.simulate import Simulation
 from lesson.summary import TARGETS
+from lesson.toml_files import read_toml
 
 Kept = TypeVar("Kept")
 SUMMARY: dict[str, Any] = {
@@ -41,6 +42,10 @@ SUMMARY: dict[str, Any] = {
     "time_to_s": dict,
 }
 """What a summary has, and of which kind."""
+
+
+NUMERIC = ("torch", "numpy", "cpu_capability")
+"""Versions on which the bits of a run depend."""
 
 
 class RunFolder:
@@ -94,9 +99,21 @@ class RunFolder:
             self.check(settings, resume=True)  # somebody else may have begun another run since
             for left in self.path.glob(".*.aside"):  # by a process that was killed while writing
                 left.unlink()
-            if not self.config.exists():
+            if self.config.exists():
+                self._tell_other_versions(_versions(settings.run.device))
+            else:
                 sections = settings.to_sections() | {"versions": _versions(settings.run.device)}
                 write_whole(self.config, to_toml(sections).encode())
+
+    def _tell_other_versions(self, here: dict[str, str]) -> None:
+        """Say so if the run was begun with what computes otherwise."""
+        begun = read_toml(self.config, "")[1].get("versions")
+        begun = begun if isinstance(begun, dict) else {}
+        other = [name for name in NUMERIC if str(begun.get(name, here[name])) != here[name]]
+        if other:
+            told = ", ".join(f"{name} {begun[name]} (here {here[name]})" for name in other)
+            why = "results may differ from an undisturbed run by rounding"
+            print(f"note: {self.path} was begun with {told}; {why}", file=sys.stderr)
 
     def finished(self) -> dict[str, Any] | None:
         """The summary of a run that has ended."""
@@ -254,4 +271,5 @@ def _versions(device: str) -> dict[str, str]:
         "torch": importlib.metadata.version("torch"),
         "machine": platform.machine(),
         "hardware": hardware(device),
+        "cpu_capability": cpu_capability(),
     }
