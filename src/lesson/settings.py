@@ -89,7 +89,7 @@ class ServerSettings(Checked):
     beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
         0.99, description="decay of the mean square v, for adam and yogi"
     )
-    epsilon: Annotated[float, Field(ge=1e-30, strict=True)] = Field(
+    epsilon: Annotated[float, Field(ge=1e-30, le=1e15, strict=True)] = Field(
         1e-3, description="bounds the steps of adagrad, adam and yogi; τ in their paper"
     )
     stale: Literal["strategy", "models", "updates"] = Field(
