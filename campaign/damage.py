@@ -32,9 +32,11 @@ def prepare(shared: Path) -> list[Trial]:
                 raise _Broken
 
         try:
-            small = [change for change in CHANGES if not change.startswith("run.checkpoint_every_s")]
-            settings = load_settings("released", (*small, "run.rounds=80", "run.checkpoint_every_s=1e-9"))
-            execute(settings, shared / BROKEN, progress=stop)
+            execute(
+                load_settings("released", (*CHANGES, "run.rounds=80", "run.checkpoint_every_s=1e-9")),
+                shared / BROKEN,
+                progress=stop,
+            )
         except _Broken:
             config = shared / BROKEN / "config.toml"
             config.write_text(config.read_text().replace("checkpoint_every_s = 1e-09", "checkpoint_every_s = 0.05"))

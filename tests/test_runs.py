@@ -23,6 +23,7 @@ from helpers.resuming import StoppedError, check_goes_on
 from helpers.runs import PARTS, content, settings
 from helpers.small_tasks import tiny_data
 from lesson import InputError
+from lesson.errors import DivergedError
 from lesson.learn.backend import on_device
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
@@ -325,6 +326,53 @@ def test_a_run_in_which_nobody_arrives_says_so(tmp_path: Path, time_budget_s: fl
     scenario = slow.scenario.model_copy(update={"power_w": 1e-9, "ensure_first_tier": False})
     summary = execute(slow.model_copy(update={"scenario": scenario}), tmp_path / "run", **PARTS)
     assert (summary["uploads"], summary["notes"]) == (0, ["no update has arrived: the model is the initial one"])
+
+
+def test_a_run_that_ends_far_worse_than_guessing_says_so(tmp_path: Path) -> None:
+    wild = settings(rounds=10)
+    scenario = wild.scenario.model_copy(update={"learning_rate": 1e6, "lr_cap": math.inf})
+    summary = execute(wild.model_copy(update={"scenario": scenario}), tmp_path / "run", **PARTS)
+    assert summary["loss"] > 100
+    (note,) = summary["notes"]
+    assert note.startswith(f"the final loss, {summary['loss']:.3g}, is far above the 2.3 of guessing among ten classes")
+    assert note.endswith("take a smaller learning_rate or lr_cap")
+    assert execute(settings(rounds=10), tmp_path / "usual", **PARTS)["notes"] == []
+
+
+@pytest.mark.parametrize(("section", "name"), [("scenario", "proximal_mu"), ("server", "epsilon")])
+def test_numbers_that_training_cannot_compute_with_are_refused(section: str, name: str) -> None:
+    with pytest.raises(InputError, match=rf"^\[{section}\] {name} must be <= "):
+        make_settings({section: {name: 1e300}})
+
+
+def test_a_run_that_diverges_by_its_proximal_term_names_it(tmp_path: Path) -> None:
+    wild = settings(rounds=10)
+    scenario = wild.scenario.model_copy(update={"proximal_mu": 1e30, "local_steps": 4})
+    with pytest.raises(DivergedError, match="take a smaller learning_rate, lr_cap or proximal_mu"):
+        execute(wild.model_copy(update={"scenario": scenario}), tmp_path / "run", **PARTS)
+
+
+def test_a_run_resumed_under_other_versions_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def break_off(line: dict[str, Any]) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        execute(settings(), tmp_path / "run", progress=break_off, **PARTS)
+    config = tmp_path / "run" / "config.toml"
+    here = tomllib.loads(config.read_text())["versions"]
+    assert here["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    config.write_text(
+        config.read_text().replace(f'cpu_capability = "{here["cpu_capability"]}"', 'cpu_capability = "Z80"')
+    )
+    with pytest.raises(StoppedError):
+        execute(settings(), tmp_path / "run", resume=True, progress=break_off, **PARTS)
+    assert capsys.readouterr().err == (
+        f"note: {tmp_path / 'run'} was begun with cpu_capability Z80 (here {here['cpu_capability']}); "
+        "results may differ from an undisturbed run by rounding\n"
+    )
+    config.write_text(config.read_text().replace('cpu_capability = "Z80"\n', ""))  # written by an earlier release
+    execute(settings(), tmp_path / "run", resume=True, **PARTS)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_time_budget_ends_before_it_is_passed(tmp_path: Path) -> None:

@@ -34,10 +34,12 @@ def test_a_file_holds_only_differences(tmp_path: Path) -> None:
     assert load_scenario(str(path)) == expected
 
 
-def test_changes_and_flags_win_over_the_file(tmp_path: Path) -> None:
+def test_changes_win_over_the_file_and_flags_over_changes(tmp_path: Path) -> None:
     path = tmp_path / "few.toml"
     path.write_text("[scenario]\nnum_clients = 5\npower_w = 0.3\n")
-    scenario = load_scenario(str(path), ["scenario.power_w=0.4"], num_clients=7, deadline_s=None)
+    scenario = load_scenario(
+        str(path), ["scenario.power_w=0.4", "scenario.num_clients=6"], num_clients=7, deadline_s=None
+    )
     assert (scenario.power_w, scenario.num_clients, scenario.deadline_s) == (0.4, 7, 20.0)
 
 

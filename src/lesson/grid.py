@@ -17,6 +17,7 @@ from lesson.settings import (
     Settings,
     StrategySettings,
     apply_changes,
+    check_set_once,
     make_settings,
     read_sections,
     to_toml,
@@ -62,14 +63,14 @@ def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
         raise InputError(f"a sweep must be a FILE.toml, got '{source}'")
     sections = _read_tables(path)
     try:
+        axes = _flat(sections.pop("sweep", {}))
+        check_set_once(changes)
+        for key in axes.keys() & {change.partition("=")[0].strip() for change in changes}:
+            raise InputError(f"{key} must be set once, got it by --set and in [sweep]")
         changes, own = split_changes(changes)
-        changed = apply_changes(sections, changes)
+        apply_changes(sections, changes)
         for name, options in own.items():
             sections[name] = sections.get(name, {}) | options
-        axes = _flat(sections.pop("sweep", {}))
-        for key in (f"{section}.{name}" for section, names in changed.items() for name in names):
-            if key in axes:
-                raise InputError(f"{key} must be set once, got it by --set and in [sweep]")
         return make_grid(sections, axes, axes.pop("seeds", 1))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

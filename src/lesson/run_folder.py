@@ -26,7 +26,7 @@ from lesson.arrays import with_prefix
 from lesson.checkpoints import Tensors, packed, unpacked
 from lesson.errors import InputError, RunStoppedError, describe
 from lesson.files import open_input, open_to_change, remove_leftovers, write_whole
-from lesson.learn.backend import hardware, on_device
+from lesson.learn.backend import cpu_capability, hardware, on_device
 from lesson.learn.learner import Learner
 from lesson.locks import LOCK, locked
 from lesson.read_back import read_clients, read_json, read_summary
@@ -34,9 +34,14 @@ from lesson.run_clients import clients_of
 from lesson.settings import AUTOMATIC, Settings, load_settings, to_toml
 from lesson.simulate import Simulation
 from lesson.summary import TARGETS
+from lesson.toml_files import read_toml
 
 _REMEDY = "free some disk space or mend the folder, then --resume continues from the last checkpoint"
 Kept = TypeVar("Kept")
+
+
+NUMERIC = ("torch", "numpy", "cpu_capability")
+"""Versions on which the bits of a run depend."""
 
 
 class RunFolder:
@@ -87,9 +92,21 @@ class RunFolder:
         with self.owned():
             self.check(settings, resume=True)  # somebody else may have begun another run since
             remove_leftovers(self.path)
-            if not self.config.exists():
+            if self.config.exists():
+                self._tell_other_versions(_versions(settings.run.device))
+            else:
                 sections = settings.to_sections() | {"versions": _versions(settings.run.device)}
                 write_whole(self.config, to_toml(sections).encode())
+
+    def _tell_other_versions(self, here: dict[str, str]) -> None:
+        """Say so if the run was begun with what computes otherwise."""
+        begun = read_toml(self.config, "")[1].get("versions")
+        begun = begun if isinstance(begun, dict) else {}
+        other = [name for name in NUMERIC if str(begun.get(name, here[name])) != here[name]]
+        if other:
+            told = ", ".join(f"{name} {begun[name]} (here {here[name]})" for name in other)
+            why = "results may differ from an undisturbed run by rounding"
+            print(f"note: {self.path} was begun with {told}; {why}", file=sys.stderr)
 
     def finished(self) -> dict[str, Any] | None:
         """The summary of a run that has ended."""
@@ -235,4 +252,5 @@ def _versions(device: str) -> dict[str, str]:
         "torch": importlib.metadata.version("torch"),
         "machine": platform.machine(),
         "hardware": hardware(device),
+        "cpu_capability": cpu_capability(),
     }

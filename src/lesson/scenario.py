@@ -70,7 +70,7 @@ class Paper(Checked):
         0, description="passes over the client's data instead of local_steps, unless 0"
     )
     learning_rate: Positive = Field(0.1, description="step size δ")
-    proximal_mu: Annotated[float, Field(ge=0, strict=True)] = Field(
+    proximal_mu: Annotated[float, Field(ge=0, le=1e30, strict=True)] = Field(
         0.0, description="μ of FedProx: every local gradient gets μ·(w − the model it started from); 0 for none"
     )
     lr_cap: Unbounded = Field(1.0, description="upper bound of the scaled step size; inf for none")

@@ -92,7 +92,7 @@ class ServerSettings(Checked):
     beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
         0.99, description="decay of the mean square v, for adam and yogi"
     )
-    epsilon: Annotated[float, Field(ge=1e-30, strict=True)] = Field(
+    epsilon: Annotated[float, Field(ge=1e-30, le=1e15, strict=True)] = Field(
         1e-3, description="bounds the steps of adagrad, adam and yogi; τ in their paper"
     )
     stale: Literal["strategy", "models", "updates"] = Field(
@@ -160,8 +160,8 @@ def load_settings(source: Path | str, changes: Sequence[str] = (), **flags: dict
     """The settings of a preset's name or of a TOML file with the tables [scenario], [strategy], [run], [server],
     [faults], [guards].
 
-    Changes are `section.key=value`; flags are values by section, where they are not None. Both win over the file; the
-    same setting in both is an error.
+    Changes are `section.key=value`, of which the last wins; flags are values by section that win over both where they
+    are not None.
     """
     source = str(source)
     if source in PRESETS:
@@ -172,29 +172,34 @@ def load_settings(source: Path | str, changes: Sequence[str] = (), **flags: dict
             make_settings(sections)
         except InputError as error:
             raise InputError(f"{source}: {error}") from None
-    changed = apply_changes(sections, changes)
+    apply_changes(sections, changes)
     for section, values in flags.items():
-        given = without_none(values)
-        for name in given.keys() & changed.get(section, set()):
-            flag = _FLAGS.get(name, name)
-            both = f"{sections[section][name]!r} by --set and {given[name]!r} by --{flag}"
-            raise InputError(f"{section}.{name} must be set once, got {both}")
-        sections[section] = sections.get(section, {}) | given
+        sections[section] = sections.get(section, {}) | without_none(values)
     return make_settings(sections)
 
 
 def apply_changes(
     sections: dict[str, dict[str, Any]], changes: Sequence[str], allowed: Sequence[str] = SECTIONS
-) -> dict[str, set[str]]:
-    """Put `section.key=value` into tables of plain values; returns the keys that were changed, by section."""
-    changed: dict[str, set[str]] = {}
+) -> None:
+    """Put `section.key=value` into tables of plain values."""
     for change in changes:
         section, key, value = _parse_change(change, allowed)
-        if key in changed.setdefault(section, set()):
-            raise InputError(f"{section}.{key} must be set once, got it twice by --set")
-        changed[section].add(key)
         sections.setdefault(section, {})[key] = value
-    return changed
+
+
+def check_set_once(changes: Sequence[str], **flags: dict[str, Any]) -> None:
+    """Raise if a command line says the same setting twice, by --set or by a flag: nobody knows which was meant."""
+    changed: dict[str, dict[str, Any]] = {}
+    for change in changes:
+        section, key, value = _parse_change(change)
+        if key in changed.setdefault(section, {}):
+            raise InputError(f"{section}.{key} must be set once, got it twice by --set")
+        changed[section][key] = value
+    for section, values in flags.items():
+        given = without_none(values)
+        for name in given.keys() & changed.get(section, {}).keys():
+            both = f"{changed[section][name]!r} by --set and {given[name]!r} by --{_FLAGS.get(name, name)}"
+            raise InputError(f"{section}.{name} must be set once, got {both}")
 
 
 def make_settings(sections: dict[str, dict[str, Any]]) -> Settings:
@@ -300,13 +305,13 @@ def read_sections(
     return sections
 
 
-def _parse_change(change: str, allowed: Sequence[str]) -> tuple[str, str, Any]:
+def _parse_change(change: str, allowed: Sequence[str] | None = None) -> tuple[str, str, Any]:
     """Section, key and value of `section.key=value`; the value as TOML, or as text where it is not TOML."""
     name, equals, text = change.partition("=")
     section, dot, key = name.strip().rpartition(".")
     if not (equals and dot and key):
         raise InputError(f"--set must be section.key=value, such as scenario.power_w=0.2, got '{change}'")
-    if section not in allowed:
+    if allowed is not None and section not in allowed:
         raise unknown("section", section, allowed)
     try:
         parsed = parse_toml(f"value = {text}")

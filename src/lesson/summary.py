@@ -1,5 +1,6 @@
 """What a run came to, from its metrics: final accuracy, time to a target, totals."""
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LAST, IN_A_ROW = 10, 3
 MAX_NOTES = 10
 ROUNDING = 1e-12
+WILD = 10 * math.log(10)
+"""Loss above which training must have diverged."""
 SURPRISES = ("misses", "retiered", "lost")
 """Told of runs whose times vary: uploads that missed their slot, clients in a new tier, work that was lost."""
 
@@ -50,7 +53,7 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, o
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "energy_j": None if None in energy else sum(energy),
         "ended_early": early,
-        "notes": silent + ended + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
+        "notes": _wild(loss) + silent + ended + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
         "time_to_s": {f"{target:g}": time_to(target, scores) for target in TARGETS},
     }
 
@@ -58,6 +61,19 @@ def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, o
 def num_last(num_evaluations: int) -> int:
     """How many of the last evaluations count as the end of a run: ten, but at most a quarter of all."""
     return max(1, min(LAST, num_evaluations // 4))
+
+
+def _wild(loss: float) -> list[str]:
+    """A note for a run that ends far worse than it began, although its loss is finite.
+
+    What it began with is not evaluated, but an untrained model guesses: its loss is about ln(classes), 2.3 for ten and
+    6.9 for a thousand. Ten times the former, a true class with a probability of 10⁻¹⁰ on average, is beyond what
+    overfitting or skewed data do to a model that learns.
+    """
+    if loss <= WILD:
+        return []
+    far = f"the final loss, {loss:.3g}, is far above the {math.log(10):.1f} of guessing among ten classes"
+    return [f"{far}: training has diverged; take a smaller learning_rate or lr_cap"]
 
 
 def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:

@@ -11,7 +11,7 @@ from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole, check_ended, check_failed, print_notes, print_report
 from lesson.errors import InputError, RunStoppedError, describe
-from lesson.settings import Settings, StrategySettings, load_settings
+from lesson.settings import Settings, StrategySettings, check_set_once, load_settings
 from lesson.strategies import options_of, split_changes
 
 if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
@@ -51,19 +51,19 @@ class _Learning:
 
     def settings(self, changes: Sequence[str], **strategy: Any) -> Settings:
         """What the flags and changes by --set say, checked."""
-        settings = load_settings(
-            self.scenario,
-            changes,
-            scenario={"beta": self.beta, "deadline_s": self.deadline},
-            strategy=strategy,
-            run={
+        flags: dict[str, dict[str, Any]] = {
+            "scenario": {"beta": self.beta, "deadline_s": self.deadline},
+            "strategy": strategy,
+            "run": {
                 "dataset": self.dataset,
                 "rounds": self.rounds,
                 "time_budget_s": self.time_budget,
                 "seed": self.seed,
                 "device": self.device,
             },
-        )
+        }
+        check_set_once(self.set, **flags)
+        settings = load_settings(self.scenario, changes, **flags)
         for caveat in settings.caveats():
             print(f"note: {caveat}")
         return settings

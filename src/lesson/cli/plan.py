@@ -20,7 +20,7 @@ from lesson.plan import make_plan, propose_deadline_s
 from lesson.report.page.plan_page import check_page_path, write_plan_page
 from lesson.report.plan_text import plan_notes, print_plan, varying_notes
 from lesson.scenario import Scenario
-from lesson.settings import load_settings
+from lesson.settings import check_set_once, load_settings
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class PlanCommand:
         self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
         flags = {"deadline_s": given_s, "num_clients": self.clients}
+        check_set_once(self.set, scenario=flags)
         settings = load_settings(self.scenario, self.set, scenario=flags)
         scenario = settings.scenario
         if self.figure is not None:

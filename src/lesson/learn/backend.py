@@ -77,6 +77,11 @@ def on_device(settings: Settings) -> Settings:
     return settings.model_copy(update={"run": limits.model_copy(update=here)})
 
 
+def cpu_capability() -> str:
+    """The CPU instruction set that torch uses here, such as AVX2; with another, results differ by rounding."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
 def hardware(device: str) -> str:
     """The name of what a device is here."""
     if device == "cuda":

@@ -53,6 +53,10 @@ class Learner(ServerModels):
         self._wrong, self._elsewhere = wrong, elsewhere
         if wrong is not None and wrong.spoils_values:
             self._remedy = "uploads are wrong on purpose: guards.finite and guards.norm = 'refuse' are against that"
+        elif task.proximal_mu and self.server.optimizer == "none":
+            self._remedy = "take a smaller learning_rate, lr_cap or proximal_mu"
+        elif task.proximal_mu:
+            self._remedy += " or proximal_mu"
         self._backend = backend
         self._trainers: dict[str, Trainer] = {}
 
