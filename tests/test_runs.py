@@ -288,7 +288,9 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 
 def test_a_run_refused_in_its_first_round_leaves_no_folder(tmp_path: Path) -> None:
-    wrong = settings("fedbuff")  # of 6 clients, 20 cannot be at work
+    usual = settings("fedbuff")
+    too_many = usual.strategy.model_copy(update={"options": {"concurrency": 20}})  # of 6 clients
+    wrong = usual.model_copy(update={"strategy": too_many})
     with pytest.raises(InputError, match="concurrency must be <= 6"):
         execute(wrong, tmp_path / "run", **PARTS)
     assert not (tmp_path / "run").exists()
