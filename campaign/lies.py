@@ -74,7 +74,7 @@ def _changed(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 def trials(shared: Path, short: bool) -> list[Trial]:
     """Each lie through `lesson report` and `lesson run --resume`; in a short campaign a few of each file."""
     return [
-        Trial("lies", f"{name} {'ended' if ended else 'not ended'}", _tell(shared, name, ended, 8 if short else None))
+        Trial("lies", f"{name} {'ended' if ended else 'not ended'}", _tell(shared, name, ended, 2 if short else None))
         for name in FILES
         for ended in ((True,) if name != "metrics.jsonl" else (True, False))
     ]
