@@ -232,6 +232,8 @@ def test_tensorboard_empties_its_own_files_only(tmp_path: Path) -> None:
     (tmp_path / "run" / "tensorboard").unlink()
     (tmp_path / "run" / "tensorboard").mkdir()
     (tmp_path / "run" / "tensorboard" / "notes.txt").write_text("mine")
-    TensorBoard().begin(settings(), tmp_path / "run", [])
+    tracker = TensorBoard()
+    tracker.begin(settings(), tmp_path / "run", [])
+    tracker.end(None)
     assert (tmp_path / "run" / "tensorboard" / "notes.txt").read_text() == "mine"
     assert (precious / "events.out.tfevents.1").read_text() == "mine"

@@ -11,7 +11,7 @@ def test_a_run_that_diverges_says_so_and_is_foreseen(tmp_path: Path) -> None:
         {
             "scenario": {"learning_rate": 1e30, "lr_cap": float("inf")},
             "strategy": {"name": "fedavg"},
-            "run": {"rounds": 5, "device": "cpu"},
+            "run": {"rounds": 5, "device": "cpu", "eval_every_s": 1e9},
         }
     )
     line = execute_trial(tmp_path / "run", settings, progress=None, data_dir=None, num_threads=1)

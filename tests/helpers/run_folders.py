@@ -23,7 +23,7 @@ def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **
     (path / "config.toml").write_text(to_toml(settings.to_sections()))
     lines = [
         {"round": index + 1, "time_s": 100.0 * (index + 1), "uploads": 4, "bytes_up": 10, "bytes_down": 10}
-        | {"energy_j": joules, "staleness": 0.0, "accuracy": accuracy + better, "loss": 1 - accuracy}
+        | {"energy_j": joules, "staleness": 0.0, "accuracy": max(0.0, accuracy + better), "loss": 1 - accuracy}
         for index, accuracy in enumerate(ACCURACY)
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

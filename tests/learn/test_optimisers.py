@@ -85,7 +85,7 @@ def test_yogi_moves_its_moment_either_way() -> None:
 def test_bad_settings(values: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as caught:
         ServerSettings(**values)
-    assert str(caught.value).startswith(message)
+    assert str(caught.value).startswith(f"[server] {message}")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,17 @@ import pytest
 import torch
 
 from helpers.runs import PARTS, settings
+from lesson.learn import process
 from lesson.learn.process import settled_process
 from lesson.runs import execute
+
+
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests may have settled this process for the rest of its life."""
+    monkeypatch.setattr(process, "_users", process._Users())
+    process._set_malloc(process._USUAL_MMAP_BYTES, process._USUAL_TRIM_BYTES)
+
 
 LARGE = 900 << 20
 """Bytes of a block that glibc takes from the system and gives back at once, unless it is told to keep memory."""

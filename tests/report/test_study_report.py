@@ -199,7 +199,13 @@ def test_what_cannot_be_drawn_is_told(tmp_path: Path, capsys: pytest.CaptureFixt
 def keep_clients(path: Path, **columns: list[float | None] | None) -> None:
     """A run of LESSON, τ = 20 s, with four clients of a hundred written down; the third is in tier 1 by promotion."""
     make_run(path)
-    kept = {"number": [0, 7, 8, 99], "compute_s": [30.0, 40.0, 15.0, None], "upload_s": [11.0, 5.0, 5.0, None]}
+    kept = {
+        "number": [0, 7, 8, 99],
+        "name": ["0", "7", "8", "99"],
+        "accuracy": [0.9, 0.9, 0.9, None],
+        "compute_s": [30.0, 40.0, 15.0, None],
+        "upload_s": [11.0, 5.0, 5.0, None],
+    }
     kept |= {"latency_s": [41.0, 45.0, 20.0, None], "x_km": [0.1, 0.2, 0.3, 0.4], "y_km": [0.0, 0.0, 0.5, -0.5]}
     told = {"num_clients": 100, "class_accuracy": [0.9], "promoted": {"client": 8, "latency_s": 40.5}}
     told["clients"] = kept | columns
