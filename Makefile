@@ -21,9 +21,11 @@ flower-demo: $(VENV)/.installed-flower
 test: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --dist worksteal
 
-# Deployments wait for their nodes most of the time: a third worker keeps both cores busy meanwhile.
+# Deployments mostly wait for their nodes, so they run beside the other tests.
 test-all: $(VENV)/.installed-dev
-	$(PYTEST) -n 3 --dist loadgroup -m ''
+	$(PYTEST) tests/flower -m deployment & deployment=$$!; \
+	$(PYTEST) -n 2 --dist worksteal -m 'not deployment'; others=$$?; \
+	wait $$deployment && exit $$others
 
 flower-test: $(VENV)/.installed-dev
 	$(PYTEST) tests/flower -m deployment

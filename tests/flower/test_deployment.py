@@ -22,7 +22,7 @@ from local_processes import wait
 
 from lesson.guards import OF_CONTENT
 
-pytestmark = [pytest.mark.deployment, pytest.mark.xdist_group("deployment")]
+pytestmark = pytest.mark.deployment
 MANY, MORE = 1000, 4
 """Rounds, more than there is time for, and those that a resumed run has left."""
 LIAR, SILENT, KILLED = 1, 2, 3

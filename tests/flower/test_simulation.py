@@ -13,7 +13,7 @@ from local_processes import end, end_all, free_ports, listens, output_of, start,
 from lesson.flower.config import check_config, settings_of
 from lesson.runs import execute
 
-pytestmark = [pytest.mark.deployment, pytest.mark.xdist_group("deployment")]
+pytestmark = pytest.mark.deployment
 CONFIG = {"deadline": "20", "time-budget": 120.0, "eval-every": 40.0}
 NUM_NODES = 5
 
