@@ -109,7 +109,7 @@ def is_at(file: BinaryIO | FileIO, path: Path) -> bool:
 
 
 def _regular(path: Path, flags: int, mode: str, max_bytes: int | None) -> BinaryIO:
-    # Without O_NONBLOCK, opening a FIFO waits for whoever opens its other end.
+    # Without O_NONBLOCK, opening a FIFO blocks until its other end is opened.
     number = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
     try:
         found = os.fstat(number)

@@ -191,7 +191,7 @@ class _Worker:
 
 
 class _Copied:
-    """Trackers on their way into another process. What goes wrong there is kept, to be told as the error of a run."""
+    """Trackers on their way into another process. An error there is kept and reported as the error of a run."""
 
     problem: InputError | None = None
 

@@ -62,7 +62,7 @@ def _values(name: str, array: Array) -> npt.NDArray[Any]:
     try:
         values: object = array.numpy()  # never unpickles
     except Exception as error:
-        why = str(error).partition(". ")[0]  # NumPy goes on with how to load an untrusted file nevertheless
+        why = str(error).partition(". ")[0]  # NumPy then explains how to load untrusted files anyway
         raise UnfitError(WRONG_TYPE, f"'{name}' cannot be read: {why}") from None
     if not isinstance(values, np.ndarray):  # NumPy opens the bytes of an .npz file as an archive
         raise UnfitError(WRONG_TYPE, f"'{name}' is no array but a {type(values).__name__}")

@@ -161,7 +161,7 @@ class Post:
         return [Joined(profile.client, profile.latency_s, profile.compute_s)]
 
     def _leave_out(self, node: int, why: str) -> list[Event]:
-        """Nothing comes of a node for now; it is asked again, as who has its place may leave, but named once."""
+        """Leave a node out, log it once, and ask it again later: the client in its place may disconnect."""
         if self._left_out.get(node) != why:
             self._left_out[node] = why
             self.tell(f"node {node} takes no part: {why}")

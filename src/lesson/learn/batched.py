@@ -100,7 +100,7 @@ def _kill(workers: Sequence[BaseProcess]) -> None:
 
 
 def _work(task: Task, base: Tensor, models: Tensor, pipe: Connection) -> None:
-    """Train what is asked for, until nobody asks any more. Signals to all processes of a run are for whoever asks."""
+    """Train each request until there are no more. The parent process handles the signals of the process group."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     settle_process()

@@ -64,8 +64,8 @@ class RandomWaypoint:
     ) -> None:
         self._key = key(seed, "mobility/waypoint")
         self._home = _Starts(np.zeros(len(x_km), dtype=np.int64), np.zeros(len(x_km)), x_km, y_km)
-        # The leg each client was in when last asked for, so that a clock that goes on walks every leg once. Behind it
-        # are starts of earlier legs, farther and farther apart, for whoever asks for an earlier time.
+        # The leg each client was in when last asked for, so that a clock moving forward walks every leg once. Behind it
+        # are starts of earlier legs, farther and farther apart, to look up earlier times.
         self._known = self._home.of(np.arange(len(x_km)))
         self._kept: list[_Starts] = []
         usual_mps = (speed_mps[0] + speed_mps[1]) / 2

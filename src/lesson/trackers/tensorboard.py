@@ -33,7 +33,7 @@ class TensorBoard:
         (folder / FOLDER).mkdir(exist_ok=True)
         for before in (folder / FOLDER).glob(f"{PREFIX}*"):
             with open_to_change(before) as file:
-                file.truncate(0)  # not removed: a viewer that has it open goes on to the next file
+                file.truncate(0)  # not removed: a viewer that has it open continues with the next file
         self._file = EventFile(folder / FOLDER)
         self._file.settings(flat_settings(settings))
         self._file.text("settings", f"```toml\n{to_toml(settings.to_sections())}```")
