@@ -1,5 +1,6 @@
 """Every benchmark runs a tiny case, and all Python is type-checked, so that none of it can rot."""
 
+import logging
 import runpy
 import sys
 import tomllib
@@ -20,7 +21,10 @@ Run = Callable[..., list[str]]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a script as a command would, but in this process, which has imported torch; returns the tables it prints."""
+    """Run a script in this process, which has already imported torch; return the table lines it prints.
+
+    Threads and logging are process-wide and are restored, because later tests depend on both.
+    """
 
     def run(path: Path, *arguments: str) -> list[str]:
         monkeypatch.setattr(sys, "argv", [str(path), *arguments])
@@ -30,6 +34,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
             runpy.run_path(str(path), run_name="__main__")
         finally:
             torch.set_num_threads(num_threads)
+            logging.disable(logging.NOTSET)
         return [line for line in capfd.readouterr().out.splitlines() if line.startswith("| ")]
 
     return run
