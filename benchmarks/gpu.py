@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
-from lesson.engines.gpu import shared_gpu
+from lesson.experiments.engines.gpu import shared_gpu
 from lesson.learn import models
 from lesson.learn.backend import Backend, Trainer
 from lesson.learn.cpu import CpuBackend

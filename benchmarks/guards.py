@@ -7,11 +7,11 @@ import statistics
 import time
 from typing import Any
 
+from lesson.clock.simulate import Simulation
 from lesson.learn.build import build
 from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process
-from lesson.settings import make_settings
-from lesson.simulate import Simulation
+from lesson.settings.settings import make_settings
 
 OFF: dict[str, Any] = {"finite": False, "set_aside_after": 0}
 CASES: dict[str, dict[str, Any]] = {

@@ -16,8 +16,7 @@ import torch
 from torch.nn import functional
 
 from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
-from lesson.arrays import FloatArray
-from lesson.guards import Refusal
+from lesson.core.arrays import FloatArray
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import load_dataset
@@ -27,8 +26,9 @@ from lesson.learn.process import settle_process
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work, make_task, scaled
 from lesson.learn.threads import Threads
-from lesson.runs import execute
-from lesson.settings import make_settings
+from lesson.runs.execute import execute
+from lesson.settings.guards import Refusal
+from lesson.settings.settings import make_settings
 from lesson.strategies.base import Merge, Updates
 
 CLIENTS, SETTLE_S = 50, 0.02

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from lesson import Lesson, Scenario, Simulation, draw_fleet
-from lesson.draws import key
+from lesson.clock.varying import Truth
+from lesson.core.draws import key
 from lesson.radio import fading_gain
-from lesson.truth import Truth
 
 ROOT = Path(__file__).parent.parent
 BEFORE = "86c0ec4"

@@ -19,7 +19,7 @@ import torch
 
 from lesson.learn.build import build
 from lesson.learn.process import settle_process
-from lesson.settings import make_settings
+from lesson.settings.settings import make_settings
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

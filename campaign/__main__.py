@@ -66,11 +66,11 @@ def _import_all() -> None:
     """Load what commands need, so that copies of this process have it."""
     import lesson.cli.progress
     import lesson.cli.sweep_progress
-    import lesson.contest.entries
-    import lesson.engines
+    import lesson.experiments.contest.entries
+    import lesson.experiments.engines
     import lesson.report.compare_figure
     import lesson.report.page.study_page
-    import lesson.runs  # noqa: F401
+    import lesson.runs.execute  # noqa: F401
 
 
 if __name__ == "__main__":

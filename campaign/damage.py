@@ -24,8 +24,8 @@ def prepare(shared: Path) -> list[Trial]:
     """A run that broke off after 40 rounds, with two checkpoints."""
 
     def do(_: Path, __: random.Random) -> None:
-        from lesson.runs import execute
-        from lesson.settings import load_settings
+        from lesson.runs.execute import execute
+        from lesson.settings.settings import load_settings
 
         def stop(line: dict[str, Any]) -> None:
             if line["round"] == 40:

@@ -19,7 +19,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from campaign.trial import Facts, Trial
 from lesson.flower import LessonStrategy
-from lesson.guards import GuardSettings
+from lesson.settings.guards import GuardSettings
 from lesson.strategies import FedAvg
 
 SHAPE = (2, 3)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from lesson.settings import Settings
+from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES, find_strategy, setting_names
 
 Draw = Callable[[random.Random], Any]

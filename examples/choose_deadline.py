@@ -4,7 +4,7 @@ Prints one line per deadline and the choice.
 """
 
 from lesson import Scenario, draw_fleet
-from lesson.plan import look_at_deadline
+from lesson.planning.plan import look_at_deadline
 
 fleet = draw_fleet(Scenario(), num_clients=50, seed=0)
 rows = [look_at_deadline(fleet, deadline_s, ensure_first_tier=True) for deadline_s in (5, 10, 15, 20, 30, 60)]

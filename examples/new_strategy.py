@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lesson.settings import load_settings
+from lesson.experiments.study import compare
+from lesson.settings.settings import load_settings
 from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
-from lesson.study import compare
 
 
 @dataclass

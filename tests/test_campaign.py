@@ -14,7 +14,7 @@ from campaign.trial import Trial, try_all
 from campaign.values import LEAVE_OUT, draw_edge, draw_valid, sections
 
 from lesson import InputError
-from lesson.settings import SECTIONS, make_settings
+from lesson.settings.settings import SECTIONS, make_settings
 
 
 def test_every_setting_has_values() -> None:

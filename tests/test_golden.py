@@ -13,7 +13,7 @@ import pytest
 import golden
 import golden_cases
 from lesson import Scenario, draw_fleet
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
 
 RECORDED: dict[str, Any] = json.loads(golden.RECORDED.read_text())
 ROUND = {"round": 2, "time_s": 20.0, "merged": [4, 1], "accuracy": 0.1}

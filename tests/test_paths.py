@@ -12,27 +12,27 @@ import lesson
 from helpers.run_folders import make_comparison, make_run
 from helpers.runs import PARTS, settings
 from lesson import Scenario
-from lesson.contest.entries import FILE, load_contest
-from lesson.engines import LocalEngine, RayEngine
-from lesson.folders import load_together
-from lesson.grid import load_grid, make_grid, read_axes
+from lesson.experiments.contest.entries import FILE, load_contest
+from lesson.experiments.engines import LocalEngine, RayEngine
+from lesson.experiments.grid import load_grid, make_grid, read_axes
+from lesson.experiments.loading import load_together
+from lesson.experiments.results import Results
+from lesson.experiments.study import Run, compare, write_table
+from lesson.experiments.sweep import sweep
+from lesson.fleet.traces import read_positions, read_presence, read_work
 from lesson.learn.build import build
 from lesson.learn.data import load_dataset
 from lesson.learn.data.dataset import MNIST_DIR, data_dir
 from lesson.learn.data.idx import read_idx_folder
-from lesson.paper.results import Results
-from lesson.plan import make_plan
+from lesson.planning.plan import make_plan
 from lesson.report.compare_figure import draw_comparison
 from lesson.report.page.plan_page import write_plan_page
 from lesson.report.page.study_page import write_study_page
 from lesson.report.plan_figure import draw_plan
-from lesson.run_folder import RunFolder
-from lesson.runs import execute
-from lesson.settings import load_settings
-from lesson.study import Run, compare, write_table
-from lesson.summary import read_metrics
-from lesson.sweep import sweep
-from lesson.traces import read_positions, read_presence, read_work
+from lesson.runs.execute import execute
+from lesson.runs.folder import RunFolder
+from lesson.runs.summary import read_metrics
+from lesson.settings.settings import load_settings
 
 FLEET = "client,latency_s\n0,1\n1,2\n"
 AS = pytest.mark.parametrize("as_given", [Path, str])

@@ -26,8 +26,8 @@ import safetensors.numpy
 
 from lesson import Scenario, draw_fleet, simulate
 from lesson.learn.data import Dataset, load_dataset
-from lesson.runs import execute
-from lesson.settings import Settings, apply_changes, make_settings
+from lesson.runs.execute import execute
+from lesson.settings.settings import Settings, apply_changes, make_settings
 from lesson.strategies import STRATEGIES, fleet_for, make_strategy
 
 Files = dict[str, Any]

@@ -17,7 +17,7 @@ import merges
 import numpy as np
 from merges import ALPHA, BUFFER, HINGE, NOW, POLYNOMIAL, STALENESS, Arrival, Numbers
 
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
 from lesson.strategies import FedAsync, FedBuff, Strategy, TiFL
 from lesson.strategies.base import ServerView, Updates
 

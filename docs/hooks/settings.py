@@ -7,8 +7,8 @@ import dataclasses
 import re
 from typing import Any
 
-from lesson.scenario import PRESETS
-from lesson.settings import Settings
+from lesson.settings.scenario import PRESETS
+from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES
 
 MARK = re.compile(r"<!-- settings: (\w+) -->")

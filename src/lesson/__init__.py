@@ -3,22 +3,21 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lesson.stopping import one_line_if_interrupted
+from lesson.core.interrupts import one_line_if_interrupted
 
 with one_line_if_interrupted():
-    from lesson.errors import InputError
-    from lesson.fleet import Fleet, draw_fleet
-    from lesson.fleet_csv import read_fleet
-    from lesson.records import RoundRecord
-    from lesson.scenario import Population, Scenario, draw_population
-    from lesson.simulate import Simulation, simulate
+    from lesson.clock.records import RoundRecord
+    from lesson.clock.simulate import Simulation, simulate
+    from lesson.core.errors import InputError
+    from lesson.core.version import __version__
+    from lesson.fleet.csv_files import read_fleet
+    from lesson.fleet.fleet import Fleet, draw_fleet
+    from lesson.fleet.tiers import assign_tiers, due
+    from lesson.settings.scenario import Population, Scenario, draw_population
     from lesson.strategies import FedAvg, FedCS, Lesson, LessonAdaptive, LessonFilled, LessonMemory, Strategy
-    from lesson.tiers import assign_tiers, due
 
 if TYPE_CHECKING:
-    from lesson.study import Run, Study
-
-__version__ = "0.1.0"
+    from lesson.experiments.study import Run, Study
 
 __all__ = [
     "FedAvg",
@@ -34,6 +33,7 @@ __all__ = [
     "Scenario",
     "Simulation",
     "Strategy",
+    "__version__",
     "assign_tiers",
     "draw_fleet",
     "draw_population",
@@ -46,6 +46,6 @@ __all__ = [
 
 def load(folder: Path | str) -> "Run | Study":
     """The finished run of a folder, or the finished runs of a comparison or a sweep."""
-    from lesson.folders import load  # torch and pandas come with it, and take seconds
+    from lesson.experiments.loading import load  # torch and pandas come with it, and take seconds
 
     return load(folder)

@@ -11,8 +11,8 @@ import pytest
 from helpers.chromium import Browser
 from helpers.fleets import make_fleet
 from lesson.cli import main
-from lesson.plan import propose_deadline_s
-from lesson.tiers import assign_tiers
+from lesson.fleet.tiers import assign_tiers
+from lesson.planning.plan import propose_deadline_s
 
 SLIDER, FIELD = "#deadline-slider", "#deadline-field"
 pytestmark = pytest.mark.slow

@@ -7,10 +7,10 @@ import pytest
 from helpers.chromium import Browser
 from helpers.run_folders import make_run
 from helpers.small_tasks import TinyNet, tiny_data
+from lesson.experiments.study import Run, Study, compare
 from lesson.report.page.paper_page import write_paper_page
 from lesson.report.page.study_page import write_study_page
-from lesson.settings import make_settings
-from lesson.study import Run, Study, compare
+from lesson.settings.settings import make_settings
 
 pytestmark = pytest.mark.slow
 RESULTS = Path(__file__).parent.parent.parent / "results" / "paper"

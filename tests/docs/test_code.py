@@ -11,7 +11,7 @@ import pytest
 
 from helpers.resuming import StoppedError
 from helpers.runs import PARTS, settings
-from lesson.runs import execute
+from lesson.runs.execute import execute
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 Logged = dict[str, list[tuple[int, dict[str, float]]]]

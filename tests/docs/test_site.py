@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lesson.settings import Settings
+from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES
 
 ROOT = Path(__file__).parent.parent.parent

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from lesson.flower.arrays import Layout
-from lesson.guards import UnfitError
+from lesson.settings.guards import UnfitError
 
 
 def record_of(**arrays: np.ndarray) -> ArrayRecord:

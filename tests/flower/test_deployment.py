@@ -20,7 +20,7 @@ import safetensors
 from federation import APP, Federation
 from local_processes import wait
 
-from lesson.guards import OF_CONTENT
+from lesson.settings.guards import OF_CONTENT
 
 pytestmark = pytest.mark.deployment
 MANY, MORE = 1000, 4

@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from helpers.local_grid import LocalGrid, MakeGrid
-from lesson.federation import Event, Joined, Left, Reply
-from lesson.federation.clients import LOST, NO_REPLY, TOO_LATE
+from lesson.clock.federation import Event, Joined, Left, Reply
+from lesson.clock.federation.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
 from lesson.flower.post import LOOK_EVERY_S, Post, Words, weighted_means
 from lesson.flower.profile import TYPE, Profiler

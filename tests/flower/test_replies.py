@@ -18,7 +18,7 @@ from lesson.flower.arrays import Layout
 from lesson.flower.post import weighted_means
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import MAX_METRICS, Inbox, read_metrics
-from lesson.guards import UnfitError
+from lesson.settings.guards import UnfitError
 
 HONEST = 2.0
 """Every parameter after two rounds in which the honest clients added 1."""

@@ -11,10 +11,10 @@ from flwr.app import Context, RecordDict
 
 from helpers.flower_runs import KilledError, kill_after
 from helpers.local_grid import MakeGrid
-from lesson.errors import InputError
+from lesson.core.errors import InputError
 from lesson.flower import make_client_app, make_server_app, serve
 from lesson.flower.config import check_config, settings_of
-from lesson.runs import execute
+from lesson.runs.execute import execute
 
 pytestmark = pytest.mark.usefixtures("few_images")
 CLIENTS = 5

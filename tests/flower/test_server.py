@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from helpers.flower_runs import KilledError, kill_after
 from helpers.local_grid import MakeGrid
 from lesson import InputError
-from lesson.federation import WallFederation
+from lesson.clock.federation import WallFederation
 from lesson.flower import make_client_app, serve
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import TYPE, Profiler

@@ -11,7 +11,7 @@ from federation import APP
 from local_processes import end, end_all, free_ports, listens, output_of, start, wait
 
 from lesson.flower.config import check_config, settings_of
-from lesson.runs import execute
+from lesson.runs.execute import execute
 
 pytestmark = pytest.mark.deployment
 CONFIG = {"deadline": "20", "time-budget": 120.0, "eval-every": 40.0}

@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from helpers.local_grid import LocalGrid, MakeGrid
 from lesson import InputError, Scenario, assign_tiers, draw_fleet
 from lesson.flower import LessonStrategy
-from lesson.guards import GuardSettings
+from lesson.settings.guards import GuardSettings
 from lesson.strategies import FedBuff
 
 NUM_EXAMPLES = [10, 30, 20]

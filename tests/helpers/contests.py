@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lesson.contest.cases import cases_of
-from lesson.contest.entries import Contest, load_contest
-from lesson.paper.items import run_name
-from lesson.paper.results import Result, Results
-from lesson.settings import Settings
+from lesson.experiments.contest.cases import cases_of
+from lesson.experiments.contest.entries import Contest, load_contest
+from lesson.experiments.naming import run_name
+from lesson.experiments.results import Result, Results
+from lesson.settings.settings import Settings
 
 FILE = """
 [rules]

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from lesson.fleet import Fleet
-from lesson.records import RoundRecord
-from lesson.simulate import Simulation
+from lesson.clock.records import RoundRecord
+from lesson.clock.simulate import Simulation
+from lesson.fleet.fleet import Fleet
 
 
 def make_fleet(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from lesson.runs import execute
-from lesson.settings import Settings
+from lesson.runs.execute import execute
+from lesson.settings.settings import Settings
 
 SAME = ("metrics.jsonl", "model.safetensors", "clients.json")
 

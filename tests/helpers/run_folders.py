@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from lesson.fleet import draw_fleet
-from lesson.run_clients import clients_of
-from lesson.settings import Settings, load_settings, to_toml
-from lesson.summary import summarise
+from lesson.fleet.fleet import draw_fleet
+from lesson.runs.clients import clients_of
+from lesson.runs.summary import summarise
+from lesson.settings.settings import Settings, load_settings, to_toml
 
 ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 

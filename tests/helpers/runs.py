@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.small_tasks import TinyNet, tiny_data
-from lesson.settings import Settings, make_settings
+from lesson.settings.settings import Settings, make_settings
 
 PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
 

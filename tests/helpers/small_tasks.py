@@ -11,8 +11,8 @@ from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset
 from lesson.learn.learner import Learner
 from lesson.learn.task import Task, Work, make_task
-from lesson.scenario import Scenario
-from lesson.settings import ServerSettings
+from lesson.settings.scenario import Scenario
+from lesson.settings.settings import ServerSettings
 
 
 class TinyNet(nn.Module):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lesson.settings import Settings
-from lesson.trackers import Line
+from lesson.runs.trackers import Line
+from lesson.settings.settings import Settings
 
 
 class Told:

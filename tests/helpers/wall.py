@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import FloatArray, IntArray
-from lesson.federation import Event, Reply, WallFederation
-from lesson.federation.clients import NO_REPLY, TOO_LATE
-from lesson.fleet import Fleet
-from lesson.records import RoundRecord
+from lesson.clock.federation import Event, Reply, WallFederation
+from lesson.clock.federation.clients import NO_REPLY, TOO_LATE
+from lesson.clock.records import RoundRecord
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import Strategy, Updates
 
 Took = float | str

@@ -13,7 +13,8 @@ import torch
 from helpers.small_tasks import TinyNet, cohort, tiny_data
 from helpers.trainers import colours, make_work, several
 from lesson import InputError, Lesson, LessonMemory, Scenario, Simulation, draw_fleet
-from lesson.errors import DivergedError
+from lesson.core.errors import DivergedError
+from lesson.experiments.study import compare
 from lesson.learn import counters, dropout, robust
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
@@ -21,11 +22,10 @@ from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Job, Task, make_task
-from lesson.runs import execute
-from lesson.settings import ServerSettings, make_settings
+from lesson.runs.execute import execute
+from lesson.runs.summary import read_metrics
+from lesson.settings.settings import ServerSettings, make_settings
 from lesson.strategies import LessonAdaptive, LessonFilled
-from lesson.study import compare
-from lesson.summary import read_metrics
 
 pytestmark = pytest.mark.usefixtures("gpu")
 

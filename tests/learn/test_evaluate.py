@@ -11,8 +11,8 @@ from torch import Tensor
 from helpers.fleets import make_fleet
 from helpers.small_tasks import TinyNet, make_learner, tiny_data, tiny_task
 from lesson import FedAvg, Scenario, Simulation
-from lesson.arrays import IntArray
-from lesson.errors import DivergedError
+from lesson.core.arrays import IntArray
+from lesson.core.errors import DivergedError
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset
 from lesson.learn.evaluate import CHUNK_SAMPLES, ClientScores, judge

@@ -15,8 +15,8 @@ from lesson.learn.held_out import hold_out
 from lesson.learn.partition import Partition, make_partition
 from lesson.learn.pool import draw_pool
 from lesson.learn.task import make_task
-from lesson.runs import execute
-from lesson.settings import make_settings
+from lesson.runs.execute import execute
+from lesson.settings.settings import make_settings
 from lesson.strategies import TiFL
 
 SCENARIO: dict[str, Any] = {"num_clients": 6, "batch_size": 5, "weighting": "samples", "beta": 0.5}

@@ -12,7 +12,7 @@ from helpers.fleets import make_fleet
 from helpers.learners import trained, updates
 from helpers.small_tasks import TinyNet, cohort, make_learner, tiny_data, tiny_task
 from lesson import FedAvg, FedCS, Lesson, Simulation
-from lesson.errors import DivergedError, InputError
+from lesson.core.errors import DivergedError, InputError
 from lesson.learn.learner import Learner
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Work

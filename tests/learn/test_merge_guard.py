@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from helpers.small_tasks import cohort, make_learner, tiny_task
-from lesson.errors import DivergedError, InputError
-from lesson.faults import FaultSettings, WrongUploads
-from lesson.guards import NOT_FINITE, TOO_FAR, GuardSettings, Refusal
+from lesson.core.errors import DivergedError, InputError
 from lesson.learn import merge_guard
 from lesson.learn.learner import Learner
 from lesson.learn.merge_guard import MergeGuard, Uploads
@@ -21,6 +19,8 @@ from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.server_models import ServerModels
 from lesson.learn.task import Work
+from lesson.settings.faults import FaultSettings, WrongUploads
+from lesson.settings.guards import NOT_FINITE, TOO_FAR, GuardSettings, Refusal
 from lesson.strategies.base import Merge, Slots, Updates
 
 NUM = 6

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from lesson.arrays import FloatArray
-from lesson.errors import InputError
+from lesson.core.arrays import FloatArray
+from lesson.core.errors import InputError
 from lesson.learn.optimisers import OPTIMISERS, Moments
-from lesson.settings import ServerSettings
+from lesson.settings.settings import ServerSettings
 
 MODEL, GRADIENTS = np.array([1.0, -2.0]), (np.array([0.5, -0.01]), np.array([0.1, 0.2]))
 ETA, BETA1, BETA2, TAU = 0.3, 0.8, 0.95, 0.05

@@ -13,7 +13,7 @@ import torch
 from helpers.runs import PARTS, settings
 from lesson.learn import process
 from lesson.learn.process import settled_process
-from lesson.runs import execute
+from lesson.runs.execute import execute
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import torch
 
 from helpers.learners import trained, updates
 from helpers.small_tasks import make_learner, tiny_task
-from lesson.errors import InputError
+from lesson.core.errors import InputError
 from lesson.learn.learner import Learner
 from lesson.strategies.base import Merge, Slots
 

@@ -15,7 +15,7 @@ from helpers.runs import settings
 from helpers.small_tasks import Linear, TinyNet, cohort, tiny_data, tiny_task
 from helpers.trainers import colours, make_work, several
 from lesson import InputError, Scenario
-from lesson.errors import RunStoppedError
+from lesson.core.errors import RunStoppedError
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.fused import FusedTrainer
@@ -25,7 +25,7 @@ from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work, joined, make_task
 from lesson.learn.threads import Threads
-from lesson.runs import execute
+from lesson.runs.execute import execute
 
 
 @contextmanager

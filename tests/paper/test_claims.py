@@ -4,12 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lesson.experiments.naming import series_name
+from lesson.experiments.results import Result, Results
 from lesson.paper.claims import CLAIMS, check_claims
-from lesson.paper.items import NAMES, select_items, series_name, wanted_runs
-from lesson.paper.results import Result, Results
+from lesson.paper.items import NAMES, select_items, wanted_runs
 from lesson.paper.scale import FULL
 from lesson.paper.verdicts import Finding
-from lesson.settings import Settings
+from lesson.settings.settings import Settings
 
 NOTHING_TRAINED = {"networks", "table2", "table2-printed", "rounds-done", "deadline-tiers", "median-latency"}
 NOTHING_TRAINED |= {"labels-balanced", "zero-deadline"}

@@ -2,10 +2,11 @@ import tomllib
 
 import pytest
 
-from lesson.errors import InputError
-from lesson.paper.items import NAMES, load_item, run_name, select_items, series_name, wanted_runs
+from lesson.core.errors import InputError
+from lesson.experiments.naming import run_name, series_name
+from lesson.paper.items import NAMES, load_item, select_items, wanted_runs
 from lesson.paper.scale import FULL, QUICK
-from lesson.settings import make_settings
+from lesson.settings.settings import make_settings
 
 
 def test_series_are_told_by_what_differs_from_the_preset() -> None:

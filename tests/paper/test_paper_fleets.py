@@ -4,6 +4,7 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import Scenario, assign_tiers, draw_fleet, due
+from lesson.clock.simulate import simulate
 from lesson.paper.fleets import (
     deadline_effects,
     latency_summary,
@@ -15,7 +16,6 @@ from lesson.paper.fleets import (
     what_if,
     with_intervals,
 )
-from lesson.simulate import simulate
 from lesson.strategies import Lesson
 
 

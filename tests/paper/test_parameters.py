@@ -1,5 +1,5 @@
 from lesson.paper.parameters import parameters
-from lesson.scenario import PRINTED, Scenario
+from lesson.settings.scenario import PRINTED, Scenario
 
 
 def test_every_setting_exists_and_every_difference_is_told() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from lesson.experiments.results import Results
 from lesson.paper.claims import CLAIMS, check_claims
 from lesson.paper.items import NAMES, load_item, select_items, wanted_runs
 from lesson.paper.reproduce import missing_runs
-from lesson.paper.results import Results
 from lesson.paper.scale import FULL
 from lesson.paper.verdicts import Finding
 from lesson.report.paper import claims_frame, item_table, verdict_words

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from lesson.cli import main
-from lesson.engines import LocalEngine
-from lesson.engines.trial import Event
-from lesson.errors import InputError, RunStoppedError
+from lesson.core.errors import InputError, RunStoppedError
+from lesson.experiments.engines import LocalEngine
+from lesson.experiments.engines.trial import Event
+from lesson.experiments.missing import run_missing
+from lesson.experiments.results import Results
 from lesson.paper.items import load_item
-from lesson.paper.reproduce import missing_runs, run_missing
-from lesson.paper.results import Results
+from lesson.paper.reproduce import missing_runs
 from lesson.paper.scale import QUICK
-from lesson.settings import Settings
-from lesson.trackers import Tracker
+from lesson.runs.trackers import Tracker
+from lesson.settings.settings import Settings
 
 TINY = dataclasses.replace(QUICK, seeds=1, max_rounds=4)
 NAMES = ["fedavg-mnist-seed0", "fedcs-mnist-seed0", "lesson-mnist-seed0"]

@@ -8,7 +8,7 @@ released, d = 1 km: path loss 128.1 + 37.6·log10(1) = 128.1 dB; gain 10^-12.81 
 import numpy as np
 import pytest
 
-from lesson.errors import InputError
+from lesson.core.errors import InputError
 from lesson.radio import gain, log_distance_path_loss_db, rate_bps, signal_to_noise, upload_s, watts
 
 

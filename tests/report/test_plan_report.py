@@ -8,7 +8,7 @@ from rich.console import Console
 
 from helpers.fleets import make_fleet
 from lesson import Fleet, InputError, Scenario, draw_fleet
-from lesson.plan import make_plan
+from lesson.planning.plan import make_plan
 from lesson.report.palette import tier_colours
 from lesson.report.plan_figure import draw_plan
 from lesson.report.plan_text import plan_notes, print_plan

@@ -13,16 +13,16 @@ import pytest
 from helpers.run_folders import make_comparison, make_run
 from helpers.small_tasks import TinyNet, tiny_data
 from lesson.cli import main
-from lesson.folders import load_together
+from lesson.experiments.loading import load_together
+from lesson.experiments.study import Study, compare
 from lesson.report.page.course import course_of
 from lesson.report.page.document import as_json, document
 from lesson.report.page.study_data import study_data
 from lesson.report.page.study_page import repeating, write_study_page
 from lesson.report.page.study_words import _leader
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
-from lesson.scenario import Scenario
-from lesson.settings import load_settings, make_settings
-from lesson.study import Study, compare
+from lesson.settings.scenario import Scenario
+from lesson.settings.settings import load_settings, make_settings
 
 AT_20 = Scenario(deadline_s=20.0, ensure_first_tier=False)
 CLIENTS: dict[str, Any] = {

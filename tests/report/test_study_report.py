@@ -19,15 +19,15 @@ from helpers.run_folders import make_comparison, make_run, make_sweep
 from lesson import InputError, load
 from lesson.cli import main
 from lesson.cli.report import inches
-from lesson.errors import RunStoppedError
-from lesson.folders import load_together
+from lesson.core.errors import RunStoppedError
+from lesson.experiments.loading import load_together
+from lesson.experiments.study import Run, Study, means
 from lesson.report.compare_text import cell
 from lesson.report.files import save_figures
 from lesson.report.groups import groups_of
 from lesson.report.palette import strategy_looks
 from lesson.report.study_figures import draw_figures
 from lesson.strategies import STRATEGIES
-from lesson.study import Run, Study, means
 
 NAMES = ["accuracy_energy", "accuracy_round", "accuracy_time", "accuracy_uploads", "clients", "latency"]
 NAMES += ["time_to_accuracy"]

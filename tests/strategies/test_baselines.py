@@ -11,7 +11,7 @@ import pytest
 
 from helpers.fleets import make_fleet, peak_bytes, traced
 from lesson import FedAvg, Fleet, InputError, Scenario, Simulation, simulate
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
 from lesson.strategies import FedAsync, FedAT, FedBuff, Safa, SemiSyncSteps, Strategy
 from lesson.strategies.base import Merge, ServerView, Updates
 

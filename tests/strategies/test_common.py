@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from helpers.fleets import fields, make_fleet
 from helpers.strategies import KINDS, Poisoned, Watched, everyone, make
 from lesson import Fleet, InputError, Scenario, Simulation, simulate
-from lesson.faults import FaultSettings, faults_of
+from lesson.settings.faults import FaultSettings, faults_of
 from lesson.strategies import STRATEGIES, FedAT, FedAvg, FedBuff, Lesson, LessonMemory, Safa, make_strategy
 from lesson.strategies.base import RoundPlan, ServerView
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol, Union
 
-import lesson
-from lesson.stopping import INTERRUPTED, StopSignals, ignore_signals, one_line_if_interrupted
+from lesson.core.interrupts import INTERRUPTED, StopSignals, ignore_signals, one_line_if_interrupted
+from lesson.core.version import __version__
 
 with one_line_if_interrupted():
     import numpy as np
@@ -27,7 +27,7 @@ with one_line_if_interrupted():
     from lesson.cli.reproduce import ReproduceCommand
     from lesson.cli.strategies import StrategiesCommand
     from lesson.cli.sweep import SweepCommand
-    from lesson.errors import InputError, RunStoppedError, unknown
+    from lesson.core.errors import InputError, RunStoppedError, unknown
 
 
 class Command(Protocol):
@@ -41,6 +41,7 @@ class Command(Protocol):
 # What a terminal that cannot show everything gets instead.
 PLAIN = {"━": "=", "◆": "*", "×": "x", "–": "-", "…": "...", "·": " ", "τ": "tau", "→": "->", "∞": "infinity"}
 
+ABOUT = "Semi-synchronous federated learning on unequal, wireless clients."
 SHELLS = ("bash", "fish", "zsh")
 MAX_OPTION = 100
 _FULL = {"-o": "--output"}
@@ -76,7 +77,7 @@ def _run(argv: Sequence[str]) -> int:
     _settle_terminal()
     try:
         if list(argv) == ["--version"]:
-            print(f"lesson {lesson.__version__}")
+            print(f"lesson {__version__}")
             return 0
         if list(argv[:1]) == ["--print-completion"]:
             argv = _completion(argv[1:])
@@ -152,7 +153,7 @@ def _parse(argv: Sequence[str]) -> Command:
             command: Command = tyro.cli(
                 kinds,
                 prog="lesson",
-                description=f"{lesson.__doc__}\n\nExample: lesson compare --strategies lesson,fedavg --seeds 2",
+                description=f"{ABOUT}\n\nExample: lesson compare --strategies lesson,fedavg --seeds 2",
                 args=list(argv),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
             )

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from lesson.errors import RunStoppedError
+from lesson.core.errors import RunStoppedError
 
 if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
-    from lesson.study import Study
+    from lesson.experiments.study import Study
 
 MAX_NOTES = 5
 

@@ -13,12 +13,12 @@ from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
 from lesson.cli.many import count_runs, make_missing
-from lesson.errors import InputError, RunStoppedError
+from lesson.core.errors import InputError, RunStoppedError
 
 if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
     import pandas as pd
 
-    from lesson.contest.entries import Contest
+    from lesson.experiments.contest.entries import Contest
 
 MIN_WIDTH, MAX_MISSING = 180, 10
 
@@ -45,13 +45,13 @@ class ContestCommand:
 
     def run(self) -> None:
         """Do it."""
-        from lesson.contest.cases import cases_of
-        from lesson.contest.entries import FILE, load_contest
-        from lesson.contest.hold import claim_folder, hold
-        from lesson.contest.measures import table
-        from lesson.engines import LocalEngine
+        from lesson.experiments.contest.cases import cases_of
+        from lesson.experiments.contest.entries import FILE, load_contest
+        from lesson.experiments.contest.hold import claim_folder, hold
+        from lesson.experiments.contest.measures import table
+        from lesson.experiments.engines import LocalEngine
         from lesson.report.contest import missing_runs, write_contest
-        from lesson.run_folder import RunFolder
+        from lesson.runs.folder import RunFolder
 
         if not self.seconds >= 0:
             raise InputError(f"--seconds must be >= 0, got {self.seconds:g}")

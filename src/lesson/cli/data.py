@@ -7,7 +7,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import arg
 
-from lesson.errors import InputError, unknown
+from lesson.core.errors import InputError, unknown
 
 
 @dataclass(frozen=True)

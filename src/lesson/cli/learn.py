@@ -10,12 +10,12 @@ import tyro
 from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole, check_ended, check_failed, print_notes, print_report
-from lesson.errors import InputError, RunStoppedError, describe
-from lesson.settings import Settings, StrategySettings, check_set_once, load_settings
+from lesson.core.errors import InputError, RunStoppedError, describe
+from lesson.settings.settings import Settings, StrategySettings, check_set_once, load_settings
 from lesson.strategies import options_of, split_changes
 
 if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
-    from lesson.study import Study
+    from lesson.experiments.study import Study
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class RunCommand(_Learning):
     def run(self) -> None:
         """Do it."""
         from lesson.cli.progress import RunProgress
-        from lesson.run_folder import RunFolder
-        from lesson.runs import execute
-        from lesson.study import Run, Study
-        from lesson.trackers import make_trackers
+        from lesson.experiments.study import Run, Study
+        from lesson.runs.execute import execute
+        from lesson.runs.folder import RunFolder
+        from lesson.runs.trackers import make_trackers
 
         trackers = make_trackers(self.log)
         changes, own = split_changes(self.set)
@@ -149,11 +149,11 @@ class CompareCommand(_Learning):
     def run(self) -> None:
         """Do it."""
         from lesson.cli.progress import RunProgress
+        from lesson.experiments.study import COMPARED, compare, write_table
         from lesson.report.compare_text import comparison_table
         from lesson.report.groups import title_of
         from lesson.report.sweep_text import failure_table
-        from lesson.study import COMPARED, compare, write_table
-        from lesson.trackers import make_trackers
+        from lesson.runs.trackers import make_trackers
 
         trackers = make_trackers(self.log)
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]

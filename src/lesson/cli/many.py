@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
-    from lesson.engines import LocalEngine
-    from lesson.paper.results import Results
-    from lesson.settings import Settings
+    from lesson.experiments.engines import LocalEngine
+    from lesson.experiments.results import Results
+    from lesson.settings.settings import Settings
 
 
 def count_runs(count: int) -> str:
@@ -18,8 +18,8 @@ def count_runs(count: int) -> str:
 def make_missing(missing: "dict[str, Settings]", out: Path, engine: "LocalEngine") -> "Results":
     """All results of the folder, those made now among them; none is when the engine has no time left."""
     from lesson.cli.sweep_progress import SweepProgress
-    from lesson.paper.reproduce import run_missing
-    from lesson.paper.results import Results
+    from lesson.experiments.missing import run_missing
+    from lesson.experiments.results import Results
 
     if not missing or engine.left_s <= 0:
         return Results.load(out)

@@ -12,15 +12,15 @@ from rich.status import Status
 from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
-from lesson.errors import InputError
-from lesson.fleet import Fleet, draw_fleet
-from lesson.fleet_csv import read_fleet
-from lesson.on_time import check_share, find_deadline_s
-from lesson.plan import make_plan, propose_deadline_s
+from lesson.core.errors import InputError
+from lesson.fleet.csv_files import read_fleet
+from lesson.fleet.fleet import Fleet, draw_fleet
+from lesson.planning.on_time import check_share, find_deadline_s
+from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.plan_page import check_page_path, write_plan_page
 from lesson.report.plan_text import plan_notes, print_plan, varying_notes
-from lesson.scenario import Scenario
-from lesson.settings import check_set_once, load_settings
+from lesson.settings.scenario import Scenario
+from lesson.settings.settings import check_set_once, load_settings
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lesson.settings import Settings
+from lesson.settings.settings import Settings
 
 
 class FinishedRuns:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from tyro.conf import arg
 
-from lesson.errors import InputError, unknown
+from lesson.core.errors import InputError, unknown
 from lesson.report.page.plan_page import check_page_path
 
 if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
-    from lesson.study import Study
+    from lesson.experiments.study import Study
 
 INCH = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 MIN_WIDTH_IN, MAX_WIDTH_IN = 2.0, 20.0
@@ -47,7 +47,7 @@ class ReportCommand:
             raise InputError("--output or --figures must be given for several folders: what to write, and where")
         if self.output is not None:
             check_page_path(self.output)
-        from lesson.folders import load_together
+        from lesson.experiments.loading import load_together
         from lesson.report.page.paper_page import holds_paper, write_paper_page
         from lesson.report.page.study_page import REPORT, write_study_page
 

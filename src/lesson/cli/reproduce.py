@@ -10,7 +10,7 @@ from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
 from lesson.cli.many import make_missing
-from lesson.errors import InputError
+from lesson.core.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ReproduceCommand:
 
     def run(self) -> None:
         """Do it."""
-        from lesson.engines import LocalEngine
+        from lesson.experiments.engines import LocalEngine
         from lesson.paper.claims import check_claims
         from lesson.paper.items import select_items
         from lesson.paper.reproduce import claim_folder, missing_runs
@@ -44,7 +44,7 @@ class ReproduceCommand:
         from lesson.report.page.study_page import REPORT
         from lesson.report.paper import items_in, write_claims, write_item, write_page
         from lesson.report.paper_text import claims_table
-        from lesson.run_folder import RunFolder
+        from lesson.runs.folder import RunFolder
 
         if self.seeds is not None and not 1 <= self.seeds <= 1000:
             raise InputError(f"--seeds must be 1 to 1000, got {self.seeds}")

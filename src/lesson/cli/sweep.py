@@ -12,11 +12,11 @@ import tyro
 from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole, check_ended, check_failed, print_report
-from lesson.errors import InputError, unknown
+from lesson.core.errors import InputError, unknown
 
 if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
-    from lesson.engines import LocalEngine, RayEngine
-    from lesson.study import Study
+    from lesson.experiments.engines import LocalEngine, RayEngine
+    from lesson.experiments.study import Study
 
 MIN_WIDTH = 160
 
@@ -50,10 +50,10 @@ class SweepCommand:
     def run(self) -> None:
         """Do it."""
         from lesson.cli.sweep_progress import SweepProgress
-        from lesson.grid import load_grid
-        from lesson.run_folder import RunFolder
-        from lesson.sweep import sweep
-        from lesson.trackers import make_trackers
+        from lesson.experiments.grid import load_grid
+        from lesson.experiments.sweep import sweep
+        from lesson.runs.folder import RunFolder
+        from lesson.runs.trackers import make_trackers
 
         engine, trackers = self._engine(), make_trackers(self.log)
         grid = load_grid(self.file, self.set)
@@ -83,7 +83,7 @@ class SweepCommand:
 
     def _engine(self) -> "LocalEngine | RayEngine":
         """What the flags say, checked."""
-        from lesson.engines import LocalEngine, RayEngine
+        from lesson.experiments.engines import LocalEngine, RayEngine
 
         if self.engine not in ("local", "ray"):
             raise unknown("engine", self.engine, ["local", "ray"])

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lesson.cli.progress import FinishedRuns
-from lesson.settings import Settings
+from lesson.settings.settings import Settings
 
 MAX_SHOWN, MAX_FAILED_SHOWN = 16, 4
 

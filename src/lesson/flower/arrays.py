@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
-from lesson.guards import WRONG_TYPE, UnfitError, check_names, check_shape, check_values
+from lesson.settings.guards import WRONG_TYPE, UnfitError, check_names, check_shape, check_values
 
 Vector = npt.NDArray[np.floating]
 

@@ -12,7 +12,6 @@ from typing import Any
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from lesson.faults import WrongUploads, faults_of
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
@@ -21,7 +20,8 @@ from lesson.learn.build import dataset_of, task_of
 from lesson.learn.process import settle_process
 from lesson.learn.remote import train_update
 from lesson.learn.task import Task
-from lesson.settings import Settings
+from lesson.settings.faults import WrongUploads, faults_of
+from lesson.settings.settings import Settings
 
 TIMED, ENOUGH_S = 3, 5.0
 """How often local work is timed for a profile, and after how many seconds no more."""

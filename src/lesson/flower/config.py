@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from lesson.errors import InputError, unknown
+from lesson.core.errors import InputError, unknown
 from lesson.learn.models import FACTORIES
-from lesson.settings import Settings, load_settings
+from lesson.settings.settings import Settings, load_settings
 from lesson.strategies import find_strategy
 
 AUTO = "auto"

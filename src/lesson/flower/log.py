@@ -2,8 +2,8 @@
 
 import logging
 
-from lesson.federation import Federation
-from lesson.tiers import assign_tiers
+from lesson.clock.federation import Federation
+from lesson.fleet.tiers import assign_tiers
 
 logger = logging.getLogger("flwr")
 tell = logger.info

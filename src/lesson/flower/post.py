@@ -11,16 +11,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, Met
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from lesson.arrays import FloatArray, IntArray
-from lesson.errors import printable
-from lesson.federation import Event, Joined, Left, Reply
-from lesson.federation.clients import LOST, NO_REPLY, TOO_LATE
+from lesson.clock.federation import Event, Joined, Left, Reply
+from lesson.clock.federation.clients import LOST, NO_REPLY, TOO_LATE
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import printable
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import Inbox, check_weight, read_metrics, scalars
-from lesson.guards import UNREADABLE, WRONG_ARRAYS, UnfitError
 from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels
+from lesson.settings.guards import UNREADABLE, WRONG_ARRAYS, UnfitError
 from lesson.strategies.base import Updates, shares
 
 Key = tuple[int, int]
@@ -49,7 +49,7 @@ class Words:
 
 @dataclass(eq=False)
 class Post:
-    """Sends what clients shall train and takes in what they answer. `lesson.federation.Clients` on a grid."""
+    """Sends what clients shall train and takes in what they answer. `lesson.clock.federation.Clients` on a grid."""
 
     grid: Grid
     num_clients: int

@@ -15,9 +15,9 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from lesson.checked import MAX_SAMPLES
+from lesson.core.validation import MAX_SAMPLES
 from lesson.flower.replies import Inbox, read_metrics, scalars
-from lesson.scenario import MAX_CLIENTS
+from lesson.settings.scenario import MAX_CLIENTS
 
 KIND = "profile"
 TYPE = f"query.{KIND}"

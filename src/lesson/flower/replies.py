@@ -8,9 +8,9 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from lesson.checked import MAX_SAMPLES
-from lesson.errors import MAX_SHOWN
-from lesson.guards import NO_WEIGHT, WRONG_METRICS, UnfitError
+from lesson.core.errors import MAX_SHOWN
+from lesson.core.validation import MAX_SAMPLES
+from lesson.settings.guards import NO_WEIGHT, WRONG_METRICS, UnfitError
 
 MAX_METRICS = 100
 """A reply with more metrics than this is rejected."""

@@ -12,13 +12,13 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from lesson.arrays import IntArray
-from lesson.errors import InputError, RunStoppedError
-from lesson.faults import FaultSettings, faults_of
-from lesson.federation import Federation, VirtualFederation, WallFederation
-from lesson.files import write_whole
-from lesson.fleet import Fleet, draw_fleet, measured_fleet
-from lesson.fleet_csv import fleet_csv
+from lesson.clock.federation import Federation, VirtualFederation, WallFederation
+from lesson.core.arrays import IntArray
+from lesson.core.errors import InputError, RunStoppedError
+from lesson.core.files import write_whole
+from lesson.experiments.study import Run, Study
+from lesson.fleet.csv_files import fleet_csv
+from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.log import logger, tell, tell_clients
@@ -29,14 +29,14 @@ from lesson.learn.cpu import CpuBackend
 from lesson.learn.learner import Learner
 from lesson.learn.received import Received, ReceivingBackend
 from lesson.learn.remote import initial_arrays
-from lesson.plan import make_plan, propose_deadline_s
+from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.report.plan_text import print_plan
-from lesson.run_folder import RunFolder
-from lesson.runs import execute
-from lesson.settings import Settings, load_settings
+from lesson.runs.execute import execute
+from lesson.runs.folder import RunFolder
+from lesson.settings.faults import FaultSettings, faults_of
+from lesson.settings.settings import Settings, load_settings
 from lesson.strategies import fleet_for
-from lesson.study import Run, Study
 
 Clock = Literal["virtual", "wall"]
 WAIT_S, WAIT_EVERY_S = 300.0, 5.0

@@ -3,8 +3,8 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from lesson.faults import WrongUploads
 from lesson.flower.arrays import Layout, Vector
+from lesson.settings.faults import WrongUploads
 
 
 def spoilt(layout: Layout, base: Vector, vector: Vector, wrong: WrongUploads, client: int, index: int) -> ArrayRecord:

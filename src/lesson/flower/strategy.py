@@ -12,20 +12,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from lesson.arrays import FloatArray
-from lesson.errors import InputError, RunStoppedError
-from lesson.federation import Federation, VirtualFederation, WallFederation
-from lesson.fleet import Fleet, draw_fleet, measured_fleet
+from lesson.clock.federation import Federation, VirtualFederation, WallFederation
+from lesson.core.arrays import FloatArray
+from lesson.core.errors import InputError, RunStoppedError
+from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.log import tell, tell_clients
 from lesson.flower.post import Post, Words, weighted_means
 from lesson.flower.profile import by_registration
 from lesson.flower.server import Clock, clock_of
-from lesson.guards import GuardSettings, UnfitError
 from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels, as_tensor
-from lesson.scenario import Scenario
-from lesson.settings import ServerSettings
+from lesson.settings.guards import GuardSettings, UnfitError
+from lesson.settings.scenario import Scenario
+from lesson.settings.settings import ServerSettings
 from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.strategies.checks import check_count, check_number

@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from lesson.errors import InputError
+from lesson.core.errors import InputError
 from lesson.learn.evaluate import ClientScores, PendingScore
 from lesson.learn.holdings import Holdings
 from lesson.learn.task import Job
-from lesson.settings import Settings
+from lesson.settings.settings import Settings
 
 TrainerName = Literal["reference", "fused", "batched"]
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch import multiprocessing as processes
 
-from lesson.errors import LACK_OF_MEMORY, InputError, RunStoppedError
+from lesson.core.errors import LACK_OF_MEMORY, InputError, RunStoppedError
 from lesson.learn.process import settle_process
 from lesson.learn.reference import BLOCK, models_by_blocks, sum_by_blocks, train_client
 from lesson.learn.task import Job, Task, Work

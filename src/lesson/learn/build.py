@@ -3,17 +3,17 @@
 from functools import lru_cache
 from pathlib import Path
 
-from lesson.errors import InputError
-from lesson.faults import faults_of
-from lesson.fleet import draw_fleet
+from lesson.clock.simulate import Simulation
+from lesson.core.errors import InputError
+from lesson.fleet.fleet import draw_fleet
 from lesson.learn.backend import Backend, on_device
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
 from lesson.learn.models import FACTORIES, ModelFactory
 from lesson.learn.task import Task, make_task
-from lesson.settings import Settings
-from lesson.simulate import Simulation
+from lesson.settings.faults import faults_of
+from lesson.settings.settings import Settings
 from lesson.strategies import Strategy, fleet_for, make_strategy
 
 

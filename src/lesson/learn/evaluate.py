@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
 from lesson.learn.holdings import Holdings
 from lesson.learn.models import Replica
 from lesson.learn.task import Task, scaled

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from lesson.arrays import IntArray
-from lesson.errors import InputError
+from lesson.core.arrays import IntArray
+from lesson.core.errors import InputError
+from lesson.core.streams import stream
 from lesson.learn.holdings import Holdings
 from lesson.learn.partition import Partition
-from lesson.streams import stream
 
 SHARE = 0.1
 

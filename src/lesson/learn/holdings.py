@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from lesson.arrays import IntArray
+from lesson.core.arrays import IntArray
 
 Lookup = Callable[[Tensor, Tensor], Tensor]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lesson.arrays import FloatArray, IntArray
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.slots import slot_of_each
 from lesson.learn.task import Work
 from lesson.strategies.base import Merge, Updates

@@ -12,10 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lesson.arrays import FloatArray, IntArray
-from lesson.errors import InputError
-from lesson.faults import WrongUploads
-from lesson.guards import NOT_FINITE, GuardSettings, Refusal
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.learn.holdings import Holdings
@@ -23,7 +21,9 @@ from lesson.learn.models import make_model
 from lesson.learn.server_models import Jobs, ServerModels, check_finite
 from lesson.learn.spoilt import SpoilingTrainer
 from lesson.learn.task import Task
-from lesson.settings import ServerSettings
+from lesson.settings.faults import WrongUploads
+from lesson.settings.guards import NOT_FINITE, GuardSettings, Refusal
+from lesson.settings.settings import ServerSettings
 from lesson.strategies.base import Updates
 
 

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lesson.arrays import BoolArray, FloatArray, IntArray
-from lesson.errors import InputError
-from lesson.guards import NOT_FINITE, TOO_FAR, GuardSettings, Refusal
+from lesson.core.arrays import BoolArray, FloatArray, IntArray
+from lesson.core.errors import InputError
 from lesson.learn.robust import coordinate_median, finite_rows, norms, trimmed_mean
 from lesson.learn.task import Work
+from lesson.settings.guards import NOT_FINITE, TOO_FAR, GuardSettings, Refusal
 
 MAX_BYTES = 8 * 2**30
 """Of models that are looked at together, and a copy of them."""

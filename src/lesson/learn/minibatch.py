@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from lesson.arrays import IntArray
+from lesson.core.arrays import IntArray
 from lesson.learn.counters import kernels_for, key, words
 from lesson.learn.holdings import Holdings
 

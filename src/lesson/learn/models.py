@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lesson.errors import InputError
+from lesson.core.errors import InputError
+from lesson.core.streams import stream
 from lesson.learn.counters import kernels_for
-from lesson.streams import stream
 
 ModelFactory = Callable[[], nn.Module]
 

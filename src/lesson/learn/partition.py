@@ -6,12 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.arrays import FloatArray, IntArray
-from lesson.errors import InputError
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
+from lesson.core.streams import stream
 from lesson.learn.holdings import Holdings, Lookup
 from lesson.learn.pool import draw_pool
-from lesson.scenario import Scenario, draw_population
-from lesson.streams import stream
+from lesson.settings.scenario import Scenario, draw_population
 
 MAX_TRIES = 500
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.arrays import IntArray
+from lesson.core.arrays import IntArray
+from lesson.core.streams import stream
 from lesson.learn.counters import Key, key, words
 from lesson.learn.holdings import Lookup
-from lesson.streams import stream
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.errors import InputError
+from lesson.core.errors import InputError
 
 BLOCK_VALUES = 1 << 22
 """How many values are sorted at a time, at most, unless there are more models."""

@@ -15,9 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lesson.arrays import FloatArray, with_prefix
-from lesson.errors import DivergedError, InputError
-from lesson.guards import GuardSettings, Refusal
+from lesson.core.arrays import FloatArray, with_prefix
+from lesson.core.errors import DivergedError, InputError
 from lesson.learn.backend import Trainer
 from lesson.learn.jobs import cohorts_of
 from lesson.learn.merge_guard import MergeGuard, Uploads, finite_only, uploads_of
@@ -25,7 +24,8 @@ from lesson.learn.optimisers import OPTIMISERS, Moments
 from lesson.learn.signals import Confirmation, Signals
 from lesson.learn.slots import SlotVectors
 from lesson.learn.task import Work, sent
-from lesson.settings import ServerSettings
+from lesson.settings.guards import GuardSettings, Refusal
+from lesson.settings.settings import ServerSettings
 from lesson.strategies.base import Merge, Updates
 
 MAX_STEP = float(np.finfo(np.float32).max)

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from lesson.arrays import IntArray
+from lesson.core.arrays import IntArray
 from lesson.strategies.base import Merge, Slots, Updates
 
 

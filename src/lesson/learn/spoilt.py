@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.arrays import BoolArray, FloatArray
-from lesson.faults import WrongUploads
+from lesson.core.arrays import BoolArray, FloatArray
 from lesson.learn.backend import Trainer
 from lesson.learn.task import Job, Work
+from lesson.settings.faults import WrongUploads
 
 
 class SpoilingTrainer:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.arrays import FloatArray, IntArray
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.data import Dataset
 from lesson.learn.dropout import draw_kept
 from lesson.learn.held_out import hold_out
@@ -16,7 +16,7 @@ from lesson.learn.holdings import Holdings
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector, make_model
 from lesson.learn.partition import make_partition
-from lesson.scenario import Scenario
+from lesson.settings.scenario import Scenario
 
 
 @dataclass(frozen=True, eq=False)

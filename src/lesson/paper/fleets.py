@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 
 from lesson import radio
-from lesson.arrays import FloatArray
-from lesson.fleet import Fleet, draw_fleet
-from lesson.latency import latency_s
-from lesson.plan import look_at_deadline
-from lesson.records import RoundRecord
-from lesson.scenario import Scenario
-from lesson.simulate import simulate
+from lesson.clock.records import RoundRecord
+from lesson.clock.simulate import simulate
+from lesson.core.arrays import FloatArray
+from lesson.experiments.study import half_interval
+from lesson.fleet.fleet import Fleet, draw_fleet
+from lesson.fleet.latency import latency_s
+from lesson.fleet.tiers import assign_tiers
+from lesson.planning.plan import look_at_deadline
+from lesson.settings.scenario import Scenario
 from lesson.strategies import Lesson, fleet_for, make_strategy
-from lesson.study import half_interval
-from lesson.tiers import assign_tiers
 
 SCENARIOS = ("printed", "released")
 NUM_DRAWS = 200

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lesson.errors import unknown
-from lesson.grid import in_words, make_grid
+from lesson.core.errors import unknown
+from lesson.experiments.grid import make_grid
+from lesson.experiments.naming import run_name
 from lesson.paper.scale import Scale
-from lesson.scenario import Scenario
-from lesson.settings import Settings
+from lesson.settings.settings import Settings
 
 FOLDER = Path(__file__).parent / "items"
 TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9")
@@ -83,23 +83,3 @@ def wanted_runs(items: Iterable[Item], scale: Scale) -> dict[str, Settings]:
             if name not in longest or (settings.run.rounds or 0) > (longest[name].run.rounds or 0):
                 longest[name] = settings
     return {name: longest[name] for item in items for name in item.settings(scale)}
-
-
-def series_name(settings: Settings) -> str:
-    """Strategy, data set, and what differs from the preset, the step size last."""
-    scenario, sections = settings.scenario, settings.to_sections()
-    usual, plain = Scenario(preset=scenario.preset).model_dump(), Settings().to_sections()
-    changed = {name: value for name, value in sections["scenario"].items() if value != usual[name]}
-    changed |= settings.strategy.options
-    for section in ("server", "faults", "guards"):
-        there, default = sections[section], plain[section]
-        changed |= {f"{section}.{name}": value for name, value in there.items() if value != default.get(name)}
-    parts = [settings.strategy.name, settings.run.dataset]
-    parts += [scenario.preset] if scenario.preset != "released" else []
-    parts += [f"{name}={in_words(changed[name])}" for name in sorted(changed, key="learning_rate".__eq__)]
-    return "-".join(parts)
-
-
-def run_name(settings: Settings) -> str:
-    """The series and the seed."""
-    return f"{series_name(settings)}-seed{settings.run.seed}"

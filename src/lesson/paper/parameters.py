@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from lesson.scenario import Scenario
+from lesson.settings.scenario import Scenario
 
 
 class _Row(NamedTuple):

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lesson.arrays import FloatArray
-from lesson.study import half_interval
+from lesson.core.arrays import FloatArray
+from lesson.experiments.study import half_interval
 
 Outcome = Literal["holds", "open", "fails"]
 Rule = Callable[[float, float], Outcome]

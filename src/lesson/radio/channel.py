@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from lesson.arrays import BoolArray, FloatArray
+from lesson.core.arrays import BoolArray, FloatArray
 from lesson.radio.path_loss import log_distance_path_loss_db
 from lesson.radio.shadowing import GaussianField, shadowing_db
 from lesson.radio.tr38901 import UrbanModel, line_of_sight_probability, path_loss_db
-from lesson.scenario import Scenario
+from lesson.settings.scenario import Scenario
 
 SIGHT_KM = 0.05
 """Distance at which line of sight is correlated by 1/e, TR 38.901, table 7.6.3.1-2."""

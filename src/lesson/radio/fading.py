@@ -4,8 +4,8 @@ from typing import Literal
 
 import numpy as np
 
-from lesson.arrays import FloatArray, IntArray
-from lesson.draws import Key, exponentials, uniforms
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.draws import Key, exponentials, uniforms
 
 FadingKind = Literal["none", "rayleigh", "rician"]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
 
 
 def gain(path_loss_db: FloatArray) -> FloatArray:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lesson.arrays import FloatArray
-from lesson.errors import InputError
+from lesson.core.arrays import FloatArray
+from lesson.core.errors import InputError
 
 
 def log_distance_path_loss_db(distance_km: FloatArray, at_1km_db: float, slope_db: float) -> FloatArray:

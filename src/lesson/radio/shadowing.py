@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from lesson.arrays import FloatArray
-from lesson.draws import key, uniforms
+from lesson.core.arrays import FloatArray
+from lesson.core.draws import key, uniforms
 
 NUM_WAVES = 300
 _CHUNK = 256  # positions whose waves stay in a core's own cache

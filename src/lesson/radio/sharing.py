@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import NO_CLIENTS, FloatArray, IntArray, found
+from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, found
 from lesson.radio.transfer import block_at
 
 MAX_IDLE_BLOCKS = 1_000_000

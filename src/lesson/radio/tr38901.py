@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from lesson.arrays import BoolArray, FloatArray
+from lesson.core.arrays import BoolArray, FloatArray
 
 UrbanModel = Literal["uma", "umi"]
 

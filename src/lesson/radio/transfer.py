@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lesson.arrays import FloatArray, IntArray
+from lesson.core.arrays import FloatArray, IntArray
 
 Rates = Callable[[IntArray, IntArray], FloatArray]
 """Bits per second of clients (n, 1) in time blocks (n, K): (n, K)."""

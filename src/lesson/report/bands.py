@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lesson.arrays import FloatArray
-from lesson.paper.results import GUESSED
-from lesson.study import MIN_SEEDS, half_intervals
+from lesson.core.arrays import FloatArray
+from lesson.experiments.results import GUESSED
+from lesson.experiments.study import MIN_SEEDS, half_intervals
 
 MAX_POINTS = 400
 

@@ -7,12 +7,12 @@ import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 
-from lesson.errors import unknown
+from lesson.core.errors import unknown
+from lesson.experiments.study import Study
 from lesson.report.bands import draw_band
 from lesson.report.files import STYLE, ShownFigure, save_figure
 from lesson.report.groups import Group, groups_of, title_of
 from lesson.report.words import count
-from lesson.study import Study
 
 GroupCurves = tuple[Group, list[pd.DataFrame]]
 """A group, and a table of evaluations for each of its runs."""

@@ -8,7 +8,7 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from lesson.summary import TARGETS
+from lesson.runs.summary import TARGETS
 
 
 def comparison_table(table: pd.DataFrame, title: str, failed: Mapping[str, int] | None = None) -> Table:

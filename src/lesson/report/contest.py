@@ -5,12 +5,12 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lesson.contest.cases import cases_of
-from lesson.contest.entries import FILE, Contest, Group
-from lesson.contest.rules import MAX_POINTS
-from lesson.files import write_whole
-from lesson.paper.reproduce import load_notes
-from lesson.paper.results import GUESSED, Results
+from lesson.core.files import write_whole
+from lesson.experiments.contest.cases import cases_of
+from lesson.experiments.contest.entries import FILE, Contest, Group
+from lesson.experiments.contest.rules import MAX_POINTS
+from lesson.experiments.missing import load_notes
+from lesson.experiments.results import GUESSED, Results
 from lesson.report.contest_figures import draw_curves, draw_times
 from lesson.report.contest_levels import draw_levels
 from lesson.report.contest_tables import group_table, settings_table

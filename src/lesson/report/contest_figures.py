@@ -7,14 +7,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesson.contest.cases import Case
-from lesson.contest.entries import Contest, Group
-from lesson.contest.measures import accuracy_names, time_names
-from lesson.paper.results import Result, Results
+from lesson.experiments.contest.cases import Case
+from lesson.experiments.contest.entries import Contest, Group
+from lesson.experiments.contest.measures import accuracy_names, time_names
+from lesson.experiments.results import Result, Results
 from lesson.report.bands import draw_band, points_of
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import line_looks
-from lesson.summary import IN_A_ROW
+from lesson.runs.summary import IN_A_ROW
 
 
 @in_paper_style

@@ -5,8 +5,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesson.contest.entries import Contest, Group
-from lesson.contest.measures import accuracy_names, time_names
+from lesson.experiments.contest.entries import Contest, Group
+from lesson.experiments.contest.measures import accuracy_names, time_names
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import line_looks
 

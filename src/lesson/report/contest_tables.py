@@ -2,11 +2,11 @@
 
 import pandas as pd
 
-from lesson.contest.cases import Case
-from lesson.contest.entries import Contest, point_words
-from lesson.contest.measures import GAIN, RATIO, accuracy_names, time_names
-from lesson.contest.rules import Rules
-from lesson.paper.results import Results
+from lesson.experiments.contest.cases import Case
+from lesson.experiments.contest.entries import Contest, point_words
+from lesson.experiments.contest.measures import GAIN, RATIO, accuracy_names, time_names
+from lesson.experiments.contest.rules import Rules
+from lesson.experiments.results import Results
 from lesson.report.compare_text import cell
 
 

@@ -11,8 +11,8 @@ from typing import Any, ParamSpec
 import matplotlib
 from matplotlib.figure import Figure
 
-from lesson.errors import InputError
-from lesson.files import write_all
+from lesson.core.errors import InputError
+from lesson.core.files import write_all
 from lesson.report.paths import check_file
 
 STYLE: Any = {

@@ -7,13 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lesson.arrays import FloatArray, IntArray
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.experiments.study import Run, Study
+from lesson.fleet.tiers import assign_tiers
 from lesson.report.files import in_paper_style
 from lesson.report.palette import tier_colours
 from lesson.report.panels import MAX_TIERS_NAMED, density, draw_map
-from lesson.run_folder import RunFolder
-from lesson.study import Run, Study
-from lesson.tiers import assign_tiers
+from lesson.runs.folder import RunFolder
 
 COMPUTE, UPLOAD = "#E69F00", "#56B4E9"
 """Colours that no strategy of the paper has."""

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lesson.grid import STRATEGY, in_words, short_names
+from lesson.experiments.grid import STRATEGY, in_words, short_names
+from lesson.experiments.study import Run, Study
 from lesson.report.palette import STYLES, Look, line_looks, strategy_looks
-from lesson.settings import Settings
-from lesson.study import Run, Study
+from lesson.settings.settings import Settings
 
 _SAID = {"strategy": "{}", STRATEGY: "{}", "scenario.beta": "β = {}", "scenario.deadline_s": "τ = {} s"}
 

@@ -3,10 +3,10 @@
 import numpy as np
 from matplotlib.axes import Axes
 
-from lesson.arrays import FloatArray, IntArray
-from lesson.plan import Plan
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.fleet.tiers import UNREACHABLE
+from lesson.planning.plan import Plan
 from lesson.report.palette import tier_colours
-from lesson.tiers import UNREACHABLE
 
 MIN_VALUES_SMOOTHED = 5
 MAX_TIERS_DRAWN = 16

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lesson.files import read_input, write_whole
+from lesson.core.files import read_input, write_whole
+from lesson.experiments.results import Results
 from lesson.paper.items import NAMES, Item, load_item
-from lesson.paper.results import Results
 from lesson.paper.scale import Scale
 from lesson.paper.verdicts import Finding
 from lesson.report import paper_fleets

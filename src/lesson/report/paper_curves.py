@@ -7,9 +7,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lesson.experiments.results import Results
 from lesson.paper.fleets import towards_zero
 from lesson.paper.items import Item
-from lesson.paper.results import Results
 from lesson.paper.scale import Scale
 from lesson.report.bands import draw_band, points_of
 from lesson.report.files import PAGE_IN, in_paper_style

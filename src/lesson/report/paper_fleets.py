@@ -8,13 +8,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter, StrMethodFormatter
 
-from lesson.errors import InputError
-from lesson.fleet import draw_fleet
+from lesson.core.errors import InputError
+from lesson.fleet.fleet import draw_fleet
 from lesson.paper.fleets import PAPER_MEDIAN_S, SCENARIOS, merged_arrivals, with_intervals
-from lesson.plan import Plan, make_plan
+from lesson.planning.plan import Plan, make_plan
 from lesson.report.files import COLUMN_IN, PAGE_IN, in_paper_style
 from lesson.report.panels import MAX_ROUNDS_DRAWN, MAX_TIERS_DRAWN, density, draw_tier_blocks
-from lesson.scenario import Scenario
+from lesson.settings.scenario import Scenario
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
 MAX_ROUNDS_NAMED = 16

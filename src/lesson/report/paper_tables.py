@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
+from lesson.experiments.measures import last_accuracy, per_seed, reached
+from lesson.experiments.results import Result, Results
+from lesson.experiments.study import half_interval
 from lesson.paper import fleets
 from lesson.paper.claims.base import CALLED
 from lesson.paper.items import STEP_SIZES, Item
-from lesson.paper.measures import last_accuracy, per_seed, reached
 from lesson.paper.parameters import parameters
-from lesson.paper.results import Result, Results
 from lesson.paper.scale import Scale
-from lesson.study import half_interval
 
 
 def parameters_table(*_: object) -> pd.DataFrame:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lesson.errors import InputError
+from lesson.core.errors import InputError
 
 
 def check_file(path: Path | str, what: str, suffixes: Sequence[str]) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
-from lesson.arrays import FloatArray
-from lesson.plan import Plan
-from lesson.records import first_tier_note
+from lesson.clock.records import first_tier_note
+from lesson.core.arrays import FloatArray
+from lesson.planning.plan import Plan
 from lesson.report.files import STYLE, check_figure_path, save_figure
 from lesson.report.palette import tier_colours
 from lesson.report.panels import MAX_CLIENTS_DRAWN, MAX_TIERS_NAMED, density, draw_map, draw_tier_blocks

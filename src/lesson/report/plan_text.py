@@ -8,8 +8,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lesson.plan import Plan
-from lesson.records import first_tier_note
+from lesson.clock.records import first_tier_note
+from lesson.planning.plan import Plan
 from lesson.report.palette import tier_colours
 
 MAX_TIERS_SHOWN = 14

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from lesson.arrays import FloatArray, IntArray
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.data import load_dataset
 from lesson.learn.partition import make_partition
 from lesson.report.files import COLUMN_IN, in_paper_style
 from lesson.report.palette import LABEL_COLOURS
-from lesson.scenario import Scenario
+from lesson.settings.scenario import Scenario
 
 
 @in_paper_style

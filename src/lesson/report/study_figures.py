@@ -9,13 +9,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lesson.experiments.study import Study
 from lesson.report.compare_figure import GroupCurves, draw_lines, group_curves
 from lesson.report.compare_text import reached_targets
 from lesson.report.files import in_paper_style
 from lesson.report.fleet_figures import draw_clients, draw_latency, kept_clients
 from lesson.report.groups import Group, groups_of
-from lesson.study import Study
-from lesson.summary import TARGETS
+from lesson.runs.summary import TARGETS
 
 HEIGHT = 0.68
 """Of a figure's width."""

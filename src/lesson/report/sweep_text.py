@@ -5,10 +5,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from lesson.grid import short_names
+from lesson.experiments.grid import short_names
+from lesson.experiments.study import Study
 from lesson.report.compare_text import cell, reached_targets, what_is_shown
 from lesson.report.groups import labels_in_words
-from lesson.study import Study
 
 MAX_TARGETS = 2
 Column = tuple[str, float, int]

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lesson.errors import InputError, unknown
-from lesson.fleet import Fleet
-from lesson.named import load_class
-from lesson.scenario import Scenario
-from lesson.settings import apply_changes
+from lesson.core.errors import InputError, unknown
+from lesson.core.plugins import load_class
+from lesson.fleet.fleet import Fleet
+from lesson.settings.scenario import Scenario
+from lesson.settings.settings import apply_changes
 from lesson.strategies.base import Strategy
 from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedat import FedAT

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
-from lesson.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
-from lesson.errors import InputError
+from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
+from lesson.core.errors import InputError
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import NO_CLIENTS, IntArray
-from lesson.errors import InputError
+from lesson.core.arrays import NO_CLIENTS, IntArray
+from lesson.core.errors import InputError
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, RoundPlan, ServerView, Slots
 
 _IDS, _NUMBERS = np.dtype(np.int64), np.dtype(np.float64)

@@ -15,8 +15,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from lesson.arrays import FloatArray, IntArray
-from lesson.errors import InputError
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
 from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
 from lesson.strategies.checks import check_connected, check_number
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lesson.arrays import NO_CLIENTS, IntArray
+from lesson.core.arrays import NO_CLIENTS, IntArray
 from lesson.strategies.base import AnyOf, Merge, RoundPlan, ServerView, Slots, Updates, shares
 from lesson.strategies.checks import check_connected, check_count, check_number, count_of, cut_tiers, draw_share
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lesson.arrays import NO_CLIENTS, IntArray
+from lesson.core.arrays import NO_CLIENTS, IntArray
 from lesson.strategies.base import Arrivals, Deadline, Merge, RoundPlan, ServerView, Updates
 from lesson.strategies.checks import check_connected, check_count, check_flag, check_number, count_of
 

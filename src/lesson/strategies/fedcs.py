@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lesson.errors import InputError
+from lesson.core.errors import InputError
+from lesson.fleet.tiers import assign_tiers, check_deadline
 from lesson.strategies.base import Deadline, Merge, RoundPlan, ServerView, Stateless, Updates, average
-from lesson.tiers import assign_tiers, check_deadline
 
 
 @dataclass

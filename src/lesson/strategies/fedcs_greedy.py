@@ -18,11 +18,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from lesson.arrays import FloatArray, IntArray
-from lesson.errors import InputError
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
+from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Stateless, Updates, average
 from lesson.strategies.checks import check_connected, check_number, draw_share
-from lesson.tiers import TOLERANCE
 
 
 @dataclass

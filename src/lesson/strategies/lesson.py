@@ -15,11 +15,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from lesson.arrays import NO_CLIENTS, BoolArray, IntArray
-from lesson.errors import InputError
+from lesson.core.arrays import NO_CLIENTS, BoolArray, IntArray
+from lesson.core.errors import InputError
+from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers, check_deadline
 from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Updates, average
 from lesson.strategies.checks import check_count, check_flag
-from lesson.tiers import TOLERANCE, UNREACHABLE, assign_tiers, check_deadline
 
 
 @dataclass

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lesson.errors import InputError
+from lesson.core.errors import InputError
 from lesson.strategies.base import RoundPlan, ServerView
 from lesson.strategies.checks import check_number
 from lesson.strategies.lesson import Lesson

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lesson.arrays import IntArray
-from lesson.errors import InputError
+from lesson.core.arrays import IntArray
+from lesson.core.errors import InputError
+from lesson.fleet.tiers import TOLERANCE, assign_tiers
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates, shares
 from lesson.strategies.checks import check_number
 from lesson.strategies.lesson import Lesson
-from lesson.tiers import TOLERANCE, assign_tiers
 
 
 @dataclass

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from lesson.arrays import FloatArray, IntArray
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.fleet.tiers import UNREACHABLE, assign_tiers
 from lesson.strategies.base import Merge, ServerView, Slots, Updates, scaled, shares
 from lesson.strategies.lesson import Lesson
-from lesson.tiers import UNREACHABLE, assign_tiers
 
 
 @dataclass

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lesson.arrays import NO_CLIENTS, IntArray
-from lesson.errors import InputError
+from lesson.core.arrays import NO_CLIENTS, IntArray
+from lesson.core.errors import InputError
 from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Slots, Updates, shares
 from lesson.strategies.checks import check_connected, check_count, check_number, share_of
 

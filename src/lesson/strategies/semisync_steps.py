@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lesson.arrays import FloatArray, IntArray
-from lesson.errors import InputError
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
+from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Stateless, Updates, average
 from lesson.strategies.checks import check_connected, check_number
-from lesson.tiers import TOLERANCE
 
 MAX_STEPS = 10_000_000
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lesson.arrays import NO_CLIENTS, FloatArray, IntArray
+from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
 from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Updates, average
 from lesson.strategies.checks import check_connected, check_count, count_of, cut_tiers, draw_some
 

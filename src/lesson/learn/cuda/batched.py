@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from lesson.arrays import IntArray
+from lesson.core.arrays import IntArray
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
 from lesson.learn.minibatch import NO_SAMPLE

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
-from lesson.errors import InputError
+from lesson.core.errors import InputError
 
 Precision = Literal["tf32", "float32", "bfloat16"]
 Result = TypeVar("Result")

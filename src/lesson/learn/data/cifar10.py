@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import IntArray
-from lesson.errors import InputError
-from lesson.files import read_input
+from lesson.core.arrays import IntArray
+from lesson.core.errors import InputError
+from lesson.core.files import read_input
 
 Bytes = npt.NDArray[np.uint8]
 FOLDER = "cifar-10-batches-bin"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import IntArray
-from lesson.errors import InputError, unknown
+from lesson.core.arrays import IntArray
+from lesson.core.errors import InputError, unknown
 from lesson.learn.data.cifar10 import read_cifar10
 from lesson.learn.data.idx import read_idx_folder
 

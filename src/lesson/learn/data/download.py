@@ -9,8 +9,8 @@ import pooch  # type: ignore[import-untyped]
 import requests
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lesson.errors import InputError
-from lesson.files import open_to_change, write_whole
+from lesson.core.errors import InputError
+from lesson.core.files import open_to_change, write_whole
 from lesson.learn.data.cifar10 import FOLDER, RECORD_BYTES, RECORDS, SHA256, find_cifar10, read_cifar10
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lesson.arrays import IntArray
-from lesson.errors import InputError
-from lesson.files import open_input
+from lesson.core.arrays import IntArray
+from lesson.core.errors import InputError
+from lesson.core.files import open_input
 
 Bytes = npt.NDArray[np.uint8]
 FILES = (

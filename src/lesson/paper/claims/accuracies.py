@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
+from lesson.experiments.measures import accuracy_at, last_accuracy
+from lesson.experiments.results import Results
 from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim, final, slower
 from lesson.paper.items import STEP_SIZES, load_item
-from lesson.paper.measures import accuracy_at, last_accuracy
-from lesson.paper.results import Results
 from lesson.paper.verdicts import Part, above, near
 
 SIMILAR = {"cifar10": 0.05, "mnist": 0.01}

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
+from lesson.experiments.measures import common_target, last_accuracy, times_longer
+from lesson.experiments.results import Results
 from lesson.paper.items import NAMES, load_item
-from lesson.paper.measures import common_target, last_accuracy, times_longer
-from lesson.paper.results import Results
 from lesson.paper.scale import Scale
 from lesson.paper.verdicts import Finding, Part, Rule, above
 

@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pandas as pd
 
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
+from lesson.experiments.measures import client_figure
+from lesson.experiments.results import GUESSED, Results
 from lesson.learn.data import load_dataset
 from lesson.learn.partition import make_partition
 from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim
-from lesson.paper.measures import client_figure
-from lesson.paper.results import GUESSED, Results
 from lesson.paper.verdicts import Part, above, below
-from lesson.scenario import Scenario
+from lesson.settings.scenario import Scenario
 
 NUM_SEEDS = 5
 REGROWTH = 1.1

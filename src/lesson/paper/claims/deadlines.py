@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
+from lesson.experiments.measures import accuracy_at, common_target, last_accuracy, per_seed, reached
+from lesson.experiments.results import Results
 from lesson.paper import fleets
 from lesson.paper.claims.base import BETAS, DEADLINE_ROUNDS, claim, longer
 from lesson.paper.items import load_item
-from lesson.paper.measures import accuracy_at, common_target, last_accuracy, per_seed, reached
-from lesson.paper.results import Results
 from lesson.paper.verdicts import Part, above, near
 
 LIMIT_S = 6000.0

@@ -4,12 +4,12 @@ from functools import cache
 
 import numpy as np
 
-from lesson.arrays import FloatArray
+from lesson.core.arrays import FloatArray
+from lesson.experiments.results import Results
 from lesson.learn.models import FACTORIES, initial_vector
 from lesson.paper import fleets
 from lesson.paper.claims.base import CALLED, DATASETS, claim
 from lesson.paper.items import load_item
-from lesson.paper.results import Results
 from lesson.paper.verdicts import Part, above, near
 
 

@@ -3,13 +3,13 @@
 from functools import cached_property
 from typing import Any
 
-from lesson.errors import InputError
-from lesson.read_back import each_line
+from lesson.core.errors import InputError
+from lesson.experiments.study import Run, Study
 from lesson.report.groups import Group, groups_of
 from lesson.report.page.course import Course, course_of
-from lesson.run_folder import RunFolder
-from lesson.scenario import Scenario
-from lesson.study import Run, Study
+from lesson.runs.folder import RunFolder
+from lesson.runs.read_back import each_line
+from lesson.settings.scenario import Scenario
 
 BLACK, GREY = "#000000", "#7f7f7f"
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lesson
-from lesson.files import write_whole
+from lesson.core.files import write_whole
+from lesson.core.version import __version__
 from lesson.report.palette import TIER_ANCHORS
 
 ASSETS = Path(__file__).parent / "assets"
@@ -27,7 +27,7 @@ def document(title: str, scripts: Sequence[str], data: dict[str, Any]) -> str:
     inside = {
         "title": html.escape(title),
         "style": _asset("page.css"),
-        "version": html.escape(lesson.__version__),
+        "version": html.escape(__version__),
         "data": as_json(data | {"title": title, "tier_anchors": TIER_ANCHORS}),
         "scripts": "\n".join(
             f"<script>\n{_asset(name)}\n</script>" for name in ("plotly-basic.min.js", "common.js", *scripts)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from lesson.fleet import Fleet
-from lesson.fleet_columns import columns_of, spread
+from lesson.fleet.columns import columns_of, spread
+from lesson.fleet.fleet import Fleet
 
 EXPLORER = ("tiers.js", "fleet_csv.js", "explorer_words.js", "explorer_charts.js", "explorer.js")
 """The scripts of the explorer, in their order."""

@@ -10,16 +10,16 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from lesson.errors import InputError
-from lesson.files import read_input
+from lesson.core.errors import InputError
+from lesson.core.files import read_input
+from lesson.experiments.study import SCALE
 from lesson.paper.items import Item
 from lesson.paper.reproduce import SCALE_KIND
 from lesson.paper.scale import FULL, QUICK, Scale
-from lesson.read_back import Shape
 from lesson.report.page.document import write_document
 from lesson.report.paper import command_of, items_in
-from lesson.run_folder import read_kept
-from lesson.study import SCALE
+from lesson.runs.folder import read_kept
+from lesson.runs.read_back import Shape
 
 
 class _Part(Shape):

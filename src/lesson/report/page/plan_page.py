@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from lesson.fleet import Fleet
+from lesson.fleet.fleet import Fleet
 from lesson.report.page.document import write_document
 from lesson.report.page.fleet_data import EXPLORER, MAX_CLIENTS, fleet_data
 from lesson.report.paths import check_file

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lesson.experiments.study import MIN_SEEDS, Study, half_interval
 from lesson.report.bands import Points, mean_band
 from lesson.report.page.contender import Contender, contenders
 from lesson.report.page.study_words import verdict, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
-from lesson.settings import to_toml
-from lesson.study import MIN_SEEDS, Study, half_interval
-from lesson.summary import TARGETS, time_to
+from lesson.runs.summary import TARGETS, time_to
+from lesson.settings.settings import to_toml
 
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _COSTS = {"seconds": "time_s", "uploads": "uploads", "bytes": "bytes_up", "joules": "energy_j"}

@@ -4,13 +4,13 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from lesson.experiments.study import Run, Study
 from lesson.report.groups import groups_of
 from lesson.report.page.document import write_document
 from lesson.report.page.fleet_data import EXPLORER
 from lesson.report.page.study_data import study_data
-from lesson.run_folder import RunFolder
-from lesson.settings import Settings
-from lesson.study import Run, Study
+from lesson.runs.folder import RunFolder
+from lesson.settings.settings import Settings
 
 SCRIPTS = ("report_looks.js", "report_course.js", "report_clients.js", "report.js")
 REPORT = "report.html"

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lesson.arrays import IntArray
+from lesson.core.arrays import IntArray
+from lesson.experiments.study import MIN_SEEDS, half_interval
+from lesson.fleet.tiers import UNREACHABLE
 from lesson.report.compare_text import cell, reached_targets, surprises
 from lesson.report.page.contender import Contender
 from lesson.report.page.work_data import tiers_of
 from lesson.report.words import count
-from lesson.study import MIN_SEEDS, half_interval
-from lesson.summary import time_to
-from lesson.tiers import UNREACHABLE
+from lesson.runs.summary import time_to
 
 TARGETS_SHOWN = 3
 """The highest that somebody reached, in the verdict's table; what every target costs has a section of its own."""

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from lesson.arrays import FloatArray, IntArray
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.fleet.tiers import UNREACHABLE, assign_tiers
 from lesson.report.page.course import Course
 from lesson.report.panels import density
-from lesson.scenario import Scenario
-from lesson.tiers import UNREACHABLE, assign_tiers
+from lesson.settings.scenario import Scenario
 
 MAX_PIECES, MAX_SHOWN, MAX_ENDS = 600, 60, 80
 """Pieces of work in a schedule, clients, those that are spread evenly from fast to slow, and ends of rounds."""

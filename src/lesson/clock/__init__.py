@@ -1,0 +1,1 @@
+"""The round loop and where its time comes from."""

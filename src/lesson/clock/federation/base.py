@@ -1,0 +1,141 @@
+"""What federations on both clocks have in common: who is told to work, and what is not accepted."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.estimates import TIMES
+from lesson.clock.federation.clients import Clients, Reply
+from lesson.clock.records import RoundRecord
+from lesson.clock.rounds import Learner
+from lesson.clock.simulate import Simulation
+from lesson.core.arrays import FloatArray, IntArray, with_prefix
+from lesson.fleet.fleet import Fleet
+from lesson.settings.faults import Dropouts
+from lesson.settings.guards import GuardSettings, Refusal
+from lesson.settings.scenario import Scenario
+from lesson.strategies.base import Merge, RoundPlan, Strategy, Updates
+
+PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
+"""An update is given up after so many times what was expected, and so many seconds at least."""
+
+
+class Federation(Simulation):
+    """Rounds of clients that are elsewhere."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        fleet: Fleet,
+        clients: Clients,
+        *,
+        learner: Learner | None = None,
+        seed: int = 0,
+        scenario: Scenario | None = None,
+        dropouts: Dropouts | None = None,
+        guards: GuardSettings | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        options: dict[str, Any] = {"scenario": scenario, "dropouts": dropouts, "guards": guards}
+        # Replies change times and weights: those of this copy, not of the caller's fleet.
+        own = replace(fleet, **{name: getattr(fleet, name).copy() for name in (*TIMES, "client_weight")})
+        super().__init__(strategy, own, learner=learner, seed=seed, **options)
+        self.refused = Counter[str]()
+        """How many updates were refused or given up in all, by the kind of fault."""
+        self.merged_metrics: list[tuple[float, Mapping[str, float]]] = []
+        """What clients told with the updates of the last merge, and what each of these clients counts for."""
+        self._clients, self._tell = clients, tell
+        self._metrics: dict[tuple[int, int], Mapping[str, float]] = {}
+        self._released: dict[tuple[int, int], Mapping[str, float]] = {}
+
+    def step(self, until_s: float = np.inf) -> RoundRecord | None:
+        """Run the next round; see `Simulation`. The record says what was refused, and why."""
+        record = super().step(until_s)
+        if record is None or not record.refusals:
+            return record
+        why = [f"refused {self.fleet.names[refusal.client]}: {refusal.reason}" for refusal in record.refusals]
+        return replace(record, note="; ".join([*filter(None, [record.note]), *why]))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Where the run stands; see `Simulation`. With the models that wait at the server."""
+        values, arrays = super().state()
+        waiting = self._clients.models_of(self._at_server)
+        arrays |= {f"waiting.{place}": model for place, model in enumerate(waiting)}
+        return values | {"refused": dict(self.refused)}, arrays
+
+    def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
+        super().restore(values, arrays)
+        self.refused.update(values["refused"])
+        waiting = with_prefix(arrays, "waiting.")
+        self._clients.put_back(self._at_server, [waiting[str(place)] for place in range(len(self._at_server))])
+
+    def _start(self, plan: RoundPlan) -> None:
+        super()._start(plan)
+        self._send(plan.starts)
+
+    def _send(self, clients: IntArray) -> None:
+        """Have these clients do the work they are at."""
+        if len(clients):
+            updates = self._flight.work_of(clients)
+            self._clients.send(updates, self.round, self._patience_s(updates.expected_s))
+
+    def _patience_s(self, expected_s: FloatArray) -> FloatArray:
+        """How long to wait for updates that are expected to take so long."""
+        return np.maximum(MIN_PATIENCE_S, PATIENCE * expected_s)
+
+    def _lose(self, lost: Updates) -> None:
+        self._clients.give_up(lost.client)
+        super()._lose(lost)
+
+    def _drop(self, clients: IntArray) -> FloatArray:
+        self._clients.give_up(clients)
+        return super()._drop(clients)
+
+    def _merge(self, merge: Merge) -> Updates:
+        merged = super()._merge(merge)
+        weights = self.fleet.client_weight[merged.client].tolist()
+        told = [self._released[update] for update in merged.keys]
+        self.merged_metrics = list(zip(weights, told, strict=True))
+        return merged
+
+    def _without(self, updates: Updates, refusals: Sequence[Refusal]) -> Updates:
+        for refusal in refusals:
+            self._tell_refused(Reply(refusal.client, refusal.index, fault=refusal.reason))
+        return super()._without(updates, refusals)
+
+    def _why_aside(self, against: Mapping[int, str]) -> str:
+        note = super()._why_aside(against)
+        if note:
+            self._tell(f"round {self.round}: {note}")
+        return note
+
+    def _release(self, updates: Updates) -> None:
+        super()._release(updates)
+        self._clients.forget(updates)
+        self._released = {update: self._metrics.pop(update, {}) for update in updates.keys}
+
+    def _take_in(self, reply: Reply) -> None:
+        """Note what came with an update that can be used."""
+        if reply.weight is not None:
+            self.fleet.client_weight[reply.client] = reply.weight
+        self._metrics[reply.client, reply.index] = reply.metrics
+
+    def _is_at(self, reply: Reply) -> bool:
+        """Whether it is about what its client is at, not about something given up before."""
+        who = np.array([reply.client])
+        return bool(self._flight.busy(who)[0]) and int(self._flight.work_of(who).index[0]) == reply.index
+
+    def _refuse(self, fault: Reply) -> None:
+        """Note, count and tell an update that is not used."""
+        self._refusals.append(Refusal(fault.client, fault.index, fault.fault))
+        self._tell_refused(fault)
+
+    def _tell_refused(self, fault: Reply) -> None:
+        self.refused[fault.fault] += 1
+        name, detail = self.fleet.names[fault.client], f" ({fault.detail})" if fault.detail else ""
+        self._tell(f"round {self.round}: refused an update of client {name}: {fault.fault}{detail}")

@@ -1,0 +1,177 @@
+"""A federation on the wall."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.estimates import cautious
+from lesson.clock.federation.base import Federation
+from lesson.clock.federation.clients import LOST, NO_REPLY, RESTARTED, TOO_LATE, Event, Joined, Left, Reply
+from lesson.clock.records import RoundRecord
+from lesson.core.arrays import FloatArray, IntArray, copied
+from lesson.core.errors import RunStoppedError
+from lesson.settings.guards import CAME_BEFORE, OF_CONTENT
+from lesson.strategies.base import Closing, Updates
+
+POLL_S = 0.1
+NOBODY_S = 600.0
+"""A run ends when nobody has been connected for so long."""
+LAG_S, MIN_ROUND_S = 0.5, 1.0
+"""A round whose deadline passed longer ago than the one ends now; one with nobody at work lasts the other."""
+
+
+class WallFederation(Federation):
+    """On the wall: updates arrive when they do, and clients come and go."""
+
+    def __init__(
+        self,
+        *args: Any,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        self.estimates = cautious(len(self.fleet))
+        self._clock, self._sleep = clock, sleep
+        self._zero_s = clock()
+        self._alone_s = 0.0
+        """When somebody was last connected."""
+
+    def step(self, until_s: float = np.inf) -> RoundRecord | None:
+        """Run the next round; see `Federation`. The clock starts with the first."""
+        if not self.round:
+            self._zero_s = self._clock()
+        if self.elapsed_s - self.now_s > LAG_S:  # evaluation and checkpoints are no client's time
+            self.now_s = self.elapsed_s
+        return super().step(until_s)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Where the run stands; see `Federation`. With what was seen of latencies."""
+        values, arrays = super().state()
+        return values, arrays | copied({"seen_s": self.estimates.seen_s, "latency_s": self.fleet.latency_s})
+
+    def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` returned, with the clients that are there now; what was in flight is lost."""
+        super().restore(values, arrays)
+        self._zero_s, self._alone_s = self._clock() - self.now_s, self.now_s
+        known = self._connected & np.isfinite(arrays["latency_s"])
+        self.estimates.seen_s[:] = arrays["seen_s"]
+        self.fleet.latency_s[known] = arrays["latency_s"][known]
+        lost = self._flight.take(self._flight.everybody())
+        for client, index in lost.keys:
+            self._refuse(Reply(client, index, fault=RESTARTED))
+        self._let_go(lost)
+        self._idle[:] = self._connected
+        self._freed.append(np.flatnonzero(self._idle))
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds on the wall since the run began, those before a restart included."""
+        return self._clock() - self._zero_s
+
+    def _opens(self, until_s: float) -> bool:
+        known = np.isfinite(self.fleet.latency_s)
+        return not self.watch.aside[known].all() or super()._opens(until_s)  # whoever is not there may come
+
+    def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:  # noqa: ARG002
+        return np.full_like(expected_s, np.inf)
+
+    def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
+        """Wait until the round closes, by the rules of the virtual clock on what has arrived so far.
+
+        It ends at its deadline, or when the server finds that nothing is left to wait for. After a long evaluation, or
+        with nobody connected, it ends late: no rounds are run through to catch up.
+        """
+        while True:
+            now_s = self.elapsed_s
+            for event in self._clients.poll():
+                self._happens(event, now_s)
+            alone = self._alone(now_s)
+            end_s, note = self._closing_s(closes)
+            by_deadline = end_s == closes.by_s
+            waited = by_deadline or len(self._flight) or now_s - self.now_s >= MIN_ROUND_S
+            if end_s <= now_s and waited and not alone:
+                return (end_s if by_deadline and now_s - end_s < LAG_S else now_s), note
+            if now_s > until_s:
+                return np.inf, ""
+            self._sleep(POLL_S if alone else min(POLL_S, max(end_s - now_s, POLL_S / 10)))
+
+    def _alone(self, now_s: float) -> bool:
+        """Whether nobody is connected; raises when that has been so for long."""
+        if self._num_connected:
+            self._alone_s = now_s
+        elif now_s - self._alone_s > NOBODY_S:
+            raise RunStoppedError(f"no client has been connected for {NOBODY_S:g} s; start some and resume the run")
+        return not self._num_connected
+
+    def _happens(self, event: Event, now_s: float) -> None:
+        match event:
+            case Reply():
+                self._replied(event, now_s)
+            case Left(client=client) if self._connected[client]:
+                self._gone(client, now_s)
+            case Joined(client=client) if not self._connected[client] and not self.watch.aside[client]:
+                self._come(client, event)
+
+    def _replied(self, reply: Reply, now_s: float) -> None:
+        client, current = reply.client, self._is_at(reply)
+        if not reply.fault and self.watch.came_before(client, reply.index):
+            self._refuse(replace(reply, fault=CAME_BEFORE))
+            return
+        if not reply.fault and current:
+            self.watch.arrived(client, reply.index)
+            self._flight.arrive(client, now_s)
+            self._take_in(reply)
+            self._see(client, now_s)
+            return
+        self._refuse(reply if reply.fault else replace(reply, fault=TOO_LATE))
+        if reply.fault == NO_REPLY and current:
+            self._see(client, now_s)
+        if current:
+            work = self._flight.take(np.array([client]))
+            self._let_go(work)
+            self._unfit = Updates.join(self._unfit, work) if reply.fault in OF_CONTENT else self._unfit
+
+    def _gone(self, client: int, now_s: float) -> None:
+        who = np.array([client])
+        if self._flight.last_arrival_s(who) == np.inf:  # at work, and its update has not arrived
+            self._clients.give_up(who)
+            self._replied(Reply(client, int(self._flight.work_of(who).index[0]), fault=LOST), now_s)
+        self._disconnect(who)
+        self._tell(f"round {self.round}: client {self.fleet.names[client]} is gone")
+
+    def _come(self, client: int, measured: Joined) -> None:
+        if not math.isnan(measured.latency_s):
+            self.estimates.forget(client)
+            self.believe(client, measured.latency_s)
+            self._divide(client, measured.compute_s / measured.latency_s)
+        self._connected[client] = True
+        self._idle[client] = not self._flight.busy(np.array([client]))[0]
+        self._num_connected += 1
+        self._freed.append(np.array([client]))
+        self._tell(f"round {self.round}: client {self.fleet.names[client]} is there")
+
+    def _see(self, client: int, now_s: float) -> None:
+        """Learn from how long a client took from its start until now; what is slower is so in all of its parts."""
+        took_s = max(now_s - self._flight.started_s[client], 1e-3)
+        share = self.fleet.compute_s[client] / (self.fleet.compute_s[client] + self.fleet.upload_s[client])
+        if self._work[client] != 1:
+            took_s /= 1 + share * (self._work[client] - 1)
+        self.believe(client, took_s)
+        self._divide(client, share)
+
+    def believe(self, client: int, seconds: float) -> None:
+        """Take in how long a client took."""
+        self.fleet.latency_s[client] = self.estimates.see(np.array([client]), np.array([seconds]))[0]
+
+    def _divide(self, client: int, share: float) -> None:
+        """Have so large a part of the latency that is believed be for computing, the rest for the upload."""
+        latency_s = self.fleet.latency_s[client]
+        self.fleet.compute_s[client] = share * latency_s
+        for column in (self.fleet.upload_s, self.fleet.shared_upload_s):
+            column[client] = (1 - share) * latency_s

@@ -1,0 +1,474 @@
+"""The round loop on a clock. Without a learner it is about time alone.
+
+The loop's work follows the clients that start, arrive or are merged in a round, not the number of clients; only closing
+at the n-th of several arrivals looks at everybody.
+"""
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.estimates import TIMES
+from lesson.clock.in_flight import InFlight
+from lesson.clock.records import RoundRecord, first_tier_note
+from lesson.core.arrays import (
+    NO_CLIENTS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    all_distinct,
+    copied,
+    distinct,
+    found,
+    read_only,
+    with_prefix,
+)
+from lesson.core.errors import InputError
+from lesson.core.streams import stream
+from lesson.fleet.fleet import Fleet
+from lesson.fleet.tiers import TOLERANCE
+from lesson.settings.guards import GuardSettings, Refusal, Watch
+from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, RoundPlan, ServerView, Strategy, Updates
+from lesson.strategies.checks import checked_merge, checked_plan
+
+MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
+MAX_NAMED = 5
+"""Clients that a note tells by name, at most."""
+NOBODY = "nobody is there any more"
+_SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
+_VALUES = ("round", "version", "now_s", "over", "_rounds_stuck", "_rounds_empty")
+
+
+class Learner(Protocol):
+    """Whoever turns merges into models; without one, a simulation is about time alone."""
+
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> Sequence[Refusal]:
+        """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them it refuses.
+
+        If that is all of them, and no slots count, there is no new version.
+        """
+        ...
+
+    def forget(self, version: int) -> None:
+        """Free a version that nobody works from any more."""
+        ...
+
+    def signals(self, names: frozenset[str], version: int) -> Mapping[str, Any]:
+        """Those of these signals that it can tell of a version, worked out when they are looked at."""
+        ...
+
+
+class Rounds:
+    """A strategy, a fleet and the clock between them; work takes as long as expected. `step` runs one round.
+
+    The loop works on `strategy`, a copy of the object it is given. That object stays as it is, so one object can drive
+    any number of simulations. The copy includes whatever state the object has gathered from calls made elsewhere.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        fleet: Fleet,
+        *,
+        learner: Learner | None = None,
+        seed: int = 0,
+        guards: GuardSettings | None = None,
+    ) -> None:
+        _check_weights(fleet.client_weight)
+        self.strategy, self.fleet, self.learner, self.seed = _copied(strategy), fleet, learner, seed
+        self.model_bytes = math.ceil(fleet.model_bits / 8)
+        unmeasured = np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all()
+        self._unmeasured_j = np.nan if unmeasured else 0.0
+        """Added to the energy of every round: where nobody's is known, a round without uploads costs no 0 J either."""
+        self.round = self.version = 0
+        self.now_s = 0.0
+        self.over = ""
+        """Why nothing more can happen, once that is so."""
+        self._known = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
+        self._known["first_latency_s"] = self._known["latency_s"]
+        self._flight = InFlight(len(fleet))
+        self._at_server = self._flight.work_of(NO_CLIENTS)
+        self._idle, self._connected = fleet.reachable, fleet.reachable
+        self._num_connected = int(np.count_nonzero(self._idle))
+        self._waiting: IntArray = np.zeros(len(fleet), dtype=np.int64)
+        self._freed: list[IntArray] = [np.flatnonzero(self._idle)]
+        self._work: FloatArray = np.ones(len(fleet))
+        self._in_turn: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
+        now: dict[str, npt.NDArray[Any]] = {"connected": self._connected, "idle": self._idle, "waiting": self._waiting}
+        now |= {"started_round": self._flight.started_round, "started_s": self._flight.started_s}
+        self._known |= {name: read_only(array) for name, array in now.items()}
+        self._rounds_stuck = self._rounds_empty = 0
+        self._users: dict[int, int] = {}
+        """How many updates in flight or at the server started from each version."""
+        self.watch = Watch(len(fleet), (guards or GuardSettings()).set_aside_after)
+        self._refusals: list[Refusal] = []
+        self._unfit, self._num_copies = self._at_server, 0
+        """What happened since the last record: what was refused; of that, what was as soon as it arrived, and how many
+        uploads came a second time."""
+
+    def step(self, until_s: float = np.inf) -> RoundRecord | None:
+        """Run the next round and say what happened in it; None, and the run is over, if it ends after `until_s`."""
+        start_s = self.now_s
+        if not self._opens(until_s):
+            return None
+        self.round += 1
+        view = self._view(distinct(self._freed))
+        plan = self.strategy.open_round(view, stream(self.seed, "strategy", self.round))
+        plan = checked_plan(plan, self.strategy, self.round)
+        self._freed.clear()
+        spent_j = self._drop(plan.drops)
+        self._start(plan)
+        end_s, note = self._close(plan.closes, until_s)
+        if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
+            self.over = "time is up" if end_s > until_s else "whoever is awaited never arrives"
+            return None
+        self.now_s = end_s
+        landed = self._land()
+        merge = self.strategy.merge(self._view(NO_CLIENTS), self._at_server)
+        merged = self._merge(checked_merge(merge, self.strategy, self.round))
+        against = self.watch.refused(self._refusals)
+        aside_j, aside = self._set_aside(np.array(sorted(against), dtype=np.int64)), self._why_aside(against)
+        arrived, refusals = Updates.join(landed, self._unfit), tuple(self._refusals)
+        uploads = len(arrived) + self._num_copies
+        self._refusals, self._unfit, self._num_copies = [], self._flight.work_of(NO_CLIENTS), 0
+        moved = len(plan.starts) or len(plan.drops) or uploads or len(merged) or self.now_s > start_s
+        self.over = self._why_over(bool(moved), until_s)
+        promoted = first_tier_note(self.fleet) if self.round == 1 else ""
+        notes = [plan.note, note, promoted, aside, self.over]
+        spent_j += aside_j + self._spent_j(arrived, np.inf) + self._unmeasured_j
+        return self._told(
+            landed,
+            RoundRecord(
+                round=self.round,
+                start_s=start_s,
+                end_s=self.now_s,
+                version=self.version,
+                started=plan.starts,
+                merged=merged.client,
+                staleness=self.version - 1 - merged.base_version,
+                merged_started_s=merged.started_s,
+                merged_expected_s=merged.expected_s,
+                merged_arrived_s=merged.arrived_s,
+                uploads=uploads,
+                bytes_up=uploads * self.model_bytes,
+                bytes_down=len(plan.starts) * self.model_bytes,
+                compute_j=known_j(spent_j[0]),
+                transmit_j=known_j(spent_j[1]),
+                note="; ".join(filter(None, notes)),
+                refusals=refusals,
+                set_aside=tuple(against),
+            ),
+        )
+
+    def _opens(self, until_s: float) -> bool:  # noqa: ARG002
+        """Whether another round begins, by a time: not if nobody is left who could be waited for."""
+        if self._num_connected or len(self._flight) or len(self._at_server) or not self.round:
+            return True
+        self.over = self._nobody()
+        return False
+
+    def _nobody(self) -> str:
+        """That nobody is left, and why."""
+        aside = int(np.count_nonzero(self.watch.aside))
+        return NOBODY if not aside else f"{NOBODY}; {aside} of {len(self.fleet)} clients were set aside"
+
+    def _told(self, landed: Updates, record: RoundRecord) -> RoundRecord:  # noqa: ARG002
+        """The record of a round in which these updates landed, with what else there is to tell."""
+        return record
+
+    def _view(self, freed: IntArray) -> ServerView:
+        needs, learner = self.strategy.needs, self.learner
+        return ServerView(
+            round=self.round,
+            version=self.version,
+            now_s=self.now_s,
+            num_connected=self._num_connected,
+            freed=read_only(freed),
+            signals={} if learner is None or not needs else learner.signals(needs, self.version),
+            **self._known,
+        )
+
+    def _drop(self, clients: IntArray) -> FloatArray:
+        """Break off work in flight, whose clients are idle at once; the joules it has cost."""
+        if not len(clients):
+            return np.zeros(2)
+        self._check_clients(clients, "drops")
+        self._check(all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
+        dropped = self._flight.take(clients)
+        self._let_go(dropped)
+        return self._spent_j(dropped, self.now_s - dropped.started_s)
+
+    def _let_go(self, updates: Updates) -> None:
+        """Forget work that was in flight; its clients are idle."""
+        self._release(updates)
+        self._idle[updates.client] = self._connected[updates.client]
+        self._freed.append(updates.client)
+
+    def _start(self, plan: RoundPlan) -> None:
+        """Put clients to work."""
+        starts, fleet = plan.starts, self.fleet
+        self._check_clients(starts, "starts")
+        self._check(np.all(self._idle[starts]), "starts clients that are not idle")
+        self._check(all_distinct(starts), "starts clients twice")
+        self._check(np.size(plan.lr_scale) in (1, len(starts)), "gives other than one lr_scale per start")
+        steps = fleet.local_steps[starts] if plan.local_steps is None else plan.local_steps
+        self._check(len(steps) == len(starts) and np.all(steps >= 1), "gives other than one number of steps >= 1")
+        batches = 1 if plan.batches is None else plan.batches
+        fits = np.asarray(batches).dtype.kind == "i" and np.size(batches) in (1, len(starts))
+        self._check(fits and np.all(np.greater_equal(batches, 1)), "gives other than one number of batches >= 1")
+        self._check(np.all((np.equal(batches, 1)) | (steps == 1)), "gives several batches to more than one step")
+        self._work[starts] = steps * batches / fleet.local_steps[starts]
+        self._in_turn[starts] = in_turn = plan.uploads == "in-turn"
+        expected_s = fleet.latency_s[starts]
+        if plan.local_steps is not None or plan.batches is not None or in_turn:
+            expected_s = self._parts_s(starts, in_turn)
+        self._flight.launch(
+            starts,
+            version=self.version,
+            round=self.round,
+            now_s=self.now_s,
+            arrives_s=self._arrives_s(starts, expected_s),
+            expected_s=expected_s,
+            lr_scale=plan.lr_scale,
+            local_steps=steps,
+            batches=batches,
+        )
+        self._idle[starts] = False
+        self._users[self.version] = self._users.get(self.version, 0) + len(starts)
+
+    def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:  # noqa: ARG002
+        """When the work of those who start now really lands, which is expected to take so long."""
+        return self.now_s + expected_s
+
+    def _parts_s(self, starts: IntArray, in_turn: bool) -> FloatArray:
+        """Seconds until each start lands, put together from its compute and upload time."""
+        compute_s = self.fleet.download_s[starts] + self._work[starts] * self.fleet.compute_s[starts]
+        upload_s = (self.fleet.shared_upload_s if in_turn else self.fleet.upload_s)[starts]
+        if np.any(np.isnan(compute_s + upload_s)):
+            raise InputError(
+                "this strategy needs compute_s and upload_s of every client, only their sum is known; add both columns "
+                "to the file of latencies, or take another strategy"
+            )
+        if not in_turn:
+            return compute_s + upload_s
+        takes_s = np.empty(len(starts))
+        channel_free_s = self._flight.final_arrival_s()
+        for index in range(len(starts)):
+            channel_free_s = max(channel_free_s, self.now_s + compute_s[index]) + upload_s[index]
+            takes_s[index] = channel_free_s - self.now_s
+        return takes_s
+
+    def _check_clients(self, clients: IntArray, does: str) -> None:
+        """Raise unless these are numbers of clients, which go from 0 to num_clients − 1."""
+        if len(clients):
+            known = clients.min() >= 0 and clients.max() < len(self.fleet)
+            self._check(known, f"{does} clients that do not exist: ids go from 0 to {len(self.fleet) - 1}")
+
+    def _check(self, holds: bool | np.bool_, what: str) -> None:
+        if not holds:
+            raise ValueError(f"round {self.round}: {type(self.strategy).__name__} {what}")
+
+    def _why_over(self, moved: bool, until_s: float) -> str:  # noqa: ARG002
+        """Why the run, which may go on until a time, ends here; empty if it goes on."""
+        self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
+        if not moved and not len(self._flight):
+            return "nobody is training and nobody can start"
+        self._rounds_empty = self._rounds_empty + 1 if self._is_deserted() else 0
+        if self._rounds_empty >= MAX_ROUNDS_EMPTY:
+            return f"in {MAX_ROUNDS_EMPTY} rounds nobody was left whom the strategy would start"
+        return "the strategy lets neither time nor work pass" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
+
+    def _is_deserted(self) -> bool:
+        """Whether nothing is done, some clients are gone for good and nobody else is going to come."""
+        return not len(self._flight) and not len(self._at_server) and self._stays_without()
+
+    def _stays_without(self) -> bool:
+        """Whether some clients are gone for good and nobody else is going to come."""
+        return bool(self.watch.aside.any())
+
+    def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:  # noqa: ARG002
+        """When the round closes, with a note; who waits for real clients need not wait longer than `until_s`."""
+        return self._closing_s(closes)
+
+    def _closing_s(self, closes: Closing) -> tuple[float, str]:
+        """When the round closes, and a note if that is because nothing could close it."""
+        flight = self._flight
+        match closes:
+            case Arrivals(count=count):
+                close_s = flight.nth_arrival_s(count)
+            case AllOf(clients=clients):
+                self._check_clients(clients, "waits for")
+                close_s = flight.last_arrival_s(clients)
+            case AnyOf(groups=groups):
+                for group in groups:
+                    self._check_clients(group, "waits for")
+                ends_s = [flight.last_arrival_s(group) for group in groups]
+                close_s = min((end_s for end_s in ends_s if end_s > -np.inf), default=np.inf)
+            case _:
+                close_s = np.inf
+        if close_s > closes.by_s * (1 + TOLERANCE):
+            close_s = closes.by_s
+        if close_s < np.inf:
+            return max(self.now_s, close_s), ""
+        return max(self.now_s, flight.final_arrival_s()), "nothing in flight could close the round"
+
+    def _land(self) -> Updates:
+        """Updates that have arrived by now; they wait at the server."""
+        landed = self._accepted(self._flight.land(self.now_s))
+        self.watch.arrived(landed.client, landed.index)
+        self._idle[landed.client] = self._connected[landed.client]
+        self._waiting[landed.client] += 1
+        self._freed.append(landed.client)
+        self._at_server = Updates.join(self._at_server, landed)
+        return landed
+
+    def _accepted(self, landed: Updates) -> Updates:
+        """What can be used of what has landed."""
+        return landed
+
+    def _merge(self, merge: Merge) -> Updates:
+        """Take merged and dropped updates from the server; a new version if the model moves."""
+        here, weights, slots = self._at_server, merge.weights, merge.slots
+        merged, places = found(here.id, merge.updates)
+        leaving = merged | found(here.id, merge.drops)[0] if len(merge.drops) else merged
+        there = np.count_nonzero(leaving) == len(merge.updates) + len(merge.drops)
+        self._check(there, "merges or drops updates twice or that are not there")
+        self._check(len(weights) == len(merge.updates), "gives other than one weight per update")
+        self._check(np.all((weights >= 0) & np.isfinite(weights)), "gives a weight that is negative or not finite")
+        self._check(slots is None or len(slots.names) == len(merge.updates), "gives other than one slot per update")
+        if slots is not None:
+            shares, sums = np.array([*slots.weights.values()]), Counter[str]()
+            self._check(np.all((shares >= 0) & np.isfinite(shares)), "gives a slot a weight that is not a number >= 0")
+            for name, weight in zip(slots.names, weights.tolist(), strict=True):
+                sums[name] += weight
+            self._check(max(sums.values(), default=0.0) <= 1 + 1e-9, "gives weights in a slot that sum to more than 1")
+        total = weights.sum() if slots is None else sum(slots.weights.values())
+        self._check(merge.of == "updates" or total <= 1 + 1e-9, "gives weights of models that sum to more than 1")
+        np.subtract.at(self._waiting, here.client[leaving], 1)
+        self._freed.append(here.client[leaving])
+        self._at_server = here[~leaving]
+        updates = here[merged]
+        moves = slots is not None and bool(slots.weights)
+        if self.learner is not None and (len(updates) or moves):
+            refusals = self.learner.merge(updates, weights[places], merge, self.version, self.round)
+            updates = updates if not refusals else self._without(updates, refusals)
+        if len(updates) or moves:
+            self._users.setdefault(self.version, 0)
+            self.version += 1
+        self.watch.merged(updates.client)
+        self._release(here[leaving])
+        return updates
+
+    def _without(self, updates: Updates, refusals: Sequence[Refusal]) -> Updates:
+        """What is left of updates of which some were refused."""
+        self._refusals += refusals
+        refused = {(refusal.client, refusal.index) for refusal in refusals}
+        return updates[np.array([update not in refused for update in updates.keys])]
+
+    def _set_aside(self, clients: IntArray) -> FloatArray:
+        """Part with clients whose updates were refused too often; the joules of what they were at."""
+        if not len(clients):
+            return np.zeros(2)
+        spent_j = self._drop(clients[self._flight.busy(clients)])
+        waiting = np.isin(self._at_server.client, clients)
+        gone, self._at_server = self._at_server[waiting], self._at_server[~waiting]
+        self._waiting[clients] = 0
+        self._release(gone)
+        self._disconnect(clients)
+        return spent_j
+
+    def _disconnect(self, clients: IntArray) -> None:
+        """Note that these clients cannot be reached."""
+        self._num_connected -= int(np.count_nonzero(self._connected[clients]))
+        self._connected[clients] = self._idle[clients] = False
+
+    def _why_aside(self, against: Mapping[int, str]) -> str:
+        """Who is set aside for which reason, for people."""
+        often, told = self.watch.set_aside_after, []
+        for reason in dict.fromkeys(against.values()):
+            names = [str(self.fleet.names[client]) for client, why in against.items() if why == reason]
+            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            times = f"{often} times in a row" if often > 1 else "once"
+            told.append(f"set aside {', '.join(names[:MAX_NAMED])}{more}: refused {times}, {reason}")
+        return "; ".join(told)
+
+    def _release(self, updates: Updates) -> None:
+        """Let go of versions that only these updates still needed, and of the last one if nobody started from it."""
+        versions, counts = (part.tolist() for part in np.unique(updates.base_version, return_counts=True))
+        for version, count in zip(versions, counts, strict=True):
+            self._users[version] -= count
+        for version in sorted({*versions, self.version - 1}):
+            if version != self.version and self._users.get(version) == 0:
+                del self._users[version]
+                if self.learner is not None:
+                    self.learner.forget(version)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Where the run stands, as small values for JSON and as arrays, for `restore`; later rounds change neither."""
+        values = {name: getattr(self, name) for name in _VALUES} | {
+            "users": list(self._users.items()),
+            "strategy": self.strategy.state(),
+        }
+        arrays = {f"flight.{name}": array for name, array in self._flight.state().items()}
+        arrays |= {f"server.{name}": getattr(self._at_server, name) for name in Updates.__slots__}
+        arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "in_turn": self._in_turn}
+        arrays |= {"freed": distinct(self._freed)}
+        arrays |= {f"watch.{name}": array for name, array in self.watch.state().items()}
+        return values, copied(arrays)
+
+    def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` returned, to the bit."""
+        for name in _VALUES:
+            setattr(self, name, values.get(name, 0))  # older checkpoints do not count empty rounds
+        once = np.ones(len(arrays["server.id"]), dtype=np.int64)
+        arrays = {"flight._batches": np.ones_like(self._waiting), "server.batches": once} | arrays  # an older one's
+        self._users = {int(version): int(count) for version, count in values["users"]}
+        self.strategy.restore(values["strategy"])
+        self._flight.restore(with_prefix(arrays, "flight."))
+        self._at_server = Updates(*(arrays[f"server.{name}"] for name in Updates.__slots__))
+        self._idle[:], self._waiting[:], self._work[:] = arrays["idle"], arrays["waiting"], arrays["work"]
+        self._in_turn[:] = arrays.get("in_turn", False)  # older checkpoints know of none
+        self._freed = [arrays["freed"]]
+        self.watch.restore(with_prefix(arrays, "watch."))
+        self._connected &= ~self.watch.aside
+        self._num_connected = int(np.count_nonzero(self._connected))
+
+    def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+        """Joules for computing and for sending so long after the start, (2,); NaN where the fleet does not know."""
+        clients, fleet = updates.client, self.fleet
+        in_turn = self._in_turn[clients]
+        upload_s = np.where(in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
+        transmit_j = np.where(in_turn, fleet.shared_transmit_j[clients], fleet.transmit_j[clients])
+        computed = (elapsed_s - fleet.download_s[clients]) / (self._work[clients] * fleet.compute_s[clients])
+        sent = (elapsed_s - (updates.expected_s - upload_s)) / upload_s
+        compute_j = np.clip(computed, 0, 1) * self._work[clients] * fleet.compute_j[clients]
+        return np.array([compute_j.sum(), (np.clip(sent, 0, 1) * transmit_j).sum()])
+
+
+def _copied(strategy: Strategy) -> Strategy:
+    """A copy of a strategy that shares no state with it."""
+    try:
+        return copy.deepcopy(strategy)
+    except Exception as error:  # whatever the class of a custom strategy does
+        raise InputError(
+            f"strategy {type(strategy).__name__} cannot be copied: {error}; give it a __deepcopy__ method, or leave "
+            "open files, locks and the like out of its attributes"
+        ) from None
+
+
+def known_j(joules: float) -> float | None:
+    """Joules for a record: None where the fleet does not know them."""
+    return None if np.isnan(joules) else float(joules)
+
+
+def _check_weights(weights: FloatArray) -> None:
+    """Raise unless weights of clients can be divided by their sum."""
+    wrong = weights[~((weights >= 0) & np.isfinite(weights))]
+    if len(wrong) or (len(weights) and not weights.any()):
+        got = f"{wrong[0]:g}" if len(wrong) else "0 in all"
+        raise InputError(f"client_weight must be >= 0 and finite, and > 0 for some client, got {got}")

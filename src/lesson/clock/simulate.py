@@ -1,0 +1,292 @@
+"""Rounds on a virtual clock: as long as the fleet says, or as channels, computing and people have it.
+
+What varies is in `truth`, what the server makes of it in `estimates`; here both meet the round loop.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.estimates import Beliefs
+from lesson.clock.presence import Attendance
+from lesson.clock.records import RoundRecord
+from lesson.clock.rounds import Learner, Rounds, known_j
+from lesson.clock.varying import Truth
+from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, copied, read_only, with_prefix
+from lesson.core.errors import InputError
+from lesson.fleet.fleet import Fleet
+from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
+from lesson.settings.faults import Dropouts, FaultSettings, Shapes, WrongUploads, faults_of
+from lesson.settings.guards import CAME_BEFORE, GuardSettings, Refusal, UnfitError, check_shapes
+from lesson.settings.scenario import Scenario
+from lesson.strategies.base import Closing, RoundPlan, Strategy, Updates
+
+
+class Simulation(Rounds):
+    """A strategy and a fleet on the virtual clock; `step` runs one round.
+
+    Of a scenario, only what makes times vary is looked at; without one, work takes as long as the fleet says.
+    What goes wrong on purpose is in `dropouts` and `wrong`; `shapes` are those of the arrays that clients upload.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        fleet: Fleet,
+        *,
+        learner: Learner | None = None,
+        seed: int = 0,
+        scenario: Scenario | None = None,
+        dropouts: Dropouts | None = None,
+        wrong: WrongUploads | None = None,
+        shapes: Shapes | None = None,
+        guards: GuardSettings | None = None,
+    ) -> None:
+        self._truth: Truth | None = None
+        self._present: Attendance | None = None
+        self._wrong, self._shapes = wrong, shapes or {"model": (math.ceil(fleet.model_bits / 32),)}
+        scenario = scenario or Scenario()
+        if not scenario.varies and dropouts is None:
+            super().__init__(strategy, fleet, learner=learner, seed=seed, guards=guards)
+            return
+        self._truth, self._beliefs = Truth(scenario, fleet, seed, dropouts), Beliefs(scenario, fleet, seed)
+        super().__init__(strategy, self._beliefs.fleet, learner=learner, seed=seed, guards=guards)
+        self._known["first_latency_s"] = read_only(self._beliefs.first_latency_s)
+        self._ask_every_s, self._num_asked = scenario.ask_every_s, 0
+        self._tiers: IntArray = np.zeros(len(fleet), dtype=np.int64)
+        """In which each client started last; 0 before."""
+        self._retiered = 0
+        self._lost = self._flight.work_of(NO_CLIENTS)
+        """What happened in the round: clients in another tier than before, work whose clients have left."""
+        self._met_s = 0.0
+        if dropouts is not None or self._truth.presence is not None:
+            self._present = Attendance(len(fleet), self._truth.presence)
+            self._idle &= self._present.is_there(0.0)
+            self._connected &= self._idle
+            self._num_connected = int(np.count_nonzero(self._idle))
+            self._freed = [np.flatnonzero(self._idle)]
+
+    def _opens(self, until_s: float) -> bool:
+        if self._present is not None and not self._somebody_comes(self._present, until_s):
+            return False
+        if self._truth is not None and (due := int(self.now_s * (1 + TOLERANCE) / self._ask_every_s)) > self._num_asked:
+            self._num_asked = due
+            self._ask(self._truth)
+        return super()._opens(until_s)
+
+    def _somebody_comes(self, present: Attendance, until_s: float) -> bool:
+        """Whether there is anybody or anything to wait for, now or when the next one comes; time passes until then."""
+        while not self._num_connected and not len(self._flight) and not len(self._at_server):
+            comes_s = present.next_arrival_s(self.now_s)
+            if math.isinf(comes_s) or comes_s > until_s * (1 + TOLERANCE):
+                self.over = self._nobody() if math.isinf(comes_s) else "time is up"
+                return False
+            self._wait_until(comes_s, present)
+        return True
+
+    def _wait_until(self, now_s: float, present: Attendance) -> None:
+        self.now_s = now_s
+        self._meet(present)
+
+    def _meet(self, present: Attendance) -> None:
+        """Note who has come and who has left since the last time."""
+        came, left = present.changes(self._met_s, self.now_s)
+        self._met_s = self.now_s
+        came = came[np.isfinite(self.fleet.latency_s[came]) & ~self.watch.aside[came]]
+        self._disconnect(left)
+        self._num_connected += len(came)
+        self._connected[came], self._idle[came] = True, ~self._flight.busy(came)
+        self._freed.append(came)
+
+    def _ask(self, truth: Truth) -> None:
+        """Let idle clients say how long their work would take now."""
+        idle = np.flatnonzero(self._idle)
+        self._beliefs.see(idle, truth.asked_s(idle, self.now_s))
+        self._freed.append(idle)
+
+    def _drop(self, clients: IntArray) -> FloatArray:
+        if self._truth is not None and len(clients):
+            self._truth.leave_band(clients, dropped=True)
+        return super()._drop(clients)
+
+    def _start(self, plan: RoundPlan) -> None:
+        super()._start(plan)
+        if self._truth is not None and plan.tiers is not None:
+            before, self._tiers[plan.starts] = self._tiers[plan.starts], plan.tiers
+            self._retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
+
+    def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:
+        if self._truth is None or not len(starts):
+            return super()._arrives_s(starts, expected_s)
+        free_s = self._flight.final_arrival_s() if self._in_turn[starts].any() else None
+        return self._truth.launch(starts, self._flight.num_starts(starts), self._work[starts], self.now_s, free_s)
+
+    def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
+        if self._truth is not None:
+            self._truth.forecast(self._flight)
+        return super()._close(closes, until_s)
+
+    def _land(self) -> Updates:
+        landed = super()._land()
+        if self._present is not None:
+            self._meet(self._present)
+        return landed
+
+    def _accepted(self, landed: Updates) -> Updates:
+        """What has landed, was not lost and fits the model."""
+        if self._truth is not None:
+            landed = self._arrived(landed, self._truth)
+        return landed if self._wrong is None else self._fitting(landed, self._wrong)
+
+    def _arrived(self, landed: Updates, truth: Truth) -> Updates:
+        """What has landed and was not lost; the server learns from it."""
+        truth.pass_time(self.now_s)
+        truth.leave_band(landed.client)
+        gone = truth.lost[landed.client]
+        landed, self._lost = landed[~gone], landed[gone]
+        self._lose(self._lost)
+        who = landed.client
+        self._beliefs.see(who, truth.parts_s(landed, self._work[who], self._in_turn[who]))
+        if self._present is not None:
+            self._part(self._lost.client[truth.back_s[self._lost.client] > self.now_s], self._present, truth)
+        return landed
+
+    def _part(self, clients: IntArray, present: Attendance, truth: Truth) -> None:
+        """Note that these clients have dropped out and are not back yet."""
+        present.drop_out(clients, truth.back_s[clients])
+        self._disconnect(clients)
+
+    def _fitting(self, landed: Updates, wrong: WrongUploads) -> Updates:
+        """What has arrived for the first time with arrays that fit; the rest is refused at once."""
+        landed = self._with_copies(landed, wrong)
+        clients, index = landed.client, landed.index
+        fits = np.ones(len(landed), dtype=np.bool_)
+        for row in np.flatnonzero(wrong.misshapen(clients, index)).tolist():
+            client, which = int(clients[row]), int(index[row])
+            try:
+                check_shapes(wrong.shapes(client, which, self._shapes), self._shapes)
+            except UnfitError as unfit:
+                fits[row] = False
+                self._refusals.append(Refusal(client, which, unfit.reason))
+        self._unfit = landed[~fits]
+        self._let_go(self._unfit)
+        return landed[fits]
+
+    def _with_copies(self, landed: Updates, wrong: WrongUploads) -> Updates:
+        """What has arrived with what comes a second time, but for what came before."""
+        clients, index, older = landed.client, landed.index, self.watch.newest[landed.client]
+        again = wrong.has("duplicated", clients, index)
+        replayed = wrong.has("replayed", clients, index) & (older >= 0)
+        copies = Updates.join(landed[again], replace(landed[replayed], index=older[replayed]))
+        self._num_copies = len(copies)
+        everything = Updates.join(landed, copies)
+        new = np.ones(len(everything), dtype=np.bool_)
+        for row, (client, which) in enumerate(everything.keys):
+            if self.watch.came_before(client, which):
+                new[row] = False
+                self._refusals.append(Refusal(client, which, CAME_BEFORE))
+            self.watch.arrived(client, which)
+        return everything[new]
+
+    def _lose(self, lost: Updates) -> None:
+        """Let go of work whose clients have left."""
+        self._let_go(lost)
+
+    def _why_over(self, moved: bool, until_s: float) -> str:
+        if self._present is not None and not moved and not len(self._flight):
+            change_s = self._present.next_change_s(self.now_s)
+            if change_s < np.inf and change_s <= until_s * (1 + TOLERANCE):
+                self._wait_until(change_s, self._present)
+                return ""
+            if change_s == np.inf and not self._num_connected:
+                return self._nobody()
+        return super()._why_over(moved, until_s)
+
+    def _stays_without(self) -> bool:
+        if self._present is None:
+            return super()._stays_without()
+        gone = super()._stays_without() or bool(np.isinf(self._present.back_s).any())
+        return gone and self._present.next_change_s(self.now_s) == np.inf
+
+    def _told(self, landed: Updates, record: RoundRecord) -> RoundRecord:
+        """The record with how wrong the server was, where times vary."""
+        if self._truth is None:
+            return record
+        late = landed.started_s + landed.expected_s <= record.start_s * (1 + TOLERANCE)
+        told = replace(record, misses=int(np.count_nonzero(late)), retiered=self._retiered, lost=len(self._lost))
+        self._retiered = 0
+        if not len(self._lost) or record.compute_j is None or record.transmit_j is None:
+            return told
+        compute_j, transmit_j = self._spent_j(self._lost, self._lost.arrived_s - self._lost.started_s)
+        computing_j, sending_j = known_j(record.compute_j + compute_j), known_j(record.transmit_j + transmit_j)
+        return replace(told, compute_j=computing_j, transmit_j=sending_j)
+
+    def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+        if self._truth is None:
+            return super()._spent_j(updates, elapsed_s)
+        return self._truth.spent_j(updates.client, elapsed_s, updates.started_s)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Where the run stands; see `Rounds`. With the truth, and what the server believes."""
+        values, arrays = super().state()
+        if self._truth is not None:
+            values |= {"num_asked": self._num_asked, "files": self._truth.files}
+            own: dict[str, npt.NDArray[Any]] = {"tiers": self._tiers, "connected": self._connected}
+            own |= {"back_s": self._present.back_s} if self._present is not None else {}
+            own |= {f"truth.{name}": array for name, array in self._truth.state().items()}
+            own |= {f"beliefs.{name}": array for name, array in self._beliefs.state().items()}
+            arrays |= copied(own)
+        return values, arrays
+
+    def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` returned, to the bit."""
+        super().restore(values, arrays)
+        if self._truth is not None:
+            for name, digest in self._truth.files.items():
+                if digest != values["files"][name]:
+                    raise InputError(
+                        f"[scenario] {name} must be the file that the run began with, it has changed; put it back"
+                    )
+            self._tiers[:], self._connected[:] = arrays["tiers"], arrays["connected"]
+            self._num_connected, self._met_s = int(np.count_nonzero(self._connected)), self.now_s
+            if self._present is not None and "back_s" in arrays:
+                self._present.restore(arrays["back_s"], self.now_s)
+            self._num_asked = values["num_asked"]
+            self._truth.restore(with_prefix(arrays, "truth."))
+            self._beliefs.restore(with_prefix(arrays, "beliefs."))
+
+
+def simulate(
+    strategy: Strategy,
+    fleet: Fleet,
+    *,
+    rounds: int | None = None,
+    until_s: float = np.inf,
+    seed: int = 0,
+    scenario: Scenario | None = None,
+    faults: FaultSettings | None = None,
+    guards: GuardSettings | None = None,
+) -> Iterator[RoundRecord]:
+    """A record per round, for so many rounds or while they end by `until_s`; fewer if nothing more can happen.
+
+    A scenario says what makes times vary, faults what goes wrong on purpose, if anything does: who drops out, and which
+    copies and arrays arrive. What is wrong with values shows only where somebody learns.
+    """
+    if not until_s > 0:
+        raise InputError(f"until_s must be > 0, got {until_s}")
+    if rounds is None and until_s == np.inf:
+        raise InputError("rounds or until_s must be given: a run has to end")
+    parts = faults_of(faults or FaultSettings(), len(fleet), seed)
+    return _records(Simulation(strategy, fleet, seed=seed, scenario=scenario, guards=guards, **parts), rounds, until_s)
+
+
+def _records(simulation: Simulation, rounds: int | None, until_s: float) -> Iterator[RoundRecord]:
+    """The records of `simulate`, whose arguments are checked before the first round is asked for."""
+    while (rounds is None or simulation.round < rounds) and not simulation.over:
+        record = simulation.step(until_s)
+        if record is not None:
+            yield record

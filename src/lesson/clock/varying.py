@@ -1,0 +1,265 @@
+"""What really happens to clients' work, where that is not what the server believes: channels that change, a band that
+is shared, computing that is slower at times, traces, and clients that come and go or drop out."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.airtime import Airtime
+from lesson.clock.estimates import PARTS
+from lesson.clock.in_flight import InFlight
+from lesson.core.arrays import BoolArray, FloatArray, IntArray, with_prefix
+from lesson.core.draws import exponentials, key
+from lesson.core.errors import InputError
+from lesson.core.files import open_input
+from lesson.fleet.fleet import Fleet, check_measured
+from lesson.fleet.tiers import TOLERANCE
+from lesson.fleet.traces import WorkTrace, read_presence, read_work
+from lesson.radio import SharedBand
+from lesson.settings.faults import Dropouts
+from lesson.settings.scenario import Scenario
+from lesson.settings.variation import FILES
+from lesson.strategies.base import Updates
+
+_ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s")
+
+
+class Truth:
+    """How long each piece of work takes; arrays are (num_clients,), of the work a client is at or did last."""
+
+    def __init__(self, scenario: Scenario, fleet: Fleet, seed: int, dropouts: Dropouts | None = None) -> None:
+        _check_known(scenario, fleet)
+        people, compute_w, transmit_w = fleet.population, np.full(len(fleet), np.nan), np.full(len(fleet), np.nan)
+        if people is not None:  # where there is no time to divide joules by
+            compute_w, transmit_w = scenario.energy_kappa * people.cpu_hz**3, people.power_w.copy()
+        self._compute_w = _ratio(fleet.compute_j, fleet.compute_s, compute_w)
+        self._transmit_w = _ratio(fleet.transmit_j, fleet.upload_s, transmit_w)
+        fleet = _with_parts(fleet)
+        self._fleet, self._slowdown, self._slow = fleet, scenario.slowdown, key(seed, "slowdown")
+        self.download_s: FloatArray = np.zeros(len(fleet))
+        self.compute_s: FloatArray = np.zeros(len(fleet))
+        self.upload_s: FloatArray = np.zeros(len(fleet))
+        """Spent sending; waiting for a turn does not count."""
+        self._upload_begins_s: FloatArray = np.zeros(len(fleet))
+        self._shares: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
+        """Whose work goes through the shared band."""
+        self.lost: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
+        """Whose work never arrives, as it leaves or drops out before."""
+        self._leaves_s: FloatArray = np.full(len(fleet), np.inf)
+        """When that is."""
+        self.back_s: FloatArray = np.zeros(len(fleet))
+        """When those who drop out are back; infinite if never."""
+        self._dropouts = dropouts
+        self._trace = _traced(Path(scenario.trace), fleet) if scenario.trace else None
+        self.presence = read_presence(Path(scenario.presence), fleet.names) if scenario.presence else None
+        self.files = {name: _digest(getattr(scenario, name)) for name in scenario.changed(*FILES)}
+        """What is in the files that a scenario names."""
+        self._airtime: Airtime | None = None
+        if people is not None and (scenario.channel_changes or scenario.spectrum != "fixed"):
+            self._airtime = Airtime(scenario, fleet, people, seed)
+        self._downloads = scenario.download
+        self._band: SharedBand | None = None
+        if self._airtime is not None and scenario.spectrum != "fixed":
+            self._band = SharedBand(scenario.spectrum, self._airtime.shared_rate_bps, self._airtime.coherence_s)
+        self._spectrum, self._to_forecast = scenario.spectrum, False
+
+    def launch(
+        self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float, free_s: float | None = None
+    ) -> FloatArray:
+        """When each of these clients lands, or is lost, that begin their index-th work, so much of the usual,
+        now; infinite where a shared band decides. Given since when the channel is free, they upload in turn."""
+        ready_s = now_s + self._prepare(clients, index, work, now_s)
+        leaves_s = np.full(len(clients), np.inf) if self.presence is None else self.presence.leaves_s(clients, now_s)
+        drops_out_s = self._drop_out(clients, index, ready_s, now_s, leaves_s)
+        leaves_s = np.minimum(leaves_s, drops_out_s)
+        self._leaves_s[clients], self._shares[clients] = leaves_s, False
+        late_s = 0.0 if self._dropouts is None else np.where(leaves_s == drops_out_s, self._dropouts.notice_s, 0.0)
+        if self._band is not None and self._airtime is not None and free_s is None:
+            self._upload_begins_s[clients], self.upload_s[clients] = ready_s, 0.0
+            self.lost[clients] = leaves_s < np.inf
+            sends = np.isinf(leaves_s)
+            self._shares[clients] = sends
+            self._band.add(clients[sends], ready_s[sends], self._airtime.bits[clients[sends]])
+            self._to_forecast = True
+            return leaves_s + late_s
+        if free_s is None:
+            begins_s, self.upload_s[clients] = ready_s, self._sends_s(clients, index, ready_s)
+        elif self._spectrum == "equal":
+            raise InputError(
+                "[scenario] spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'"
+            )
+        else:
+            begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, leaves_s, free_s)
+        self._upload_begins_s[clients], ends_s = begins_s, begins_s + self.upload_s[clients]
+        self.lost[clients] = ends_s > leaves_s * (1 + TOLERANCE)
+        return np.where(self.lost[clients], leaves_s + late_s, ends_s)
+
+    def _drop_out(
+        self, clients: IntArray, index: IntArray, ready_s: FloatArray, now_s: float, leaves_s: FloatArray
+    ) -> FloatArray:
+        """When each of these clients drops out of work that would have it ready at a time, unless it leaves before;
+        infinite if it does not. Who has dropped out, unnoticed, and is not back yet is gone at once."""
+        if self._dropouts is None:
+            return np.full(len(clients), np.inf)
+        moments = self._dropouts.moments(clients, index)
+        at_s = np.where(np.isinf(moments), np.inf, now_s + np.minimum(moments, 1.0) * (ready_s - now_s))
+        away = self.back_s[clients] > now_s
+        at_s = np.where(away, now_s, np.where(at_s <= leaves_s, at_s, np.inf))
+        back_s = np.where(np.isinf(at_s), 0.0, at_s + self._dropouts.away_s(clients, index))
+        self.back_s[clients] = np.where(away, self.back_s[clients], back_s)
+        return at_s
+
+    def _prepare(self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float) -> FloatArray:
+        """Seconds until each of these clients has its update."""
+        download_s = self._fleet.download_s[clients]
+        if self._downloads and self._airtime is not None:
+            download_s = self._airtime.downloaded_s(clients, np.full(len(clients), now_s)) - now_s
+        usual_s = self._fleet.compute_s[clients] if self._trace is None else self._trace.at(clients, index)[0]
+        compute_s = work * usual_s
+        if self._slowdown:
+            compute_s = compute_s * (1 + self._slowdown * exponentials(self._slow, clients, index))
+        self.download_s[clients], self.compute_s[clients] = download_s, compute_s
+        return download_s + compute_s
+
+    def _sends_s(
+        self, clients: IntArray, index: IntArray, begins_s: FloatArray, *, whole_band: bool = False
+    ) -> FloatArray:
+        """Seconds that uploads take which begin at these times, on a band of one's own or alone on that of all."""
+        if self._trace is not None:
+            return self._trace.at(clients, index)[1]
+        if self._airtime is not None:
+            ends_s = self._airtime.uploaded_s(clients, begins_s, whole_band=whole_band)
+            with np.errstate(invalid="ignore"):  # what never begins never ends
+                return np.nan_to_num(ends_s - begins_s, nan=0.0, posinf=np.inf)
+        return (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]
+
+    def _in_turn(
+        self, clients: IntArray, index: IntArray, ready_s: FloatArray, leaves_s: FloatArray, free_s: float
+    ) -> tuple[FloatArray, FloatArray]:
+        """When uploads begin and how long they take that follow each other on the band of all, in this order; whoever
+        leaves makes room for the next."""
+        begins_s, sends_s = ready_s.copy(), np.empty(len(clients))
+        for place in range(len(clients)):
+            here = slice(place, place + 1)
+            begins_s[here] = np.maximum(ready_s[here], free_s)
+            sends_s[here] = self._sends_s(clients[here], index[here], begins_s[here], whole_band=True)
+            free_s = max(free_s, min(float(begins_s[place] + sends_s[place]), float(leaves_s[place])))
+        return begins_s, sends_s
+
+    def asked_s(self, clients: IntArray, now_s: float) -> dict[str, FloatArray]:
+        """What idle clients say their usual work takes, by part: on their mean channel now, or on a trace's mean."""
+        fleet = self._fleet
+        compute_s, upload_s, download_s = fleet.compute_s[clients], fleet.upload_s[clients], fleet.download_s[clients]
+        if self._trace is not None:
+            compute_s, upload_s = self._trace.usual(clients)
+        elif self._airtime is not None:
+            upload_s = self._airtime.typical_s(clients, now_s)
+            download_s = self._airtime.typical_s(clients, now_s, down=True) if self._downloads else download_s
+        return {"download_s": download_s, "compute_s": compute_s, "upload_s": upload_s}
+
+    def forecast(self, flight: InFlight) -> None:
+        """Tell those in flight when they land on a shared band, if nobody else starts."""
+        if self._band is not None and self._to_forecast:
+            clients, arrives_s = self._band.forecast()
+            if self._dropouts is not None:
+                others = np.setdiff1d(flight.everybody(), clients)
+                clients = np.concatenate([clients, others])
+                arrives_s = np.concatenate([arrives_s, flight.work_of(others).arrived_s])
+            flight.reschedule(clients, arrives_s)
+            self._to_forecast = False
+
+    def pass_time(self, now_s: float) -> None:
+        """Let a shared band be used until now."""
+        if self._band is not None:
+            self._band.advance(now_s)
+
+    def leave_band(self, clients: IntArray, *, dropped: bool = False) -> None:
+        """Take clients off a shared band that have landed, or whose work was dropped."""
+        if self._band is not None:
+            leaving = clients[self._shares[clients]]
+            self.upload_s[leaving] = self._band.sent_s(leaving)
+            self._band.remove(leaving)
+            self._to_forecast |= dropped
+
+    def parts_s(self, landed: Updates, work: FloatArray, in_turn: BoolArray) -> dict[str, FloatArray]:
+        """What the server sees of updates that have landed: how long the usual work would have taken, by part.
+
+        Clients tell when they had the model and when they had computed; on a shared band an upload seems to take all
+        the time after that. Where a plan lets uploads go in turn, it is told what one on a band of its own would take.
+        """
+        clients, fleet = landed.client, self._fleet
+        seems_s = landed.arrived_s - self._upload_begins_s[clients]
+        upload_s = np.where(self._shares[clients], seems_s, self.upload_s[clients])
+        if in_turn.any():
+            alone_s, own_s = fleet.shared_upload_s[clients], fleet.upload_s[clients]
+            upload_s *= np.divide(own_s, alone_s, out=np.ones(len(clients)), where=in_turn & (alone_s > 0))
+        return {
+            "download_s": self.download_s[clients],
+            "compute_s": self.compute_s[clients] / work,
+            "upload_s": upload_s,
+        }
+
+    def spent_j(self, clients: IntArray, elapsed_s: FloatArray | float, started_s: FloatArray) -> FloatArray:
+        """Joules for computing and for sending so long after the start, (2,): power times time."""
+        elapsed_s = np.minimum(elapsed_s, self._leaves_s[clients] - started_s)  # nobody works after that
+        computing_s = np.clip(elapsed_s - self.download_s[clients], 0, self.compute_s[clients])
+        sent_s = np.clip(started_s + elapsed_s - self._upload_begins_s[clients], 0, self.upload_s[clients])
+        sending_s = np.where(self._shares[clients], self.upload_s[clients], sent_s)
+        compute_j, transmit_j = computing_s * self._compute_w[clients], sending_s * self._transmit_w[clients]
+        return np.array([compute_j.sum(), transmit_j.sum()])
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything as arrays, for `restore`."""
+        band = {} if self._band is None else {f"band.{name}": array for name, array in self._band.state().items()}
+        return band | {name: getattr(self, name) for name in _ARRAYS}
+
+    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
+        for name in _ARRAYS:
+            getattr(self, name)[:] = state.get(name, getattr(self, name))  # older checkpoints know of no dropouts
+        if self._band is not None:
+            self._band.restore(with_prefix(state, "band."))
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with open_input(Path(path)) as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _traced(path: Path, fleet: Fleet) -> WorkTrace:
+    """The work of a trace; less of a client that is taken as faster than it is."""
+    work = read_work(path, fleet.names)
+    pace = np.repeat(fleet.pace, np.diff(work.offsets))
+    return WorkTrace(pace * work.compute_s, pace * work.upload_s, work.offsets)
+
+
+def _check_known(scenario: Scenario, fleet: Fleet) -> None:
+    """Raise if a fleet does not tell what its scenario needs."""
+    if fleet.population is None:
+        check_measured(scenario)
+        if scenario.slowdown and np.any(np.isnan(fleet.compute_s)[fleet.reachable]):
+            raise InputError(
+                "[scenario] slowdown needs compute_s of every client; add the column to the file of latencies"
+            )
+
+
+def _ratio(joules: FloatArray, seconds: FloatArray, otherwise: FloatArray) -> FloatArray:
+    """Watts, (num_clients,)."""
+    return np.divide(joules, seconds, out=otherwise, where=(seconds > 0) & np.isfinite(seconds))
+
+
+def _with_parts(fleet: Fleet) -> Fleet:
+    """A fleet with a part of the latency that is not known taken as what is left of it: all of it is computing where
+    neither is known. The clock needs parts that sum up; the server comes to believe in the same ones."""
+    with np.errstate(invalid="ignore"):
+        left_s = fleet.latency_s - fleet.download_s
+        compute_s = np.where(np.isnan(fleet.compute_s), left_s - np.nan_to_num(fleet.upload_s), fleet.compute_s)
+        upload_s = np.where(np.isnan(fleet.upload_s), left_s - compute_s, fleet.upload_s)
+    return replace(fleet, compute_s=np.maximum(compute_s, 0.0), upload_s=np.maximum(upload_s, 0.0))

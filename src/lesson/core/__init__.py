@@ -1,0 +1,1 @@
+"""Shared basics: errors, array types, random streams, validation, untrusted files, locks and plug-ins."""

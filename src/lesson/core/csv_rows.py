@@ -1,0 +1,176 @@
+"""CSV files as people and spreadsheets write them, row by row, with one-line errors that name file and line."""
+
+import csv
+import io
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from lesson.core.arrays import BoolArray, FloatArray, IntArray
+from lesson.core.errors import InputError
+from lesson.core.files import open_input
+
+MAX_LINE = 1 << 20
+
+
+def read_rows(
+    path: Path, what: str, required: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str]]]:
+    """Each row's line and its cells, in the order of `required` and `optional`; empty where a column is not there.
+
+    The columns of the file may be in any order. `what` is in it, for the errors.
+    """
+    try:
+        with open_input(path) as raw, io.TextIOWrapper(raw, newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(_lines(path, file), strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            _check_header(path, header, required, optional)
+            places = [header.index(name) if name in header else len(header) for name in (*required, *optional)]
+            for values in reader:
+                cells = [value.strip() for value in values]
+                if not any(cells):
+                    continue
+                if len(cells) != len(header):
+                    wanted = f"must have {len(header)} values like the header, got {len(cells)}"
+                    raise InputError(f"{path} line {reader.line_num}: {wanted}")
+                cells.append("")
+                yield reader.line_num, [cells[place] for place in places]
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; {what} must be a CSV file with {','.join(required)}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} cannot be read: not a CSV file in UTF-8") from None
+    except csv.Error as error:
+        raise InputError(f"{path} cannot be read: after line {reader.line_num}, {error}") from None
+
+
+def _lines(path: Path, file: TextIO) -> Iterator[str]:
+    """The lines of a file, one at a time: none so long that it fills the memory."""
+    while line := file.readline(MAX_LINE + 1):
+        if len(line) > MAX_LINE:
+            raise InputError(f"{path} cannot be read: a line must have at most {MAX_LINE} characters; is it CSV?")
+        yield line
+
+
+def number(cell: str) -> float:
+    """The number in a cell; NaN if there is none, or one as only Python would write it."""
+    try:
+        return float(cell) if cell.isascii() and "_" not in cell else math.nan
+    except ValueError:
+        return math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The rows of a file: their lines, clients and numbers."""
+
+    path: Path
+    names: Sequence[int | str]
+    line: IntArray
+    client: IntArray
+    numbers: dict[str, FloatArray]
+
+    def sorted_by(self, column: str) -> "Table":
+        """The rows in the order of client and a column."""
+        order = np.lexsort((self.numbers[column], self.client))
+        numbers = {name: values[order] for name, values in self.numbers.items()}
+        return Table(self.path, self.names, self.line[order], self.client[order], numbers)
+
+    def where(self, row: int) -> str:
+        """Where a row is, for an error."""
+        return f"{self.path} line {self.line[row]}"
+
+    def who(self, row: int) -> str:
+        """Whose row it is, for an error."""
+        return f"client '{str(self.names[self.client[row]])[:40]}'"
+
+    def check(self, column: str, right: BoolArray, wanted: str) -> None:
+        """One line about the first row that is not right."""
+        if not right.all():
+            row = int(np.argmin(right))
+            raise InputError(f"{self.where(row)}: {column} must be {wanted}, got {self.numbers[column][row]:.12g}")
+
+    def check_finite(self, *columns: str) -> None:
+        """One line about the first number of these columns that is negative or infinite."""
+        for column in columns:
+            values = self.numbers[column]
+            self.check(column, (values >= 0) & (values < np.inf), "finite and >= 0")
+
+    def check_pairs(self, clash: BoolArray, what: str) -> None:
+        """One line about the first row of a sorted table that clashes with the row before, of the same client.
+
+        `what` may name the row's numbers in braces.
+        """
+        clash = clash & (self.client[1:] == self.client[:-1])
+        if clash.any():
+            row = int(np.argmax(clash)) + 1
+            first, second = sorted(self.line[row - 1 : row + 1])
+            said = what.format_map({name: values[row] for name, values in self.numbers.items()})
+            raise InputError(f"{self.path} line {second}: {self.who(row)} {said}, first on line {first}; change one")
+
+    def offsets(self) -> IntArray:
+        """Where each client's rows begin in a sorted table, and where the last's end; every client must have some."""
+        counts = np.bincount(self.client, minlength=len(self.names))
+        if not counts.all():
+            missing, name = np.count_nonzero(counts == 0), str(self.names[int(np.argmin(counts))])[:40]
+            rest = f" and {missing - 1} more" if missing > 1 else ""
+            raise InputError(f"{self.path} has no row for client '{name}'{rest}; all {len(self.names)} must be there")
+        return np.concatenate([[0], np.cumsum(counts)])
+
+
+def read_table(path: Path, what: str, names: Sequence[int | str], columns: tuple[str, ...]) -> Table:
+    """The rows of a file with `client` and columns of numbers, none of which is NaN. Who tries several things with one
+    file has it read once, while it stays as it is."""
+    try:
+        looks = path.stat()
+    except OSError:
+        return _read_table(path, what, tuple(names), columns)  # which says what is wrong
+    return _read_again(path, what, tuple(names), columns, (looks.st_mtime_ns, looks.st_size))
+
+
+@lru_cache(maxsize=3)
+def _read_again(
+    path: Path,
+    what: str,
+    names: tuple[int | str, ...],
+    columns: tuple[str, ...],
+    looks: tuple[int, int],  # noqa: ARG001
+) -> Table:
+    return _read_table(path, what, names, columns)
+
+
+def _read_table(path: Path, what: str, names: tuple[int | str, ...], columns: tuple[str, ...]) -> Table:
+    places = {str(name): place for place, name in enumerate(names)}
+    lines, clients, flat = array("q"), array("q"), array("d")
+    for line, (name, *cells) in read_rows(path, what, ("client", *columns)):
+        if name not in places:
+            known = ", ".join([*map(str, names[:3]), "…"][: len(names)])
+            known = f"the fleet has {len(names)} clients: {known}"
+            raise InputError(f"{path} line {line}: client '{name[:40]}' is unknown; {known}")
+        values = [number(cell) for cell in cells]
+        for column, cell, value in zip(columns, cells, values, strict=True):
+            if value != value:
+                raise InputError(f"{path} line {line}: {column} must be a number, got {cell[:40]!r}")
+        lines.append(line)
+        clients.append(places[name])
+        flat.extend(values)
+    if not lines:
+        raise InputError(f"{path} has no rows; write them under the header")
+    numbers = np.array(flat).reshape(-1, len(columns))
+    by_column = {column: numbers[:, place].copy() for place, column in enumerate(columns)}
+    return Table(path, names, np.array(lines), np.array(clients), by_column)
+
+
+def _check_header(path: Path, header: list[str], required: Sequence[str], optional: Sequence[str]) -> None:
+    wrong = [name for name in header if name not in (*required, *optional)]
+    missing = [name for name in required if name not in header]
+    if wrong or missing or len(set(header)) != len(header):
+        allowed = ",".join(required) + (f" and may add {','.join(optional)}" if optional else "")
+        raise InputError(f"{path} line 1: the header must be {allowed}, got '{','.join(header)[:80]}'")

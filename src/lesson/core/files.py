@@ -1,0 +1,157 @@
+"""Reading and writing files in folders that others can write to.
+
+Inputs must be regular files: a FIFO would block, a device would fill the memory. Outputs never follow a symbolic link,
+and appear whole or not at all.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO
+
+from lesson.core.errors import InputError, RunStoppedError
+
+ASIDE = ".aside"
+"""How the names of files end that are not whole yet; they begin with a dot."""
+MAX_JSON_BYTES = 1 << 28
+_NAME_LETTERS = 40
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors that are not the user's: the disk is full or broken."""
+
+
+def open_input(path: Path, max_bytes: int | None = None) -> BinaryIO:
+    """Open a regular file for reading; raises OSError for anything else, and for a file that is too large."""
+    return _regular(path, os.O_RDONLY, "rb", max_bytes)
+
+
+def read_input(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
+    """The content of a regular file; raises OSError like `open_input`."""
+    with open_input(path, max_bytes) as file:
+        return file.read(max_bytes)
+
+
+def open_to_change(path: Path, *, append: bool = False) -> BinaryIO:
+    """Open a regular file for writing, at its end if `append`, without following a symbolic link; raises OSError.
+
+    A file that does not exist is created. Its content is kept.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
+    try:
+        return _regular(path, flags, "ab" if append else "r+b", None)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, "it is a symbolic link; remove it") from None
+        raise
+
+
+def write_whole(path: Path, content: bytes, before: Path | None = None) -> None:
+    """Write a file that appears whole or not at all. The previous version is kept as `before`, if that is given.
+
+    Raises RunStoppedError if the disk is full or broken, InputError if the file cannot be written for another reason.
+    """
+    write_all({path: content}, before)
+
+
+def write_all(contents: Mapping[Path, bytes], before: Path | None = None) -> None:
+    """Write several files like `write_whole`; none of them appears before all are on the disk."""
+    asides: list[Path] = []
+    with contextlib.ExitStack() as written:
+        path = next(iter(contents), Path())
+        try:
+            for path, content in contents.items():
+                remove_leftovers(path.parent, f".{path.name[:_NAME_LETTERS]}.")
+                aside, file = _open_aside(path)
+                asides.append(aside)
+                written.enter_context(file)
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            for aside, path in zip(asides, contents, strict=True):
+                if before is not None and path.exists():
+                    path.replace(before)
+                aside.replace(path)
+            for folder in {path.parent for path in contents}:
+                _sync_folder(folder)
+        except OSError as error:
+            raise _not_written(path, error) from None
+        finally:
+            for aside in asides:
+                with contextlib.suppress(OSError):
+                    aside.unlink(missing_ok=True)
+
+
+def remove_leftovers(folder: Path, prefix: str = ".") -> None:
+    """Remove unfinished files whose writers were killed: nobody holds the lock of such a file any more."""
+    for path in folder.glob(f".*{ASIDE}"):
+        if path.name.startswith(prefix):
+            with contextlib.suppress(OSError):
+                if path.is_symlink():
+                    path.unlink()
+                    continue
+                with open_to_change(path) as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+
+
+def is_at(file: BinaryIO | FileIO, path: Path) -> bool:
+    """Whether an open file is the one at this path now."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def _regular(path: Path, flags: int, mode: str, max_bytes: int | None) -> BinaryIO:
+    # Without O_NONBLOCK, opening a FIFO blocks until its other end is opened.
+    number = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    try:
+        found = os.fstat(number)
+        if stat.S_ISDIR(found.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it must be a regular file, not a pipe or a device")
+        if max_bytes is not None and found.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it must have at most {max_bytes} bytes, got {found.st_size}")
+        return os.fdopen(number, mode)  # type: ignore[return-value]  # modes here are binary
+    except BaseException:
+        os.close(number)
+        raise
+
+
+def _open_aside(path: Path) -> tuple[Path, FileIO]:
+    """A new, unbuffered file beside the path, locked while it is open, so that nobody takes it for a leftover."""
+    while True:
+        aside = path.with_name(f".{path.name[:_NAME_LETTERS]}.{secrets.token_hex(4)}{ASIDE}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(FileIO(os.open(aside, flags, 0o666), "wb"))
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if is_at(file, aside):  # else it was removed before it was locked
+                opened.pop_all()
+                return aside, file
+
+
+def _sync_folder(folder: Path) -> None:
+    """See to it that renames in a folder survive a power cut, where the file system can."""
+    with contextlib.suppress(OSError):
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def _not_written(path: Path, error: OSError) -> InputError | RunStoppedError:
+    """The error for a file that cannot be written, with the remedy."""
+    said = f"{path} cannot be written: {error.strerror}"
+    if error.errno in _DISK_ERRORS:
+        return RunStoppedError(f"{said}; free some disk space and repeat the command")
+    return InputError(said)

@@ -1,0 +1,45 @@
+"""Folders that one process writes at a time."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from lesson.core.errors import InputError
+from lesson.core.files import is_at, open_to_change
+
+LOCK = ".lock"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else has the folder meanwhile; raises if somebody has it. The lock of a killed process is gone with it."""
+    with _lock(folder) as lock:
+        try:
+            yield
+        finally:
+            if is_at(lock, folder / LOCK):
+                (folder / LOCK).unlink()
+
+
+def _lock(folder: Path) -> BinaryIO:
+    """The file that was locked, open."""
+    while True:
+        try:
+            lock = open_to_change(folder / LOCK)
+        except OSError as error:
+            what = folder / LOCK if os.path.lexists(folder / LOCK) else folder
+            raise InputError(f"{what} cannot be written: {error.strerror}; name another folder with --out") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            why = "is being written by another process; wait for it or end it"
+            if not isinstance(error, BlockingIOError):  # a file system without locks
+                why = f"cannot be locked: {error.strerror}; name another folder with --out"
+            raise InputError(f"{folder} {why}") from None
+        if is_at(lock, folder / LOCK):
+            return lock
+        lock.close()  # whose it was removed it between the two; somebody else may have made and locked a new one

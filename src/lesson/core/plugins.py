@@ -1,0 +1,21 @@
+"""Classes of one's own, named on the command line or in a settings file."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from lesson.core.errors import InputError, describe
+
+
+def load_class(kind: str, name: str) -> Any:
+    """What is named as module:Class; modules are looked for in this folder, too. `kind` is for the error."""
+    module_name, _, class_name = name.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(importlib.import_module(module_name), class_name)
+    except SystemExit as error:
+        raise InputError(f"{kind} '{name}' cannot be loaded: {describe(error)}; its module must not exit") from None
+    except Exception as error:  # whatever a module of somebody else's does
+        raise InputError(f"{kind} '{name}' cannot be loaded: {error}; write module:Class") from None

@@ -1,0 +1,123 @@
+"""Settings that are checked when they are made, with errors of one line."""
+
+import os
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from lesson.core.errors import InputError, unknown
+
+MAX_COUNT = 1_000_000_000
+MAX_SAMPLES = 10**12
+"""Samples that a client may report: the sum over a million clients still fits into 64 bits."""
+MAX_TEXT = 10_000
+
+
+def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"must be [low, high] with low <= high, got [{bounds[0]}, {bounds[1]}]")
+    return bounds
+
+
+def _storable_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"must be text in UTF-8, got {shown(text)}") from None
+    if len(text) > MAX_TEXT:
+        raise ValueError(f"must have at most {MAX_TEXT} characters, got {len(text)}")
+    return text
+
+
+Positive = Annotated[float, Field(gt=0, strict=True)]
+NotNegative = Annotated[float, Field(ge=0, strict=True)]
+Unbounded = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=True)]
+Finite = Annotated[float, Field(strict=True)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, Field(strict=True), AfterValidator(_storable_text)]
+Range = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
+CountRange = Annotated[tuple[Count, Count], AfterValidator(_ordered)]
+
+
+class Checked(BaseModel):
+    """Frozen settings; a wrong value raises "[section] name must be X, got Y"."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    section: ClassVar[str] = ""
+    """Table of the settings file that holds these settings, for error messages."""
+    wanted: ClassVar[dict[str, str]] = {}
+    """What a field of several types must be, in words."""
+
+    def __init__(self, /, **values: Any) -> None:
+        try:
+            super().__init__(**{name: plain(value) for name, value in values.items()})
+        except ValidationError as error:
+            raise InputError(f"{self._where()}{self._one_line(error)}") from None
+        except RecursionError:
+            raise InputError(f"{self._where()}values must not be nested so deeply") from None
+
+    @classmethod
+    def _where(cls) -> str:
+        return f"[{cls.section}] " if cls.section else ""
+
+    def changed(self, *names: str) -> list[str]:
+        """Those of these settings that are not what they are by default."""
+        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+
+    def unused(self, needed: Mapping[tuple[str, ...], tuple[bool, str]], section: str = "") -> list[str]:
+        """Settings that were changed and change nothing, a line each: by whether what they go with is there, and what
+        that is."""
+        return [
+            f"{section}{name} = {getattr(self, name)} changes nothing; it goes with {what}"
+            for names, (there, what) in needed.items()
+            for name in self.changed(*names)
+            if not there
+        ]
+
+    @classmethod
+    def _one_line(cls, error: ValidationError) -> str:
+        """What pydantic found first."""
+        first = error.errors(include_url=False)[0]
+        kind, context, got = first["type"], first.get("ctx", {}), shown(first["input"])
+        if kind == "extra_forbidden":
+            return str(unknown("setting", str(first["loc"][0]), cls.model_fields))
+        name = str(first["loc"][0]) if first["loc"] else ""
+        if kind == "value_error":
+            return f"{name} {context['error']}".strip()
+        words = {
+            "greater_than": f"> {context.get('gt', 0):.10g}",
+            "greater_than_equal": f">= {context.get('ge', 0):.10g}",
+            "less_than": f"< {context.get('lt', 0):.10g}",
+            "less_than_equal": f"<= {context.get('le', 0):.10g}",
+            "finite_number": "a finite number",
+            "float_type": "a number",
+            "int_type": "a whole number",
+            "bool_type": "true or false",
+            "string_type": "text",
+            "literal_error": f"{context.get('expected')}",
+        }
+        must_be = cls.wanted.get(name) or words.get(kind, first["msg"])
+        return f"{name} must be {must_be}, got {got}"
+
+
+def plain(value: Any) -> Any:
+    """Return a value with NumPy scalars and arrays as Python numbers and lists, and paths as text."""
+    if isinstance(value, np.generic | np.ndarray):
+        return float(value) if isinstance(value, np.longdouble) else value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    return {key: plain(one) for key, one in value.items()} if type(value) is dict else value
+
+
+def shown(value: Any) -> str:
+    """Show a given value, cut where it is long; Python refuses to print numbers of thousands of digits."""
+    try:
+        text = "a huge number" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
+    except (ValueError, RecursionError):
+        text = "a value that cannot be printed"
+    return text if len(text) <= 80 else f"{text[:79]}…"

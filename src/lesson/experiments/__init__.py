@@ -1,0 +1,1 @@
+"""Many runs: grids, engines that execute them, studies of the results."""

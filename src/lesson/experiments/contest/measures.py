@@ -1,0 +1,87 @@
+"""What is told of a contest: means over seeds with 95 % intervals, and how they compare with a reference, paired."""
+
+import itertools
+import math
+
+import pandas as pd
+
+from lesson.experiments.contest.cases import Case, cases_of, is_complete
+from lesson.experiments.contest.entries import Contest, Group, point_words
+from lesson.experiments.contest.rules import Rules
+from lesson.experiments.measures import accuracy_by, reached
+from lesson.experiments.results import Result, Results
+from lesson.experiments.study import means
+
+RATIO, GAIN = "time_ratio", "accuracy_gain"
+
+
+def accuracy_names(rules: Rules) -> list[str]:
+    """What accuracies are called, by when."""
+    return [f"accuracy_at_{time_s:.0f}" for time_s in rules.looks_s]
+
+
+def time_names(rules: Rules) -> list[str]:
+    """What times to targets are called, and uploads and joules to the last one."""
+    last = f"{rules.targets[-1]:g}"
+    return [*(f"time_to_{target:g}" for target in rules.targets), f"uploads_to_{last}", f"energy_to_{last}"]
+
+
+def measure(run: Result, rules: Rules) -> dict[str, float]:
+    """All numbers of a run, NaN for a target it never reaches. One that diverged guesses and reaches nothing."""
+    wanted = [(target, "time_s") for target in rules.targets]
+    wanted += [(rules.targets[-1], "uploads"), (rules.targets[-1], "energy_j")]
+    times = [math.inf if run.stopped else reached(run, target, column) for target, column in wanted]
+    return {
+        name: accuracy_by(run, time_s) for name, time_s in zip(accuracy_names(rules), rules.looks_s, strict=True)
+    } | {name: math.nan if math.isinf(time) else time for name, time in zip(time_names(rules), times, strict=True)}
+
+
+def by_seed(case: Case, results: Results) -> pd.DataFrame:
+    """The numbers of a case's runs, a row per seed."""
+    return pd.DataFrame([measure(run, case.rules) for run in case.made(results)])
+
+
+def table(contest: Contest, results: Results) -> pd.DataFrame:
+    """A row per β and complete entry, by group: means over seeds and, as NAME_ci95, half their 95 % intervals.
+
+    A time that not every seed has is NaN; as NAME_seeds, how many have it. `time_ratio` is the time to the last target
+    over that of the reference, `accuracy_gain` the last accuracy less that of the reference, both paired over seeds.
+    """
+    rules, rows = contest.rules, []
+    complete = [entry for entry in contest.entries if is_complete(entry, rules, results)]
+    cases = {(case.entry.name, case.beta): case for case in cases_of(complete, rules)}
+    frames = {key: by_seed(case, results) for key, case in cases.items()}
+    for group, beta in itertools.product(contest.groups, rules.betas):
+        at_beta = {name: frame for (name, at), frame in frames.items() if at == beta}
+        reference = _reference(group, at_beta, rules)
+        for name, frame in at_beta.items():
+            if (case := cases[name, beta]).entry.group == group.name:
+                numbers = _numbers(frame, at_beta.get(reference), rules) | {"reference": reference}
+                rows.append(_labels(case, results) | numbers)
+    return pd.DataFrame(rows)
+
+
+def _labels(case: Case, results: Results) -> dict[str, object]:
+    settings = point_words(case.chosen(results) or {})
+    diverged = sum(bool(run.stopped) for run in case.made(results))
+    labels = {"group": case.entry.group, "beta": case.beta, "entry": case.entry.name}
+    return labels | {"settings": settings, "diverged": diverged}
+
+
+def _numbers(ours: pd.DataFrame, theirs: pd.DataFrame | None, rules: Rules) -> dict[str, object]:
+    figures = means(ours, accuracy_names(rules), time_names(rules))
+    time, accuracy = time_names(rules)[len(rules.targets) - 1], accuracy_names(rules)[-1]
+    known = ours * math.nan if theirs is None else theirs
+    paired = pd.DataFrame({RATIO: ours[time] / known[time], GAIN: ours[accuracy] - known[accuracy]})
+    return {**figures, **means(paired, [RATIO, GAIN], [])}
+
+
+def _reference(group: Group, frames: dict[str, pd.DataFrame], rules: Rules) -> str:
+    """The entry that the others are compared with: the fastest to the last target, or else the most accurate."""
+    time, accuracy = time_names(rules)[len(rules.targets) - 1], accuracy_names(rules)[-1]
+
+    def rank(name: str) -> tuple[float, float]:
+        times = frames[name][time]
+        return (float(times.mean()) if times.notna().all() else math.inf, -float(frames[name][accuracy].mean()))
+
+    return min((name for name in group.references if name in frames), key=rank, default="")

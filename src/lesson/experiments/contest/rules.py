@@ -1,0 +1,79 @@
+"""What holds for everybody in a contest."""
+
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import AfterValidator, Field, model_validator
+
+from lesson.core.validation import Checked, Positive, Text
+
+MAX_POINTS = 6
+"""Settings that an entry may be tuned over."""
+
+T = TypeVar("T")
+
+
+def _differ(values: tuple[T, ...]) -> tuple[T, ...]:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"must differ, got {value!r} twice")
+    return values
+
+
+Seed = Annotated[int, Field(ge=0, strict=True)]
+Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Several = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_differ)]
+
+
+class Table(Checked):
+    """A table of the file; what it must have and has not is None, which nothing may be."""
+
+    def __init__(self, /, **values: Any) -> None:
+        super().__init__(**{name: None for name, one in type(self).model_fields.items() if one.is_required()} | values)
+
+
+class Rules(Table):
+    """Data, seeds, how long runs are and what is measured of them."""
+
+    wanted: ClassVar[dict[str, str]] = {
+        "betas": "a list of numbers > 0",
+        "seeds": "a list of whole numbers >= 0",
+        "looks_s": "a list of times > 0",
+        "targets": "a list of accuracies between 0 and 1",
+    }
+
+    dataset: Text
+    betas: Several[Positive]
+    tuning_seed: Seed
+    seeds: Several[Seed]
+    tuning_s: Positive
+    """Simulated seconds of a run that an entry is tuned by."""
+    final_s: Positive
+    """Simulated seconds of the runs that count."""
+    eval_every_s: Positive
+    looks_s: Several[Positive]
+    """When accuracy is told."""
+    targets: Several[Share]
+    """Accuracies whose times are told; uploads and joules to the last one, which ratios are about, too."""
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if self.tuning_seed in self.seeds:
+            raise ValueError(f"tuning_seed must not be one of seeds, got {self.tuning_seed}")
+        if self.eval_every_s > min(self.tuning_s, self.final_s):
+            raise ValueError(f"eval_every_s must be <= tuning_s and final_s, got {self.eval_every_s:g}")
+        if list(self.looks_s) != sorted(self.looks_s) or self.looks_s[-1] != self.final_s:
+            raise ValueError(f"looks_s must rise to final_s, {self.final_s:g}, got {list(self.looks_s)}")
+        if list(self.targets) != sorted(self.targets):
+            raise ValueError(f"targets must rise, got {list(self.targets)}")
+        if any(look_s % 1 for look_s in self.looks_s) or any(round(100 * one, 9) % 1 for one in self.targets):
+            raise ValueError("looks_s must be whole seconds and targets whole percents")
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return self.model_dump(mode="json")
+
+    def limits(self, seed: int) -> dict[str, Any]:
+        """The [run] table of a run from a seed; the tuning seed's are shorter."""
+        time_s = self.tuning_s if seed == self.tuning_seed else self.final_s
+        return {"dataset": self.dataset, "seed": seed, "time_budget_s": time_s, "eval_every_s": self.eval_every_s}

@@ -1,0 +1,7 @@
+"""Where many runs are executed: processes of this machine, or Ray."""
+
+from lesson.experiments.engines.local import LocalEngine
+from lesson.experiments.engines.ray import RayEngine
+from lesson.experiments.engines.trial import Engine, Event, Line
+
+__all__ = ["Engine", "Event", "Line", "LocalEngine", "RayEngine"]

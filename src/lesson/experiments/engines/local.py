@@ -1,0 +1,240 @@
+"""Runs in processes of this machine, side by side.
+
+Each process has a pipe of its own: one that is killed, in whatever moment, holds up none of the others.
+"""
+
+import contextlib
+import math
+import os
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+from lesson.core.errors import InputError
+from lesson.experiments.engines.gpu import shared_gpu
+from lesson.experiments.engines.trial import (
+    FORESEEN,
+    MAX_RESTARTS,
+    Event,
+    Line,
+    ended,
+    execute_trial,
+    killed,
+    not_copied,
+    tracker_names,
+)
+from lesson.learn.process import settle_process
+from lesson.runs.folder import RunFolder
+from lesson.runs.trackers import Tracker
+from lesson.settings.settings import Settings
+
+TELL_EVERY_S = 0.2
+MAX_ON_GPU = 8
+END_S = 60.0
+MAX_WAIT_S = 3600.0  # poll() takes no more than 2³¹ ms; whoever waits comes round
+STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+ENDED: Line = {"ended": True}
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Shares the cores of this machine among processes; one that is killed is replaced and its run goes on."""
+
+    num_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
+    data_dir: Path | str | None = None
+    max_restarts: int = MAX_RESTARTS
+    stop_at_s: float = math.inf
+    """When by time.monotonic() no run is begun any more and those that go on are interrupted, with a checkpoint."""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then."""
+        return self.stop_at_s - time.monotonic()
+
+    def check(self) -> None:
+        """Processes can be started anywhere."""
+
+    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
+        """What happens to each run; see `Engine`. A folder that cannot be used is an error at once."""
+        settled = {path: RunFolder(path).settled(settings) for path, settings in plan.items()}
+        return self._follow(settled, trackers)
+
+    def _follow(self, settled: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> Generator[Event, None, None]:
+        on_gpu = any(settings.run.device == "cuda" for settings in settled.values())
+        with shared_gpu() if on_gpu and len(settled) > 1 else contextlib.nullcontext():
+            workers = _Workers(self, settled, MAX_ON_GPU if on_gpu else len(settled), trackers)
+            try:
+                yield from workers.follow()
+            finally:
+                workers.close()
+
+
+class _Workers:
+    """The processes, and the runs they have not begun."""
+
+    def __init__(
+        self, engine: LocalEngine, plan: Mapping[Path, Settings], at_most: int, trackers: Sequence[Tracker]
+    ) -> None:
+        self._engine, self._trackers = engine, trackers
+        self._waiting = deque(plan.items())
+        self._size = min(engine.num_processes, len(plan), at_most)
+        self._restarts = Counter[Path]()
+        self._busy: dict[Connection, _Worker] = {}
+        self._dismissed: list[_Worker] = []
+
+    def follow(self) -> Generator[Event, None, None]:
+        """What the processes tell until no run is left, or no time."""
+        while len(self._busy) < self._size and self._any_to_begin():
+            self._start(*self._waiting.popleft())
+        while self._busy and (left_s := self._engine.left_s) > 0:
+            for pipe in wait(list(self._busy), min(left_s, MAX_WAIT_S)):
+                worker = self._busy[pipe]  # type: ignore[index]  # what is waited for are its keys
+                path, line = worker.path, worker.receive()
+                if line is ENDED:
+                    line = self._replace(worker)
+                elif "done" in line or "error" in line:
+                    self._next(worker, fit=line.get("kind") in (None, *FORESEEN))
+                yield path, line
+
+    def close(self) -> None:
+        """End the processes; a run that is going on keeps where it stands."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # else Ctrl-C again may leave some of them going on
+        try:
+            for worker in self._busy.values():
+                worker.interrupt()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for worker in [*self._busy.values(), *self._dismissed]:
+            worker.process.join(END_S)
+            worker.process.kill()
+            worker.process.join()
+
+    def _any_to_begin(self) -> bool:
+        return bool(self._waiting) and self._engine.left_s > 0
+
+    def _start(self, path: Path, settings: Settings) -> None:
+        num_threads = max(1, (os.cpu_count() or 1) // self._size)
+        worker = _Worker(self._engine.data_dir, num_threads, self._trackers)
+        self._busy[worker.pipe] = worker
+        worker.give(path, settings)
+
+    def _next(self, worker: "_Worker", fit: bool) -> None:
+        """Give a process its next run; one in which something unforeseen went wrong is not trusted with another."""
+        if fit and self._any_to_begin():
+            worker.give(*self._waiting.popleft())
+            return
+        del self._busy[worker.pipe]
+        worker.pipe.close()
+        self._dismissed.append(worker)
+        if self._any_to_begin():
+            self._start(*self._waiting.popleft())
+
+    def _replace(self, worker: "_Worker") -> Line:
+        """What to tell about the run of a process that has ended; another takes its place while there is time."""
+        del self._busy[worker.pipe]
+        worker.process.join()
+        status = worker.process.exitcode or 0
+        self._restarts[worker.path] += 1
+        times = self._restarts[worker.path]
+        if status < 0 and times <= self._engine.max_restarts:
+            if self._engine.left_s > 0:
+                self._start(worker.path, worker.settings)
+            return {"killed": times}
+        if self._any_to_begin():
+            self._start(*self._waiting.popleft())
+        return killed(times, f"signal {-status}") if status < 0 else ended(f"status {status}")
+
+
+class _Worker:
+    """A process that executes one run after the other, and what it is at."""
+
+    path: Path
+    settings: Settings
+
+    def __init__(self, data_dir: Path | str | None, num_threads: int, trackers: Sequence[Tracker]) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        copied = _Copied(trackers)
+        self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, copied))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C waits till it is ready
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+
+    def give(self, path: Path, settings: Settings) -> None:
+        """Hand over a run; if the process has just been killed, `receive` says so."""
+        self.path, self.settings = path, settings
+        with contextlib.suppress(OSError):
+            self.pipe.send((path, settings))
+
+    def receive(self) -> Line:
+        """The next line of the run, ENDED if none can come any more."""
+        try:
+            line: Line = self.pipe.recv()
+        except (EOFError, OSError):
+            return ENDED
+        return line
+
+    def interrupt(self) -> None:
+        """Ask for the end; the run is left with a checkpoint."""
+        if self.process.pid is not None and self.process.is_alive():
+            os.kill(self.process.pid, signal.SIGINT)
+        self.pipe.close()
+
+
+class _Copied:
+    """Trackers on their way into another process. An error there is kept and reported as the error of a run."""
+
+    problem: InputError | None = None
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self.trackers = trackers
+
+    def __getstate__(self) -> tuple[bytes, str]:
+        try:
+            return bytes(ForkingPickler.dumps(self.trackers)), tracker_names(self.trackers)
+        except Exception as error:  # whatever a tracker of somebody else's holds
+            raise not_copied(tracker_names(self.trackers), error) from None
+
+    def __setstate__(self, state: tuple[bytes, str]) -> None:
+        content, names = state
+        try:
+            self.trackers = ForkingPickler.loads(content)
+        except Exception as error:
+            self.trackers, self.problem = (), not_copied(names, error)
+
+
+def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, copied: _Copied) -> None:
+    """Execute what comes and tell how far it is, until nothing comes any more or whoever started this is gone."""
+    os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on
+    settle_process()  # once, not for each run: memory is kept from one run to the next
+    told = 0.0
+
+    def tell(line: Line) -> None:
+        nonlocal told
+        if os.getppid() != parent:
+            os._exit(1)
+        if "accuracy" in line or time.perf_counter() - told > TELL_EVERY_S:
+            told = time.perf_counter()
+            with contextlib.suppress(OSError):
+                pipe.send(line)
+
+    with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        while True:
+            path, settings = pipe.recv()
+            if copied.problem is not None:
+                pipe.send({"error": str(copied.problem), "kind": InputError.__name__})
+                continue
+            last = execute_trial(
+                path, settings, progress=tell, data_dir=data_dir, num_threads=num_threads, trackers=copied.trackers
+            )
+            pipe.send(last)

@@ -1,0 +1,182 @@
+"""Runs as tasks of a Ray cluster: one that is there, or one on this machine for as long as the runs take.
+
+The folders of runs must be on storage that every node sees: a run that was killed goes on from its folder, on whatever
+node, and how far it is is read from there too, so that nothing but its outcome travels through Ray.
+"""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from lesson.core.errors import InputError, describe
+from lesson.core.files import open_input
+from lesson.experiments.engines.trial import MAX_RESTARTS, Event, Line, execute_trial, killed, not_copied, tracker_names
+from lesson.runs.folder import RunFolder
+from lesson.runs.trackers import Tracker
+from lesson.settings.settings import Settings
+
+POLL_S, CONNECT_S, END_S = 0.5, 5.0, 60.0
+MAX_SUBMITTED = 1000
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """One task a run, with its share of CPUs and GPUs; a task whose process or node is lost is submitted again."""
+
+    address: str | None = None
+    cpus_per_trial: int = 1
+    gpus_per_trial: float = 0.0
+    data_dir: Path | str | None = None
+    max_restarts: int = MAX_RESTARTS
+
+    def check(self) -> None:
+        """Raise if Ray is not installed or nobody answers at the address."""
+        if importlib.util.find_spec("ray") is None:
+            raise InputError("Ray is not installed; pip install 'lesson-fl[ray]' does it, '.[ray]' in a clone")
+        if self.address is not None:
+            _check_address(self.address)
+
+    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
+        """What happens to each run; see `Engine`. Settings that ask for a GPU and get no share are an error at once."""
+        return self._follow({path: self._placed(settings) for path, settings in plan.items()}, trackers)
+
+    def _follow(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> Generator[Event, None, None]:
+        with self._connected() as ray:
+            try:
+                ray.cloudpickle.dumps(trackers)
+            except Exception as error:  # whatever a tracker of somebody else's holds
+                raise not_copied(tracker_names(trackers), error) from None
+            share: dict[str, Any] = {"num_cpus": self.cpus_per_trial, "num_gpus": self.gpus_per_trial}
+            # Ray would do a lost task again by itself, but without end where memory ran out.
+            task = ray.remote(max_retries=0, **share)(_execute)
+            waiting, restarts, going = deque(plan), Counter[Path](), dict[Any, _Tail]()
+            try:
+                while waiting or going:
+                    while waiting and len(going) < MAX_SUBMITTED:
+                        path = waiting.popleft()
+                        data_dir = self.data_dir and Path(self.data_dir).resolve()
+                        how = (data_dir, self.cpus_per_trial, trackers)
+                        going[task.remote(path.resolve(), plan[path], *how)] = _Tail(path)
+                    ended, _ = ray.wait(list(going), num_returns=len(going), timeout=POLL_S)
+                    for reference in ended:
+                        path = going.pop(reference).path
+                        line = _outcome(ray, reference)
+                        if "lost" in line:
+                            restarts[path] += 1
+                            again = restarts[path] <= self.max_restarts
+                            line = {"killed": restarts[path]} if again else killed(restarts[path], line["lost"])
+                            waiting.extendleft([path] if again else [])
+                        yield path, line
+                    for tail in going.values():
+                        yield from ((tail.path, line) for line in tail.news())
+            except BaseException:
+                for reference in going:
+                    ray.cancel(reference)  # as Ctrl-C does: each run keeps where it stands
+                if going:
+                    ray.wait(list(going), num_returns=len(going), timeout=END_S)
+                raise
+
+    def _placed(self, settings: Settings) -> Settings:
+        """Without a share of a GPU a run trains on the CPU: some versions of Ray hide GPUs from it, others do not."""
+        if self.gpus_per_trial or settings.run.device == "cpu":
+            return settings
+        if settings.run.device == "cuda":
+            raise InputError("gpus_per_trial must be > 0 for device cuda, got 0")
+        return settings.model_copy(update={"run": settings.run.model_copy(update={"device": "cpu"})})
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[ModuleType]:
+        """The library, connected; a cluster that was started here ends with it."""
+        self.check()
+        import ray
+
+        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns that it will be so
+        if self.address is None:
+            os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+            ray.init(address="local", include_dashboard=False, **quiet)
+        else:
+            try:
+                ray.init(address=self.address, **quiet)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise InputError(f"address '{self.address}' cannot be used: {error}") from None
+        try:
+            if self.address is None:  # others may get more nodes when they are asked for
+                self._check_share(ray.cluster_resources())  # type: ignore[no-untyped-call]
+            yield ray
+        finally:
+            ray.shutdown()
+
+    def _check_share(self, there: Mapping[str, float]) -> None:
+        """Raise if no run could ever begin."""
+        for name, kind, share in (
+            ("cpus_per_trial", "CPU", self.cpus_per_trial),
+            ("gpus_per_trial", "GPU", self.gpus_per_trial),
+        ):
+            if share and not there.get(kind, 0):
+                raise InputError(f"{name} must be left out: Ray finds no {kind} here")
+            if share > there.get(kind, 0):
+                raise InputError(f"{name} must be at most {there.get(kind, 0):g}, what Ray finds here, got {share:g}")
+
+
+def _execute(
+    path: Path, settings: Settings, data_dir: Path | str | None, num_threads: int, trackers: Sequence[Tracker]
+) -> Line:
+    """The task: how a run ended."""
+    return execute_trial(path, settings, progress=None, data_dir=data_dir, num_threads=num_threads, trackers=trackers)
+
+
+def _outcome(ray: ModuleType, reference: Any) -> Line:
+    """The last line of a run whose task has ended, or {"lost": how} if that took its process."""
+    lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
+    try:
+        line: Line = ray.get(reference)
+    except lost as error:
+        return {"lost": f"Ray tells {type(error).__name__}"}
+    except ray.exceptions.RayError as error:
+        return {"error": describe(error), "kind": type(error).__name__}
+    return line
+
+
+def _check_address(address: str) -> None:
+    """Raise unless somebody answers there: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not host or not port.isdecimal():
+        raise InputError(f"address must be HOST:PORT of a cluster's head, or auto, got '{address}'")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"address '{address}' does not answer: {error}; 'ray status' tells the right one") from None
+
+
+class _Tail:
+    """The end of the metrics of a run that goes on elsewhere."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._metrics = RunFolder(path).metrics
+        self._read = 0
+
+    def news(self) -> list[Line]:
+        """The last of the lines written since the last call, and the last one with an accuracy before it."""
+        try:
+            with open_input(self._metrics) as file:
+                self._read = min(self._read, os.fstat(file.fileno()).st_size)  # a run that goes on cuts lines off
+                file.seek(self._read)
+                whole = file.read().rpartition(b"\n")[0]
+            lines = [json.loads(line) for line in whole.splitlines()]
+        except (OSError, ValueError):  # not there yet, or storage that shows half of what was written
+            return []
+        self._read += len(whole) + bool(whole)
+        return [line for line in lines[:-1] if "accuracy" in line][-1:] + lines[-1:]

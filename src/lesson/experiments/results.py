@@ -1,0 +1,182 @@
+"""What is kept of a run: its settings, where it was made, and its evaluations, a line of JSON each.
+
+Figures and claims are made from these lines alone, so that whoever has them can make all of it again without training.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from lesson.core.errors import InputError
+from lesson.core.files import read_input, write_whole
+from lesson.core.toml import read_toml
+from lesson.experiments.naming import run_name, series_name
+from lesson.experiments.study import RUNS
+from lesson.fleet.fleet import draw_fleet
+from lesson.fleet.tiers import assign_tiers
+from lesson.runs.folder import RunFolder
+from lesson.runs.read_back import Shape
+from lesson.runs.summary import read_metrics
+from lesson.settings.settings import Settings, load_settings, make_settings
+from lesson.strategies import fleet_for
+
+CURVE = ("round", "time_s", "accuracy", "uploads")
+ENERGY = "energy_j"
+MAX_BYTES = 1 << 30
+GUESSED = 0.1
+"""Accuracy of a guess among ten classes, and of a model that has diverged."""
+
+
+class _Line(Shape):
+    """A line of the file, as far as it is used."""
+
+    stopped: str
+    curve: dict[str, list[float | None]]
+    clients: dict[str, list[float | None]]
+    settings: dict[str, dict[str, Any]]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A run as far as figures and claims need it."""
+
+    settings: Settings
+    versions: Mapping[str, str]
+    stopped: str
+    """Why it could not go on to its end; empty if it did."""
+    curve: pd.DataFrame
+    """A row per evaluation: round, time_s, accuracy, uploads so far, and energy_j so far where that was kept."""
+    clients: pd.DataFrame
+    """A row per look at the clients' own data: round, time_s, global_loss of Eq. (1), and the mean accuracy of the
+    clients in tier 1 and of the others, each on its own."""
+
+    @property
+    def seed(self) -> int:
+        return self.settings.run.seed
+
+    def up_to(self, rounds: int | None = None) -> pd.DataFrame:
+        """The curve of so many rounds."""
+        return self.curve if rounds is None else self.curve[self.curve["round"] <= rounds]
+
+    @classmethod
+    def of_folder(cls, path: Path | str, stopped: str = "") -> "Result":
+        """The run of a folder, which has ended or was stopped."""
+        path = Path(path)
+        folder = RunFolder(path)
+        settings = load_settings(str(folder.config))
+        _, sections = read_toml(folder.config, "a run writes it")
+        versions = sections.get("versions", {})
+        metrics = pd.DataFrame(read_metrics(folder.metrics))
+        return cls(settings, versions, stopped, _curve(metrics), _clients(metrics, settings))
+
+    def to_json(self) -> str:
+        """One line of strict JSON."""
+        values = {
+            "series": series_name(self.settings),
+            "seed": self.seed,
+            "stopped": self.stopped,
+            "curve": self.curve.to_dict("list"),
+            "clients": self.clients.to_dict("list"),
+            "settings": _plain(self.settings.to_sections()),
+            "versions": dict(self.versions),
+        }
+        return json.dumps(values, allow_nan=False, ensure_ascii=False)
+
+    @classmethod
+    def of_json(cls, line: str) -> "Result":
+        """What `to_json` gave."""
+        values = json.loads(line)
+        _Line.model_validate(values)
+        settings = make_settings(_restored(values["settings"]))
+        curve = pd.DataFrame(values["curve"]).astype({"time_s": float, "accuracy": float})
+        curve = curve[[*CURVE, *({ENERGY} & set(curve))]]
+        frames = curve, pd.DataFrame(values["clients"])
+        return cls(settings, values["versions"], values["stopped"], *frames)
+
+
+class Results(Mapping[str, tuple[Result, ...]]):
+    """Runs by their series, in the order of seeds."""
+
+    def __init__(self, results: Mapping[str, Result]) -> None:
+        self.runs = dict(results)
+        series: dict[str, list[Result]] = {}
+        for result in sorted(results.values(), key=lambda result: result.seed):
+            series.setdefault(series_name(result.settings), []).append(result)
+        self._series = {name: tuple(runs) for name, runs in series.items()}
+
+    def __getitem__(self, series: str) -> tuple[Result, ...]:
+        return self._series[series]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._series)
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def of_seeds(self, count: int) -> "Results":
+        """The runs of the first seeds, so that all series have the same."""
+        return Results({name: run for name, run in self.runs.items() if run.seed < count})
+
+    @classmethod
+    def load(cls, folder: Path | str) -> "Results":
+        """Those of a folder; none if it has no file of them."""
+        folder = Path(folder)
+        path, results = folder / RUNS, list[Result]()
+        try:
+            for line in read_input(path, MAX_BYTES).decode().split("\n") if os.path.lexists(path) else []:
+                results += [Result.of_json(line)] if line else []
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, OSError) as error:
+            kept = "; or remove it, the folders in runs/ are kept" if (folder / "runs").exists() else ""
+            where = f"line {len(results) + 1}: {error}"
+            raise InputError(f"{path} is damaged ({where}); put back a copy{kept}") from None
+        return cls({run_name(result.settings): result for result in results})
+
+    def save(self, folder: Path | str) -> None:
+        """Write the file whole."""
+        folder = Path(folder)
+        lines = [self.runs[name].to_json() for name in sorted(self.runs)]
+        write_whole(folder / RUNS, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _curve(metrics: pd.DataFrame) -> pd.DataFrame:
+    if "accuracy" not in metrics:
+        return pd.DataFrame(columns=list(CURVE))
+    columns = [*CURVE, *([ENERGY] if metrics[ENERGY].notna().all() else [])]
+    totals = metrics[[*columns[len(CURVE) :], "uploads"]].cumsum()
+    scored = metrics.assign(**totals).dropna(subset="accuracy")[columns]
+    return scored.round({"time_s": 3, "accuracy": 4, ENERGY: 3}).reset_index(drop=True)
+
+
+def _clients(metrics: pd.DataFrame, settings: Settings) -> pd.DataFrame:
+    if "client_loss" not in metrics:
+        return pd.DataFrame(columns=["round", "time_s", "global_loss"])
+    scored = metrics.dropna(subset="client_loss")
+    accuracy = np.array(scored["client_accuracy"].to_list(), dtype=float)
+    deadline_s = settings.scenario.deadline_s
+    fleet = fleet_for("lesson", draw_fleet(settings.scenario, seed=settings.run.seed), settings.scenario)
+    fast = assign_tiers(fleet.latency_s, deadline_s) == 1
+    groups = {"accuracy_tier1": fast, "accuracy_others": ~fast}
+    means = {name: np.nanmean(accuracy[:, group], axis=1) for name, group in groups.items() if group.any()}
+    frame = scored[["round", "time_s", "global_loss"]].assign(**means)
+    return frame.round({"time_s": 3, "global_loss": 5} | dict.fromkeys(means, 4)).reset_index(drop=True)
+
+
+def _plain(value: Any) -> Any:
+    """The value as strict JSON has it: infinity in words."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return "inf" if value == math.inf else value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _restored(one) for key, one in value.items()}
+    return math.inf if value == "inf" else value

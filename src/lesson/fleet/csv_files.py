@@ -1,0 +1,98 @@
+"""A fleet from measurements: a CSV with the columns `client,latency_s`, if known `compute_s,upload_s,num_samples`."""
+
+import csv
+import math
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+
+from lesson.core.csv_rows import number, read_rows
+from lesson.core.errors import InputError
+from lesson.core.validation import MAX_SAMPLES
+from lesson.fleet.fleet import Fleet, check_measured, measured_fleet
+from lesson.settings.scenario import Scenario
+
+REQUIRED = ("client", "latency_s")
+OPTIONAL = ("compute_s", "upload_s", "num_samples")
+SPLIT_TOLERANCE = 0.01
+"""How far compute_s + upload_s may lie from latency_s: measurements are rounded."""
+
+
+def read_fleet(path: Path | str, scenario: Scenario) -> Fleet:
+    """The fleet of a file. An infinite latency marks a client that cannot be reached; what is left out is NaN.
+
+    Names that are all whole numbers become numbers. Without `num_samples` everybody has what the scenario says. A
+    measured `upload_s` is taken as that of a client alone on the channel, whoever else there is: also in turn.
+    """
+    path = Path(path)
+    check_measured(scenario)
+    names: dict[str, int] = {}
+    seconds: dict[str, list[float]] = {"compute_s": [], "upload_s": [], "latency_s": []}
+    samples: list[int] = []
+    for line, cells in read_rows(path, "latencies", REQUIRED, OPTIONAL):
+        row = dict(zip(REQUIRED + OPTIONAL, cells, strict=True))
+        where, name = f"{path} line {line}", row["client"]
+        if not name:
+            raise InputError(f"{where}: client must have a name, got an empty one")
+        if name in names:
+            raise InputError(f"{where}: client '{name[:40]}' is there twice, first on line {names[name]}; rename one")
+        names[name] = line
+        for column, values in seconds.items():
+            values.append(_seconds(row[column], column, where))
+        _check_split(where, *(values[-1] for values in seconds.values()))
+        samples.append(_samples(row["num_samples"], where) or _usual_samples(scenario))
+    if not names:
+        raise InputError(f"{path} has no clients; write one line per client under the header")
+    num_samples = np.array(samples, dtype=np.int64)
+    numbered = [int(name) for name in names] if all(map(_is_number, names)) else list(names)
+    return measured_fleet(scenario, numbered, num_samples, **{name: np.array(part) for name, part in seconds.items()})
+
+
+def fleet_csv(fleet: Fleet) -> str:
+    """A fleet as `read_fleet` takes it."""
+    columns = [fleet.names, fleet.latency_s, fleet.compute_s, fleet.upload_s, fleet.num_samples]
+    rows = (
+        [name, *("" if math.isnan(value) else f"{value:.6g}" for value in seconds), samples]
+        for name, *seconds, samples in zip(*columns, strict=True)
+    )
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([[*REQUIRED, *OPTIONAL], *rows])
+    return text.getvalue()
+
+
+def _seconds(text: str, column: str, where: str) -> float:
+    """The number of a cell; NaN for an empty one where that is allowed."""
+    if not text and column in OPTIONAL:
+        return math.nan
+    value = number(text)
+    if not (value >= 0 if column in OPTIONAL else value > 0):
+        bound = ">= 0" if column in OPTIONAL else "> 0"
+        raise InputError(f"{where}: {column} must be a number {bound}, got {text[:40]!r}")
+    return value
+
+
+def _samples(text: str, where: str) -> int:
+    """The number of a cell; 0 for an empty one."""
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdecimal() and len(text) < 16 and 0 < int(text) <= MAX_SAMPLES):
+        raise InputError(f"{where}: num_samples must be a whole number from 1 to {MAX_SAMPLES}, got {text[:40]!r}")
+    return int(text)
+
+
+def _usual_samples(scenario: Scenario) -> int:
+    samples = scenario.samples_per_client
+    return sum(samples) // 2 if isinstance(samples, tuple) else samples
+
+
+def _check_split(where: str, compute_s: float, upload_s: float, latency_s: float) -> None:
+    total_s = compute_s + upload_s
+    if not math.isnan(total_s) and not math.isclose(total_s, latency_s, rel_tol=SPLIT_TOLERANCE):
+        raise InputError(f"{where}: compute_s + upload_s must be latency_s to 1 %, got {total_s:g} and {latency_s:g}")
+    if any(part_s > latency_s * (1 + SPLIT_TOLERANCE) for part_s in (compute_s, upload_s)):
+        raise InputError(f"{where}: compute_s and upload_s must be within latency_s = {latency_s:g}")
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and str(int(name[:18])) == name

@@ -1,0 +1,160 @@
+"""What clients did over time, from CSV files: how long each piece of work took, who was there, where everybody was.
+
+Clients go by the fleet's names, as in the file of a fleet; rows may come in any order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from lesson.core.arrays import BoolArray, FloatArray, IntArray
+from lesson.core.csv_rows import read_table
+from lesson.core.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class WorkTrace:
+    """Seconds of every client's pieces of work, one client's after the other's; client i's begin at offsets[i]."""
+
+    compute_s: FloatArray
+    upload_s: FloatArray
+    offsets: IntArray
+
+    def at(self, clients: IntArray, index: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Seconds to compute and to upload each client's index-th piece of work, from 0; after its last, the first."""
+        start = self.offsets[clients]
+        places = start + index % (self.offsets[clients + 1] - start)
+        return self.compute_s[places], self.upload_s[places]
+
+    def usual(self, clients: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Mean seconds to compute and to upload of each client's pieces of work."""
+        compute_s, upload_s = self._means
+        return compute_s[clients], upload_s[clients]
+
+    @cached_property
+    def _means(self) -> tuple[FloatArray, FloatArray]:
+        starts, counts = self.offsets[:-1], np.diff(self.offsets)
+        return np.add.reduceat(self.compute_s, starts) / counts, np.add.reduceat(self.upload_s, starts) / counts
+
+
+class Presence:
+    """When each client is there: intervals [from_s, to_s) that neither overlap nor touch; without any, always."""
+
+    def __init__(self, num_clients: int, client: IntArray, from_s: FloatArray, to_s: FloatArray) -> None:
+        self._is_listed: BoolArray = np.zeros(num_clients, dtype=np.bool_)
+        self._is_listed[client] = True
+        ends = to_s < np.inf
+        when_s, who = np.concatenate([from_s, to_s[ends]]), np.concatenate([client, client[ends]])
+        in_time = np.argsort(when_s, kind="stable")
+        self._event_s, self._event_client = when_s[in_time], who[in_time]
+        self._event_comes: BoolArray = in_time < len(from_s)
+        self._arrival_s: FloatArray = np.sort(from_s)
+        keys = self._key(client, from_s)
+        order = np.argsort(keys)
+        # Before the first interval stands one of nobody, so that whoever is looked up has one before.
+        self._keys: IntArray = np.concatenate([[-1], keys[order]])
+        self._client: IntArray = np.concatenate([[-1], client[order]])
+        self._to_s: FloatArray = np.concatenate([[0.0], to_s[order]])
+
+    def leaves_s(self, clients: IntArray, now_s: float) -> FloatArray:
+        """When each of these clients leaves, infinite if never; `now_s` for one that is not there."""
+        places = np.searchsorted(self._keys, self._key(clients, now_s), side="right") - 1
+        began = self._client[places] == clients
+        until_s = np.where(began, np.maximum(self._to_s[places], now_s), now_s)
+        return np.where(self._is_listed[clients], until_s, np.inf)
+
+    def is_there(self, now_s: float) -> BoolArray:
+        """Whether each client is there, (num_clients,)."""
+        there = ~self._is_listed
+        listed = np.flatnonzero(self._is_listed)
+        there[listed] = self.leaves_s(listed, now_s) > now_s
+        return there
+
+    def next_change_s(self, now_s: float) -> float:
+        """The next time after `now_s` at which anybody comes or leaves; infinite if there is none."""
+        return _next(self._event_s, now_s)
+
+    def next_arrival_s(self, now_s: float) -> float:
+        """The next time after `now_s` at which anybody comes; infinite if there is none."""
+        return _next(self._arrival_s, now_s)
+
+    def changes(self, after_s: float, until_s: float) -> tuple[IntArray, IntArray]:
+        """Who is there at `until_s` and was not at `after_s`, and who was and is not, sorted."""
+        low, high = np.searchsorted(self._event_s, [after_s, until_s], side="right")
+        clients, places = np.unique(self._event_client[low:high], return_inverse=True)
+        net = np.bincount(places, np.where(self._event_comes[low:high], 1, -1), len(clients))
+        return clients[net > 0], clients[net < 0]
+
+    def _key(self, clients: IntArray, seconds: FloatArray | float) -> IntArray:
+        """Numbers in the order of (client, time), equal for times between the same events."""
+        return clients * (len(self._event_s) + 1) + np.searchsorted(self._event_s, seconds, side="right")
+
+
+def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
+    """The times of a file with `client,round,compute_s,upload_s`; each client's own pieces of work count from 1."""
+    path = Path(path)
+    table = read_table(path, "trace", names, ("round", "compute_s", "upload_s"))
+    rounds, compute_s, upload_s = table.numbers.values()
+    table.check("round", (rounds >= 1) & (rounds <= 1e9) & (np.floor(rounds) == rounds), "a whole number 1 to 1e9")
+    table.check_finite("compute_s", "upload_s")
+    table.check("compute_s", (compute_s > 0) | (upload_s > 0), "> 0 where upload_s is 0")
+    table = table.sorted_by("round")
+    rounds, compute_s, upload_s = table.numbers.values()
+    table.check_pairs(rounds[1:] == rounds[:-1], "has round {round:.12g} twice")
+    offsets = table.offsets()
+    expected = np.arange(1, len(rounds) + 1) - offsets[table.client]
+    if not np.array_equal(rounds, expected):
+        row = int(np.argmax(rounds != expected))
+        there, missing = f"{rounds[row]:.0f}", expected[row]
+        there = there if missing == 1 else f"{missing - 1} and {there}"
+        raise InputError(f"{table.where(row)}: {table.who(row)} has round {there} but not {missing}; close the gap")
+    return WorkTrace(compute_s, upload_s, offsets)
+
+
+def read_presence(path: Path | str, names: Sequence[int | str]) -> Presence:
+    """Who is there when, of a file with `client,from_s,to_s`: an interval [from_s, to_s) a row, `to_s` may be inf.
+
+    A client that is not in the file is always there. Intervals that touch are one.
+    """
+    path = Path(path)
+    table = read_table(path, "presence", names, ("from_s", "to_s"))
+    table.check_finite("from_s")
+    table.check("to_s", table.numbers["to_s"] > table.numbers["from_s"], "> from_s, or inf")
+    table = table.sorted_by("from_s")
+    from_s, to_s = table.numbers.values()
+    table.check_pairs(from_s[1:] < to_s[:-1], "is there twice from {from_s:.12g} s on")
+    goes_on = (from_s[1:] == to_s[:-1]) & (table.client[1:] == table.client[:-1])
+    begins, ends = np.concatenate([[True], ~goes_on]), np.concatenate([~goes_on, [True]])
+    return Presence(len(names), table.client[begins], from_s[begins], to_s[ends])
+
+
+def read_positions(
+    path: Path | str, names: Sequence[int | str], area_km: float
+) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
+    """Each client's times in s, sorted, and where it is then, x and y in km, of a file with `client,time_s,x_km,y_km`.
+
+    The square has sides of `area_km` and the base station, (0, 0), at its centre.
+    """
+    path = Path(path)
+    table = read_table(path, "positions", names, ("time_s", "x_km", "y_km"))
+    table.check_finite("time_s")
+    _, x_km, y_km = table.numbers.values()
+    outside = ~((np.abs(x_km) <= area_km / 2) & (np.abs(y_km) <= area_km / 2))
+    if outside.any():
+        row = int(np.argmax(outside))
+        allowed = f"x_km and y_km must be {-area_km / 2:g} to {area_km / 2:g}"
+        here = f"({x_km[row]:.12g}, {y_km[row]:.12g})"
+        raise InputError(f"{table.where(row)}: {table.who(row)} is at {here}; {allowed}, or take a larger area_km")
+    table = table.sorted_by("time_s")
+    time_s, x_km, y_km = table.numbers.values()
+    table.check_pairs(time_s[1:] == time_s[:-1], "has time_s {time_s:.12g} twice")
+    cuts = table.offsets()[1:-1]
+    return list(zip(*(np.split(values, cuts) for values in (time_s, x_km, y_km)), strict=True))
+
+
+def _next(times_s: FloatArray, now_s: float) -> float:
+    place = int(np.searchsorted(times_s, now_s, side="right"))
+    return float(times_s[place]) if place < len(times_s) else np.inf

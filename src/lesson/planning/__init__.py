@@ -1,0 +1,1 @@
+"""What a deadline does to a fleet, without training."""

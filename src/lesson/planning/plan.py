@@ -1,0 +1,241 @@
+"""What a deadline does to a fleet, without training: tiers, round lengths, the first rounds, other deadlines."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lesson.clock.records import RoundRecord
+from lesson.clock.simulate import simulate
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
+from lesson.fleet.fleet import Fleet
+from lesson.fleet.tiers import UNREACHABLE, assign_tiers, check_deadline
+from lesson.planning.on_time import OnTime, try_deadline
+from lesson.settings.scenario import Scenario
+from lesson.strategies import Lesson
+
+DEADLINES_S = (5.0, 10.0, 20.0, 30.0, 60.0)
+"""What a plan compares its own deadline with, besides the slowest client, where these suit the fleet."""
+
+MAX_ROUNDS = 100_000
+_SLOTS_LOOKED_AT = 500_000
+
+
+@dataclass(frozen=True)
+class TierRow:
+    """One tier of a fleet."""
+
+    tier: int
+    clients: IntArray
+    fastest_s: float
+    slowest_s: float
+    uploads_per_1000s: float
+    on_time: float | None
+    """Share of updates started in this tier that arrive by the end of their slot; None where none was seen."""
+
+
+@dataclass(frozen=True)
+class DeadlineRow:
+    """What LESSON does with one deadline in the long run."""
+
+    deadline_s: float
+    num_tiers: int
+    round_s: float
+    updates_per_1000s: float
+    staleness: float
+    served: float
+    """Share of all clients that are merged at all."""
+    served_by_fedcs: float
+    joules_per_update: float | None
+    promoted: bool
+    """Tier 1 would have been empty."""
+    on_time: float | None
+    """Share of all updates that arrive by the end of their slot; None where none was seen."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything `lesson plan` shows."""
+
+    fleet: Fleet
+    """As LESSON uses it: with somebody in tier 1, if that was asked for."""
+    deadline_s: float
+    tiers: IntArray
+    tier_rows: Sequence[TierRow]
+    round_s: dict[str, float | None]
+    """Length of a round of each strategy; None where it cannot run."""
+    rounds: Sequence[RoundRecord]
+    deadlines: Sequence[DeadlineRow]
+    varying: Sequence[str] = ()
+    """The settings that make times vary; latencies and tiers are then the first estimates."""
+
+    @property
+    def num_unreachable(self) -> int:
+        return int(np.count_nonzero(self.tiers == UNREACHABLE))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as strict JSON takes it: what is unknown or infinite is None."""
+        fleet, names = self.fleet, self.fleet.names
+        return {
+            "deadline_s": _finite(self.deadline_s),
+            "clients": [
+                {
+                    "client": names[client],
+                    "compute_s": _finite(fleet.compute_s[client]),
+                    "upload_s": _finite(fleet.upload_s[client]),
+                    "latency_s": _finite(fleet.latency_s[client]),
+                    "tier": int(self.tiers[client]) or None,
+                }
+                for client in range(len(fleet))
+            ],
+            "unreachable": [names[client] for client in np.flatnonzero(self.tiers == UNREACHABLE).tolist()],
+            "promoted": None
+            if fleet.promoted is None
+            else {"client": names[fleet.promoted.client], "latency_s": fleet.promoted.latency_s},
+            "tiers": [
+                {"tier": row.tier, "clients": [names[who] for who in row.clients], "on_time": row.on_time}
+                for row in self.tier_rows
+            ],
+            "round_s": self.round_s,
+            "rounds": [
+                {
+                    "round": record.round,
+                    "end_s": record.end_s,
+                    "tiers": np.unique(self.tiers[record.merged]).tolist(),
+                    "clients": [names[client] for client in np.sort(record.merged)],
+                }
+                for record in self.rounds
+            ],
+            "deadlines": [{name: _finite(value) for name, value in vars(row).items()} for row in self.deadlines],
+        }
+
+
+def make_plan(
+    fleet: Fleet,
+    deadline_s: float,
+    *,
+    ensure_first_tier: bool,
+    num_rounds: int = 12,
+    scenario: Scenario | None = None,
+    seed: int = 0,
+) -> Plan:
+    """The plan of a fleet for one deadline. A scenario says what makes times vary, if anything does."""
+    check_deadline(deadline_s)
+    if not 1 <= num_rounds <= MAX_ROUNDS:
+        raise InputError(f"rounds must be 1 to {MAX_ROUNDS}, got {num_rounds}")
+    slowest_s = fleet.slowest_s
+    fleet_then = fleet.with_first_tier(deadline_s) if ensure_first_tier else fleet
+    tiers = assign_tiers(fleet_then.latency_s, deadline_s)
+    if not tiers.any():
+        raise InputError(f"deadline_s must be longer, got {deadline_s:g}: every client would take over 2^53 rounds")
+    rounds = list(simulate(Lesson(deadline_s), fleet_then, rounds=num_rounds, scenario=scenario, seed=seed))
+    on_time = try_deadline(fleet_then, deadline_s, scenario, seed)
+    here = _deadline_row(fleet_then, deadline_s, on_time.share)
+    others_s = {*_usual_deadlines_s(slowest_s), slowest_s} - {deadline_s}
+    others = [look_at_deadline(fleet, other_s, ensure_first_tier, scenario, seed) for other_s in others_s]
+    return Plan(
+        fleet=fleet_then,
+        deadline_s=deadline_s,
+        tiers=tiers,
+        tier_rows=_tier_rows(fleet_then, tiers, here.round_s, on_time),
+        round_s={
+            "lesson": here.round_s,
+            "fedavg": slowest_s,
+            "fedcs": deadline_s if math.isfinite(deadline_s) and np.any(tiers == 1) else None,
+        },
+        rounds=rounds,
+        deadlines=sorted([*others, *([here] if math.isfinite(deadline_s) else [])], key=lambda row: row.deadline_s),
+        varying=[] if scenario is None else scenario.varying,
+    )
+
+
+def propose_deadline_s(fleet: Fleet) -> float:
+    """A deadline to begin with: what the fastest quarter of the clients need and a tenth more, to two digits.
+
+    Among deadlines tried on the paper's clients, those that a tenth to a third of them meet do best.
+    """
+    latencies = np.sort(fleet.latency_s[fleet.reachable])
+    needed_s = 1.1 * float(latencies[max(0, math.ceil(len(latencies) / 4) - 1)]) if len(latencies) else fleet.slowest_s
+    unit = 10.0 ** (math.floor(math.log10(needed_s)) - 1)
+    return float(f"{math.ceil(needed_s / unit * (1 - 1e-9)) * unit:.2g}")
+
+
+def _usual_deadlines_s(slowest_s: float) -> list[float]:
+    """Deadlines worth a look for a fleet: those of the paper's scale, or parts of its slowest client's latency."""
+    if DEADLINES_S[2] < slowest_s < 10 * DEADLINES_S[-1]:
+        return [deadline_s for deadline_s in DEADLINES_S if deadline_s < slowest_s]
+    return [float(f"{slowest_s / part:.1g}") for part in (20, 10, 5, 2)]
+
+
+def look_at_deadline(
+    fleet: Fleet, deadline_s: float, ensure_first_tier: bool, scenario: Scenario | None = None, seed: int = 0
+) -> DeadlineRow:
+    """What LESSON does with a deadline in the long run. A scenario says what makes times vary, if anything does."""
+    if ensure_first_tier:
+        fleet = fleet.with_first_tier(deadline_s)
+    return _deadline_row(fleet, deadline_s, try_deadline(fleet, deadline_s, scenario, seed).share)
+
+
+def _deadline_row(fleet: Fleet, deadline_s: float, on_time: float | None) -> DeadlineRow:
+    tiers = assign_tiers(fleet.latency_s, deadline_s)
+    served = tiers != UNREACHABLE
+    distinct, counts = np.unique(tiers[served], return_counts=True)
+    slowest_s = fleet.slowest_s
+    round_s = slowest_s if np.array_equal(distinct, [1]) and served.sum() == fleet.reachable.sum() else deadline_s
+    frequency = 1 / tiers[served]
+    joules = fleet.compute_j[served] + fleet.transmit_j[served]
+    return DeadlineRow(
+        deadline_s=deadline_s,
+        num_tiers=len(distinct),
+        round_s=round_s,
+        updates_per_1000s=float(frequency.sum() * 1000 / round_s),
+        staleness=mean_staleness(distinct, counts),
+        served=float(served.mean()),
+        served_by_fedcs=float((tiers == 1).mean()),
+        joules_per_update=_finite(float((joules * frequency).sum() / frequency.sum())),
+        promoted=fleet.promoted is not None,
+        on_time=on_time,
+    )
+
+
+def mean_staleness(tiers: IntArray, num_clients: IntArray) -> float:
+    """Mean over merged updates of the versions made since their base, for these tiers with so many clients each.
+
+    A version is made in every round that is a multiple of some tier; an update of tier j, merged in round k, misses
+    those strictly between k − j and k. Exact where tier 1 has somebody; else counted over many rounds, and for tiers
+    beyond those taken from how often a version is made.
+    """
+    rates = num_clients / tiers
+    if not len(tiers):
+        return math.nan
+    if tiers[0] == 1:
+        return float(np.sum(rates * (tiers - 1)) / np.sum(rates))
+    horizon = int(min(64 * float(tiers[-1]), max(float(tiers[0]), _SLOTS_LOOKED_AT / float(np.sum(1 / tiers)))))
+    versions = np.unique(np.concatenate([np.arange(tier, horizon + 1, tier) for tier in tiers]))
+    missed = (tiers - 1) * (len(versions) / horizon)
+    for position, tier in enumerate(tiers[tiers <= horizon]):
+        ends = np.arange(tier, horizon + 1, tier)
+        between = np.searchsorted(versions, ends, "left") - np.searchsorted(versions, ends - tier, "right")
+        missed[position] = between.mean()
+    return float(np.sum(rates * missed) / np.sum(rates))
+
+
+def _tier_rows(fleet: Fleet, tiers: IntArray, round_s: float, on_time: OnTime) -> list[TierRow]:
+    order = np.argsort(tiers, kind="stable")
+    distinct, begins = np.unique(tiers[order], return_index=True)
+    rows = []
+    for tier, clients in zip(distinct, np.split(order, begins[1:]), strict=True):
+        if tier != UNREACHABLE:
+            latencies: FloatArray = fleet.latency_s[clients]
+            rate = len(clients) * 1000 / (int(tier) * round_s)
+            spread_s = float(latencies.min()), float(latencies.max())
+            rows.append(TierRow(int(tier), clients, *spread_s, rate, on_time.of_tier(int(tier))))
+    return rows
+
+
+def _finite(value: Any) -> Any:
+    """The value; None for a number that JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,1 @@
+"""One run: execute it, write its folder, resume it, read it back."""

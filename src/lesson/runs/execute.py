@@ -1,0 +1,310 @@
+"""A run in its folder: round after round, with evaluations and checkpoints."""
+
+import contextlib
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from lesson.clock.records import RoundRecord
+from lesson.clock.simulate import Simulation
+from lesson.core.errors import RunStoppedError
+from lesson.core.streams import stream
+from lesson.fleet.tiers import TOLERANCE
+from lesson.learn.build import build
+from lesson.learn.evaluate import ClientScores, PendingScore
+from lesson.learn.learner import Learner
+from lesson.learn.process import settled_process
+from lesson.runs.folder import RunFolder
+from lesson.runs.summary import read_metrics, summarise
+from lesson.runs.trackers import Tracker, Tracking
+from lesson.settings.settings import RunLimits, Settings
+
+Progress = Callable[[dict[str, Any]], None]
+Make = Callable[..., tuple[Simulation, Learner]]
+NUM_EVALUATIONS = 40
+REPEATS_S = 2.0
+"""Seconds within which pressing Ctrl-C again counts as once."""
+MAX_NAMED = 1000
+"""Clients of a fleet at most, for whose work was merged to be written down."""
+
+
+@settled_process()
+def execute(
+    settings: Settings,
+    path: Path | str,
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+    trackers: Sequence[Tracker] = (),
+    make: Make = build,
+    **parts: Any,
+) -> dict[str, Any]:
+    """Run what the settings say in a folder and return the summary; a run that has ended is not run again.
+
+    `make` makes the simulation and what learns in it, of the settings and `parts`: for `learn.build.build` a data
+    folder, the number of threads, a data set or a model of one's own.
+    """
+    try:
+        return _execute(settings, Path(path), resume, progress, trackers, make, parts)
+    except _StoppedBySignal as stopped:
+        stopped.pass_on()
+        raise KeyboardInterrupt from None
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):  # how torch says it
+            raise
+        remedy = "use fewer clients or a smaller batch_size"
+        raise RunStoppedError(
+            f"not enough memory for this run; {remedy}: with the same ones, --resume fails again"
+        ) from None
+
+
+def _execute(
+    settings: Settings,
+    path: Path,
+    resume: bool,
+    progress: Progress | None,
+    trackers: Sequence[Tracker],
+    make: Make,
+    parts: dict[str, Any],
+) -> dict[str, Any]:
+    folder = RunFolder(path)
+    folder.check(settings, resume)
+    if (summary := folder.finished()) is not None:
+        return summary
+    settings = folder.settled(settings)
+    begin = time.perf_counter()
+    simulation, learner = make(settings, **parts)
+    try:
+        folder.begin(settings)
+        with folder.owned(), folder.withdrawn_if_refused():
+            folder.load(simulation, learner)
+            kept = read_metrics(folder.metrics) if trackers else []
+            with Tracking(trackers, settings, folder.path, kept) as tracking:
+                _run(settings, simulation, learner, folder, tracking, progress)
+                score = learner.score(simulation.version)
+                wall_s = round(time.perf_counter() - begin, 3)
+                summary = summarise(settings, folder.metrics, score.accuracy, score.loss, simulation.over)
+                summary |= {"wall_s": wall_s}
+                folder.finish(simulation, learner, summary)
+                tracking.finish(summary)
+        return summary
+    finally:
+        learner.close()
+
+
+def _run(
+    settings: Settings,
+    simulation: Simulation,
+    learner: Learner,
+    folder: RunFolder,
+    tracking: Tracking,
+    progress: Progress | None,
+) -> None:
+    """Round after round until the limit, with checkpoints by the clock on the wall and when something stops it."""
+    limits, saved = settings.run, time.perf_counter()
+    grid = EvaluationGrid(limits)
+    lines = _Lines(folder, [tracking.line] if progress is None else [tracking.line, progress])
+    with _Interrupt() as interrupt:
+        while not simulation.over and (limits.rounds is None or simulation.round < limits.rounds):
+            before_s = simulation.now_s  # the end of the last round, also after a resume
+            record = simulation.step(limits.time_budget_s)
+            if record is None:
+                break
+            line = metrics_line(record, named=len(simulation.fleet) <= MAX_NAMED)
+            due = grid.is_due(before_s, record)
+            score = learner.begin_score(simulation.version) if due else None
+            every_s = limits.client_scores_every_s
+            if _multiples(record.end_s, every_s) > _multiples(before_s, every_s):
+                line |= client_fields(learner.client_scores(simulation.version))
+            lines.add(line, score)
+            stopped = interrupt.asked or tracking.problem is not None
+            if stopped or time.perf_counter() - saved >= limits.checkpoint_every_s:
+                with interrupt.held():
+                    lines.settle()
+                    folder.save(simulation, learner)
+                saved = time.perf_counter()
+            if interrupt.asked:
+                interrupt.stop()
+            if tracking.problem is not None:
+                raise RunStoppedError(f"{tracking.problem}; --resume without --log goes on without trackers")
+        lines.settle()
+
+
+class _Lines:
+    """Lines on their way into a folder. One whose score is still worked out holds up those after it."""
+
+    def __init__(self, folder: RunFolder, listeners: Sequence[Progress]) -> None:
+        self._folder, self._listeners = folder, listeners
+        self._held: list[dict[str, Any]] = []
+        self._score: PendingScore | None = None
+
+    def add(self, line: dict[str, Any], score: PendingScore | None) -> None:
+        """Take a line, and its score if it has one."""
+        if score is not None:
+            self.settle()
+            self._score = score
+        self._held.append(line)
+        if self._score is None or self._score.ready():
+            self.settle()
+
+    def settle(self) -> None:
+        """Write down all lines, waiting for the score if need be."""
+        if self._score is not None:
+            score, self._score = self._score.result(), None
+            self._held[0] |= {"accuracy": score.accuracy, "loss": score.loss}
+        for line in self._held:
+            self._folder.append(line)
+            for listener in self._listeners:
+                listener(line)
+        self._held.clear()
+
+
+class _Interrupt:
+    """Notes Ctrl-C, SIGTERM and SIGHUP instead of raising in the middle of a round.
+
+    Another one some time later raises at once, but never while a checkpoint is written. SIGTERM and SIGHUP that were
+    ignored stay so.
+    """
+
+    def __init__(self) -> None:
+        self.asked: signal.Signals | None = None
+        self._since, self._holding = 0.0, False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGINT or signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self.asked and kind is None:
+            self.stop()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """However often somebody presses Ctrl-C meanwhile, what is done here is done whole."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+
+    def stop(self) -> NoReturn:
+        """Raise for the signal that was noted."""
+        assert self.asked is not None, "somebody asked for it"
+        raise _StoppedBySignal(self.asked, self._before[self.asked])
+
+    def _note(self, number: int, _: object) -> None:
+        if self.asked is None:
+            self.asked, self._since = signal.Signals(number), time.monotonic()
+        elif not self._holding and time.monotonic() - self._since > REPEATS_S:
+            self.stop()
+
+
+class _StoppedBySignal(KeyboardInterrupt):
+    """A run was stopped by a signal, after its checkpoint was written."""
+
+    def __init__(self, number: signal.Signals, handler: Any) -> None:
+        super().__init__()
+        self._number, self._handler = number, handler
+
+    def pass_on(self) -> None:
+        """Do what the signal does outside runs: call its handler, or end this process."""
+        if callable(self._handler):
+            self._handler(self._number, None)
+        elif self._handler == signal.SIG_DFL:
+            os.kill(os.getpid(), self._number)
+
+
+def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
+    """A round as it is written down; in small fleets with whose work was merged, by number."""
+    energy = [record.compute_j, record.transmit_j]
+    return {
+        "round": record.round,
+        "time_s": record.end_s,
+        "uploads": record.uploads,
+        "bytes_up": record.bytes_up,
+        "bytes_down": record.bytes_down,
+        "energy_j": None if None in energy else sum(energy),
+        "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
+        **(_merged_fields(record) if named else {}),
+        **(_surprises(record, named) if record.misses is not None else {}),
+        **({"refused": record.refused, "refusals": _refusals(record)} if record.refused else {}),
+        **({"set_aside": list(record.set_aside)} if record.set_aside else {}),
+        **({"note": record.note} if record.note else {}),
+    }
+
+
+def _merged_fields(record: RoundRecord) -> dict[str, Any]:
+    """Whose work was merged, how stale it was, when it began and when it arrived, to the millisecond."""
+    return {
+        "merged": record.merged.tolist(),
+        "merged_staleness": record.staleness.tolist(),
+        "merged_started_s": record.merged_started_s.round(3).tolist(),
+        "merged_arrived_s": record.merged_arrived_s.round(3).tolist(),
+    }
+
+
+def _surprises(record: RoundRecord, named: bool) -> dict[str, Any]:
+    """How far the server was wrong, where times vary; in small fleets with what it believed of each merged update."""
+    believed = {"merged_expected_s": record.merged_expected_s.round(3).tolist()} if named else {}
+    return believed | {"misses": record.misses, "retiered": record.retiered, "lost": record.lost}
+
+
+def _refusals(record: RoundRecord) -> dict[str, list[int]]:
+    """Whose updates were refused, by the reason."""
+    clients: dict[str, list[int]] = {}
+    for refusal in record.refusals:
+        clients.setdefault(refusal.reason, []).append(refusal.client)
+    return clients
+
+
+def client_fields(scores: ClientScores) -> dict[str, Any]:
+    """What each client's own data say as it is written down: nothing of a client that has none."""
+    columns = {"client_accuracy": scores.accuracy, "client_loss": scores.loss}
+    return {"global_loss": scores.global_loss} | {
+        name: [None if math.isnan(value) else value for value in column.tolist()] for name, column in columns.items()
+    }
+
+
+class EvaluationGrid:
+    """When a run is evaluated: after the first round that ends at or after each point of a grid.
+
+    The points are the multiples of `eval_every_s`. With "auto" the run is cut into 40 equal parts, in simulated time or
+    in rounds, whichever limits it, and each part has one point, drawn from the seed. The points are the same for every
+    strategy, and they are out of step with the tiers: multiples of 500 s would always fall on even rounds of 10 s, in
+    which tier 2 has just been aggregated.
+    """
+
+    def __init__(self, limits: RunLimits) -> None:
+        self._seed, self._every_s = limits.seed, limits.eval_every_s
+        self._part_s = limits.time_budget_s / NUM_EVALUATIONS
+        self._part_rounds = math.inf if limits.rounds is None else limits.rounds / NUM_EVALUATIONS
+
+    def is_due(self, before_s: float, record: RoundRecord) -> bool:
+        """Whether a point lies after the end of the previous round and at or before the end of this one."""
+        if self._every_s != "auto":
+            return _multiples(record.end_s, self._every_s) > _multiples(before_s, self._every_s)
+        by_time = self._num_points(record.end_s, self._part_s) > self._num_points(before_s, self._part_s)
+        parts = self._part_rounds
+        return by_time or self._num_points(record.round, parts) > self._num_points(record.round - 1, parts)
+
+    def _num_points(self, until: float, part: float) -> int:
+        """The number of points from 0 to `until`: one in every part before, and perhaps that of the part it lies in."""
+        whole = _multiples(until, part)
+        point = (whole + stream(self._seed, "evaluation", whole).random()) * part if math.isfinite(part) else math.inf
+        return whole + (point <= until)
+
+
+def _multiples(until: float, every: float) -> int:
+    """The number of positive multiples of an interval up to a time."""
+    return int(until * (1 + TOLERANCE) / every)

@@ -1,0 +1,243 @@
+"""What the files of a run must hold when they are read back.
+
+Anybody may have changed them since they were written. Each value is checked for its type and bounds, so that whoever
+uses it need not; an error names the file, the line and the field. Files of older versions lack some fields, and those
+of newer ones may have more.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from lesson.core.errors import InputError
+from lesson.core.files import open_input, read_input
+
+MAX_LINE = 1 << 29
+"""Bytes of a line of metrics: two numbers for each client of the largest fleet."""
+_CHUNK = 1 << 20
+_HUGE = 1e300
+"""Sums of many such numbers are still finite."""
+
+Count = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
+Real = Annotated[float, Field(ge=-_HUGE, le=_HUGE, strict=True)]
+NotNegative = Annotated[float, Field(ge=0, le=_HUGE, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1 + 1e-9, strict=True)]
+Text = Annotated[str, Field(strict=True)]
+Clients = Annotated[list[Count], Field(strict=True)]
+
+
+class Shape(BaseModel):
+    """What an object of a file must hold. Objects are checked against it and used as they are."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+
+class Line(Shape):
+    """A round in metrics.jsonl."""
+
+    round: Annotated[int, Field(ge=1, lt=2**63, strict=True)]
+    time_s: NotNegative
+    uploads: Count
+    bytes_up: Count
+    bytes_down: Count
+    energy_j: NotNegative | None
+    staleness: NotNegative | None = None
+    accuracy: Share = 0.0
+    loss: Real = 0.0
+    merged: Clients = []
+    merged_staleness: Clients = []
+    merged_started_s: list[NotNegative] = []
+    merged_arrived_s: list[NotNegative] = []
+    merged_expected_s: list[NotNegative] = []
+    misses: Count = 0
+    retiered: Count = 0
+    lost: Count = 0
+    refused: Count = 0
+    refusals: dict[Text, Clients] = {}
+    set_aside: Clients = []
+    note: Text = ""
+    global_loss: Real | None = None
+    client_accuracy: list[Share | None] = []
+    client_loss: list[Real | None] = []
+
+
+class Summary(Shape):
+    """summary.json."""
+
+    strategy: Text
+    dataset: Text
+    device: Text
+    seed: Annotated[int, Field(ge=0, strict=True)]
+    rounds: Count
+    time_s: NotNegative
+    accuracy: Share
+    loss: Real
+    accuracy_last10: Share
+    uploads: Count
+    bytes_up: Count
+    bytes_down: Count
+    energy_j: NotNegative | None
+    notes: list[Text]
+    time_to_s: dict[Text, NotNegative | None]
+    wall_s: NotNegative
+    refused: Count = 0
+    refused_by: dict[Text, Count] = {}
+    set_aside: Clients = []
+    misses: Count = 0
+    retiered: Count = 0
+    lost: Count = 0
+    ended_early: Text = ""
+
+
+class Promoted(Shape):
+    """The client that is treated as meeting the deadline, and its actual latency."""
+
+    client: Count
+    latency_s: NotNegative
+
+
+class Columns(Shape):
+    """Clients in clients.json, a list per column."""
+
+    number: Annotated[Clients, Field(min_length=1)]
+    name: list[Text | Count]
+    x_km: list[Real | None] | None
+    y_km: list[Real | None] | None
+    compute_s: list[NotNegative | None]
+    upload_s: list[NotNegative | None]
+    latency_s: list[NotNegative | None]
+    compute_j: list[NotNegative | None] | None = None
+    transmit_j: list[NotNegative | None] | None = None
+    num_samples: list[Count] = []
+    accuracy: list[Share | None]
+
+
+class ClientsFile(Shape):
+    """clients.json."""
+
+    num_clients: Count
+    class_accuracy: list[Share | None]
+    promoted: Promoted | None
+    clients: Columns
+
+
+_MERGED = ("merged", "merged_staleness", "merged_started_s", "merged_arrived_s", "merged_expected_s")
+
+
+def each_line(path: Path) -> Iterator[dict[str, Any]]:
+    """One line of a metrics file after the other, checked; none where there is no file."""
+    if not os.path.lexists(path):
+        return
+    number, time_s = 0, 0.0
+    remedy = "remove the folder and run again"
+    try:
+        with open_input(path) as file:
+            for number, content in enumerate(_lines(file), start=1):
+                line = _decode(content)
+                Line.model_validate(line)
+                if line["round"] != number:
+                    raise ValueError(f"round must be {number}, got {line['round']}")
+                if line["time_s"] < time_s:
+                    raise ValueError(f"time_s must be at least that of the line before, {time_s}, got {line['time_s']}")
+                time_s = line["time_s"]
+                _check_lengths(line, _MERGED)
+                yield line
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} line {max(number, 1)} is damaged ({_reason(error)}); {remedy}") from None
+
+
+def read_summary(path: Path, targets: tuple[str, ...]) -> dict[str, Any]:
+    """What a summary says, checked; it must tell the times to these targets."""
+
+    def check(summary: Any) -> None:
+        Summary.model_validate(summary)
+        for target in targets:
+            if target not in summary["time_to_s"]:
+                raise ValueError(f"time_to_s must have {target}")
+
+    summary: dict[str, Any] = _read(path, check, "remove the folder and run again")
+    return summary
+
+
+def read_clients(path: Path) -> dict[str, Any]:
+    """Who took part in a run, as `run_clients` writes it, checked."""
+
+    def check(kept: Any) -> None:
+        ClientsFile.model_validate(kept)
+        columns = kept["clients"]
+        _check_lengths(columns, tuple(name for name, values in columns.items() if isinstance(values, list)))
+        if len(set(columns["number"])) < len(columns["number"]) or max(columns["number"]) >= kept["num_clients"]:
+            raise ValueError("clients.number must be different numbers below num_clients")
+
+    kept: dict[str, Any] = _read(path, check, "remove it, or put back a copy")
+    return kept
+
+
+def read_json(path: Path, kind: TypeAdapter[Any], remedy: str) -> Any:
+    """What a JSON file holds, which must be of a kind."""
+    return _read(path, kind.validate_python, f"put back a copy or {remedy}")
+
+
+def _read(path: Path, check: Callable[[Any], object], remedy: str) -> Any:
+    try:
+        kept = _decode(read_input(path))
+        check(kept)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; {remedy}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({_reason(error)}); {remedy}") from None
+    return kept
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file; ValueError for one that is too long or no text, before it fills the memory."""
+    while content := file.readline(_CHUNK):
+        while not content.endswith(b"\n") and (more := file.readline(_CHUNK)):
+            content += more
+            if len(content) > MAX_LINE:
+                raise ValueError(f"a line must have at most {MAX_LINE} bytes")
+            if b"\0" in more:
+                raise ValueError("it holds NUL bytes")
+        yield content
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
+def _decode(content: bytes) -> Any:
+    """Strict JSON."""
+    return _DECODER.decode(content.decode("utf-8"))
+
+
+def _check_lengths(columns: dict[str, Any], names: tuple[str, ...]) -> None:
+    """ValueError unless the lists of these names, where they are there, have the same length."""
+    lengths = {name: len(columns[name]) for name in names if name in columns}
+    for name, length in lengths.items():
+        first, wanted = next(iter(lengths.items()))
+        if length != wanted:
+            raise ValueError(f"{name} must have {wanted} values like {first}, got {length}")
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, in a few words."""
+    if not isinstance(error, ValidationError):
+        return "not JSON in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+    first = error.errors(include_url=False)[0]
+    if not first["loc"]:
+        return "it must be a JSON object"
+    # The places in a union are named, too: only what is in the file counts.
+    field = ".".join(str(part) for part in first["loc"] if not isinstance(part, str) or part.isidentifier())
+    if first["type"] == "missing":
+        return f"{field} is missing"
+    got = repr(first["input"])
+    return f"{field}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {got if len(got) <= 40 else f'{got[:39]}…'}"

@@ -1,0 +1,93 @@
+"""What a run came to, from its metrics: final accuracy, time to a target, totals."""
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from lesson.runs.read_back import each_line
+from lesson.settings.settings import Settings
+
+TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+LAST, IN_A_ROW = 10, 3
+MAX_NOTES = 10
+ROUNDING = 1e-12
+WILD = 10 * math.log(10)
+"""Loss above which training must have diverged."""
+SURPRISES = ("misses", "retiered", "lost")
+"""Told of runs whose times vary: uploads that missed their slot, clients in a new tier, work that was lost."""
+
+
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """The lines of a metrics file; none where there is no file."""
+    return list(each_line(Path(path)))
+
+
+def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:
+    """The summary of a run whose final model scores so, and why it was over if not for its limits."""
+    lines = read_metrics(metrics)
+    final = {"accuracy": accuracy, "time_s": 0.0} | (lines[-1] if lines else {}) | {"accuracy": accuracy}
+    scores = [line for line in lines[:-1] if "accuracy" in line] + [final]
+    last = [line["accuracy"] for line in scores[-num_last(len(scores)) :]]
+    energy = [line["energy_j"] for line in lines]
+    uploads = sum(line["uploads"] for line in lines)
+    early = "" if over == "time is up" else over
+    ended = [] if not early or any(early in line.get("note", "") for line in lines[-1:]) else [early]
+    silent = [] if uploads else ["no update has arrived: the model is the initial one"]
+    return {
+        "strategy": settings.strategy.name,
+        "dataset": settings.run.dataset,
+        "seed": settings.run.seed,
+        "device": settings.run.device,
+        "rounds": len(lines),
+        "time_s": lines[-1]["time_s"] if lines else 0.0,
+        "accuracy": accuracy,
+        "loss": loss,
+        "accuracy_last10": sum(last) / len(last),
+        "uploads": uploads,
+        "refused": sum(line.get("refused", 0) for line in lines),
+        "refused_by": _by_reason(lines),
+        "set_aside": [client for line in lines for client in line.get("set_aside", [])],
+        **{name: sum(line[name] for line in lines) for name in SURPRISES if lines and name in lines[0]},
+        "bytes_up": sum(line["bytes_up"] for line in lines),
+        "bytes_down": sum(line["bytes_down"] for line in lines),
+        "energy_j": None if None in energy else sum(energy),
+        "ended_early": early,
+        "notes": _wild(loss) + silent + ended + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
+        "time_to_s": {f"{target:g}": time_to(target, scores) for target in TARGETS},
+    }
+
+
+def num_last(num_evaluations: int) -> int:
+    """How many of the last evaluations count as the end of a run: ten, but at most a quarter of all."""
+    return max(1, min(LAST, num_evaluations // 4))
+
+
+def _wild(loss: float) -> list[str]:
+    """A note for a run that ends far worse than it began, although its loss is finite.
+
+    What it began with is not evaluated, but an untrained model guesses: its loss is about ln(classes), 2.3 for ten and
+    6.9 for a thousand. Ten times the former, a true class with a probability of 10⁻¹⁰ on average, is beyond what
+    overfitting or skewed data do to a model that learns.
+    """
+    if loss <= WILD:
+        return []
+    far = f"the final loss, {loss:.3g}, is far above the {math.log(10):.1f} of guessing among ten classes"
+    return [f"{far}: training has diverged; take a smaller learning_rate or lr_cap"]
+
+
+def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:
+    """How many updates were refused for each reason."""
+    counts = Counter[str]()
+    for line in lines:
+        counts.update({reason: len(clients) for reason, clients in line.get("refusals", {}).items()})
+    return dict(sorted(counts.items()))
+
+
+def time_to(target: float, scores: list[dict[str, Any]], column: str = "time_s") -> float | None:
+    """Simulated seconds, or another column, to a target: the first evaluation whose mean with the two before has it."""
+    for end in range(IN_A_ROW, len(scores) + 1):
+        mean = sum(score["accuracy"] for score in scores[end - IN_A_ROW : end]) / IN_A_ROW
+        if mean >= target - ROUNDING:
+            return float(scores[end - 1][column])
+    return None

@@ -1,0 +1,34 @@
+"""Trackers: where a run can be watched while it goes on, and afterwards beside others."""
+
+from collections.abc import Callable, Sequence
+
+from lesson.core.errors import InputError, unknown
+from lesson.core.plugins import load_class
+from lesson.runs.trackers.base import Line, Tracker, Tracking, flat_settings, numbers
+from lesson.runs.trackers.tensorboard import TensorBoard
+
+TRACKERS: dict[str, Callable[[], Tracker]] = {"tensorboard": TensorBoard}
+
+
+def make_trackers(names: Sequence[str]) -> list[Tracker]:
+    """Trackers by name, or of one's own as module:Class; raises if one of them cannot work here."""
+    return [_make(name) for name in dict.fromkeys(names)]
+
+
+def _make(name: str) -> Tracker:
+    if name in TRACKERS:
+        return TRACKERS[name]()
+    if ":" not in name:
+        raise unknown("tracker", name, [*TRACKERS, "module:Class"])
+    kind = load_class("tracker", name)
+    if not all(callable(getattr(kind, method, None)) for method in ("begin", "line", "end")):
+        raise InputError(f"tracker '{name}' must have begin, line and end")
+    try:
+        tracker: Tracker = kind()
+    except (Exception, SystemExit) as error:  # whatever a class of somebody else's does
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"tracker '{name}' cannot be made: {reason}; it is called without arguments") from None
+    return tracker
+
+
+__all__ = ["TRACKERS", "Line", "TensorBoard", "Tracker", "Tracking", "flat_settings", "make_trackers", "numbers"]

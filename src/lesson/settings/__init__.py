@@ -1,0 +1,1 @@
+"""Every parameter of a run, with its default, unit and bounds."""

@@ -1,0 +1,709 @@
+"""Rounds of clients that are elsewhere: traces on the wall written out by hand, faults, restarts, the virtual clock."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from helpers.fleets import fields, make_fleet, sealed, traced
+from helpers.strategies import make
+from helpers.wall import FakeClients, FakeClock, Holding, Took, on_the_wall, told
+from lesson import FedAvg, Lesson, Scenario, Simulation
+from lesson.clock.federation import Event, Joined, Left, Reply, VirtualFederation, WallFederation
+from lesson.clock.federation.base import MIN_PATIENCE_S
+from lesson.clock.federation.clients import LOST, RESTARTED, TOO_LATE
+from lesson.clock.federation.wall import NOBODY_S
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import RunStoppedError
+from lesson.settings.guards import GuardSettings
+from lesson.strategies import STRATEGIES, FedAsync, FedAT, FedBuff, LessonFilled, Safa
+from lesson.strategies.base import RoundPlan, ServerView, Updates
+
+EST_S = [5.0, 16.0, 8.0, 38.0]
+TAKES: list[list[Took]] = [[5.0], [8.0, 8.0, 8.0, 8.0, 8.0, 34.0, 8.0], [24.0], [37.0]]
+"""What the server believes of four clients, and what they take, at a deadline of 10 s:
+0 is as fast as believed: tier 1.
+1 is believed to be in tier 2, is there after 8 s, waits for 20 s; in tier 1 from then on. Its sixth piece of work, from
+  60 s, takes 34 s: it comes at 94 s; of its last five times the second longest is still 8 s.
+2 is believed to be in tier 1 and comes at 24 s, two rounds late; in tier 3 from then on: from 30 s, 60 s and 90 s.
+3 takes 37 s instead of 38 s, in tier 4 all the same: there at 37 s and 77 s, due at 40 s and 80 s."""
+
+
+def test_lesson_on_the_wall_by_hand() -> None:
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet(EST_S), TAKES)
+    records = [federation.step() for _ in range(11)]
+    assert [told(record) for record in records] == [
+        (10.0, [0, 1, 2, 3], [0]),
+        (20.0, [0], [1, 0]),
+        (30.0, [0, 1], [2, 0, 1]),
+        (40.0, [0, 1, 2], [0, 3, 1]),
+        (50.0, [0, 1, 3], [0, 1]),
+        (60.0, [0, 1], [2, 0, 1]),
+        (70.0, [0, 1, 2], [0]),
+        (80.0, [0], [0, 3]),
+        (90.0, [0, 3], [2, 0]),
+        (100.0, [0, 2], [1, 0]),
+        (110.0, [0, 1], [0, 1]),
+    ]
+    assert clients.lr_scales == [
+        {0: 1, 1: 2, 2: 1, 3: 4},
+        {0: 1},
+        {0: 1, 1: 1},
+        {0: 1, 1: 1, 2: 3},
+        {0: 1, 1: 1, 3: 4},
+        {0: 1, 1: 1},
+        {0: 1, 1: 1, 2: 3},
+        {0: 1},
+        {0: 1, 3: 4},
+        {0: 1, 2: 3},
+        {0: 1, 1: 1},
+    ]
+    assert [record.staleness.tolist() for record in records if record is not None][:4] == [
+        [0],
+        [1, 0],
+        [2, 0, 0],
+        [0, 3, 0],
+    ]
+    assert [record.version for record in records if record is not None] == list(range(1, 12))
+    assert [record.uploads for record in records if record is not None][:4] == [2, 1, 3, 3]
+    assert federation.fleet.latency_s.tolist() == [5.0, 8.0, 24.0, 37.0]
+    assert not federation.refused
+
+
+def test_who_is_late_can_be_dropped() -> None:
+    """As above, but what comes at 24 s was due at 10 s, and what comes at 94 s at 70 s: neither is merged, and both
+    clients start again when the round in which they came is over."""
+    federation, _ = on_the_wall(Lesson(10.0, late="drop"), make_fleet(EST_S), TAKES)
+    records = [told(federation.step()) for _ in range(11)]
+    assert [records[round - 1] for round in (3, 4, 10, 11)] == [
+        (30.0, [0, 1], [0, 1]),
+        (40.0, [0, 1, 2], [0, 3, 1]),
+        (100.0, [0, 2], [0]),
+        (110.0, [0, 1], [0, 1]),
+    ]
+
+
+def test_lesson_begins_again_where_everybody_came_early() -> None:
+    """All in tier 1: the round closes at the last arrival, and the grid of round ends begins there. From round 2 on
+    client 1 takes 13 s: merged in round 3, at 8 + 2·10 s, and in tier 2 then."""
+    federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 8.0]), [[5.0], [8.0, 13.0]])
+    assert [told(federation.step()) for _ in range(4)] == [
+        (8.0, [0, 1], [0, 1]),
+        (18.0, [0, 1], [0]),
+        (28.0, [0], [1, 0]),
+        (38.0, [0, 1], [0]),
+    ]
+
+
+def test_fedavg_on_the_wall() -> None:
+    """Rounds last as long as the slowest really takes, whatever was believed."""
+    federation, _ = on_the_wall(FedAvg(), make_fleet([1.0, 1.0, 1.0]), [[2.0], [7.0, 3.0], [4.5]])
+    assert [told(federation.step()) for _ in range(3)] == [
+        (7.0, [0, 1, 2], [0, 2, 1]),
+        (11.5, [0, 1, 2], [0, 1, 2]),
+        (16.0, [0, 1, 2], [0, 1, 2]),
+    ]
+
+
+def test_fedasync_on_the_wall() -> None:
+    """2 s and 3 s: arrivals at 2, 3, 4, then both at 6 s, as on the virtual clock."""
+    federation, _ = on_the_wall(FedAsync(), make_fleet([9.0, 9.0]), [[2.0], [3.0]])
+    assert [told(federation.step()) for _ in range(4)] == [
+        (2.0, [0, 1], [0]),
+        (3.0, [0], [1]),
+        (4.0, [1], [0]),
+        (6.0, [0], [1, 0]),
+    ]
+
+
+def test_fedbuff_on_the_wall() -> None:
+    """Clients of 1 s, 10 s and 10 s, a buffer of three: client 0 fills it alone; what it told of each counts."""
+    federation, clients = on_the_wall(
+        FedBuff(buffer_size=3, concurrency=3), make_fleet([1.0, 10.0, 10.0]), [[1.0], [10.0], [10.0]]
+    )
+    clients.tells = lambda _client, index: {"loss": float(index)}
+    records = [federation.step() for _ in range(6)]
+    assert [told(record) for record in records if record is not None and len(record.merged)] == [
+        (3.0, [0], [0, 0, 0]),
+        (6.0, [0], [0, 0, 0]),
+    ]
+    assert federation.merged_metrics == [(1.0, {"loss": 3.0}), (1.0, {"loss": 4.0}), (1.0, {"loss": 5.0})]
+
+
+def test_fedat_on_the_wall() -> None:
+    """Tiers of 2 and 3 s, of 7 and 7.5 s: reports at 3 and 6 s; at 7.5 s of the slow ones, at 9 s of the fast ones."""
+    latency_s = [2.0, 3.0, 7.0, 7.5]
+    federation, _ = on_the_wall(FedAT(num_tiers=2), make_fleet(latency_s), [[took_s] for took_s in latency_s])
+    assert [told(federation.step()) for _ in range(4)] == [
+        (3.0, [0, 1, 2, 3], [0, 1]),
+        (6.0, [0, 1], [0, 1]),
+        (7.5, [0, 1], [2, 3]),
+        (9.0, [2, 3], [0, 1]),
+    ]
+
+
+def test_a_run_is_over_when_its_time_is() -> None:
+    """Rounds of 10 s: two of them end within 25 s. Nobody waits longer than that for a third."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
+    assert [told(federation.step(25.0))[0] for _ in range(2)] == [10.0, 20.0]
+    assert federation.step(25.0) is None
+    assert federation.over == "time is up"
+    assert 25.0 <= federation.elapsed_s < 25.2
+    assert clients.clock.now_s < 1000 + 25.2
+
+
+def test_the_clock_starts_with_the_first_round() -> None:
+    """What is done before, such as looking at the first model, does not shorten the first round."""
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0]), [[5.0]])
+    clients.clock.now_s += 100.0
+    assert told(federation.step()) == (5.0, [0], [0])
+
+
+def test_an_error_reply_frees_the_client() -> None:
+    """Client 1 fails at once in round 1, and starts again in round 2; rounds are of 10 s because of client 2."""
+    federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 6.0, 12.0]), [[5.0], ["client error", 6.0], [12.0]])
+    first, second = federation.step(), federation.step()
+    assert (told(first), told(second)) == ((10.0, [0, 1, 2], [0]), (20.0, [0, 1], [2, 0, 1]))
+    assert first is not None
+    assert second is not None
+    assert (first.refused, first.note) == (1, "refused 1: client error")
+    assert (second.refused, second.note) == (0, "")
+    assert federation.refused == {"client error": 1}
+    assert federation.fleet.latency_s.tolist() == [5.0, 6.0, 12.0]
+
+
+def test_who_is_told_hears_of_every_fault() -> None:
+    heard: list[str] = []
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], [9.0]], tell=heard.append)
+    clients.clock.at(2.0, Reply(1, 0, fault="client error", detail="code 2: no"))
+    federation.step()
+    assert heard == ["round 1: refused an update of client 1: client error (code 2: no)"]
+
+
+def test_no_reply_is_given_up_and_the_client_believed_slow() -> None:
+    """Believed to take 5 s, client 1 is waited for the least patience, 60 s. In FedAvg everybody waits with it."""
+    assert MIN_PATIENCE_S == 60.0
+    federation, _ = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], ["silent", 6.0]])
+    first, second = federation.step(), federation.step()
+    assert first is not None
+    assert (told(first), first.refused, first.note) == ((60.0, [0, 1], [0]), 1, "refused 1: no reply")
+    assert told(second) == (66.0, [0, 1], [0, 1])
+    assert federation.fleet.latency_s.tolist() == [5.0, 60.0], "of 6 and 60 s, the longer"
+
+
+def test_patience_grows_with_what_is_expected() -> None:
+    """20 s are expected: it is given up after 80."""
+    federation, _ = on_the_wall(FedAvg(), make_fleet([20.0]), [["silent"]])
+    assert told(federation.step()) == (80.0, [0], [])
+
+
+def test_a_node_lost_at_work() -> None:
+    """Client 1 is lost at 3 s; its update comes at 16 s all the same, is counted and not used. It is back at 35 s, and
+    in tier 2 as before: from 40 to 60 s. Client 2 is there to have rounds of 10 s."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0, 18.0]), [[5.0], [16.0], [18.0]])
+    clients.clock.at(3.0, Left(1))
+    clients.clock.at(35.0, Joined(1))
+    records = [federation.step() for _ in range(6)]
+    assert [told(record)[1:] for record in records] == [
+        ([0, 1, 2], [0]),
+        ([0], [0, 2]),
+        ([0, 2], [0]),
+        ([0], [0, 2]),
+        ([0, 1, 2], [0]),
+        ([0], [0, 1, 2]),
+    ]
+    assert [record.note for record in records if record is not None][:3] == [
+        f"refused 1: {LOST}",
+        f"refused 1: {TOO_LATE}",
+        "",
+    ]
+    assert federation.refused == {LOST: 1, TOO_LATE: 1}
+
+
+def test_a_node_lost_while_its_update_waits() -> None:
+    """There after 8 s, gone at 9 s, due at 20 s: merged then, and not started any more."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [8.0]])
+    clients.clock.at(9.0, Left(1))
+    assert [told(federation.step())[1:] for _ in range(3)] == [([0, 1], [0]), ([0], [1, 0]), ([0], [0])]
+    assert not federation.refused
+
+
+def test_a_node_lost_after_its_update_came() -> None:
+    """The update is merged; the client comes back in the round and starts in the next one."""
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 8.0]), [[5.0], [8.0]])
+    clients.clock.at(5.0, Left(0))
+    clients.clock.at(7.0, Joined(0))
+    assert [told(federation.step()) for _ in range(2)] == [(8.0, [0, 1], [0, 1]), (16.0, [0, 1], [0, 1])]
+
+
+def test_a_client_that_joins_late_brings_its_latency() -> None:
+    """Rounds of client 0 alone are of 5 s. Client 1, unknown to begin with, is there from 12 s and says that it takes
+    13 s: tier 2, from 15 to 35 s."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, math.inf]), [[5.0], [13.0]])
+    clients.clock.at(12.0, Joined(1, 13.0, 6.0))
+    assert [told(federation.step()) for _ in range(5)] == [
+        (5.0, [0], [0]),
+        (10.0, [0], [0]),
+        (15.0, [0], [0]),
+        (25.0, [0, 1], [0]),
+        (35.0, [0], [1, 0]),
+    ]
+    assert clients.lr_scales[3] == {0: 1.0, 1: 2.0}
+    fleet = federation.fleet
+    assert (fleet.compute_s[1], fleet.upload_s[1], fleet.shared_upload_s[1]) == (6.0, 7.0, 7.0)
+
+
+def test_how_long_more_work_takes_is_known_of_who_joins_late() -> None:
+    """Client 1 is there from 1 s and computes 3 of its 4 s. At a deadline of 10 s lesson-filled gives it three
+    minibatches, (10 − 1) / 3, which take it 3·3 + 1 s: as before, it is believed to take 4 s for one."""
+    federation, clients = on_the_wall(LessonFilled(10.0), make_fleet([12.0, math.inf]), [[18.0], [10.0]])
+    clients.clock.at(1.0, Joined(1, 4.0, 3.0))
+    assert [told(federation.step()) for _ in range(3)] == [(10.0, [0], []), (20.0, [1], [0, 1]), (30.0, [0, 1], [1])]
+    assert federation.fleet.latency_s[1] == pytest.approx(4.0)
+
+
+def test_joules_of_who_joins_late_are_not_known_but_no_cause_for_a_warning() -> None:
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, math.inf]), [[5.0], [5.0]])
+    clients.clock.at(1.0, Joined(1, 5.0))
+    federation.step()
+    record = federation.step()
+    assert record is not None
+    assert (told(record), record.compute_j) == ((10.0, [0, 1], [0, 1]), None)
+
+
+def test_who_comes_back_with_a_new_latency_is_believed() -> None:
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 50.0]), [[5.0], [50.0, 4.0]])
+    federation.step()
+    clients.clock.at(51.0, Left(1))
+    clients.clock.at(52.0, Joined(1, 4.0))
+    federation.step()
+    assert federation.fleet.latency_s.tolist() == [5.0, 4.0]
+
+
+@pytest.mark.parametrize("fault", ["", TOO_LATE])
+def test_a_reply_to_work_given_up_does_not_disturb_newer_work(fault: str) -> None:
+    """Client 1, lost and back, is at its second piece of work, from 5 to 12 s, when something comes of the first."""
+    federation, clients = on_the_wall(FedAsync(), make_fleet([5.0, 7.0]), [[5.0], ["silent", 7.0]])
+    clients.clock.at(1.0, Left(1))
+    clients.clock.at(2.0, Joined(1))
+    clients.clock.at(6.5, Reply(1, 0, fault=fault))
+    clients.give_up = lambda _: None  # type: ignore[method-assign]  # whatever the post does, the loop can tell
+    assert [told(federation.step()) for _ in range(3)] == [
+        (5.0, [0, 1], [0]),
+        (10.0, [0, 1], [0]),
+        (12.0, [0], [1]),
+    ]
+    assert federation.refused == {LOST: 1, TOO_LATE: 1}
+    assert federation.fleet.latency_s.tolist() == [5.0, 7.0]
+
+
+def test_an_answer_nobody_has_asked_for_is_counted() -> None:
+    """An update that comes while its client is at nothing."""
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 9.0]), [[5.0], [9.0]])
+    clients.clock.at(6.0, Reply(0, 7))
+    record = federation.step()
+    assert record is not None
+    assert (told(record), record.refused) == ((9.0, [0, 1], [0, 1]), 1)
+    assert federation.refused == {TOO_LATE: 1}
+
+
+def test_a_round_in_which_everybody_fails_takes_its_time() -> None:
+    """Both fail, at 2 and 3 s: the round ends then, with nothing merged, and the next begins."""
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [["silent", 5.0], ["silent", 5.0]])
+    clients.clock.at(2.0, Reply(0, 0, fault="client error"))
+    clients.clock.at(3.0, Reply(1, 0, fault="client crashed"))
+    first, second = federation.step(), federation.step()
+    assert first is not None
+    assert (told(first), first.version) == ((3.0, [0, 1], []), 0)
+    assert (first.refused, first.note) == (2, "refused 0: client error; refused 1: client crashed")
+    assert told(second) == (8.0, [0, 1], [0, 1])
+    assert not federation.over
+
+
+def test_a_round_whose_last_client_fails_ends_when_that_is_known() -> None:
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], [50.0]])
+    clients.clock.at(7.0, Reply(1, 0, fault="client error"))
+    assert told(federation.step()) == (7.0, [0, 1], [0])
+
+
+def test_a_deadline_is_kept_though_somebody_fails_at_the_last_moment() -> None:
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 9.0]), [[5.0], [50.0]])
+    clients.clock.at(10.0, Reply(1, 0, fault="client error"))
+    assert told(federation.step()) == (10.0, [0, 1], [0])
+
+
+def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
+    """Nothing is ever merged, and yet the time budget ends the run; a round lasts a second, another passes between."""
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0]), [["client error"]])
+    for _ in range(1000):
+        clients.clock.now_s += 1.0
+        if federation.step(20.0) is None:
+            break
+    assert federation.over == "time is up"
+    assert federation.refused["client error"] == 11, "one in two seconds, and the one that comes after the end"
+
+
+def test_nobody_connected_for_long_ends_the_run() -> None:
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
+    clients.clock.at(12.0, Left(0))
+    clients.clock.at(14.0, Left(1))
+    federation.step()
+    with pytest.raises(RunStoppedError, match=r"no client has been connected for 600 s; start some and resume the run"):
+        federation.step()
+    assert federation.elapsed_s == pytest.approx(14 + NOBODY_S, abs=0.2)
+
+
+def test_how_long_nobody_was_there_does_not_count_the_round_before() -> None:
+    """A round of FedAvg of 700 s, in which the last two clients are gone for a moment."""
+    federation, clients = on_the_wall(FedAvg(), make_fleet([800.0, 800.0]), [[800.0, 5.0], [800.0, 6.0]])
+    clients.clock.at(700.0, Left(0))
+    clients.clock.at(700.0, Left(1))
+    clients.clock.at(710.0, Joined(0))
+    assert told(federation.step()) == (710.0, [0, 1], [])
+    assert told(federation.step()) == (715.0, [0], [0])
+
+
+def test_rounds_go_on_from_when_somebody_is_there_again() -> None:
+    """Nobody is there from 12 to 300 s. Round 2 lasts as long; round 3 is of 10 s again."""
+    federation, clients = on_the_wall(Lesson(10.0, late="drop"), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
+    for client in (0, 1):
+        clients.clock.at(12.0, Left(client))
+        clients.clock.at(300.0, Joined(client))
+    assert [told(federation.step()) for _ in range(4)] == [
+        (10.0, [0, 1], [0]),
+        (300.0, [0], []),
+        (310.0, [0, 1], [0]),
+        (320.0, [0], [0, 1]),
+    ]
+    assert federation.refused == {LOST: 2, TOO_LATE: 2}
+
+
+def test_a_round_nobody_could_start_in_does_not_end_the_run() -> None:
+    """Client 0 arrives at 2 s and is gone; client 1 is lost in round 2, in which nobody starts, and comes back."""
+    federation, clients = on_the_wall(FedAsync(), make_fleet([2.0, 9.0]), [[2.0], [9.0, 3.0]])
+    clients.clock.at(2.0, Left(0))
+    clients.clock.at(4.0, Left(1))
+    clients.clock.at(20.0, Joined(1))
+    assert [told(federation.step()) for _ in range(3)] == [(2.0, [0, 1], [0]), (20.0, [], []), (23.0, [1], [1])]
+    assert not federation.over
+
+
+def test_a_server_that_restarts_gives_up_what_was_in_flight() -> None:
+    """Stopped after 20 s, when client 2 has an update waiting for 30 s and client 3 is at work. An hour later the run
+    goes on at 20 s: what waits is merged in its slot, client 3 starts again, and what was seen is known."""
+    latency_s, takes = [5.0, 9.0, 28.0, 38.0], [[5.0], [7.0], [12.0], [38.0]]
+    before, had = on_the_wall(Lesson(10.0), make_fleet(latency_s), takes)
+    for _ in range(2):
+        before.step()
+    values, arrays = before.state()
+    assert arrays["waiting.0"].tolist() == [20.0]
+    after, clients = on_the_wall(Lesson(10.0), make_fleet(latency_s), takes)
+    clients.clock.now_s += 3600.0
+    after.restore(
+        json.loads(json.dumps(values, allow_nan=False)), {name: array.copy() for name, array in arrays.items()}
+    )
+    assert (after.now_s, after.elapsed_s) == (20.0, 20.0)
+    assert after.fleet.latency_s.tolist() == before.fleet.latency_s.tolist() == [5.0, 7.0, 12.0, 38.0]
+    assert clients.held.keys() == had.held.keys() == {(2, 0)}
+    record = after.step()
+    assert record is not None
+    assert (told(record), record.refused, record.note) == (
+        (30.0, [0, 1, 3], [2, 0, 1]),
+        1,
+        f"refused 3: {RESTARTED}",
+    )
+    assert not clients.held, "what is merged is forgotten"
+    assert clients.lr_scales == [{0: 1, 1: 1, 3: 4}]
+    assert after.refused == {RESTARTED: 1}
+
+
+def test_a_restarted_server_works_with_who_is_there_now() -> None:
+    """Of clients 0 and 1 only 1 is there again; 0 comes later, and its latency is new."""
+    before, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [[5.0], [6.0]])
+    before.step()
+    after, clients = on_the_wall(FedAvg(), make_fleet([math.inf, 6.5]), [[4.0], [6.0]])
+    after.restore(*before.state())
+    clients.clock.after(2.0, Joined(0, 4.0, 2.0))
+    assert told(after.step()) == (12.0, [1], [1])
+    assert told(after.step()) == (18.0, [0, 1], [0, 1])
+    assert after.fleet.latency_s.tolist() == [4.0, 6.0]
+
+
+class Somewhere(Holding):
+    """Clients on the virtual clock: replies come in any order, now and then none; what is given up comes too late."""
+
+    def __init__(self, seed: int, faults: dict[tuple[int, int], str] | None = None) -> None:
+        super().__init__()
+        self.faults, self.num_sent = faults or {}, 0
+        self._rng = np.random.default_rng(seed)
+        self._pending: list[Reply] = []
+
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
+        self.num_sent += len(updates)
+        assert np.all(patience_s == VirtualFederation.timeout_s)
+        self._pending += [Reply(*update, fault=self.faults.get(update, "")) for update in updates.keys]
+
+    def poll(self) -> Sequence[Event]:
+        self._rng.shuffle(self._pending)  # type: ignore[arg-type]
+        some = self._rng.integers(1 + len(self._pending))
+        replies, self._pending = self._pending[:some], self._pending[some:]
+        self.held |= {(reply.client, reply.index): np.array([reply.index]) for reply in replies if not reply.fault}
+        return replies
+
+    def give_up(self, clients: IntArray) -> None:
+        self._pending = [
+            Reply(reply.client, reply.index, fault=TOO_LATE) if reply.client in clients else reply
+            for reply in self._pending
+        ]
+
+
+everyone = pytest.mark.parametrize("kind", STRATEGIES.values(), ids=lambda kind: kind.__name__)
+LATENCIES_S = [3.0, 15.0, 25.0, 8.0, math.inf, 95.0, 9.5]
+
+
+@pytest.fixture(autouse=True)
+def nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lesson.clock.federation.virtual.time.sleep", lambda _: None)
+
+
+@everyone
+def test_the_virtual_clock_gives_the_records_of_the_simulation(kind: type[Any]) -> None:
+    simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3)
+    clients = Somewhere(1)
+    federation = VirtualFederation(make(kind), make_fleet(LATENCIES_S), clients, seed=3)
+    for _ in range(40):
+        assert fields(federation.step()) == fields(simulation.step())
+    assert not federation.refused
+    assert clients.held.keys() >= set(federation._at_server.keys)
+    assert len(clients.held) <= len(federation._at_server) + len(LATENCIES_S), "models are kept while needed"
+
+
+@everyone
+def test_times_that_vary_are_those_of_the_simulation(kind: type[Any], tmp_path: Path) -> None:
+    """Clients 0, 3 and 6 leave in the middle of their work, and come back; everybody is slower at times."""
+    presence = traced(
+        tmp_path / "presence.csv", "client,from_s,to_s 0,0,2 0,7,inf 3,0,4 3,20,90 3,99,400 6,0,5 6,30,38 6,50,inf"
+    )
+    scenario = Scenario(presence=presence, slowdown=0.5, estimate="quantile")
+    simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3, scenario=scenario)
+    federation = VirtualFederation(make(kind), make_fleet(LATENCIES_S), Somewhere(1), seed=3, scenario=scenario)
+    num_lost = 0
+    for _ in range(40):
+        record = federation.step()
+        assert fields(record) == fields(simulation.step())
+        num_lost += record.lost if record is not None and record.lost else 0
+    assert num_lost
+    assert not federation.refused
+
+
+@pytest.mark.parametrize("kind", [Lesson, FedAT, Safa])
+def test_a_restart_on_the_virtual_clock_changes_no_record(kind: type[Any]) -> None:
+    simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3)
+    records = [fields(simulation.step()) for _ in range(30)]
+    before = VirtualFederation(make(kind), make_fleet(LATENCIES_S), Somewhere(1), seed=3)
+    for record in records[:17]:
+        assert fields(before.step()) == record
+    values, arrays = before.state()
+    clients = Somewhere(2)
+    after = VirtualFederation(make(kind), make_fleet(LATENCIES_S), clients, seed=3)
+    after.restore(
+        json.loads(json.dumps(values, allow_nan=False)), {name: array.copy() for name, array in arrays.items()}
+    )
+    assert clients.num_sent == len(before._flight), "what was in flight is sent again"
+    assert [fields(after.step()) for _ in records[17:]] == records[17:]
+
+
+def test_safa_drops_work_in_these_tests() -> None:
+    """Client 5 needs 95 s, more than five rounds: else the tests above would not see what a drop does."""
+    clients = Somewhere(1)
+    federation = VirtualFederation(make(Safa), make_fleet(LATENCIES_S), clients, seed=3)
+    started = [fields(federation.step())["started"].count(5) for _ in range(40)]
+    assert sum(started) > 2
+
+
+def test_a_fault_on_the_virtual_clock_costs_its_client_the_round() -> None:
+    """Tiers 1 and 2. The second update of client 0 fails: it takes its 10 s, is not merged, and the next one starts.
+    The first of client 1 fails at 20 s, where both are due. What is refused for what it holds has been uploaded."""
+    faults = {(0, 1): "not finite", (1, 0): "client error"}
+    federation = VirtualFederation(Lesson(10.0), make_fleet([5.0, 16.0]), Somewhere(1, faults))
+    records = [fields(federation.step()) for _ in range(4)]
+    assert [(record["started"], record["merged"], record["uploads"]) for record in records] == [
+        ([0, 1], [0], 1),
+        ([0], [], 1),
+        ([0, 1], [0], 1),
+        ([0], [0, 1], 2),
+    ]
+    assert [len(record["refusals"]) for record in records] == [0, 2, 0, 0]
+    assert set(records[1]["note"].split("; ")) == {"refused 0: not finite", "refused 1: client error"}
+    assert federation.refused == {"not finite": 1, "client error": 1}
+
+
+def test_a_reply_that_comes_again_on_the_virtual_clock_is_refused() -> None:
+    class Twice(Somewhere):
+        again: ClassVar[list[Event]] = []
+
+        def poll(self) -> Sequence[Event]:
+            events = list(super().poll())
+            before, Twice.again = Twice.again, [event for event in events if isinstance(event, Reply)]
+            return before + events
+
+    federation = VirtualFederation(FedAvg(), make_fleet([5.0, 6.0]), Twice(0))
+    records = [federation.step() for _ in range(4)]
+    assert all(record is not None and sorted(record.merged.tolist()) == [0, 1] for record in records)
+    assert federation.refused.keys() == {"came before"}
+
+
+def test_on_the_wall_what_is_refused_for_what_it_holds_was_uploaded_and_sets_its_client_aside() -> None:
+    guards = GuardSettings(set_aside_after=2)
+    federation, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [["wrong shape"], [6.0]], guards=guards)
+    records = [federation.step(1e6) for _ in range(3)]
+    assert [(record.uploads, record.refused) for record in records if record is not None] == [(2, 1), (2, 1), (1, 0)]
+    assert federation.watch.aside.tolist() == [True, False]
+
+
+def test_a_run_on_the_wall_whose_clients_are_all_set_aside_ends_at_once() -> None:
+    federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 6.0]), [["not finite"], ["not finite"]])
+    records = list(iter(lambda: federation.step(1e6), None))
+    assert len(records) == 5
+    assert federation.over == "nobody is there any more; 2 of 2 clients were set aside"
+
+
+class Weighing(FakeClients):
+    """Clients whose replies say what each of them counts for."""
+
+    def poll(self) -> Sequence[Event]:
+        return [
+            replace(event, weight=3.0 + event.client) if isinstance(event, Reply) else event for event in super().poll()
+        ]
+
+
+def test_a_federation_on_the_wall_leaves_the_fleet_it_is_given_alone() -> None:
+    """The server learns weights and latencies, while the arrays it is given, read-only here, stay as they are."""
+    fleet, clock = sealed(make_fleet([5.0, 9.0])), FakeClock()
+    clients = Weighing(clock, [[6.0], [7.0, 8.0]])
+    clock.at(12.0, Left(1))
+    clock.at(20.0, Joined(1, 4.0, 2.0))
+    federation = WallFederation(Lesson(10.0), fleet, clients, clock=clock, sleep=clock.sleep)
+    federation.believe(0, 4.0)
+    for _ in range(5):
+        federation.step()
+    assert federation.fleet.client_weight.tolist() == [3.0, 4.0]
+    assert federation.fleet.latency_s.tolist() != fleet.latency_s.tolist() == [5.0, 9.0]
+
+
+@pytest.mark.parametrize("scenario", [Scenario(), Scenario(slowdown=0.5)], ids=["fixed times", "varying times"])
+def test_a_federation_on_the_virtual_clock_leaves_the_fleet_it_is_given_alone(scenario: Scenario) -> None:
+    class Weighed(Somewhere):
+        def poll(self) -> Sequence[Event]:
+            return [replace(event, weight=2.0) for event in super().poll() if isinstance(event, Reply)]
+
+    fleet = sealed(make_fleet(LATENCIES_S))
+    federation = VirtualFederation(Lesson(10.0), fleet, Weighed(1), scenario=scenario)
+    for _ in range(5):
+        federation.step()
+    assert federation.fleet.client_weight.max() == 2.0
+    assert fleet.client_weight.max() == 1.0
+
+
+def test_weights_that_clients_tell_count_from_the_first_merge() -> None:
+    """Two clients of equal latency that say they count for 3 and 1."""
+
+    class Weighing(FakeClients):
+        def poll(self) -> Sequence[Event]:
+            return [
+                Reply(event.client, event.index, weight=[3.0, 1.0][event.client]) if isinstance(event, Reply) else event
+                for event in super().poll()
+            ]
+
+    class Merged:
+        def __init__(self) -> None:
+            self.weights: dict[int, float] = {}
+
+        def merge(self, updates: Updates, weights: FloatArray, *_: Any) -> None:
+            self.weights = dict(zip(updates.client.tolist(), weights.tolist(), strict=True))
+
+        def forget(self, version: int) -> None:
+            pass
+
+        def signals(self, *_: Any) -> dict[str, Any]:
+            return {}
+
+    clock, learner = FakeClock(), Merged()
+    clients = Weighing(clock, [[5.0], [6.0]])
+    options: dict[str, Any] = {"learner": learner, "clock": clock, "sleep": clock.sleep}
+    WallFederation(FedAvg(), make_fleet([5.0, 5.0]), clients, **options).step()
+    assert learner.weights == {0: 0.75, 1: 0.25}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_run_goes_on_while_clients_come_and_go(name: str) -> None:
+    """Up to four of six clients are gone at a time, one that nobody knew comes at 40 s; all are there from 300 s on."""
+    believed_s = [3.0, 15.0, 25.0, 8.0, math.inf, 35.0, 9.5]
+    for seed in range(6):
+        takes: list[list[Took]] = [[min(seconds, 36.0)] for seconds in believed_s]
+        federation, clients = on_the_wall(make(STRATEGIES[name]), make_fleet(believed_s), takes)
+        rng, gone, at_s = np.random.default_rng(seed), set[int](), 0.0
+        for client in rng.choice([0, 1, 2, 3, 5, 6], 25).tolist():
+            at_s += float(rng.integers(1, 12))
+            if client in gone:
+                gone.remove(client)
+                clients.clock.at(at_s, Joined(client))
+            elif len(gone) < 4:
+                gone.add(client)
+                clients.clock.at(at_s, Left(client))
+        for client in gone:
+            clients.clock.at(300.0, Joined(client))
+        clients.clock.at(40.0, Joined(4, 36.0, 18.0))
+        merged = set[int]()
+        while federation.now_s < 500 and not federation.over and federation.round < 1000:
+            record = federation.step()
+            assert record is not None
+            assert record.end_s >= record.start_s
+            if record.start_s > 310:
+                merged |= set(record.merged.tolist())
+        assert not federation.over
+        assert merged, "somebody is merged when all are back"
+
+
+def test_what_the_server_does_between_rounds_is_nobodys_time_but_is_learnt() -> None:
+    """A client of 9 s at a deadline of 10 s, and 3 s of evaluation after every round: rounds begin when they begin."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([9.0, 25.0]), [[9.0], [25.0]])
+    ends = []
+    for _ in range(4):
+        record = federation.step()
+        assert record is not None
+        ends.append((record.start_s, record.end_s, record.merged.tolist()))
+        clients.clock.now_s += 3.0
+    assert ends[:2] == [(0.0, 10.0, [0]), (13.0, 23.0, [0])]
+    assert all(0 in merged for _, _, merged in ends), "it is never late"
+    assert federation.fleet.latency_s[0] == pytest.approx(9.0)
+
+
+def test_slower_work_is_slower_in_all_its_parts() -> None:
+    """Believed to compute 6 s and upload 4 s, a client takes 20 s for its usual work: 12 s and 8 s. Three times the
+    work, 44 s expected, then takes 88 s, which is 40 s for the usual."""
+    fleet = make_fleet([10.0])
+    fleet.compute_s[:], fleet.upload_s[:], fleet.shared_upload_s[:] = 6.0, 4.0, 4.0
+    federation, clients = on_the_wall(FedAvg(), fleet, [[20.0], [88.0]])
+    federation.step()
+    fleet = federation.fleet
+    assert (fleet.compute_s[0], fleet.upload_s[0]) == (12.0, 8.0)
+    clients.takes = [[88.0]]
+    federation.strategy = _Longer()
+    federation.step()
+    assert federation.estimates.seen_s[0, -1] == pytest.approx(40.0)
+    assert fleet.latency_s[0] == pytest.approx(40.0), "of two, the longer"
+    assert (fleet.compute_s[0], fleet.upload_s[0]) == (pytest.approx(24.0), pytest.approx(16.0))
+
+
+class _Longer(FedAvg):
+    """Three times the usual local work."""
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        plan = super().open_round(view, rng)
+        return replace(plan, local_steps=3 * view.local_steps[plan.starts])

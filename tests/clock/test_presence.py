@@ -1,0 +1,224 @@
+"""Clients that come and go: work that is lost, who starts again, and runs in which nobody is there."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.fleets import fields, make_fleet, traced
+from helpers.strategies import everyone, make
+from lesson import FedAvg, Lesson, Scenario, Simulation, draw_fleet, simulate
+from lesson.clock.presence import Attendance
+from lesson.clock.records import RoundRecord
+from lesson.fleet.traces import Presence
+from lesson.strategies.fedcs_greedy import FedCSGreedy
+
+HEADER = "client,from_s,to_s "
+
+
+def run(tmp_path: Path, strategy: Any, latencies: list[float], text: str, rounds: int) -> list[RoundRecord]:
+    scenario = Scenario(presence=traced(tmp_path / "presence.csv", HEADER + text))
+    return list(simulate(strategy, make_fleet(latencies), rounds=rounds, scenario=scenario))
+
+
+class Forgetful:
+    """A learner that notes which versions it was told to forget."""
+
+    def __init__(self) -> None:
+        self.forgot: list[int] = []
+
+    def merge(self, *_: Any) -> None:
+        pass
+
+    def forget(self, version: int) -> None:
+        self.forgot.append(version)
+
+    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
+        return {}
+
+
+def test_who_leaves_in_the_middle_is_lost(tmp_path: Path) -> None:
+    """Rounds of 10 s; 0 takes 5 s, 1 takes 16 s, half of both for computing. 1 leaves at 12 s: it has computed its 8 s,
+    2 J, and sent 4 of 8 s, half of 20 J. Without it everybody is in tier 1, and round 3 closes as 0 arrives, at 25 s.
+    Then 1 is back and starts; it is merged at 45 s. Version 0, which it had at first, is let go of when it is lost."""
+    text = HEADER + "1,0,12 1,25,inf"
+    scenario = Scenario(presence=traced(tmp_path / "presence.csv", text))
+    simulation = Simulation(Lesson(10.0), make_fleet([5.0, 16.0]), scenario=scenario)
+    simulation.learner = learner = Forgetful()
+    records = [simulation.step() for _ in range(5)]
+    assert [record.end_s for record in records] == [10.0, 20.0, 25.0, 35.0, 45.0]  # type: ignore[union-attr]
+    assert [record.started.tolist() for record in records] == [[0, 1], [0], [0], [0, 1], [0]]  # type: ignore[union-attr]
+    assert [record.merged.tolist() for record in records] == [[0], [0], [0], [0], [0, 1]]  # type: ignore[union-attr]
+    assert [record.lost for record in records] == [0, 1, 0, 0, 0]  # type: ignore[union-attr]
+    assert [record.uploads for record in records] == [1, 1, 1, 1, 2]  # type: ignore[union-attr]
+    assert [record.misses for record in records] == [0] * 5  # type: ignore[union-attr]
+    assert [record.compute_j for record in records] == [1.0, 1 + 2.0, 1.0, 1.0, 1 + 2.0]  # type: ignore[union-attr]
+    assert [record.transmit_j for record in records] == pytest.approx([10, 10 + 10, 10, 10, 10 + 20])  # type: ignore[union-attr]
+    assert [record.bytes_down // 12_500 for record in records] == [2, 1, 1, 2, 1]  # type: ignore[union-attr]
+    # In round 2 the last that had version 0, and version 1 with client 0's; then one a round, 3 with client 1.
+    assert learner.forgot == [0, 1, 2, 3, 4]
+    assert simulation.fleet.latency_s.tolist() == [5.0, 16.0], "work that is lost teaches nothing"
+
+
+@pytest.mark.parametrize(
+    ("leaves_s", "joules"), [(3.0, (3 / 8 * 2, 0.0)), (8.0, (2.0, 0.0)), (10.0, (2.0, 2 / 8 * 20))]
+)
+def test_lost_work_has_cost_what_was_done(tmp_path: Path, leaves_s: float, joules: tuple[float, float]) -> None:
+    """8 s of computing for 2 J, then 8 s of sending for 20 J."""
+    (record,) = run(tmp_path, FedAvg(), [1.0, 16.0], f"1,0,{leaves_s}", rounds=1)
+    assert (record.end_s, record.merged.tolist(), record.lost) == (leaves_s, [0], 1)
+    assert (record.compute_j, record.transmit_j) == pytest.approx((1 + joules[0], 10 + joules[1]))
+
+
+def test_who_is_through_when_it_leaves_is_merged(tmp_path: Path) -> None:
+    """There until 16 s exactly, when it arrives; it does not start again."""
+    records = run(tmp_path, Lesson(10.0), [5.0, 16.0], "1,0,16", rounds=4)
+    assert [record.merged.tolist() for record in records] == [[0], [0, 1], [0], [0]]
+    assert [record.started.tolist() for record in records] == [[0, 1], [0], [0], [0]]
+    assert sum(record.lost or 0 for record in records) == 0
+
+
+def test_an_update_that_waits_is_merged_while_its_client_is_away(tmp_path: Path) -> None:
+    """Client 1 arrives at 16 s, is due at 20 s and away from 17 to 35 s: merged at 20 s, started at 40 s."""
+    records = run(tmp_path, Lesson(10.0), [5.0, 16.0, 50.0], "1,0,17 1,35,inf", rounds=5)
+    assert [record.end_s for record in records] == [10.0, 20.0, 30.0, 40.0, 50.0]
+    assert [record.merged.tolist() for record in records] == [[0], [0, 1], [0], [0], [0, 2]]
+    assert [record.started.tolist() for record in records] == [[0, 1, 2], [0], [0], [0], [0, 1]]
+
+
+def test_who_leaves_and_is_back_in_the_same_round_starts_again(tmp_path: Path) -> None:
+    """1 is lost at 2 s and back at 3 s; 0 as well, but was through."""
+    records = run(tmp_path, FedAvg(), [1.0, 4.0, 9.0], "1,0,2 1,3,inf 0,0,2 0,3,inf", rounds=2)
+    assert [(record.end_s, record.merged.tolist(), record.lost) for record in records] == [
+        (9, [0, 2], 1),
+        (18, [0, 1, 2], 0),
+    ]
+
+
+def test_where_nobody_is_there_the_clock_jumps(tmp_path: Path) -> None:
+    """Both are away from 20 to 100 s, in round 3. LESSON's grid begins anew at 100 s; time is not lost to anybody."""
+    records = run(tmp_path, Lesson(10.0), [5.0, 16.0], "0,0,20 0,100,inf 1,0,20 1,105,inf", rounds=5)
+    assert [(record.start_s, record.end_s) for record in records] == [
+        (0, 10),
+        (10, 20),
+        (20, 105),
+        (105, 115),
+        (115, 125),
+    ]
+    assert [record.started.tolist() for record in records] == [[0, 1], [0], [0], [0, 1], [0]]
+    assert [record.merged.tolist() for record in records] == [[0], [0, 1], [0], [0], [0, 1]]
+
+
+def test_a_run_may_begin_with_nobody(tmp_path: Path) -> None:
+    records = run(tmp_path, FedAvg(), [5.0, 16.0], "0,30,inf 1,40,inf", rounds=2)
+    assert [(record.start_s, record.end_s, record.merged.tolist()) for record in records] == [
+        (0, 35, [0]),
+        (35, 40, [0]),
+    ]
+
+
+@everyone
+def test_a_run_ends_when_nobody_comes_any_more(kind: type[Any], tmp_path: Path) -> None:
+    """Some leave in the middle of their work; the last at 130 s, after a while in which nobody was there."""
+    text = HEADER + "0,0,31 1,0,52.5 2,0,33 3,20,40 0,100,130 2,101,120"
+    scenario = Scenario(presence=traced(tmp_path / "presence.csv", text))
+    simulation = Simulation(make(kind), make_fleet([3.0, 15.0, 25.0, 7.0]), scenario=scenario)
+    records = []
+    while not simulation.over and simulation.round < 500:
+        if (record := simulation.step()) is not None:
+            records.append(record)
+    assert simulation.over == "nobody is there any more"
+    assert records[-1].end_s == pytest.approx(130.0, abs=10.0)
+    assert any(record.start_s < 100 <= record.end_s for record in records)
+    assert sum(record.lost for record in records) > 0
+    late = [record for record in records if record.end_s > 100]
+    assert {int(client) for record in late for client in record.started} <= {0, 2}
+    assert all(np.all(record.merged_arrived_s <= record.end_s * (1 + 1e-12)) for record in records)
+    shorter = simulate(make(kind), make_fleet([3.0, 15.0, 25.0, 7.0]), until_s=60.0, scenario=scenario)
+    assert max(record.end_s for record in shorter) <= 60
+
+
+@everyone
+def test_a_time_budget_is_not_passed_by_waiting(kind: type[Any], tmp_path: Path) -> None:
+    text = HEADER + "0,0,30 1,0,30 2,0,30 0,1000,inf"
+    scenario = Scenario(presence=traced(tmp_path / "presence.csv", text))
+    simulation = Simulation(make(kind), make_fleet([3.0, 15.0, 25.0]), scenario=scenario)
+    while not simulation.over:
+        record = simulation.step(100.0)
+        assert record is None or record.end_s <= 100.0
+    assert simulation.over == "time is up"
+
+
+@everyone
+def test_presence_of_everybody_changes_nothing(kind: type[Any], tmp_path: Path) -> None:
+    """Times as they are believed to be, in round numbers: the same records to the bit, but for what is told of them."""
+    scenario = Scenario(presence=traced(tmp_path / "presence.csv", HEADER + "0,0,inf 2,0,1e9"))
+    fleet = make_fleet([3.0, 15.0, 25.0, 7.0, 7.0])
+    plain = [fields(record) for record in simulate(make(kind), fleet, rounds=30)]
+    varied = [fields(record) for record in simulate(make(kind), fleet, rounds=30, scenario=scenario)]
+    surprises = ("misses", "retiered", "lost")
+    for record, other in zip(plain, varied, strict=True):
+        assert [record.pop(name) for name in surprises] == [None, None, None]
+        assert [other.pop(name) for name in surprises] == [0, 0, 0]
+        joules = [[one.pop("compute_j"), one.pop("transmit_j")] for one in (record, other)]
+        assert joules[0] == pytest.approx(joules[1])
+        assert record == other
+
+
+intervals = st.lists(st.floats(0.1, 30), min_size=2, max_size=8).map(np.cumsum)
+
+
+@given(times=st.lists(intervals, min_size=3, max_size=3), data=st.data())
+def test_nobody_works_while_away(times: list[np.ndarray], data: st.DataObject) -> None:
+    """At whatever times they come and go: who starts is there, what is merged was there all the time, what is lost was
+    not, and a client that has left is not started again at the very moment."""
+    kind = data.draw(st.sampled_from([FedAvg, Lesson]))
+    rows = [(client, *pair) for client, when in enumerate(times) for pair in zip(when[::2], when[1::2], strict=False)]
+    client, from_s, to_s = (np.array(column) for column in zip(*rows, strict=True))
+    simulation = Simulation(make(kind), make_fleet([3.0, 15.7, 25.1]), scenario=Scenario(slowdown=1e-300))
+    presence = Presence(3, client, from_s, to_s)
+    assert simulation._truth is not None
+    simulation._truth.presence, simulation._present = presence, Attendance(len(simulation.fleet), presence)
+    there = simulation._idle & presence.is_there(0.0)
+    simulation._idle[:], simulation._connected[:], simulation._freed = there, there, [np.flatnonzero(there)]
+    simulation._num_connected = int(there.sum())
+    num_started = num_lost = num_merged = 0
+    while not simulation.over:
+        record = simulation.step()
+        if record is None:
+            break
+        merged = zip(record.merged.tolist(), record.merged_started_s, record.merged_arrived_s, strict=True)
+        for who, began_s, arrived_s in merged:
+            assert np.any((client == who) & (from_s <= began_s) & (arrived_s <= to_s * (1 + 1e-12)))
+        num_started, num_lost = num_started + len(record.started), num_lost + record.lost
+        num_merged += len(record.merged)
+    assert simulation.over == "nobody is there any more"
+    assert num_started == num_lost + num_merged
+    assert num_lost <= len(rows)
+
+
+def test_an_early_reply_waits_for_its_slot_though_nobody_is_there(tmp_path: Path) -> None:
+    """Believed to take 45 s, client 0 is in tier 3 of τ = 20 s; it takes 8 s, leaves at 10 s, and is merged at 60 s."""
+    work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,40,5 0,2,4,4")
+    presence = traced(tmp_path / "presence.csv", HEADER + "0,0,70")
+    scenario = Scenario(num_clients=1, trace=work, presence=presence)
+    simulation = Simulation(Lesson(20.0), draw_fleet(scenario), scenario=scenario)
+    first = [simulation.step() for _ in range(3)][-1]
+    assert first is not None
+    assert (first.end_s, first.merged.tolist()) == (60.0, [0])
+    # Now it is believed to take 45 s again and takes 8 s: there at 68 s, due at 120 s, and gone at 70 s.
+    ends = [record for record in (simulation.step() for _ in range(4)) if record is not None]
+    assert [(record.end_s, record.merged.tolist()) for record in ends] == [(80.0, []), (100.0, []), (120.0, [0])]
+    assert simulation.over == "nobody is there any more"
+
+
+def test_whoever_leaves_makes_room_on_a_channel_used_in_turn(tmp_path: Path) -> None:
+    """Client 0 begins to upload at 1 s and would need 30 s, but leaves at 3 s; client 1 then needs 40 s."""
+    work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,1,30 1,1,1.5,40")
+    presence = traced(tmp_path / "presence.csv", HEADER + "0,0,3")
+    scenario = Scenario(num_clients=2, trace=work, presence=presence)
+    (record,) = simulate(FedCSGreedy(100.0), draw_fleet(scenario), rounds=1, scenario=scenario)
+    assert (record.started.tolist(), record.merged.tolist(), record.end_s) == ([0, 1], [1], 43.0)

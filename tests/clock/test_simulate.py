@@ -1,0 +1,588 @@
+"""The clock: what closes a round, what it costs, and strategies that break the rules."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.fleets import make_fleet, peak_bytes, sealed
+from helpers.scripted import NOTHING, Scripted, ids
+from helpers.strategies import everyone, make
+from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
+from lesson.core.arrays import found
+from lesson.settings.faults import FaultSettings, faults_of
+from lesson.strategies.base import (
+    AllOf,
+    AnyOf,
+    Arrivals,
+    Closing,
+    Deadline,
+    Merge,
+    RoundPlan,
+    ServerView,
+    Slots,
+    Updates,
+)
+from lesson.strategies.fedasync import FedAsync
+from lesson.strategies.fedbuff import FedBuff
+from lesson.strategies.fedcs_greedy import FedCSGreedy
+from lesson.strategies.safa import Safa
+from lesson.strategies.semisync_steps import SemiSyncSteps
+
+
+@pytest.mark.parametrize(
+    ("closes", "end_s", "merged"),
+    [
+        (Deadline(16.0), 16.0, [0, 1]),
+        (Deadline(3.0), 3.0, []),
+        (Arrivals(1), 5.0, [0]),
+        (Arrivals(3), 30.0, [0, 1, 2]),
+        (Arrivals(3, by_s=20.0), 20.0, [0, 1]),
+        (Arrivals(0), 0.0, []),
+        (AllOf(ids(1, 2)), 30.0, [0, 1, 2]),
+        (AllOf(ids(1, 2), by_s=17.0), 17.0, [0, 1]),
+        (AllOf(ids()), 0.0, []),
+        (AnyOf([ids(0, 3), ids(1, 2)]), 30.0, [0, 1, 2]),
+        (AnyOf([ids(0, 3), ids(1, 2)], by_s=6.0), 6.0, [0]),
+    ],
+)
+def test_what_closes_a_round(closes: Closing, end_s: float, merged: list[int]) -> None:
+    record = Simulation(Scripted(closes), make_fleet([5.0, 16.0, 30.0, 38.0])).step()
+    assert (record.end_s, record.merged.tolist(), record.note) == (end_s, merged, "")
+
+
+@pytest.mark.parametrize("closes", [Arrivals(5), AnyOf([]), Deadline(np.inf)])
+def test_a_round_that_nothing_can_close_ends_with_the_last_arrival_and_says_so(closes: Closing) -> None:
+    record = Simulation(Scripted(closes), make_fleet([5.0, 16.0])).step()
+    assert (record.end_s, record.merged.tolist()) == (16.0, [0, 1])
+    assert record.note == "nothing in flight could close the round"
+
+
+def test_a_run_in_which_nothing_more_can_happen_ends() -> None:
+    simulation = Simulation(Scripted(AllOf(ids(0, 1))), make_fleet([5.0, 16.0]))
+    records = list(simulate(Scripted(AllOf(ids(0, 1))), make_fleet([5.0, 16.0]), until_s=1000.0))
+    assert [record.end_s for record in records] == [16.0, 16.0]
+    assert records[-1].note == "nobody is training and nobody can start"
+    simulation.step()
+    assert not simulation.over
+    simulation.step()
+    assert simulation.over == records[-1].note
+
+
+def test_time_passes_where_nobody_is_due() -> None:
+    records = list(simulate(Lesson(10.0), make_fleet([35.0]), rounds=4))
+    assert [(record.end_s, record.merged.tolist()) for record in records] == [(10, []), (20, []), (30, []), (40, [0])]
+
+
+def test_runs_end_by_rounds_or_by_time() -> None:
+    fleet = make_fleet([5.0, 16.0])
+    assert len(list(simulate(FedAvg(), fleet, rounds=3))) == 3
+    assert [record.end_s for record in simulate(FedAvg(), fleet, until_s=48.0)] == [16.0, 32.0, 48.0]
+    assert [record.end_s for record in simulate(FedAvg(), fleet, until_s=47.9)] == [16.0, 32.0]
+    assert len(list(simulate(FedAvg(), make_fleet([0.1]), until_s=0.3))) == 3
+    with pytest.raises(InputError, match="rounds or until_s must be given"):
+        list(simulate(FedAvg(), fleet))
+    with pytest.raises(InputError, match="until_s must be > 0, got nan"):
+        list(simulate(FedAvg(), fleet, until_s=np.nan))
+
+
+def test_uploads_in_turn_share_one_channel() -> None:
+    """Compute 2, 3 and 8 s, upload 2, 3 and 8 s. In the order of starts: 0 sends from 2 to 4; 1 is ready at 3, waits,
+    sends from 4 to 7; 2 would send from 8 to 16, past the 12 s, and is left out."""
+    simulation = Simulation(FedCSGreedy(deadline_s=12.0), make_fleet([4.0, 6.0, 16.0]))
+    first, second = simulation.step(), simulation.step()
+    assert (first.started.tolist(), first.merged.tolist(), first.end_s) == ([0, 1], [0, 1], 7.0)
+    assert second.end_s == 14.0
+
+
+def test_uploads_in_turn_follow_the_order_of_starts() -> None:
+    """1 first: sends from 3 to 6; 0 is ready at 2, waits until 6, is there at 8."""
+    plan = RoundPlan(ids(1, 0), AllOf(ids(0, 1)), uploads="in-turn")
+    record = Simulation(Scripted(Deadline(0), plan=plan), make_fleet([4.0, 6.0])).step()
+    assert (record.merged.tolist(), record.end_s) == ([1, 0], 8.0)
+
+
+def test_uploads_in_turn_take_the_time_and_power_of_the_shared_channel() -> None:
+    """Compute 2, 3 and 8 s. On its own channel each sends as long, for 10, 20 and 30 J; on the shared one 1, 2 and 4 s,
+    for 10·1/2, 20·2/3 and 30·4/8 J. 0 sends from 2 to 3, 1 from 3 to 5, 2 from 8 to 12. Then in parallel, as always."""
+    fleet = make_fleet([4.0, 6.0, 16.0], shared_upload_s=[1.0, 2.0, 4.0])
+    plan = RoundPlan(ids(0, 1, 2), AllOf(ids(0, 1, 2)), uploads="in-turn")
+    simulation = Simulation(Scripted(Deadline(0), plan=plan), fleet)
+    record = simulation.step()
+    assert (record.merged.tolist(), record.end_s) == ([0, 1, 2], 12.0)
+    assert record.compute_j == 1 + 2 + 3
+    assert record.transmit_j == pytest.approx(5 + 40 / 3 + 15)
+    simulation.strategy = FedAvg()
+    record = simulation.step()
+    assert (record.end_s, record.transmit_j) == (12.0 + 16.0, 60.0)
+
+
+def test_who_waits_for_the_channel_sends_nothing() -> None:
+    """0 sends from 2 to 6 s, 1, ready at 3 s, from 6 to 9 s. At 5 s both are called back: 0 has sent 3 of its 4 s, at
+    10 J / 2 s; all is computed. A restored simulation knows as much."""
+    fleet = make_fleet([4.0, 6.0], shared_upload_s=[4.0, 3.0])
+    simulation = Simulation(Scripted(Deadline(0), plan=RoundPlan(ids(0, 1), Deadline(5.0), uploads="in-turn")), fleet)
+    simulation.step()
+    drop = Scripted(Deadline(0), plan=RoundPlan(NOTHING, Deadline(5.0), drops=ids(0, 1)))
+    restored = Simulation(drop, fleet)
+    restored.restore(*simulation.state())
+    simulation.strategy = drop
+    for record in (simulation.step(), restored.step()):
+        assert record.compute_j == 3.0
+        assert record.transmit_j == pytest.approx(5 * 3.0)
+
+
+def test_more_local_steps_take_longer_and_cost_more() -> None:
+    """Compute and upload 2 s each: in 3·6 = 18 s nine steps fit, 18 + 2 s. 6 s each: three steps, 18 + 6 s."""
+    record = Simulation(SemiSyncSteps(period_factor=3.0), make_fleet([4.0, 12.0])).step()
+    assert record.merged.tolist() == [0, 1]
+    assert record.end_s == 24.0
+    assert record.compute_j == 9 * 1 + 3 * 2
+    assert record.transmit_j == 10 + 20
+
+
+def test_work_broken_off_costs_what_was_done() -> None:
+    """Rounds of 1 s, in which two fast clients arrive; 2 and 3 need 50 + 50 s. In round 4, at 3 s, both are called back
+    after 3 of their 50 s of computing: 3/50 of 3 and 4 J, nothing sent."""
+    simulation = Simulation(Safa(lag_tolerance=3, round_limit_s=1.0), make_fleet([1.0, 1.0, 100.0, 100.0]))
+    records = [simulation.step() for _ in range(4)]
+    assert [record.end_s for record in records] == [1.0, 2.0, 3.0, 4.0]
+    assert records[3].started.tolist() == [0, 1, 2, 3]
+    assert records[2].compute_j == 3.0
+    assert records[3].compute_j == pytest.approx(3.0 + 3 / 50 * (3 + 4))
+    assert records[3].transmit_j == 30.0
+
+
+def test_work_broken_off_while_sending() -> None:
+    """Ten rounds of 1 s; client 2 computes 4 s, has sent 6 of its 8 s at 10 s: all 3 J and 6/8 of 30 J."""
+    fleet = make_fleet([1.0, 1.0, 12.0], compute_share=1 / 3)
+    simulation = Simulation(Safa(lag_tolerance=10, round_limit_s=1.0), fleet)
+    records = [simulation.step() for _ in range(11)]
+    assert records[10].start_s == 10.0
+    assert records[10].compute_j == pytest.approx(1 + 2 + 3)
+    assert records[10].transmit_j == pytest.approx(10 + 20 + 6 / 8 * 30)
+
+
+def test_a_dropped_update_never_lands() -> None:
+    simulation = Simulation(Safa(lag_tolerance=2, round_limit_s=1.0), make_fleet([1.0, 1.0, 2.5]))
+    records = [simulation.step() for _ in range(20)]
+    assert all(2 not in record.merged for record in records)
+
+
+def test_arrivals_skip_dropped_updates() -> None:
+    """Client 0 would be the next to arrive, at 1 s, but is called back at 0 s; 1 arrives at 2 s."""
+    simulation = Simulation(Scripted(Arrivals(0)), make_fleet([1.0, 2.0]))
+    simulation.step()
+    simulation.strategy = Scripted(Deadline(0), plan=RoundPlan(NOTHING, Arrivals(1), drops=ids(0)))
+    record = simulation.step()
+    assert (record.end_s, record.merged.tolist()) == (2.0, [1])
+
+
+def test_fedasync_merges_one_by_one_on_the_same_clock() -> None:
+    """2 s and 3 s: arrivals at 2, 3, 4, then both at 6 s, in the order of start: 1 from 3 s, 0 from 4 s."""
+    records = list(simulate(FedAsync(), make_fleet([2.0, 3.0]), rounds=4))
+    assert [(record.end_s, record.merged.tolist()) for record in records] == [(2, [0]), (3, [1]), (4, [0]), (6, [1, 0])]
+    assert [record.staleness.tolist() for record in records] == [[0], [1], [1], [1, 0]]
+
+
+def test_a_client_may_have_several_updates_in_a_buffer() -> None:
+    """Clients of 1 s, 10 s and 10 s, buffer of three: client 0 fills it alone at 3, 6 and 9 s."""
+    records = list(simulate(FedBuff(buffer_size=3, concurrency=3), make_fleet([1.0, 10.0, 10.0]), rounds=9))
+    merged = {record.end_s: record.merged.tolist() for record in records if len(record.merged)}
+    assert merged == {3.0: [0, 0, 0], 6.0: [0, 0, 0], 9.0: [0, 0, 0]}
+    assert records[-1].version == 3
+
+
+def test_unknown_energy_stays_unknown() -> None:
+    fleet = make_fleet([5.0, 16.0])
+    fleet.compute_j[:] = np.nan
+    fleet.transmit_j[:] = np.nan
+    fleet.compute_s[:] = np.nan
+    fleet.upload_s[:] = np.nan
+    record = next(simulate(FedAvg(), fleet, rounds=1))
+    assert (record.compute_j, record.transmit_j, record.end_s) == (None, None, 16.0)
+    with pytest.raises(InputError, match="this strategy needs compute_s and upload_s of every client"):
+        next(simulate(Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), uploads="in-turn")), fleet, rounds=1))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0, 0), Deadline(1))), "round 1: Scripted starts clients twice"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(2), Deadline(1))), "starts clients that are not idle"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(-1), Deadline(1))), "starts clients that do not exist"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), lr_scale=np.ones(2))), "one lr_scale per start"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(-1))), "one number of steps >= 1"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), batches=ids(0))), "one number of batches >= 1"),
+        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), batches=np.array([1.5]))), "whole numbers"),
+        (
+            Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(2), batches=ids(2))),
+            "several batches to more than one step",
+        ),
+        (Scripted(Deadline(1), plan=RoundPlan(NOTHING, Deadline(1), drops=ids(0))), "drops clients that do not work"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(7), np.ones(1))), "updates twice or that are not there"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 0), np.ones(2))), "updates twice or that are not there"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), drops=ids(0))), "updates twice or"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(2))), "one weight per update"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.array([np.nan]))), "negative or not finite"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 1), np.ones(2))), "sum to more than 1"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), slots=Slots([], {}))), "one slot per update"),
+    ],
+)
+def test_strategies_that_break_the_rules_are_told(strategy: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Simulation(strategy, make_fleet([1.0, 2.0, np.inf])).step()
+
+
+def test_who_is_dropped_and_not_restarted_is_told_of_again() -> None:
+    """Client 1 is called back at 1 s; in the round after, it is among those to look at again."""
+    seen = []
+
+    class Dropping(Scripted):
+        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+            seen.append(view.freed.tolist())
+            return RoundPlan(
+                np.flatnonzero(view.idle) if view.round == 1 else NOTHING,
+                Deadline(float(view.round)),
+                drops=ids(1) if view.round == 2 else NOTHING,
+            )
+
+    simulation = Simulation(Dropping(Deadline(0)), make_fleet([50.0, 50.0]))
+    for _ in range(3):
+        simulation.step()
+    assert seen == [[0, 1], [], [1]]
+
+
+def test_a_round_that_only_drops_does_not_end_the_run() -> None:
+    simulation = Simulation(Scripted(Arrivals(0)), make_fleet([5.0]))
+    simulation.step()
+    simulation.strategy = Scripted(Deadline(0), plan=RoundPlan(NOTHING, Arrivals(0), drops=ids(0)))
+    assert simulation.step().note == ""
+    assert not simulation.over
+
+
+def test_a_strategy_that_lets_nothing_happen_is_stopped() -> None:
+    """Client 0 works until 5 s, but every round closes at once."""
+    records = list(simulate(Scripted(Arrivals(0)), make_fleet([5.0]), until_s=100.0))
+    assert records[-1].note == "the strategy lets neither time nor work pass"
+    assert records[-1].end_s == 0.0
+
+
+def test_a_merge_of_slots_alone_makes_a_version() -> None:
+    simulation = Simulation(
+        Scripted(Deadline(1.0), lambda arrived: Merge(ids(), np.empty(0), slots=Slots([], {"tier 1": 0.5}))),
+        make_fleet([5.0]),
+    )
+    assert simulation.step().version == 1
+
+
+def test_a_dropped_upload_frees_the_channel() -> None:
+    """Client 0 would send until 100 s; it is called back at once, and client 1, 2 + 2 s, is there at 4 s."""
+    begin = RoundPlan(ids(0), Arrivals(0), uploads="in-turn")
+    simulation = Simulation(Scripted(Deadline(0), plan=begin), make_fleet([100.0, 4.0]))
+    simulation.step()
+    simulation.strategy = Scripted(Deadline(0), plan=RoundPlan(ids(1), AllOf(ids(1)), uploads="in-turn", drops=ids(0)))
+    assert simulation.step().end_s == 4.0
+
+
+def test_the_usual_work_costs_the_usual_after_longer_work() -> None:
+    simulation = Simulation(SemiSyncSteps(period_factor=9.0), make_fleet([4.0]))
+    assert simulation.step().compute_j == 9.0
+    simulation.strategy = FedAvg()
+    record = simulation.step()
+    assert (record.compute_j, record.end_s) == (1.0, 24.0)
+
+
+def test_steps_are_counted_against_the_usual_ones() -> None:
+    """2 s of computing for five steps, 0.4 s each, and 2 s of sending: in 9·2 s 45 steps fit."""
+    simulation = Simulation(SemiSyncSteps(period_factor=9.0), make_fleet([4.0], local_steps=5))
+    record = simulation.step()
+    assert record.end_s == pytest.approx(20.0)
+    assert record.compute_j == pytest.approx(9.0)
+
+
+def test_updates_carry_how_they_were_trained() -> None:
+    updates: list[Updates] = []
+
+    def keep(arrived: Updates) -> Merge:
+        updates.append(arrived)
+        return Merge(arrived.id, np.zeros(len(arrived)))
+
+    parts = {"lr_scale": np.array([2.0, 3.0]), "local_steps": ids(4, 1), "batches": ids(1, 7)}
+    plan = RoundPlan(ids(1, 0), AllOf(ids(0, 1)), **parts)  # type: ignore[arg-type]
+    simulation = Simulation(Scripted(Deadline(0), keep, plan), make_fleet([1.0, 30.0]))
+    simulation.step()
+    simulation.step()
+    assert [update.client.tolist() for update in updates] == [[0, 1], [0, 1]]
+    assert [update.index.tolist() for update in updates] == [[0, 0], [1, 1]]
+    assert updates[0].lr_scale.tolist() == [3.0, 2.0]
+    assert updates[0].local_steps.tolist() == [1, 4]
+    assert updates[0].batches.tolist() == [7, 1]
+
+
+def test_batches_survive_a_restart_in_flight_and_at_the_server() -> None:
+    """Client 0 is there at 4 s and waits, client 1 arrives at 36 s. In a checkpoint from before there were batches,
+    everybody has one."""
+    seen: list[Updates] = []
+
+    def keep(arrived: Updates) -> Merge:
+        seen.append(arrived)
+        return Merge(arrived.id[:0], np.zeros(0))
+
+    plans = [RoundPlan(ids(0, 1), Deadline(5.0), batches=ids(3, 2)), RoundPlan(ids(), Deadline(60.0))]
+    fleet = make_fleet([2.0, 24.0])
+    simulation = Simulation(Scripted(Deadline(0), keep, plans[0]), fleet)
+    simulation.step()
+    values, arrays = simulation.state()
+    for left_out in ((), ("flight._batches", "server.batches")):
+        restored = Simulation(Scripted(Deadline(0), keep, plans[1]), fleet)
+        restored.restore(values, {name: array for name, array in arrays.items() if name not in left_out})
+        restored.step()
+    assert [update.batches.tolist() for update in seen] == [[3], [3, 2], [1, 1]]
+
+
+def test_ties_keep_the_order_of_starts() -> None:
+    """Client 1 starts at 0 s for 6 s; client 0 for 3 s at 0 s and again at 3 s: both there at 6 s, 1 started first."""
+    records = list(simulate(FedAsync(), make_fleet([3.0, 6.0]), rounds=2))
+    assert [record.merged.tolist() for record in records] == [[0], [1, 0]]
+
+
+def test_idle_groups_do_not_close_a_round() -> None:
+    """Nobody of group [2] works, so the round waits for client 0."""
+    plan = RoundPlan(ids(0, 1), AnyOf([ids(2), ids(0), ids(1)]))
+    record = Simulation(Scripted(Deadline(0), plan=plan), make_fleet([5.0, 16.0, 1.0])).step()
+    assert record.end_s == 5.0
+
+
+def test_bytes_follow_the_model_and_are_whole() -> None:
+    record = next(simulate(FedAvg(), draw_fleet(Scenario(model_bits=1001.0), 3), rounds=1))
+    assert (record.bytes_up, record.bytes_down) == (3 * 126, 3 * 126)
+
+
+def test_draws_differ_from_round_to_round() -> None:
+    draws = []
+
+    class Drawing(Scripted):
+        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+            draws.append(float(rng.random()))
+            return super().open_round(view, rng)
+
+    simulation = Simulation(Drawing(Deadline(1.0)), make_fleet([5.0]))
+    simulation.step()
+    simulation.step()
+    assert draws[0] != draws[1]
+
+
+def test_the_same_seed_gives_the_same_records() -> None:
+    def run(seed: int) -> list[tuple[Any, ...]]:
+        fleet = draw_fleet(Scenario(), 20, seed=1)
+        return [
+            tuple(value.tolist() if isinstance(value, np.ndarray) else value for value in vars(record).values())
+            for record in simulate(FedBuff(buffer_size=3, concurrency=2), fleet, rounds=40, seed=seed)
+        ]
+
+    assert run(5) == run(5)
+    assert run(5) != run(6)
+
+
+def test_work_follows_who_takes_part() -> None:
+    """Ten clients are due in every round, whatever the fleet's size: no array as long as the fleet is made."""
+    fleet: Fleet = make_fleet([1.0] * 10 + [1e9] * 50_000)
+    simulation = Simulation(Lesson(1.0), fleet)
+    assert peak_bytes(simulation) < 50_000, "more than a byte per client"
+
+
+@given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True), st.sampled_from([1, 1000]))
+def test_ids_are_found_whether_they_lie_close_or_not(ids: list[int], wanted: list[int], apart: int) -> None:
+    there, places = found(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
+    assert there.tolist() == [one in wanted for one in ids]
+    assert [wanted[place] for place in places] == [one for one in ids if one in wanted]
+
+
+@pytest.mark.parametrize("known", ["", "compute_s", "upload_s"])
+def test_what_is_not_known_of_a_latency_is_what_is_left_of_it(known: str) -> None:
+    """Estimates that are off change nothing about when work arrives: 7 s and 15 s after it begins."""
+    fleet = make_fleet([7.0, 15.0])
+    for part in {"compute_s", "upload_s"} - {known}:
+        getattr(fleet, part)[:] = np.nan
+    records = list(simulate(Lesson(10.0), fleet, rounds=20, scenario=Scenario(estimate_error=0.1)))
+    took_s = {0: set[float](), 1: set[float]()}
+    for record in records:
+        for client, seconds in zip(record.merged, record.merged_arrived_s - record.merged_started_s, strict=True):
+            took_s[int(client)].add(round(float(seconds), 6))
+    assert took_s == {0: {7.0}, 1: {15.0}}
+
+
+@pytest.mark.parametrize("faults", [None, FaultSettings(dropout_during=0.3)], ids=["no faults", "dropouts"])
+@pytest.mark.parametrize("scenario", [Scenario(), Scenario(slowdown=0.5, estimate_error=0.1)], ids=["fixed", "varying"])
+def test_a_saved_state_stays_as_it_is_and_the_fleet_too(scenario: Scenario, faults: FaultSettings | None) -> None:
+    fleet = sealed(make_fleet([3.0, 15.0, 25.0]))
+    parts = faults_of(faults or FaultSettings(), len(fleet), 0)
+    simulation = Simulation(FedAsync(), fleet, scenario=scenario, **parts)
+    for _ in range(3):
+        simulation.step()
+    saved = simulation.state()
+    before = copy.deepcopy(saved)
+    for _ in range(10):
+        simulation.step()
+    assert saved[0] == before[0]
+    assert {name: array.tobytes() for name, array in saved[1].items()} == {
+        name: array.tobytes() for name, array in before[1].items()
+    }
+
+
+class Keeping:
+    """A learner that keeps every version until it is told to forget it."""
+
+    def __init__(self) -> None:
+        self.versions = {0}
+
+    def merge(self, updates: Updates, weights: Any, merge: Merge, version: int, round: int) -> list[Any]:
+        self.versions.add(version + 1)
+        return []
+
+    def forget(self, version: int) -> None:
+        self.versions.remove(version)
+
+    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
+        return {}
+
+
+@everyone
+def test_the_learner_keeps_the_versions_in_use_and_no_others(kind: type[Any]) -> None:
+    faults = faults_of(FaultSettings(dropout_during=0.2, away_s=10.0), 7, 0)
+    fleet = make_fleet([3.0, 7.0, 7.0, 15.0, 25.0, 31.0, 90.0])
+    simulation = Simulation(make(kind), fleet, learner=Keeping(), **faults)
+    for _ in range(60):
+        simulation.step()
+        in_use = simulation._flight.work_of(simulation._flight.everybody()).base_version.tolist()
+        in_use += simulation._at_server.base_version.tolist()
+        assert simulation.learner.versions == {*in_use, simulation.version}  # type: ignore[union-attr]
+
+
+def test_releasing_versions_looks_at_those_released_alone() -> None:
+    """With FedAsync nearly every client works from a version of its own."""
+
+    class Counts(dict[int, int]):
+        def items(self) -> Any:
+            raise AssertionError("looks at all versions in use")
+
+        __iter__ = keys = values = items
+
+    simulation = Simulation(FedAsync(), draw_fleet(Scenario(), 200), learner=Keeping())
+    simulation._users = Counts(simulation._users)
+    for _ in range(400):
+        simulation.step()
+    assert len(simulation._users) > 100
+
+
+ONE = np.ones(1)
+PLAN = RoundPlan(ids(0), Deadline(9.0))
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (None, "open_round must return a RoundPlan, got None"),
+        (RoundPlan("ab", Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got 'ab'"),
+        (RoundPlan([True, False], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
+        (RoundPlan([0.0], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got [0.0]"),
+        (RoundPlan(np.array(0), Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
+        (RoundPlan([[0], [0, 1]], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
+        (RoundPlan({0}, Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got {0}"),
+        (RoundPlan([2], Deadline(9.0)), "starts clients that do not exist: ids go from 0 to 1"),
+        (RoundPlan([-1], Deadline(9.0)), "starts clients that do not exist: ids go from 0 to 1"),
+        (replace(PLAN, closes=9.0), "RoundPlan.closes must be one of Deadline, Arrivals, AllOf, AnyOf, got 9.0"),
+        (replace(PLAN, closes=Deadline(np.nan)), "by_s of RoundPlan.closes must be a number, got nan"),
+        (replace(PLAN, closes=Arrivals(1.5)), "count of RoundPlan.closes must be a whole number, got 1.5"),
+        (replace(PLAN, closes=AllOf("x")), "AllOf.clients must be an array or a list of whole numbers, got 'x'"),
+        (replace(PLAN, closes=AllOf([5])), "waits for clients that do not exist: ids go from 0 to 1"),
+        (replace(PLAN, closes=AnyOf([[0], 1])), "AnyOf.groups[1] must be an array or a list of whole numbers, got 1"),
+        (replace(PLAN, lr_scale="1"), "RoundPlan.lr_scale must be an array or a list of numbers, got '1'"),
+        (replace(PLAN, local_steps=[1.5]), "RoundPlan.local_steps must be an array or a list of whole numbers"),
+        (replace(PLAN, drops=None), "RoundPlan.drops must be an array or a list of whole numbers, got None"),
+        (replace(PLAN, drops=[7]), "drops clients that do not exist: ids go from 0 to 1"),
+        (replace(PLAN, uploads="turns"), "RoundPlan.uploads must be 'parallel' or 'in-turn', got 'turns'"),
+    ],
+)
+def test_a_plan_that_is_none_is_told_by_field_round_and_class(plan: Any, message: str) -> None:
+    class Mine(Scripted):
+        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+            return plan
+
+    with pytest.raises(ValueError, match=r"^round 1: Mine:? ") as caught:
+        Simulation(Mine(Deadline(9.0)), make_fleet([1.0, 2.0])).step()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("merge", "message"),
+    [
+        ((ids(0), ONE), "merge must return a Merge, got (array([0]), array([1.]))"),
+        (Merge(ids(0), ONE, of=ids()), "Merge.of must be 'models' or 'updates', got array([], dtype=int64)"),
+        (Merge(ids(0), ONE, of="model"), "Merge.of must be 'models' or 'updates', got 'model'"),
+        (Merge(0, ONE), "Merge.updates must be an array or a list of whole numbers, got 0"),
+        (Merge(ids(0), 1.0), "Merge.weights must be an array or a list of numbers, got 1.0"),
+        (Merge(ids(0), ["1"]), "Merge.weights must be an array or a list of numbers, got ['1']"),
+        (Merge(ids(0), ONE, drops=[0.5]), "Merge.drops must be an array or a list of whole numbers, got [0.5]"),
+        (Merge(ids(0), ONE, slots={"a": 1.0}), "Merge.slots must be Slots(…) or None, got {'a': 1.0}"),
+    ],
+)
+def test_a_merge_that_is_none_is_told_by_field_round_and_class(merge: Any, message: str) -> None:
+    class Mine(Scripted):
+        pass
+
+    with pytest.raises(ValueError, match=r"^round 1: Mine: ") as caught:
+        Simulation(Mine(Deadline(9.0), lambda _: merge), make_fleet([1.0, 2.0])).step()
+    assert message in str(caught.value)
+
+
+def test_drops_of_a_merge_are_given_by_name() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        Merge(ids(0), ONE, ids(1))  # type: ignore[misc]
+    with pytest.raises(TypeError, match="positional"):
+        RoundPlan(ids(0), Deadline(1.0), ids(1))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda some: np.array(some, dtype=np.int32)])
+@pytest.mark.parametrize("closes", [AllOf, lambda clients: AnyOf([clients])])
+def test_sequences_may_stand_for_arrays(kind: Any, closes: Any) -> None:
+    plan = RoundPlan(
+        kind([0, 1]), closes(kind([0, 1])), lr_scale=kind([1, 2]), local_steps=kind([2, 1]), drops=kind([])
+    )
+
+    def merge(arrived: Updates) -> Merge:
+        return Merge(kind(arrived.id[:1].tolist()), kind([1]), drops=kind(arrived.id[1:].tolist()))
+
+    record = Simulation(Scripted(Deadline(0), merge, plan), make_fleet([2.0, 3.0])).step()
+    assert record is not None
+    assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (3.0, [0, 1], [0])
+    ranges = RoundPlan(range(2), AllOf(range(1)))  # type: ignore[arg-type]
+    record = Simulation(Scripted(Deadline(0), plan=ranges), make_fleet([2.0, 3.0])).step()
+    assert record is not None
+    assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (2.0, [0, 1], [0])
+
+
+def test_a_simulation_is_checked_when_it_is_asked_for() -> None:
+    fleet = make_fleet([1.0])
+    for wrong in ({}, {"until_s": 0.0}, {"until_s": float("nan")}):
+        with pytest.raises(InputError):
+            simulate(FedAvg(), fleet, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="trace"):
+        simulate(FedAvg(), fleet, rounds=1, scenario=Scenario(trace="nowhere.csv"))
+
+
+def test_energy_of_measured_clients_is_unknown_in_every_round() -> None:
+    """Nothing arrives in the first round of 10 s, which costs nobody any known energy either: not 0 J, but unknown."""
+    unknown = np.full(1, np.nan)
+    fleet = replace(make_fleet([15.0]), compute_j=unknown, transmit_j=unknown, shared_transmit_j=unknown)
+    simulation = Simulation(Lesson(10.0), fleet)
+    records = [simulation.step() for _ in range(2)]
+    assert [(record.uploads, record.compute_j, record.transmit_j) for record in records if record is not None] == [
+        (0, None, None),
+        (1, None, None),
+    ]

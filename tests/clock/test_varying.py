@@ -1,0 +1,246 @@
+"""Times that vary, for every strategy: what it must keep, that a run goes on with the same bits, what is written down,
+and one line about every setting that cannot be."""
+
+import copy
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.fleets import fields, traced
+from helpers.resuming import check_goes_on
+from helpers.small_tasks import TinyNet, tiny_data
+from helpers.strategies import Watched, everyone, make
+from lesson import Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
+from lesson.cli import main
+from lesson.runs.execute import execute
+from lesson.settings.settings import Settings, make_settings
+from lesson.strategies import FedAT, FedBuff, Safa
+from lesson.strategies.fedcs_greedy import FedCSGreedy
+
+PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
+NUM_CLIENTS = 8
+NEAR: dict[str, Any] = {"num_clients": NUM_CLIENTS, "area_km": 1.2, "cycles_per_sample": (0.5e8, 1.5e8)}
+"""A fleet of which some, not all, are within 10 s."""
+MOVING: dict[str, Any] = {"fading": "rayleigh", "speed_mps": (5.0, 30.0), "slowdown": 0.5, "download": True}
+WAYS: dict[str, dict[str, Any]] = {
+    "moving": MOVING | {"estimate": "quantile", "ask_every_s": 70.0},
+    "equal": {"spectrum": "equal", "fading": "rician", "estimate": "mean"},
+    "in-turn": {"spectrum": "in-turn", "estimate_error": 0.3},
+    "presence": {"presence": "presence.csv", "slowdown": 0.2},
+    "trace": {"trace": "work.csv", "ask_every_s": 100.0},
+}
+every_way = pytest.mark.parametrize("way", sorted(WAYS))
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients 1 to 3 come and go; everybody's work takes 1 to 30 s, other each time."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(3)
+    when = [f"{client},{at},{at + 37.5 * client}" for client in (1, 2, 3) for at in (0, 130, 260, 600)]
+    traced(Path("presence.csv"), "client,from_s,to_s " + " ".join(when))
+    times_s = rng.uniform(0.5, 15, (NUM_CLIENTS, 5, 2)).round(3).tolist()
+    work = [f"{who},{n + 1},{c},{u}" for who, rows in enumerate(times_s) for n, (c, u) in enumerate(rows)]
+    traced(Path("work.csv"), "client,round,compute_s,upload_s " + " ".join(work))
+
+
+def setting(kind: type[Any], way: str) -> tuple[Scenario, Fleet]:
+    """A scenario and its fleet."""
+    if kind is FedCSGreedy and way == "equal":
+        pytest.skip("its uploads go in turn")
+    scenario = Scenario(coherence_s=2.0, **NEAR, **WAYS[way])
+    fleet = draw_fleet(scenario, seed=1)
+    assert 0 < np.count_nonzero(fleet.latency_s <= 10) < NUM_CLIENTS
+    return scenario, fleet
+
+
+@everyone
+def test_a_scenario_in_which_nothing_varies_changes_nothing(kind: type[Any]) -> None:
+    scenario = Scenario(shadowing_db=6.0, path_loss="umi", download=True, **NEAR)
+    assert not scenario.varies
+    fleet = draw_fleet(scenario)
+    plain = [fields(record) for record in simulate(make(kind), fleet, rounds=30)]
+    assert [fields(record) for record in simulate(make(kind), fleet, rounds=30, scenario=scenario)] == plain
+
+
+@everyone
+@every_way
+def test_nobody_starts_busy_or_is_merged_early_or_twice_and_time_moves_forward(kind: type[Any], way: str) -> None:
+    scenario, fleet = setting(kind, way)
+    records = list(simulate(Watched(make(kind)), fleet, rounds=40, seed=1, scenario=scenario))
+    assert len(records) == 40
+    for before, after in pairwise(records):
+        assert after.start_s == before.end_s
+        assert after.end_s >= after.start_s
+        assert after.version - before.version in ([1] if len(after.merged) else [0, 1])
+    num_merged = sum(len(record.merged) for record in records)
+    assert 0 < num_merged <= sum(record.uploads for record in records)
+    for record in records:
+        assert np.all(record.merged_arrived_s <= record.end_s * (1 + 1e-12))
+        assert np.all(record.merged_arrived_s > record.merged_started_s)
+        assert np.all(record.staleness >= 0)
+        assert min(record.misses, record.retiered, record.lost) >= 0  # type: ignore[type-var]
+        assert np.isfinite([record.compute_j, record.transmit_j]).all()  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [(Lesson, "moving"), (FedAT, "equal"), (FedCSGreedy, "in-turn"), (FedBuff, "presence"), (Safa, "trace")],
+)
+def test_a_run_goes_on_with_the_same_bits(kind: type[Any], way: str) -> None:
+    """Twice from the same seed, and once broken off after 7 and after 20 rounds; what was kept goes through JSON."""
+    scenario, fleet = setting(kind, way)
+    whole = Simulation(make(kind), fleet, seed=1, scenario=scenario)
+    broken = Simulation(make(kind), fleet, seed=1, scenario=scenario)
+    for round in range(40):
+        if round in (7, 20):
+            values, arrays = broken.state()
+            values, arrays = json.loads(json.dumps(values, allow_nan=False)), copy.deepcopy(arrays)
+            broken = Simulation(make(kind), fleet, seed=1, scenario=scenario)
+            broken.restore(values, arrays)
+        assert fields(broken.step()) == fields(whole.step())
+    assert broken.fleet.latency_s.tolist() == whole.fleet.latency_s.tolist()
+
+
+def settings(strategy: str = "lesson", rounds: int = 12, checkpoint_every_s: float = 1e9, **scenario: Any) -> Settings:
+    return make_settings(
+        {
+            "scenario": {"num_clients": NUM_CLIENTS, "batch_size": 5, "split": "iid"} | scenario,
+            "strategy": {"name": strategy},
+            "run": {"eval_every_s": 100.0, "rounds": rounds, "device": "cpu", "checkpoint_every_s": checkpoint_every_s},
+        }
+    )
+
+
+@pytest.mark.parametrize("way", ["moving", "presence"])
+def test_a_run_folder_goes_on_with_the_same_bytes(tmp_path: Path, way: str) -> None:
+    check_goes_on(settings(checkpoint_every_s=1e-9, **WAYS[way]), tmp_path, 5, **PARTS)
+
+
+def strict(text: str) -> Any:
+    """JSON that holds neither NaN nor Infinity."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("way", [*sorted(WAYS), "nothing"])
+def test_how_far_the_server_was_wrong_is_written_down_only_where_times_vary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    varies = way != "nothing"
+    chosen, surprises = settings(**WAYS.get(way, {})), ("misses", "retiered", "lost")
+    execute(chosen, tmp_path / "run", **PARTS)
+    lines = [strict(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    summary = strict((tmp_path / "run" / "summary.json").read_text())
+    strict((tmp_path / "run" / "clients.json").read_text())
+    assert len(lines) == 12
+    for line in lines:
+        assert [name in line for name in (*surprises, "merged_expected_s")] == [varies] * 4
+        assert not varies or len(line["merged_expected_s"]) == len(line["merged"])
+    for name in surprises:
+        assert (name in summary) == varies
+        assert not varies or summary[name] == sum(line[name] for line in lines)
+    assert not varies or sum(summary[name] for name in surprises) > 0
+    monkeypatch.setattr("lesson.runs.execute.MAX_NAMED", NUM_CLIENTS - 1)
+    execute(chosen, tmp_path / "larger", **PARTS)
+    line = strict((tmp_path / "larger" / "metrics.jsonl").read_text().splitlines()[0])
+    assert [name in line for name in (*surprises, "merged_expected_s")] == [*[varies] * 3, False]
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"shadowing_db": -1.0}, "shadowing_db must be >= 0, got -1.0"),
+    ({"slowdown": -0.5}, "slowdown must be >= 0, got -0.5"),
+    ({"estimate_error": -0.1}, "estimate_error must be >= 0, got -0.1"),
+    ({"estimate_error": float("inf")}, "estimate_error must be a finite number, got inf"),
+    ({"coherence_s": 0.0}, "coherence_s must be >= 0.01, got 0.0"),
+    ({"ask_every_s": 0.0}, "ask_every_s must be > 0, got 0.0"),
+    ({"speed_mps": (0.0, 2.0)}, "speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [0, 2]"),
+    ({"speed_mps": (3.0, 2.0)}, "speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [3, 2]"),
+    ({"speed_mps": (-1.0, 2.0)}, "speed_mps must be [low, high], both 0 to 1000, got -1.0"),
+    ({"fading": "some"}, "fading must be 'none', 'rayleigh' or 'rician', got 'some'"),
+    ({"estimate_quantile": 0.0}, "estimate_quantile must be > 0, got 0.0"),
+    ({"estimate_window": 0}, "estimate_window must be >= 1, got 0"),
+    ({"carrier_ghz": 0.1}, "carrier_ghz must be >= 0.5, got 0.1"),
+    ({"trace": "work.csv", "fading": "rayleigh"}, "trace must be left out with fading"),
+    ({"trace": "work.csv", "spectrum": "equal"}, "trace must be left out with spectrum"),
+    ({"trace": "work.csv", "slowdown": 0.1}, "trace must be left out with slowdown"),
+    ({"positions": "p.csv", "speed_mps": (1.0, 2.0)}, "positions must be left out with speed_mps"),
+    ({"presence": "p.csv", "spectrum": "in-turn"}, "presence must be left out with a shared spectrum"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=lambda value: value if isinstance(value, str) else "")
+def test_impossible_settings_are_refused_when_made(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Scenario(**changes)
+    assert str(refused.value).startswith(f"[scenario] {message}")
+    assert "\n" not in str(refused.value)
+
+
+WORK, HERE, PLACES = "client,round,compute_s,upload_s ", "client,from_s,to_s ", "client,time_s,x_km,y_km "
+BAD_FILES = [
+    ("trace", WORK + "0,1,1,1 9,1,1,1", "file.csv line 3: client '9' is unknown; the fleet has 2 clients: 0, 1"),
+    ("trace", WORK + "0,1,1,1", "file.csv has no row for client '1'; all 2 must be there"),
+    ("trace", WORK + "0,1,1,1 1,1,1,1 1,3,1,1", "file.csv line 4: client '1' has round 1 and 3 but not 2"),
+    ("trace", WORK + "0,1,1,1 1,1,1,1 1,1,2,1", "file.csv line 4: client '1' has round 1 twice, first on line 3"),
+    ("trace", WORK + "0,1,-1,1 1,1,1,1", "file.csv line 2: compute_s must be finite and >= 0, got -1"),
+    ("trace", WORK + "0,1,soon,1", "file.csv line 2: compute_s must be a number, got 'soon'"),
+    ("trace", None, "file.csv does not exist; trace must be a CSV file with client,round,compute_s,upload_s"),
+    ("presence", HERE + "0,0,10 0,5,20", "file.csv line 3: client '0' is there twice from 5 s on, first on line 2"),
+    ("presence", HERE + "0,10,10", "file.csv line 2: to_s must be > from_s, or inf, got 10"),
+    ("presence", HERE, "file.csv has no rows; write them under the header"),
+    ("presence", None, "file.csv does not exist; presence must be a CSV file with client,from_s,to_s"),
+    ("positions", PLACES + "0,0,0,0 1,0,0,1.5", "file.csv line 3: client '1' is at (0, 1.5); x_km and y_km must be"),
+    ("positions", PLACES + "0,0,0,0", "file.csv has no row for client '1'; all 2 must be there"),
+    ("positions", None, "file.csv does not exist; positions must be a CSV file with client,time_s,x_km,y_km"),
+]
+
+
+@pytest.mark.parametrize(("setting", "text", "message"), BAD_FILES, ids=lambda value: value)
+def test_a_file_that_cannot_be_used_is_one_line_and_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], setting: str, text: str | None, message: str
+) -> None:
+    if text is not None:
+        traced(tmp_path / "file.csv", text)
+    before = sorted(tmp_path.iterdir())
+    scenario = ["scenario.num_clients=2", f"scenario.{setting}=file.csv"]
+    changes = [word for change in scenario for word in ("--set", change)]
+    assert main(["run", "--rounds", "1", "--device", "cpu", "--out", "runs/bad", *changes]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith(f"lesson: {message}")
+    assert output.err.count("\n") == 1
+    assert "Traceback" not in output.out + output.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_uploads_in_turn_on_a_split_band_are_refused_before_anything_is_learnt(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="spectrum must not be 'equal' where a strategy lets uploads go in turn"):
+        execute(settings("fedcs-greedy", spectrum="equal"), tmp_path / "run", **PARTS)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_file_that_has_changed_is_told_when_a_run_goes_on() -> None:
+    scenario, fleet = setting(Lesson, "trace")
+    before = Simulation(make(Lesson), fleet, scenario=scenario)
+    before.step()
+    Path("work.csv").write_text(Path("work.csv").read_text().replace("0,1,", "0,1,9"))
+    scenario, fleet = setting(Lesson, "trace")
+    after = Simulation(make(Lesson), fleet, scenario=scenario)
+    with pytest.raises(InputError, match="trace must be the file that the run began with, it has changed; put it back"):
+        after.restore(*before.state())
+
+
+def test_settings_that_change_nothing_are_told() -> None:
+    assert not Scenario().without_effect()
+    assert not Scenario(fading="rician", rician_k_db=3.0, coherence_s=2.0, estimate="mean").without_effect()
+    assert Scenario(rician_k_db=3.0, estimate="mean").caveats() == [
+        "rician_k_db = 3.0 changes nothing; it goes with fading = rician",
+        "estimate = mean changes nothing; it goes with something that varies, such as fading",
+    ]

@@ -1,0 +1,210 @@
+"""Ctrl-C, SIGTERM and SIGHUP: a checkpoint, one line and a status, whenever they come."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.runs import PARTS, content, settings
+from lesson.cli import main
+from lesson.core.errors import RunStoppedError
+from lesson.runs import execute as runs
+from lesson.runs.execute import execute
+from lesson.runs.folder import RunFolder
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+LONG = ["run", "--rounds", "1000000", "--set", "scenario.num_clients=5", "--set", "run.device=cpu"]
+LONG += ["--set", "scenario.samples_per_client=20", "--set", "run.eval_every_s=1e9", "--out", "run"]
+
+
+def send_at(round: int, *numbers: signal.Signals) -> Callable[[dict[str, Any]], None]:
+    def send(line: dict[str, Any]) -> None:
+        for number in numbers if line["round"] == round else ():
+            os.kill(os.getpid(), number)
+
+    return send
+
+
+class StoppedError(Exception):
+    """What the handlers of these tests raise."""
+
+
+@pytest.fixture
+def handlers() -> Any:
+    """SIGTERM and SIGHUP raise an error instead of ending the tests."""
+
+    def stop(number: int, _: object) -> None:
+        raise StoppedError(signal.Signals(number))
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else StoppedError):
+        execute(settings(), tmp_path / "run", progress=send_at(12, number), **PARTS)
+    folder = RunFolder(tmp_path / "run")
+    assert folder.checkpoint.exists()
+    assert len(folder.metrics.read_text().splitlines()) == 12
+    assert not (folder.path / ".lock").exists()
+    execute(settings(), tmp_path / "run", resume=True, **PARTS)
+    execute(settings(), tmp_path / "whole", **PARTS)
+    assert content(tmp_path / "run") == content(tmp_path / "whole")
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        execute(settings(), tmp_path / "run", progress=send_at(12, signal.SIGHUP), **PARTS)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert RunFolder(tmp_path / "run").summary.exists()
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("repeats_s", [0.0, 1e9])
+def test_pressing_ctrl_c_again_does_not_abort_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeats_s: float
+) -> None:
+    fsync, sent = os.fsync, []
+
+    def slow(number: int) -> None:
+        for one in SIGNALS:
+            os.kill(os.getpid(), one)
+            sent.append(one)
+        fsync(number)
+
+    def interrupt(line: dict[str, Any]) -> None:
+        if line["round"] == 12:
+            os.kill(os.getpid(), signal.SIGINT)
+            monkeypatch.setattr(os, "fsync", slow)
+
+    monkeypatch.setattr(runs, "REPEATS_S", repeats_s)
+    with pytest.raises(KeyboardInterrupt):
+        execute(settings(), tmp_path / "run", progress=interrupt, **PARTS)
+    assert sent
+    assert RunFolder(tmp_path / "run").checkpoint.exists()
+
+
+def test_ctrl_c_twice_in_a_round_counts_once_unless_time_has_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice = send_at(12, signal.SIGINT, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        execute(settings(), tmp_path / "quick", progress=twice, **PARTS)
+    assert RunFolder(tmp_path / "quick").checkpoint.exists()
+    monkeypatch.setattr(runs, "REPEATS_S", -1.0)
+    with pytest.raises(KeyboardInterrupt):
+        execute(settings(), tmp_path / "slow", progress=twice, **PARTS)
+    assert not RunFolder(tmp_path / "slow").checkpoint.exists()
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_second_signal_is_passed_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "REPEATS_S", -1.0)
+    with pytest.raises(StoppedError):
+        execute(settings(), tmp_path / "run", progress=send_at(12, signal.SIGTERM, signal.SIGTERM), **PARTS)
+
+
+@pytest.mark.parametrize("at", ["checkpoint", "model", "clients", "summary"])
+def test_a_full_disk_stops_a_run_with_status_3_and_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    fsync = os.fsync
+
+    def full(number: int) -> None:
+        if f".{at}" in os.readlink(f"/proc/self/fd/{number}"):
+            raise OSError(28, "No space left on device")
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        RunStoppedError, match=rf"{at}\S* cannot be written: No space .*; free some disk space .*--resume"
+    ):
+        execute(settings(checkpoint_every_s=1e-9 if at == "checkpoint" else 60.0), tmp_path / "run", **PARTS)
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert not list((tmp_path / "run").glob(".*.aside"))
+    execute(settings(), tmp_path / "run", resume=True, **PARTS)
+
+
+def start(tmp_path: Path, *argv: str, **how: Any) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "lesson.cli", *argv]
+    return subprocess.Popen(command, cwd=tmp_path, stdout=-1, stderr=-1, text=True, **how)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
+)
+def test_a_command_that_is_stopped_says_one_line_and_its_status_tells_the_signal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start(tmp_path, *LONG)
+    while process.poll() is None and not (tmp_path / "run" / "metrics.jsonl").exists():
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=120)
+    assert told == "lesson: interrupted; the same command with --out run --resume goes on\n"
+    assert process.returncode == 128 + number
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_nohup_keeps_a_command_going(tmp_path: Path) -> None:
+    ignore = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    )
+    words = [sys.executable, "-m", "lesson.cli", *LONG]
+    process = subprocess.Popen([sys.executable, "-c", ignore, *words], cwd=tmp_path, stdout=-1, stderr=-1, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while process.poll() is None and not metrics.exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    size = metrics.stat().st_size
+    while process.poll() is None and metrics.stat().st_size == size:
+        time.sleep(0.05)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 143
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["lesson.settings.scenario", "tyro", "lesson.cli.report", "torch", pytest.param("pandas", marks=pytest.mark.slow)],
+)
+def test_ctrl_c_during_imports_prints_no_traceback(tmp_path: Path, moment: str) -> None:
+    """A module on the path sends the signal when the one with this name is looked for."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"""
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {moment!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupt())
+"""
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    process = start(tmp_path, "run", "--rounds", "1", env=os.environ | {"PYTHONPATH": path})
+    out, told = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, "")
+    assert told.startswith("lesson: interrupted")
+    assert told.count("\n") == 1
+
+
+def test_main_leaves_the_handlers_of_its_caller_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    assert main(["strategies"]) == 0
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    capsys.readouterr()

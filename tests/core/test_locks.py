@@ -1,0 +1,82 @@
+"""One process at a time has a folder, whenever others come and go."""
+
+import fcntl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.runs import PARTS, content, settings
+from lesson import InputError
+from lesson.core.locks import LOCK, locked
+from lesson.learn.backend import on_device
+from lesson.learn.build import build
+from lesson.runs.execute import execute
+from lesson.runs.folder import RunFolder
+
+BUSY = "is being written by another process; wait for it or end it"
+
+
+def test_a_second_one_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        for _ in range(2):
+            with pytest.raises(InputError, match=BUSY), locked(tmp_path):
+                pass
+    with locked(tmp_path):
+        pass
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_lock_that_its_owner_has_just_removed_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening and locking, the first owner ends; a third process would lock a new file beside ours."""
+    flock, calls = fcntl.flock, []
+
+    def late(file: Any, how: int) -> None:
+        if not calls:
+            (tmp_path / LOCK).unlink()
+        calls.append(how)
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with locked(tmp_path), pytest.raises(InputError, match=BUSY), locked(tmp_path):
+        pass
+    assert len(calls) == 3  # twice for ours, once for the third process
+
+
+def test_the_lock_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
+    """As of a folder whose run was refused, and in which another has begun at once."""
+    with locked(tmp_path):
+        (tmp_path / LOCK).unlink()
+        (tmp_path / LOCK).touch()
+    assert (tmp_path / LOCK).exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written: No such file or directory; name another folder"):
+        RunFolder(tmp_path / "none").owned().__enter__()
+
+
+def test_who_comes_second_leaves_the_files_of_the_first_alone(tmp_path: Path) -> None:
+    aside = tmp_path / "run" / ".checkpoint.safetensors.aside"
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(on_device(settings()))
+    with folder.owned():
+        aside.write_bytes(b"half a checkpo")
+        with pytest.raises(InputError, match=BUSY):
+            execute(settings(), folder.path, resume=True, **PARTS)
+        assert aside.exists()
+
+
+@pytest.mark.parametrize("others", [settings(), settings(seed=1)], ids=["the same", "another"])
+def test_a_run_that_another_process_ended_meanwhile_is_not_cut_back(tmp_path: Path, others: Any) -> None:
+    """It begins and ends between our look at the folder, which was empty, and our first round."""
+
+    def slow(*arguments: Any, **parts: Any) -> Any:
+        execute(others, tmp_path / "run", **PARTS)
+        return build(*arguments, **parts)
+
+    said = "belongs to a run with other settings" if others.run.seed else "has just been ended by another process"
+    with pytest.raises(InputError, match=said):
+        execute(settings(), tmp_path / "run", make=slow, **PARTS)
+    execute(others, tmp_path / "again", **PARTS)
+    assert content(tmp_path / "run") == content(tmp_path / "again")

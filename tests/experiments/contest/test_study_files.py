@@ -1,0 +1,32 @@
+"""Every study file is loaded and each of its entries is executed for two rounds, so that none can rot."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.small_tasks import TinyNet, tiny_data
+from lesson.core.errors import DivergedError
+from lesson.experiments.contest.entries import load_contest
+from lesson.runs.execute import execute
+
+STUDIES = Path(__file__).parents[3] / "studies"
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.rglob("*.toml")), ids=lambda path: str(path.relative_to(STUDIES)))
+def test_entries_of_study_files_run_two_rounds(path: Path, tmp_path: Path) -> None:
+    """On tiny data and a tiny model, at the highest level of each group."""
+    contest = load_contest(path)
+    rules, dataset = contest.rules, tiny_data(600)
+    highest_levels = {(entry.group, entry.line or entry.name): entry for entry in contest.entries}
+    for number, entry in enumerate(highest_levels.values()):
+        settings = entry.settings(entry.points[-1], rules.betas[0], rules.seeds[0], rules)
+        run = settings.run.model_copy(update={"rounds": 2, "device": "cpu"})
+        scenario = settings.scenario.model_copy(update={"split": "iid"})  # other splits need more data
+        short = settings.model_copy(update={"run": run, "scenario": scenario})
+        try:
+            summary = execute(short, tmp_path / str(number), dataset=dataset, model=TinyNet, num_threads=1)
+        except DivergedError:  # as the study shows: nothing keeps NaN out
+            assert settings.faults.nan > 0
+            assert not settings.guards.finite
+        else:
+            assert summary["rounds"] == 2, entry.name

@@ -1,0 +1,81 @@
+"""When runs are begun, and when no more: with processes that are made up."""
+
+import math
+import time
+from collections.abc import Callable
+from multiprocessing import Pipe
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from lesson.experiments.engines import LocalEngine, local
+from lesson.experiments.engines.trial import Line
+from lesson.settings.settings import Settings, make_settings
+
+KILLED, CRASHED = -9, 1
+UNFORESEEN = {"error": "it broke", "kind": "KeyError"}
+
+Follow = Callable[..., tuple[str, list[Line]]]
+
+
+class MadeUp(local._Worker):
+    """Whatever it is given, it ends with the same line, or its process does with a status; then time may be up."""
+
+    engine: LocalEngine
+    given: list[str]
+    last: Line | int
+    time_after: float
+
+    def __init__(self, *_: object) -> None:
+        status = self.last if isinstance(self.last, int) else 0
+        nothing = SimpleNamespace(join=lambda *_: None, kill=lambda: None, is_alive=lambda: False, pid=None)
+        self.process = SimpleNamespace(**vars(nothing), exitcode=status)  # type: ignore[assignment]
+        self.pipe, self.theirs = Pipe()
+
+    def give(self, path: Path, settings: Settings) -> None:
+        self.path, self.settings = path, settings
+        self.given.append(path.name)
+        if isinstance(self.last, int):
+            self.theirs.close()
+        else:
+            self.theirs.send(self.last)
+
+    def receive(self) -> Line:
+        object.__setattr__(self.engine, "stop_at_s", self.time_after)
+        return super().receive()
+
+
+@pytest.fixture
+def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Follow:
+    """Which of two runs a single process after the other was given, and what was told."""
+
+    def run(last: Line | int, stop_at_s: float = math.inf, time_after: float = math.inf) -> tuple[str, list[Line]]:
+        engine, given = LocalEngine(1, max_restarts=1, stop_at_s=stop_at_s), list[str]()
+        made_up = {"engine": engine, "given": given, "last": last, "time_after": time_after}
+        monkeypatch.setattr(local, "_Worker", type("Worker", (MadeUp,), made_up))
+        settings = make_settings({"run": {"device": "cpu"}})
+        told = [line for _, line in engine.run({tmp_path / "a": settings, tmp_path / "b": settings})]
+        return "".join(given), told
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("last", "given"), [({"done": True}, "ab"), (UNFORESEEN, "ab"), (CRASHED, "ab"), (KILLED, "aabb")]
+)
+def test_runs_are_begun_one_after_the_other_while_there_is_time(last: Line | int, given: str, follow: Follow) -> None:
+    assert follow(last)[0] == given
+    assert follow(last, time_after=0.0)[0] == "a"
+    assert follow(last, stop_at_s=0.0) == ("", [])
+
+
+def test_a_run_whose_process_is_killed_as_time_is_up_has_not_failed(follow: Follow) -> None:
+    assert follow(KILLED, time_after=0.0)[1] == [{"killed": 1}]
+
+
+@pytest.mark.parametrize("seconds", [1e7, 1e300, math.inf])
+def test_any_time_can_be_waited_for(seconds: float, follow: Follow) -> None:
+    """poll() of milliseconds fails beyond 2³¹, some 24 days."""
+    stop_at_s = time.monotonic() + seconds
+    assert follow({"done": True}, stop_at_s, time_after=stop_at_s) == ("ab", [{"done": True}] * 2)

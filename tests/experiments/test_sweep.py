@@ -1,0 +1,286 @@
+"""Sweeps: what fails, is killed or is interrupted, on every engine; then that only what is missing is done."""
+
+import importlib.util
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from lesson import InputError
+from lesson.cli import main
+from lesson.cli.sweep_progress import SweepProgress
+from lesson.experiments.engines import RayEngine
+from lesson.experiments.grid import load_grid, make_grid
+from lesson.experiments.sweep import sweep
+from lesson.report.sweep_text import sweep_table
+from lesson.runs.execute import execute
+from lesson.runs.folder import RunFolder
+from lesson.settings.settings import make_settings, to_toml
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+ENGINES = ["local", pytest.param("ray", marks=needs_ray)]
+SETTINGS = {
+    "scenario": {"num_clients": 5, "samples_per_client": 100},
+    "run": {"rounds": 8, "eval_every_s": 150.0, "checkpoint_every_s": 1e-9},
+}
+# FedAvg, but for what happens in round 6 unless a file says that it is mended.
+STRATEGIES = """
+import os
+from pathlib import Path
+from lesson import FedAvg
+
+
+class Once(FedAvg):
+    def open_round(self, view, rng):
+        with Path("rounds.txt").open("a") as file:
+            file.write(f"{view.round}\\n")
+        if view.round == 6 and not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), 9)
+        return super().open_round(view, rng)
+
+
+class Always(FedAvg):
+    def open_round(self, view, rng):
+        if view.round == 6 and not Path("mended").exists():
+            os.kill(os.getpid(), 9)
+        return super().open_round(view, rng)
+
+
+class Raises(FedAvg):
+    def open_round(self, view, rng):
+        if view.round == 6 and not Path("mended").exists():
+            raise ZeroDivisionError("nobody\\nthere")
+        return super().open_round(view, rng)
+"""
+
+
+def command(*argv: str) -> list[str]:
+    return [sys.executable, "-m", "lesson.cli", "sweep", *argv]
+
+
+def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, as a user has it."""
+    environment = os.environ | {"COLUMNS": "200"}
+    return subprocess.run(command(*argv), cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_failed_and_killed_trials_stop_nobody_and_are_made_good(engine: str, tmp_path: Path) -> None:
+    (tmp_path / "dies.py").write_text(STRATEGIES)
+    names = ["dies:Always", "dies:Raises", "dies:Once", "fedavg"]
+    (tmp_path / "grid.toml").write_text(to_toml(SETTINGS | {"sweep": {"strategy.name": names}}))
+    call = ["grid.toml", "--out", "out", "--engine", engine]
+    first = run(tmp_path, *call)
+    assert first.returncode == 3, first.stderr
+    *lines, last = first.stderr.splitlines()
+    assert last.startswith("lesson: 2 of 4 runs failed, first dies.")
+    assert last.endswith("; the same command with --out out tries them again")
+    assert [line.rpartition("(")[2] for line in lines] == [f"{count} of 4 runs)" for count in (1, 2, 3, 4)]
+    assert first.stdout.startswith("2 of 4 trials done\n")
+    assert "note: the process of dies.Once-seed0 was killed once and replaced\n" in first.stdout
+    failures = json.loads((tmp_path / "out" / "failures.json").read_text())
+    assert sorted(failures) == ["dies.Always-seed0", "dies.Raises-seed0"]
+    assert failures["dies.Raises-seed0"] == "ZeroDivisionError: nobody there (dies.py, line 27)"
+    assert failures["dies.Always-seed0"].startswith("its process was killed 4 times: ")
+    assert all(reason in first.stdout for reason in failures.values())
+    # With a checkpoint after every round, the trial goes on with the round it was killed in.
+    rounds = [int(line) for line in (tmp_path / "rounds.txt").read_text().split()]
+    assert rounds == [1, 2, 3, 4, 5, 6, 6, 7, 8]
+
+    before = (tmp_path / "out" / "fedavg-seed0" / "summary.json").stat().st_mtime_ns
+    (tmp_path / "mended").touch()
+    second = run(tmp_path, *call)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.startswith("4 of 4 trials done, 2 of them before\n")
+    assert (tmp_path / "out" / "fedavg-seed0" / "summary.json").stat().st_mtime_ns == before
+    assert not (tmp_path / "out" / "failures.json").exists()
+    execute(make_settings(SETTINGS | {"strategy": {"name": "fedavg"}}), tmp_path / "alone")
+    for name in ("metrics.jsonl", "model.safetensors"):
+        found = [path.read_bytes() for path in (tmp_path / "out").glob(f"*/{name}")]
+        assert found == [(tmp_path / "alone" / name).read_bytes()] * 4, "not the same bits"
+    assert len(pd.read_csv(tmp_path / "out" / "table.csv")) == 4
+
+
+CLUSTER = """
+import logging, sys, ray
+ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_interrupted_sweep_goes_on(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Ray: on a cluster that was there before and is there after it. No checkpoint but that of the interrupt."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of the cluster started below
+    sections = SETTINGS | {"run": {"rounds": 200, "eval_every_s": 1e6}}
+    (tmp_path / "grid.toml").write_text(make_grid(sections, {"strategy.name": ["lesson", "fedcs"]}).toml)
+    call = ["grid.toml", "--out", "out", "--engine", engine]
+    cluster = (
+        subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=-1, stdout=-1, text=True) if engine == "ray" else None
+    )
+    try:
+        if cluster is not None and cluster.stdout is not None:
+            call += ["--address", cluster.stdout.readline().strip()]
+        process = subprocess.Popen(command(*call), cwd=tmp_path, stderr=-1, text=True, start_new_session=True)
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=60)[1]
+        assert told == "lesson: interrupted; the same command with --out out goes on\n"
+        assert process.returncode == 130
+        folders = [RunFolder(path.parent) for path in tmp_path.glob("out/*/config.toml")]
+        going = [folder for folder in folders if not folder.summary.exists()]
+        assert going, "all have ended before"
+        assert all(folder.checkpoint.exists() for folder in going)
+        assert not list(tmp_path.glob("out/*/.lock"))
+        second = run(tmp_path, *call)
+        assert second.returncode == 0, second.stderr
+        assert cluster is None or cluster.poll() is None
+    finally:
+        if cluster is not None:
+            cluster.communicate("", timeout=60)
+
+
+def test_a_grid_may_grow_and_its_study_has_what_varies(tmp_path: Path) -> None:
+    short = SETTINGS | {"run": {"rounds": 2, "eval_every_s": 20.0}}
+    axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge"], "scenario.beta": [1]}
+    sweep(make_grid(short, axes), tmp_path / "out")
+    told: list[str] = []
+    more = axes | {"scenario.beta": [0.5, 1]}
+    grid = make_grid(short, more, 2)
+    study = sweep(grid, tmp_path / "out", report=lambda name, line: told.append(name) if "round" in line else None)
+    assert sorted(set(told)) == sorted(
+        {trial.name for trial in grid.trials} - {"lesson-late=merge-beta=1-seed0", "fedavg-beta=1-seed0"}
+    )
+    frame = study.to_frame()
+    assert list(frame.columns[:3]) == list(more)
+    assert frame["scenario.beta"].tolist() == [0.5, 0.5, 1, 1] * 2
+    assert frame["strategy.late"].isna().tolist() == [False] * 4 + [True] * 4
+    table = study.table()
+    assert table.index.names == list(more)
+    assert table["seeds"].tolist() == [2] * 4
+    by_hand = frame[(frame["strategy"] == "lesson") & (frame["scenario.beta"] == 1)]["accuracy_last10"].mean()
+    assert table["accuracy_last10"].iloc[1] == pytest.approx(by_hand)
+    assert list(study.curves().columns[:4]) == [*more, "seed"]
+    rows = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert [row["scenario.beta"] for row in rows] == [0.5, 1.0, 0.5, 1.0]
+    assert load_grid(str(tmp_path / "out" / "sweep.toml")) == grid
+    console = Console(width=160)
+    with console.capture() as shown:
+        console.print(sweep_table(study, "title"))
+    row = next(line for line in shown.get().splitlines() if "fedavg" in line)
+    assert row.split()[:4] == ["fedavg", "–", "0.5", "2"]
+
+    with pytest.raises(InputError, match=r"belongs to a run with other settings .*; name another folder"):
+        sweep(make_grid(SETTINGS | {"run": {"rounds": 3}}, axes), tmp_path / "out")
+    with pytest.raises(InputError, match="belongs to a single run; name another folder"):
+        sweep(grid, tmp_path / "out" / "fedavg-beta=1-seed0")
+
+
+def test_folders_that_are_not_a_sweeps_are_refused(tmp_path: Path) -> None:
+    grid = make_grid(SETTINGS, {"scenario.beta": [1]})
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match="is not empty and holds no sweep; name another folder"):
+        sweep(grid, tmp_path)
+    with pytest.raises(InputError, match="is a file, not a folder"):
+        sweep(grid, tmp_path / "thesis.tex")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "a sweep must be a FILE.toml, got 'grid'"),
+        (["--engine", "rai"], "engine 'rai' is unknown; did you mean 'ray'? one of: local, ray"),
+        (["--cpus-per-trial", "0"], "--cpus-per-trial must be >= 1, got 0"),
+        (["--engine", "ray", "--gpus-per-trial", "-1"], "--gpus-per-trial must be >= 0, got -1.0"),
+        (["--address", "auto"], "--address and --gpus-per-trial must be left out without --engine ray"),
+    ],
+)
+def test_bad_flags(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "grid", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"lesson: {message}")
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--address", "somewhere"], "address must be HOST:PORT of a cluster's head, or auto, got 'somewhere'"),
+        (["--address", "127.0.0.1:1"], "address '127.0.0.1:1' does not answer: "),
+        (["--cpus-per-trial", "5000"], "cpus_per_trial must be at most "),
+        (["--gpus-per-trial", "5000"], "gpus_per_trial must be at most "),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_bad_input_for_ray(
+    flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
+    (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"scenario.beta": [1]}).toml)
+    assert main(["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out"), "--engine", "ray", *flags]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith(f"lesson: {message}")
+    assert (output.err.count("\n"), output.out) == (1, "")
+
+
+def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"Ray is not installed; pip install 'lesson-fl\[ray\]' does it"):
+        sweep(make_grid(SETTINGS, {"scenario.beta": [1]}), tmp_path / "out", engine=RayEngine())
+
+
+def test_progress_counts_and_shows_what_goes_on() -> None:
+    trials = make_grid({"run": {"rounds": 100}}, {"scenario.beta": [1, 2, 3, 4, 5]}).trials
+    progress = SweepProgress({trial.name: trial.settings for trial in trials})
+    names = [trial.name for trial in trials]
+    progress.report(names[0], {"done": True})
+    progress.report(names[1], {"error": "out of luck", "kind": "RunStoppedError"})
+    progress.report(names[2], {"killed": 1})
+    progress.report(names[2], {"round": 40, "time_s": 800.0, "accuracy": 0.8125})
+    progress.report(names[2], {"round": 60, "time_s": 1200.0})
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(progress.render())
+    shown = capture.get()
+    assert "1 done, 1 running, 1 failed, 2 waiting" in shown
+    row = next(line for line in shown.splitlines() if "resumed 1×" in line).split()
+    assert row[3:6] == ["60", "1200", "0.812"]
+    assert "failed: beta=2-seed0: out of luck" in shown
+
+
+def test_nobodys_file_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "sweep.toml").write_text("# mine\n" + make_grid(SETTINGS, {"scenario.beta": [1.0]}).toml)
+    told = run(tmp_path, "out/sweep.toml", "--out", "out")
+    assert (told.returncode, told.stderr) == (
+        2,
+        "lesson: out/sweep.toml would be written over; keep it outside the folder, or take another --out\n",
+    )
+    assert (tmp_path / "out" / "sweep.toml").read_text().startswith("# mine")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"scenario.beta": [1.0]}).toml)
+    told = run(tmp_path, "grid.toml", "--out", "out", "--engine", "ray", "--address", "nowhere")
+    assert told.returncode == 2
+    assert told.stderr.startswith("lesson: address must be HOST:PORT")
+    assert not (tmp_path / "out").exists()

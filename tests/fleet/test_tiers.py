@@ -1,0 +1,92 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lesson.core.errors import InputError
+from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers, due
+
+deadlines = st.floats(1e-6, 1e6)
+latencies = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30)
+
+
+def tiers(latency_s: list[float], deadline_s: float) -> list[int]:
+    return assign_tiers(np.array(latency_s), deadline_s).tolist()
+
+
+def test_tiers_by_hand() -> None:
+    assert tiers([0.1, 19.999, 20.0, 20.001, 40.0, 40.1, 68.0], 20.0) == [1, 1, 1, 2, 2, 3, 4]
+
+
+def test_multiples_that_fool_ceil_and_comparison() -> None:
+    # 2.1 / 0.3 = 7.000000000000001 in floating point and 3 · 0.3 = 0.8999999999999999 < 0.9.
+    assert math.ceil(2.1 / 0.3) == 8
+    assert not 0.9 <= 3 * 0.3
+    assert tiers([0.9, 2.1], 0.3) == [3, 7]
+
+
+def test_edges_where_the_division_rounds_up_or_down() -> None:
+    """Found by search: the quotient is one too high in the first case, one too low in the second."""
+    assert math.ceil(123225.72183283111 / (64.95820866247121 * (1 + TOLERANCE))) == 1898
+    assert tiers([123225.72183283111], 64.95820866247121) == [1897]
+    assert math.ceil(206252.43370428143 / (81.587196876612 * (1 + TOLERANCE))) == 2528
+    assert tiers([206252.43370428143], 81.587196876612) == [2529]
+
+
+@given(deadlines, st.integers(1, 10**6))
+def test_exactly_k_deadlines_is_tier_k(deadline_s: float, k: int) -> None:
+    assert tiers([k * deadline_s], deadline_s) == [k]
+
+
+@given(deadlines, st.integers(1, 10**6))
+def test_clearly_more_than_k_deadlines_is_the_next_tier(deadline_s: float, k: int) -> None:
+    assert tiers([k * deadline_s * (1 + 1e-9)], deadline_s) == [k + 1]
+
+
+@given(latencies, deadlines)
+def test_the_tier_is_the_smallest_that_holds(latency_s: list[float], deadline_s: float) -> None:
+    for latency, tier in zip(latency_s, tiers(latency_s, deadline_s), strict=True):
+        assert latency <= tier * deadline_s * (1 + TOLERANCE)
+        assert tier == 1 or latency > (tier - 1) * deadline_s * (1 + TOLERANCE)
+
+
+@given(latencies, deadlines)
+def test_tiers_are_monotone_in_latency(latency_s: list[float], deadline_s: float) -> None:
+    assert np.all(np.diff(tiers(sorted(latency_s), deadline_s)) >= 0)
+
+
+@given(latencies, deadlines, st.floats(1, 100))
+def test_a_longer_deadline_never_raises_a_tier(latency_s: list[float], deadline_s: float, factor: float) -> None:
+    assert np.all(np.array(tiers(latency_s, deadline_s * factor)) <= np.array(tiers(latency_s, deadline_s)))
+
+
+@given(latencies)
+def test_an_infinite_deadline_puts_everybody_in_tier_1(latency_s: list[float]) -> None:
+    assert set(tiers(latency_s, math.inf)) == {1}
+
+
+def test_who_never_arrives_is_in_no_tier() -> None:
+    assert tiers([math.inf, 5.0], 10.0) == [UNREACHABLE, 1]
+    assert tiers([math.inf], math.inf) == [UNREACHABLE]
+    assert tiers([1.0, 1e300], 5e-324) == [UNREACHABLE, UNREACHABLE]
+
+
+def test_deadlines_at_the_ends_of_floating_point() -> None:
+    assert tiers([1.0], 1.7e308) == [1]
+    assert tiers([1.0], 2.0**-30) == [2**30]
+
+
+@pytest.mark.parametrize("deadline_s", [0.0, -1.0, math.nan, -math.inf])
+def test_bad_deadlines(deadline_s: float) -> None:
+    with pytest.raises(InputError, match=r"deadline_s must be > 0, got"):
+        assign_tiers(np.array([1.0]), deadline_s)
+
+
+def test_slots_of_four_tiers() -> None:
+    """The paper's Fig. 2: tier j uploads every j rounds; an unreachable client never does."""
+    slots = [np.flatnonzero(due(np.array([1, 2, 3, 4, UNREACHABLE]), round)).tolist() for round in range(1, 13)]
+    assert slots == [
+        [0], [0, 1], [0, 2], [0, 1, 3], [0], [0, 1, 2], [0], [0, 1, 3], [0, 2], [0, 1], [0], [0, 1, 2, 3],
+    ]  # fmt: skip

@@ -1,0 +1,247 @@
+"""Traces of work, presence and positions: what they say, and one line about every file that cannot be used."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lesson import InputError
+from lesson.fleet.traces import Presence, read_positions, read_presence, read_work
+
+INF = np.inf
+
+
+def write(tmp_path: Path, text: str | bytes) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def ids(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)
+
+
+def read_places(path: Path, names: Any) -> Any:
+    return read_positions(path, names, area_km=2.0)
+
+
+def test_work_is_looked_up_and_begins_again(tmp_path: Path) -> None:
+    """Client 7 has two pieces of work, client 3 one; the fleet's order is its own, the file's is any."""
+    text = "client,round,compute_s,upload_s\n3,1,5,0.5\n7,2,2,0\n7,1,1,0.25\n"
+    work = read_work(write(tmp_path, text), [7, 3])
+    compute_s, upload_s = work.at(ids(0, 1, 0, 0, 1), ids(0, 0, 1, 2, 9))
+    assert compute_s.tolist() == [1, 5, 2, 1, 5]
+    assert upload_s.tolist() == [0.25, 0.5, 0, 0.25, 0.5]
+    assert [part.tolist() for part in work.at(ids(), ids())] == [[], []]
+
+
+def test_columns_spaces_and_quotes_are_as_spreadsheets_write_them(tmp_path: Path) -> None:
+    text = '\ufeffupload_s, client,round ,compute_s\r\n1,"Ana, phone",1, 2\r\n\r\n3,Bé,1,4\r\n'
+    work = read_work(write(tmp_path, text), ["Bé", "Ana, phone"])
+    assert [part.tolist() for part in work.at(ids(0, 1), ids(0, 0))] == [[4, 2], [3, 1]]
+
+
+def test_names_that_are_not_all_numbers_are_texts(tmp_path: Path) -> None:
+    text = "client,round,compute_s,upload_s\n7,1,1,0\n07,1,2,0\n"
+    work = read_work(write(tmp_path, text), ["07", "7"])
+    assert work.at(ids(0, 1), ids(0, 0))[0].tolist() == [2, 1]
+
+
+def test_presence(tmp_path: Path) -> None:
+    """0 is there 0–10 and 20–30 s, 1 from 10 s on, 2 always; 3 at 5–15 s, in two intervals that touch."""
+    text = "client,from_s,to_s\n0,20,30\n0,0,10\n1,10,inf\n3,8,15\n3,5,8\n"
+    presence = read_presence(write(tmp_path, text), range(4))
+    there = {now_s: np.flatnonzero(presence.is_there(now_s)).tolist() for now_s in (0, 4.9, 5, 8, 10, 15, 20, 30)}
+    assert there == {0: [0, 2], 4.9: [0, 2], 5: [0, 2, 3], 8: [0, 2, 3]} | {
+        10: [1, 2, 3],
+        15: [1, 2],
+        20: [0, 1, 2],
+        30: [1, 2],
+    }
+    assert presence.leaves_s(ids(0, 2, 3), 5.0).tolist() == [10, INF, 15]
+    assert presence.leaves_s(ids(2, 0, 1), 20.0).tolist() == [INF, 30, INF]
+    assert presence.leaves_s(ids(), 20.0).tolist() == []
+    assert presence.leaves_s(ids(0, 1, 3), 17.0).tolist() == [17, INF, 17], "who is not there has left already"
+    assert presence.leaves_s(ids(1), 3.0).tolist() == [3]
+    assert [presence.next_change_s(now_s) for now_s in (0, 5, 10, 15, 29, 30)] == [5, 10, 15, 20, 30, INF]
+    assert [presence.next_arrival_s(now_s) for now_s in (-1, 0, 5, 10, 20)] == [0, 5, 10, 20, INF]
+
+
+@pytest.mark.parametrize(
+    ("after_s", "until_s", "came", "left"),
+    [
+        (0, 4, [], []),
+        (0, 5, [3], []),
+        (5, 5, [], []),
+        (5, 9.9, [], []),
+        (5, 10, [1], [0]),
+        (0, 15, [1], [0]),
+        (0, 20, [1], []),
+        (15, 40, [], []),
+        (20, INF, [], [0]),
+        (-1, 0, [0], []),
+        (9, 3, [], []),
+    ],
+)
+def test_changes_are_net(tmp_path: Path, after_s: float, until_s: float, came: list[int], left: list[int]) -> None:
+    """The clients of `test_presence`: who comes and leaves within the span does not count."""
+    text = "client,from_s,to_s\n0,0,10\n0,20,30\n1,10,inf\n3,5,8\n3,8,15\n"
+    changes = read_presence(write(tmp_path, text), range(4)).changes(after_s, until_s)
+    assert [clients.tolist() for clients in changes] == [came, left]
+
+
+def test_presence_of_nobody_listed() -> None:
+    presence = Presence(2, ids(), np.empty(0), np.empty(0))
+    assert presence.is_there(0.0).tolist() == [True, True]
+    assert presence.leaves_s(ids(1), 3.0).tolist() == [INF]
+    assert (presence.next_change_s(0.0), presence.next_arrival_s(0.0)) == (INF, INF)
+    assert [clients.tolist() for clients in presence.changes(0.0, INF)] == [[], []]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 30), unique=True, max_size=6).map(sorted), min_size=1, max_size=5),
+    st.integers(0, 31),
+    st.integers(0, 31),
+)
+def test_presence_is_what_the_intervals_say(turns: list[list[int]], now_s: int, later_s: int) -> None:
+    """A client comes and leaves in turn at its times; one with an odd number of them stays for ever."""
+    rows = [
+        (client, begin, end)
+        for client, times in enumerate(turns)
+        for begin, end in zip(times[::2], [*times[1::2], INF], strict=False)
+    ]
+    client, from_s, to_s = np.array(rows, dtype=float).reshape(-1, 3).T
+    presence = Presence(len(turns), client.astype(np.int64), from_s, to_s)
+    everybody = np.arange(len(turns))
+
+    def there(at_s: float) -> list[bool]:
+        return [not times or sum(time <= at_s for time in times) % 2 == 1 for times in turns]
+
+    assert presence.is_there(now_s).tolist() == there(now_s)
+    leaves_s = [
+        next((t for t in times if t > now_s), INF) if there(now_s)[i] else now_s for i, times in enumerate(turns)
+    ]
+    assert presence.leaves_s(everybody, now_s).tolist() == leaves_s
+    assert presence.next_change_s(now_s) == min((t for times in turns for t in times if t > now_s), default=INF)
+    came, left = presence.changes(now_s, max(now_s, later_s))
+    before, after = np.array(there(now_s)), np.array(there(max(now_s, later_s)))
+    assert (came.tolist(), left.tolist()) == (everybody[after & ~before].tolist(), everybody[before & ~after].tolist())
+
+
+def test_positions_are_sorted_by_time(tmp_path: Path) -> None:
+    text = "client,time_s,x_km,y_km\nb,10,1,-1\na,0,0.5,0\nb,0,0,0.25\n"
+    a, b = read_places(write(tmp_path, text), ["a", "b"])
+    assert [part.tolist() for part in a] == [[0], [0.5], [0]]
+    assert [part.tolist() for part in b] == [[0, 10], [0, 1], [0.25, -1]]
+
+
+WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_s\n", "client,time_s,x_km,y_km\n"
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "message"),
+    [
+        (read_work, "", "line 1: the header must be client,round,compute_s,upload_s, got ''"),
+        (
+            read_work,
+            "client,round,compute_s\n0,1,1\n",
+            "line 1: the header must be client,round,compute_s,upload_s, got",
+        ),
+        (read_work, "client,round,compute_s,upload_s,x\n", "got 'client,round,compute_s,upload_s,x'"),
+        (read_work, WORK, "has no rows; write them under the header"),
+        (read_work, WORK + "0,1,1\n", "line 2: must have 4 values like the header, got 3"),
+        (read_work, WORK + "0,1,1,1\n9,1,1,1\n", "line 3: client '9' is unknown; the fleet has 2 clients: 0, 1"),
+        (read_work, WORK + "00,1,1,1\n", "line 2: client '00' is unknown"),
+        (read_work, WORK + ",1,1,1\n", "line 2: client '' is unknown"),
+        (read_work, WORK + "0,one,1,1\n", "line 2: round must be a number, got 'one'"),
+        (read_work, WORK + "0,0,1,1\n", "line 2: round must be a whole number 1 to 1e9, got 0"),
+        (read_work, WORK + "0,1.5,1,1\n", "line 2: round must be a whole number 1 to 1e9, got 1.5"),
+        (read_work, WORK + "0,inf,1,1\n", "line 2: round must be a whole number 1 to 1e9, got inf"),
+        (read_work, WORK + "0,1,-2,1\n", "line 2: compute_s must be finite and >= 0, got -2"),
+        (read_work, WORK + "0,1,1,inf\n", "line 2: upload_s must be finite and >= 0, got inf"),
+        (read_work, WORK + "0,1,nan,1\n", "line 2: compute_s must be a number, got 'nan'"),
+        (read_work, WORK + "0,1,,1\n", "line 2: compute_s must be a number, got ''"),
+        (read_work, WORK + "0,1,1_0,1\n", "line 2: compute_s must be a number, got '1_0'"),
+        (read_work, WORK + "0,1,0,0\n", "line 2: compute_s must be > 0 where upload_s is 0, got 0"),
+        (read_work, WORK + "0,1,1,1\n1,1,1,1\n0,1,2,2\n", "line 4: client '0' has round 1 twice, first on line 2"),
+        (
+            read_work,
+            WORK + "0,3,1,1\n0,1,1,1\n1,1,1,1\n",
+            "line 2: client '0' has round 1 and 3 but not 2; close the gap",
+        ),
+        (read_work, WORK + "0,1,1,1\n1,2,1,1\n", "line 3: client '1' has round 2 but not 1; close the gap"),
+        (read_work, WORK + "1,1,1,1\n", "has no row for client '0'; all 2 must be there"),
+        (read_presence, "client,from_s\n0,1\n", "line 1: the header must be client,from_s,to_s, got 'client,from_s'"),
+        (read_presence, PRESENCE, "has no rows"),
+        (read_presence, PRESENCE + "0,-1,2\n", "line 2: from_s must be finite and >= 0, got -1"),
+        (read_presence, PRESENCE + "0,inf,inf\n", "line 2: from_s must be finite and >= 0, got inf"),
+        (read_presence, PRESENCE + "0,2,2\n", "line 2: to_s must be > from_s, or inf, got 2"),
+        (read_presence, PRESENCE + "0,2,later\n", "line 2: to_s must be a number, got 'later'"),
+        (
+            read_presence,
+            PRESENCE + "0,5,20\n1,0,inf\n0,0,5.5\n",
+            "line 4: client '0' is there twice from 5 s on, first on line 2; change one",
+        ),
+        (read_presence, PRESENCE + "2,0,1\n", "line 2: client '2' is unknown; the fleet has 2 clients: 0, 1"),
+        (
+            read_places,
+            "client,time_s,x,y\n",
+            "line 1: the header must be client,time_s,x_km,y_km, got 'client,time_s,x,y'",
+        ),
+        (read_places, PLACES + "0,-1,0,0\n", "line 2: time_s must be finite and >= 0, got -1"),
+        (
+            read_places,
+            PLACES + "0,0,1,1\n1,0,0.5,-1.5\n",
+            "line 3: client '1' is at (0.5, -1.5); x_km and y_km must be -1 to 1, or take a larger area_km",
+        ),
+        (read_places, PLACES + "0,0,inf,1\n", "line 2: client '0' is at (inf, 1); x_km and y_km must be -1 to 1"),
+        (read_places, PLACES + "0,0,nan,1\n", "line 2: x_km must be a number, got 'nan'"),
+        (
+            read_places,
+            PLACES + "0,5,0,1\n0,5,0,0\n",
+            "line 3: client '0' has time_s 5 twice, first on line 2; change one",
+        ),
+        (read_places, PLACES + "0,5,0,1\n", "has no row for client '1'; all 2 must be there"),
+        *(
+            (read, b"\x89PNG\r\n\x1a\n\x00", "not a CSV file in UTF-8")
+            for read in (read_work, read_presence, read_places)
+        ),
+    ],
+)
+def test_bad_files_are_one_line_with_the_place(
+    tmp_path: Path, read: Callable[[Path, Any], Any], text: str | bytes, message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read(write(tmp_path, text), range(2))
+    assert message in str(caught.value)
+    assert "trace.csv" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_errors_about_large_fleets_stay_short(tmp_path: Path) -> None:
+    path = write(tmp_path, WORK + "0,1,1,1\n")
+    with pytest.raises(InputError, match=r"has no row for client '1' and 998 more; all 1000 must be there"):
+        read_work(path, range(1000))
+    with pytest.raises(InputError, match=r"client '0' is unknown; the fleet has 1000 clients: 1, 2, 3, …$"):
+        read_work(path, range(1, 1001))
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (read_work, "none.csv does not exist; trace must be a CSV file with client,round,compute_s,upload_s"),
+        (read_presence, "none.csv does not exist; presence must be a CSV file with client,from_s,to_s"),
+        (read_places, "none.csv does not exist; positions must be a CSV file with client,time_s,x_km,y_km"),
+    ],
+)
+def test_files_that_are_not_there(tmp_path: Path, read: Callable[[Path, Any], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / "none.csv", range(2))
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        read(tmp_path, range(2))
+    with pytest.raises(InputError, match=r"/dev/null cannot be read: it must be a regular file"):
+        read(Path("/dev/null"), range(2))

@@ -1,0 +1,159 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.fleets import make_fleet
+from lesson import InputError, Lesson, Scenario, draw_fleet, simulate
+from lesson.planning.plan import look_at_deadline, make_plan, mean_staleness, propose_deadline_s
+
+
+def test_a_plan_by_hand() -> None:
+    """Deadline 10 s for 5, 16, 30 and 38 s: tiers 1 to 4; FedAvg waits 38 s."""
+    plan = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, ensure_first_tier=False, num_rounds=4)
+    assert plan.tiers.tolist() == [1, 2, 3, 4]
+    assert plan.round_s == {"lesson": 10.0, "fedavg": 38.0, "fedcs": 10.0}
+    assert [row.uploads_per_1000s for row in plan.tier_rows] == pytest.approx([100, 50, 1000 / 30, 25])
+    told = plan.to_dict()
+    assert told["tiers"] == [{"tier": tier, "clients": [tier - 1], "on_time": 1.0} for tier in (1, 2, 3, 4)]
+    assert told["rounds"] == [
+        {"round": 1, "end_s": 10.0, "tiers": [1], "clients": [0]},
+        {"round": 2, "end_s": 20.0, "tiers": [1, 2], "clients": [0, 1]},
+        {"round": 3, "end_s": 30.0, "tiers": [1, 3], "clients": [0, 2]},
+        {"round": 4, "end_s": 40.0, "tiers": [1, 2, 4], "clients": [0, 1, 3]},
+    ]
+    assert told["clients"][1] == {"client": 1, "compute_s": 8.0, "upload_s": 8.0, "latency_s": 16.0, "tier": 2}
+
+
+def test_a_deadline_by_hand() -> None:
+    """Tiers 1 and 2 at 10 s: per 1000 s client 0 gives 100 updates, client 1 gives 50, each of staleness 1. Energy:
+    11 J and 22 J an update, weighted 2 : 1."""
+    row = look_at_deadline(make_fleet([5.0, 16.0, math.inf]), 10.0, ensure_first_tier=False)
+    assert (row.num_tiers, row.round_s, row.updates_per_1000s) == (2, 10.0, 150.0)
+    assert row.staleness == pytest.approx(1 / 3)
+    assert (row.served, row.served_by_fedcs) == pytest.approx((2 / 3, 1 / 3))
+    assert row.joules_per_update == pytest.approx((2 * 11 + 22) / 3)
+
+
+def test_a_deadline_of_the_slowest_client_is_fedavg() -> None:
+    row = look_at_deadline(make_fleet([5.0, 16.0]), 16.0, ensure_first_tier=False)
+    assert (row.num_tiers, row.round_s, row.updates_per_1000s, row.staleness) == (1, 16.0, 125.0, 0.0)
+    longer = look_at_deadline(make_fleet([5.0, 16.0]), math.inf, ensure_first_tier=False)
+    assert (longer.round_s, longer.updates_per_1000s) == (16.0, 125.0)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(2, 7), min_size=1, max_size=6), st.booleans())
+def test_long_run_figures_agree_with_the_simulation(tiers: list[int], first_tier: bool) -> None:
+    """420 rounds are a whole period of every set of tiers up to 7."""
+    latencies = [10.0 * tier - 1 for tier in tiers + [1] * first_tier]
+    fleet = make_fleet(latencies)
+    merged, staleness = 0, 0
+    for record in simulate(Lesson(10.0), fleet, rounds=420):
+        merged += len(record.merged)
+        staleness += int(record.staleness.sum())
+    row = look_at_deadline(fleet, 10.0, ensure_first_tier=False)
+    assert row.updates_per_1000s == pytest.approx(merged / 4.2)
+    assert row.staleness == pytest.approx(staleness / merged, rel=0.02, abs=1e-9)
+
+
+def test_staleness_of_tiers_far_apart_stays_cheap() -> None:
+    """A tier of 10¹² gives one update in 10¹² rounds, which has missed all that tier 1 or 2 made meanwhile."""
+    assert mean_staleness(np.array([1, 10**12]), np.array([1, 1])) == pytest.approx(1.0)
+    assert mean_staleness(np.array([2, 10**12]), np.array([1, 1])) == pytest.approx(1.0, rel=1e-3)
+    assert mean_staleness(np.array([2, 600_000]), np.array([1, 1])) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_an_empty_first_tier() -> None:
+    fleet = make_fleet([12.0, 25.0])
+    left = make_plan(fleet, 10.0, ensure_first_tier=False)
+    assert left.round_s == {"lesson": 10.0, "fedavg": 25.0, "fedcs": None}
+    assert left.to_dict()["promoted"] is None
+    filled = make_plan(fleet, 10.0, ensure_first_tier=True)
+    assert filled.round_s["fedcs"] == 10.0
+    assert filled.tiers.tolist() == [1, 3]
+    assert make_plan(make_fleet([12.0]), 10.0, ensure_first_tier=True).round_s["fedavg"] == 12.0
+    assert filled.to_dict()["promoted"] == {"client": 0, "latency_s": 12.0}
+    assert filled.to_dict()["clients"][0]["latency_s"] == 10.0
+
+
+def test_unreachable_clients_are_counted_and_in_no_tier() -> None:
+    plan = make_plan(make_fleet([5.0, math.inf]), 10.0, ensure_first_tier=True)
+    assert plan.num_unreachable == 1
+    told = plan.to_dict()
+    assert told["unreachable"] == [1]
+    assert told["clients"][1]["tier"] is None
+    assert told["clients"][1]["latency_s"] is None
+
+
+@given(
+    st.floats(1e-9, 1e9) | st.just(math.inf),
+    st.integers(0, 50),
+    st.booleans(),
+    st.sampled_from(["released", "printed"]),
+)
+def test_every_plan_is_strict_json(deadline_s: float, seed: int, ensure_first_tier: bool, preset: str) -> None:
+    fleet = draw_fleet(Scenario(preset=preset), 20, seed)
+    plan = make_plan(fleet, deadline_s, ensure_first_tier=ensure_first_tier)
+    told = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
+    assert sum(len(tier["clients"]) for tier in told["tiers"]) == 20
+    assert told["round_s"]["lesson"] <= told["round_s"]["fedavg"] * (1 + 1e-12)
+    assert [row["deadline_s"] for row in told["deadlines"]] == sorted(row["deadline_s"] for row in told["deadlines"])
+
+
+@pytest.mark.parametrize(
+    ("slowest_s", "expected"),
+    [(40, [5, 10, 20, 30, 40]), (2, [0.1, 0.2, 0.4, 1, 2]), (8000, [400, 800, 2000, 4000, 8000])],
+)
+def test_compared_deadlines_suit_the_fleet(slowest_s: float, expected: list[float]) -> None:
+    plan = make_plan(make_fleet([slowest_s / 50, slowest_s]), slowest_s, ensure_first_tier=False)
+    assert [row.deadline_s for row in plan.deadlines] == expected
+
+
+@pytest.mark.parametrize(
+    ("latencies", "deadline_s", "rounds", "message"),
+    [
+        ([5.0], 0.0, 12, "deadline_s must be > 0, got 0.0"),
+        ([5.0], 10.0, 0, "rounds must be 1 to 100000, got 0"),
+        ([math.inf], 10.0, 12, "no client can be reached: all 1 latencies are infinite"),
+        ([5.0], 1e-300, 12, "deadline_s must be longer, got 1e-300: every client would take over"),
+    ],
+)
+def test_bad_plans(latencies: list[float], deadline_s: float, rounds: int, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        make_plan(make_fleet(latencies), deadline_s, ensure_first_tier=True, num_rounds=rounds)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("latencies", "deadline_s"),
+    [
+        ([40.0, 12.3, 10.0, 30.0, 50.0, 60.0, 70.0, 80.0], 14.0),  # two of eight: 12.3 · 1.1 = 13.53
+        ([40.0, 12.3, 10.0, 30.0, 50.0], 14.0),  # two of five
+        ([40.0, 12.3, 10.0, 30.0], 11.0),  # one of four: exactly 11
+        ([100.0], 110.0),  # 1.1 · 100 is a little over 110 in floating point
+        ([9.05], 10.0),  # 9.955: the next of two digits has one more place
+        ([0.2], 0.22),
+        ([0.0123], 0.014),  # 0.01353
+        ([1234.0, math.inf, math.inf, math.inf, math.inf], 1400.0),  # 1357.4; who cannot be reached does not count
+    ],
+)
+def test_a_proposed_deadline_by_hand(latencies: list[float], deadline_s: float) -> None:
+    assert propose_deadline_s(make_fleet(latencies)) == deadline_s
+
+
+@given(st.lists(st.floats(1e-3, 1e5), min_size=1, max_size=40))
+def test_a_quarter_of_the_clients_meet_a_proposed_deadline(latencies: list[float]) -> None:
+    fleet = make_fleet(latencies)
+    deadline_s = propose_deadline_s(fleet)
+    needed_s = sorted(latencies)[math.ceil(len(latencies) / 4) - 1]
+    assert 1.1 * needed_s * (1 - 1e-8) <= deadline_s <= 1.1 * needed_s * 1.101
+    assert np.count_nonzero(fleet.latency_s <= deadline_s) >= len(latencies) / 4
+
+
+def test_nothing_is_proposed_where_nobody_can_be_reached() -> None:
+    with pytest.raises(InputError, match="no client can be reached: all 2 latencies are infinite"):
+        propose_deadline_s(make_fleet([math.inf, math.inf]))

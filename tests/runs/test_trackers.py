@@ -1,0 +1,324 @@
+"""Trackers: what they are told, in this process and in others, and what TensorBoard reads of it."""
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.resuming import StoppedError
+from helpers.runs import PARTS, content, settings
+from helpers.trackers import Failing, Told
+from lesson import InputError
+from lesson.cli import main
+from lesson.core.errors import RunStoppedError
+from lesson.experiments.study import compare
+from lesson.runs.execute import execute
+from lesson.runs.summary import read_metrics
+from lesson.runs.trackers import Line, TensorBoard, make_trackers, numbers
+from lesson.runs.trackers.tensorboard import SHOWN
+from lesson.settings.settings import Settings, make_settings
+
+ROOT = Path(__file__).parents[2]
+needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="it is not installed")
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+
+
+class Noted(Told):
+    """Writes down at the end, in the run's folder, what it was told."""
+
+    def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
+        self.calls, self.folder = [], folder
+        super().begin(settings, Path(folder.name), kept)
+
+    def end(self, summary: Line | None) -> None:
+        super().end(summary)
+        (self.folder / "told.json").write_text(json.dumps(self.calls, default=str))
+
+
+def test_a_tracker_is_told_of_every_round_once(tmp_path: Path) -> None:
+    told = Told()
+    execute(settings(rounds=3), tmp_path / "run", trackers=[told], **PARTS)
+    assert told.calls == [("lesson", tmp_path / "run", []), 1, 2, 3, 3]
+    execute(settings(rounds=3), tmp_path / "run", trackers=[told], **PARTS)
+    assert len(told.calls) == 5, "a run that has ended is not told again"
+
+
+def test_a_run_that_goes_on_tells_what_it_kept(tmp_path: Path) -> None:
+    """A checkpoint after every round. The third is written down, but the run breaks off before it is kept."""
+
+    def break_off(line: dict[str, Any]) -> None:
+        if line["round"] == 3:
+            raise StoppedError
+
+    often, told = settings(rounds=5, checkpoint_every_s=1e-9), Told()
+    with pytest.raises(StoppedError):
+        execute(often, tmp_path / "run", trackers=[told], progress=break_off, **PARTS)
+    assert told.calls == [("lesson", tmp_path / "run", []), 1, 2, 3, None]
+    told.calls.clear()
+    execute(often, tmp_path / "run", resume=True, trackers=[told], **PARTS)
+    assert told.calls == [("lesson", tmp_path / "run", [1, 2]), 3, 4, 5, 5]
+
+
+def test_a_run_refused_in_its_first_round_is_not_told(tmp_path: Path) -> None:
+    told = Told()
+    nobody = make_settings({"scenario": {"ensure_first_tier": False, "deadline_s": 1e-3}, "run": {"rounds": 3}})
+    fedcs = nobody.model_copy(update={"strategy": nobody.strategy.model_copy(update={"name": "fedcs"})})
+    with pytest.raises(InputError):
+        execute(fedcs, tmp_path / "run", trackers=[told], **PARTS)
+    assert told.calls == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_a_round_begins_and_ends(tmp_path: Path) -> None:
+    told = Told()
+    execute(settings("fedavg", time_budget_s=1e-3), tmp_path / "run", trackers=[told], **PARTS)
+    assert told.calls == [("fedavg", tmp_path / "run", []), 0]
+
+
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_trackers_reach_the_processes_of_a_comparison(tmp_path: Path, num_processes: int) -> None:
+    chosen = make_settings({"scenario": {"num_clients": 5}, "run": {"rounds": 2, "device": "cpu"}})
+    compare(chosen, ["lesson", "fedavg"], 1, tmp_path, num_processes=num_processes, trackers=[Noted()])
+    for name in ("lesson", "fedavg"):
+        told = json.loads((tmp_path / f"{name}-seed0" / "told.json").read_text())
+        assert told == [[name, f"{name}-seed0", []], 1, 2, 2]
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a run: steps and values by tag."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"), {"scalars": 0, "tensors": 0}).Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """The same from metrics.jsonl; TensorBoard keeps values in 32 bits."""
+    tags: dict[str, list[tuple[int, float]]] = {}
+    for line in read_metrics(folder / "metrics.jsonl"):
+        for name in SHOWN:
+            if line.get(name) is not None:
+                value = pytest.approx(line[name], rel=1e-6)
+                tags.setdefault(f"{name}/by round", []).append((line["round"], value))
+                tags.setdefault(f"{name}/by simulated time", []).append((round(line["time_s"]), value))
+    return tags
+
+
+@needs_tensorboard
+def test_tensorboard_has_the_metrics_on_both_axes_and_the_settings(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_session_start_info_plugin_data
+
+    execute(settings(), tmp_path / "run", trackers=[TensorBoard()], **PARTS)
+    shown = scalars(tmp_path / "run")
+    assert shown == expected(tmp_path / "run")
+    assert [step for step, _ in shown["accuracy/by round"]] == [5, 10, 15, 20, 25, 30]
+    assert [step for step, _ in shown["accuracy/by simulated time"]] == [100, 200, 300, 400, 500, 600]
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    text = events.Tensors("settings")[0].tensor_proto.string_val[0].decode()
+    assert 'name = "lesson"' in text
+    start = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
+    chosen = parse_session_start_info_plugin_data(start).hparams
+    assert chosen["scenario.num_clients"].number_value == 6
+    assert chosen["scenario.cpu_hz"].string_value == "[800000000.0, 3000000000.0]"
+
+
+@needs_tensorboard
+def test_an_evaluation_is_seen_while_the_run_goes_on(tmp_path: Path) -> None:
+    seen = []
+
+    def look(line: dict[str, Any]) -> None:
+        if "accuracy" in line:
+            seen.append(scalars(tmp_path / "run")["accuracy/by round"][-1][0])
+
+    execute(settings(), tmp_path / "run", trackers=[TensorBoard()], progress=look, **PARTS)
+    assert seen == [5, 10, 15, 20, 25, 30]
+
+
+@needs_tensorboard
+def test_a_tracker_changes_no_bit(tmp_path: Path) -> None:
+    execute(settings(), tmp_path / "plain", **PARTS)
+    execute(settings(), tmp_path / "tracked", trackers=[TensorBoard()], **PARTS)
+    assert content(tmp_path / "tracked") == content(tmp_path / "plain")
+
+
+KILLED = """
+import os
+import signal
+import sys
+sys.path[:0] = {paths!r}
+from pathlib import Path
+from helpers.runs import PARTS, settings
+from lesson.runs.execute import execute
+from lesson.runs.trackers import TensorBoard
+
+path, checkpoint_every_s, last = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+
+
+def kill(line):
+    if line["round"] == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+chosen = settings(checkpoint_every_s=checkpoint_every_s)
+execute(chosen, path, resume=True, progress=kill, trackers=[TensorBoard()], **PARTS)
+"""
+
+
+@needs_tensorboard
+def test_nothing_shows_twice_after_a_kill(tmp_path: Path) -> None:
+    """Killed after round 17, many rounds after the last checkpoint; a viewer watches before and after."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    here, script, run = Path(__file__).parents[1], tmp_path / "script.py", tmp_path / "run"
+    script.write_text(KILLED.format(paths=[str(here)]))
+    command = [sys.executable, str(script), str(run)]
+    assert subprocess.run([*command, "1e-9", "5"]).returncode == -signal.SIGKILL
+    assert subprocess.run([*command, "1e9", "17"]).returncode == -signal.SIGKILL
+    viewer = EventAccumulator(str(run / "tensorboard"), {"scalars": 0}).Reload()
+    assert [event.step for event in viewer.Scalars("accuracy/by round")] == [5, 10, 15]
+    subprocess.run([*command, "1e9", "0"], check=True)
+    assert len(read_metrics(run / "metrics.jsonl")) == 30
+    assert scalars(run) == expected(run)
+    watched = [event.step for event in viewer.Reload().Scalars("accuracy/by simulated time")]
+    assert watched == [100, 200, 300, 400, 500, 600]
+
+
+FLAGS = ["--rounds", "2", "--set", "scenario.num_clients=5", "--set", "run.eval_every_s=20", "--device", "cpu"]
+GRID = """
+scenario.num_clients = 5
+run = { rounds = 2, eval_every_s = 20.0 }
+sweep = { seeds = 1, "strategy.name" = ["lesson", "fedavg"] }
+"""
+
+
+@needs_tensorboard
+@pytest.mark.parametrize(
+    ("argv", "runs"),
+    [
+        (["run", *FLAGS], ["out"]),
+        pytest.param(
+            ["compare", "--strategies", "lesson,fedavg", "--seeds", "1", *FLAGS],
+            ["out/lesson-seed0", "out/fedavg-seed0"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(["sweep", "grid.toml"], ["out/lesson-seed0", "out/fedavg-seed0"], marks=pytest.mark.slow),
+    ],
+    ids=lambda value: value[0],
+)
+def test_log_tensorboard(
+    argv: list[str],
+    runs: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "grid.toml").write_text(GRID)
+    monkeypatch.chdir(tmp_path)
+    assert main([*argv, "--out", "out", "--log", "tensorboard"]) == 0, capsys.readouterr().err
+    for run in runs:
+        assert len(scalars(tmp_path / run)["accuracy/by round"]) == 2
+        assert scalars(tmp_path / run) == expected(tmp_path / run)
+
+
+@pytest.mark.slow
+@needs_tensorboard
+@needs_ray
+def test_log_tensorboard_on_ray(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(GRID)
+    flags = ["--engine", "ray", "--out", "out", "--log", "tensorboard"]
+    command = [sys.executable, "-m", "lesson.cli", "sweep", "grid.toml", *flags]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=240)
+    assert scalars(tmp_path / "out" / "lesson-seed0") == expected(tmp_path / "out" / "lesson-seed0")
+    assert len(scalars(tmp_path / "out" / "fedavg-seed0")["accuracy/by round"]) == 2
+
+
+@pytest.mark.parametrize("command", [["run"], ["compare"], ["sweep", str(ROOT / "examples" / "sweep.toml")]])
+def test_a_tracker_that_cannot_be_had_is_told_before_training(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty_tracker.py").write_text("class Nothing:\n    pass\n")
+    (tmp_path / "asking_tracker.py").write_text("from helpers.trackers import Failing\n")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name, message in (
+        ("tensorboard", "TensorBoard is not installed; pip install 'lesson-fl[tensorboard]' does it"),
+        (
+            "tensorbord",
+            "tracker 'tensorbord' is unknown; did you mean 'tensorboard'? one of: module:Class, tensorboard",
+        ),
+        ("nowhere:Mine", "tracker 'nowhere:Mine' cannot be loaded: No module named 'nowhere'; write module:Class"),
+        ("empty_tracker:Nothing", "tracker 'empty_tracker:Nothing' must have begin, line and end"),
+        (
+            "asking_tracker:Failing",
+            "tracker 'asking_tracker:Failing' cannot be made: TypeError: Failing.__init__() missing 1 required "
+            "positional argument: 'method'; it is called without arguments",
+        ),
+    ):
+        assert main([*command, "--log", name]) == 2
+        output = capsys.readouterr()
+        assert (output.err.startswith(f"lesson: {message}"), output.err.count("\n"), output.out) == (True, 1, "")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_tracker_of_ones_own_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_tracker.py").write_text("from helpers.trackers import Told\n\n\nclass Mine(Told):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    (tracker,) = make_trackers(["own_tracker:Mine", "own_tracker:Mine"])
+    assert type(tracker).__name__ == "Mine"
+
+
+@pytest.mark.parametrize(
+    ("method", "last", "calls"), [("begin", 1, []), ("line", 4, [1, 2, 3, 4, None])], ids=["begin", "line"]
+)
+def test_a_tracker_that_fails_stops_a_run_that_can_go_on_without_it(
+    method: str, last: int, calls: list[Any], tmp_path: Path
+) -> None:
+    """The round it failed in is kept, though checkpoints are far apart; the other one is told as if interrupted."""
+    failing, told = Failing(method), Told()
+    message = (
+        r"^tracker helpers.trackers:Failing: OSError: \[Errno 28\] No space left \(trackers.py, line \d+\); "
+        "--resume without --log goes on without trackers$"
+    )
+    with pytest.raises(RunStoppedError, match=message):
+        execute(settings(), tmp_path / "run", trackers=[failing, told], **PARTS)
+    assert failing.calls[1:] == calls
+    assert told.calls[1:] == [*range(1, last + 1), None]
+    told.calls.clear()
+    execute(settings(), tmp_path / "run", resume=True, trackers=[told], **PARTS)
+    assert told.calls[0][2] == list(range(1, last + 1))
+    execute(settings(), tmp_path / "plain", **PARTS)
+    assert content(tmp_path / "run") == content(tmp_path / "plain")
+
+
+def test_all_trackers_end_if_one_of_them_fails_then_and_so_does_the_run(tmp_path: Path) -> None:
+    first, last = Told(), Told()
+    with pytest.raises(RunStoppedError, match=r"Failing: OSError: .*; the run has ended all the same"):
+        execute(settings(rounds=2), tmp_path / "run", trackers=[first, Failing("end"), last], **PARTS)
+    assert first.calls[1:] == last.calls[1:] == [1, 2, 2]
+    assert execute(settings(rounds=2), tmp_path / "run", **PARTS)["rounds"] == 2
+
+
+def test_a_failing_tracker_is_one_line_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "from helpers.trackers import Failing\n\n\nclass Mine(Failing):\n    def __init__(self):\n"
+    (tmp_path / "failing_tracker.py").write_text(f"{code}        super().__init__('begin')\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *FLAGS, "--out", "out", "--log", "failing_tracker:Mine"]) == 3
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("lesson: tracker failing_tracker:Mine: OSError: [Errno 28] No space left (")
+    assert main(["run", *FLAGS, "--out", "out", "--resume"]) == 0
+
+
+def test_numbers_are_what_can_be_drawn() -> None:
+    assert numbers({"round": 3, "energy_j": None, "note": "late", "client_loss": [1.0], "loss": 0.5}) == {
+        "round": 3,
+        "loss": 0.5,
+    }
