@@ -20,7 +20,7 @@ import numpy as np
 
 from lesson import Lesson, Scenario, Simulation, draw_fleet
 from lesson.clock.varying import Truth
-from lesson.core.draws import key
+from lesson.core.random import key
 from lesson.radio import fading_gain
 
 ROOT = Path(__file__).parent.parent

@@ -379,7 +379,7 @@ def test_a_narrow_phone_need_not_scroll_sideways(fleet: str, page: Callable[...,
 
 
 def test_a_large_fleet_says_that_it_is_a_part(page: Callable[..., Browser], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lesson.report.page.fleet_data.MAX_CLIENTS", 20)
+    monkeypatch.setattr("lesson.report.page.plan_page.MAX_CLIENTS", 20)
     browser = page("drawn")
     assert "30 clients: released, seed 3. This page holds 20 of them, evenly spread" in text(browser, ".drop p")
     assert len(drawn_tiers(browser)) == 20

@@ -12,7 +12,7 @@ from helpers.scripted import Scripted, ids
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, radio, simulate
 from lesson.clock.airtime import Airtime
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.draws import key
+from lesson.core.random import key
 from lesson.strategies.base import AllOf, Arrivals, Deadline, RoundPlan
 from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedcs_greedy import FedCSGreedy

@@ -10,7 +10,7 @@ import pytest
 from helpers.fleets import make_fleet, traced
 from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
 from lesson.clock.records import RoundRecord
-from lesson.core.draws import exponentials, key, normals
+from lesson.core.random import exponentials, key, normals
 from lesson.fleet.csv_files import read_fleet
 from lesson.radio import transfer
 from lesson.strategies import fleet_for, make_strategy

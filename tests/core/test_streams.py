@@ -1,6 +1,6 @@
 import numpy as np
 
-from lesson.core.streams import stream
+from lesson.core.random import stream
 
 
 def test_a_stream_depends_on_its_own_name_alone() -> None:

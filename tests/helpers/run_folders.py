@@ -8,8 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from lesson.fleet.fleet import draw_fleet
-from lesson.runs.clients import clients_of
-from lesson.runs.summary import summarise
+from lesson.runs.summary import clients_of, summarise
 from lesson.settings.settings import Settings, load_settings, to_toml
 
 ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -18,8 +18,7 @@ from lesson.learn.data import Dataset
 from lesson.learn.evaluate import CHUNK_SAMPLES, ClientScores, judge
 from lesson.learn.learner import Learner
 from lesson.learn.models import Replica
-from lesson.learn.partition import Partition
-from lesson.learn.pool import Pool
+from lesson.learn.partition import Partition, Pool
 from lesson.learn.task import Task, make_task
 
 DATA = tiny_data(3000)

@@ -11,10 +11,8 @@ from helpers.fleets import make_fleet
 from helpers.small_tasks import TinyNet, make_learner, tiny_data
 from lesson import FedAvg, InputError, Scenario, Simulation
 from lesson.learn.build import build
-from lesson.learn.held_out import hold_out
-from lesson.learn.partition import Partition, make_partition
-from lesson.learn.pool import draw_pool
-from lesson.learn.task import make_task
+from lesson.learn.partition import Partition, draw_pool, make_partition
+from lesson.learn.task import hold_out, make_task
 from lesson.runs.execute import execute
 from lesson.settings.settings import make_settings
 from lesson.strategies import TiFL

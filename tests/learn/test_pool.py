@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from lesson import Scenario
-from lesson.learn.partition import make_partition
-from lesson.learn.pool import draw_pool
+from lesson.learn.partition import draw_pool, make_partition
 
 LABELS = np.tile([0, 0, 0, 1, 7], 400)
 

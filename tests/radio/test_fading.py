@@ -7,7 +7,7 @@ Rayleigh: exponential with mean 1 and variance 1. Rician, h = √(K/(K+1)) + CN(
 import numpy as np
 import pytest
 
-from lesson.core.draws import key
+from lesson.core.random import key
 from lesson.radio import fading_gain
 
 CLIENTS, BLOCKS = np.arange(10_000)[:, None], np.arange(100)

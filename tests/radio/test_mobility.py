@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lesson.core.draws import uniforms
 from lesson.core.errors import InputError
+from lesson.core.random import uniforms
 from lesson.radio import Itinerary, RandomWaypoint
 
 AREA_KM, SPEED_MPS, PAUSE_S = 2.0, (5.0, 20.0), 30.0

@@ -9,8 +9,7 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import InputError, Scenario, draw_fleet
-from lesson.report.page.fleet_data import MAX_CLIENTS, fleet_data
-from lesson.report.page.plan_page import write_plan_page
+from lesson.report.page.plan_page import MAX_CLIENTS, fleet_data, write_plan_page
 
 
 def data_of(path: Path) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def test_of_many_clients_some_are_written_down_and_rounds_without_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lesson.runs.execute.MAX_NAMED", 5)
-    monkeypatch.setattr("lesson.runs.clients.MAX_CLIENTS", 3)
+    monkeypatch.setattr("lesson.runs.summary.MAX_CLIENTS", 3)
     execute(settings(), tmp_path / "run", **PARTS)
     kept = json.loads((tmp_path / "run" / "clients.json").read_text())
     assert (kept["num_clients"], kept["clients"]["number"]) == (6, [1, 2, 4])  # the fastest, one between, the slowest

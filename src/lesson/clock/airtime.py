@@ -6,7 +6,7 @@ import numpy as np
 
 from lesson import radio
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.draws import key
+from lesson.core.random import key
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.traces import read_positions
 from lesson.radio.channel import Channel, off_the_station

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.draws import key, normals
+from lesson.core.random import key, normals
 from lesson.fleet.fleet import Fleet
 from lesson.settings.scenario import Scenario
 

@@ -29,7 +29,7 @@ from lesson.core.arrays import (
     with_prefix,
 )
 from lesson.core.errors import InputError
-from lesson.core.streams import stream
+from lesson.core.random import stream
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
 from lesson.settings.guards import GuardSettings, Refusal, Watch

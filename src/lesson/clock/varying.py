@@ -13,9 +13,9 @@ from lesson.clock.airtime import Airtime
 from lesson.clock.estimates import PARTS
 from lesson.clock.in_flight import InFlight
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, with_prefix
-from lesson.core.draws import exponentials, key
 from lesson.core.errors import InputError
 from lesson.core.files import open_input
+from lesson.core.random import exponentials, key
 from lesson.fleet.fleet import Fleet, check_measured
 from lesson.fleet.tiers import TOLERANCE
 from lesson.fleet.traces import WorkTrace, read_presence, read_work

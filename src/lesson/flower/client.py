@@ -9,13 +9,13 @@ import time
 from functools import lru_cache
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
-from lesson.flower.spoilt import spoilt
 from lesson.learn.build import dataset_of, task_of
 from lesson.learn.process import settle_process
 from lesson.learn.remote import train_update
@@ -104,3 +104,24 @@ def _task(config: str, num_clients: int) -> Task:
     settle_process()
     settings = _settings(config, num_clients)
     return task_of(settings, dataset_of(settings.run.dataset, None))
+
+
+def spoilt(layout: Layout, base: Vector, vector: Vector, wrong: WrongUploads, client: int, index: int) -> ArrayRecord:
+    """The arrays of an upload: those of the vector that training made of the base, with what is wrong with them."""
+    who, which = np.array([client]), np.array([index])
+    factor, filling = wrong.factor(who, which)[0], wrong.filling(who, which)[0]
+    if factor != 1:
+        vector = base + factor.astype(base.dtype) * (vector - base)
+    if filling != 0:
+        vector = vector.copy()
+        vector[wrong.place(who, which, len(vector))[0]] += filling
+    record = layout.record(vector)
+    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+    spoilt_shapes = wrong.shapes(client, index, shapes)
+    for name, shape in shapes.items():
+        sent = spoilt_shapes.get(name)
+        if sent is None:
+            del record[name]
+        elif sent != shape:
+            record[name] = Array(np.resize(record[name].numpy(), sent))
+    return record

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lesson.core.errors import InputError
 from lesson.learn.evaluate import ClientScores, PendingScore
-from lesson.learn.holdings import Holdings
+from lesson.learn.partition import Holdings
 from lesson.learn.task import Job
 from lesson.settings.settings import Settings
 

@@ -6,7 +6,7 @@ from lesson.learn.backend import Trainer, TrainerName
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.evaluate import ClientScores, KnownScore, PendingScore, by_client, judge_all, score
 from lesson.learn.fused import FusedTrainer
-from lesson.learn.holdings import Holdings
+from lesson.learn.partition import Holdings
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task
 from lesson.learn.threads import Threads

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lesson.core.arrays import FloatArray
-from lesson.learn.holdings import Holdings
 from lesson.learn.models import Replica
+from lesson.learn.partition import Holdings
 from lesson.learn.task import Task, scaled
 from lesson.learn.threads import Threads
 

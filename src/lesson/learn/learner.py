@@ -16,8 +16,8 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
-from lesson.learn.holdings import Holdings
 from lesson.learn.models import make_model
+from lesson.learn.partition import Holdings
 from lesson.learn.server_models import Jobs, ServerModels, check_finite
 from lesson.learn.spoilt import SpoilingTrainer
 from lesson.learn.task import Task

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from lesson.core.arrays import IntArray
 from lesson.learn.counters import kernels_for, key, words
-from lesson.learn.holdings import Holdings
+from lesson.learn.partition import Holdings
 
 NO_SAMPLE = -1
 MAX_PAIRS = 64

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lesson.core.errors import InputError
-from lesson.core.streams import stream
+from lesson.core.random import stream
 from lesson.learn.counters import kernels_for
 
 ModelFactory = Callable[[], nn.Module]

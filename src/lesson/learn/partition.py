@@ -1,6 +1,8 @@
 """How the training samples are divided among clients. Every sample belongs to at most one client, but for pool.py."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -8,10 +10,29 @@ from torch import Tensor
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
-from lesson.core.streams import stream
-from lesson.learn.holdings import Holdings, Lookup
-from lesson.learn.pool import draw_pool
+from lesson.core.random import stream
+from lesson.learn.counters import Key, key, words
 from lesson.settings.scenario import Scenario, draw_population
+
+Lookup = Callable[[Tensor, Tensor], Tensor]
+
+
+class Holdings(Protocol):
+    """Which samples each client holds."""
+
+    @property
+    def num_samples(self) -> IntArray:
+        """Samples of each client, (num_clients,)."""
+        ...
+
+    def __getitem__(self, client: int) -> IntArray:
+        """The samples of one client."""
+        ...
+
+    def lookup(self, device: str) -> Lookup:
+        """A function on a device: the samples at these positions among those of these clients."""
+        ...
+
 
 MAX_TRIES = 500
 
@@ -147,3 +168,58 @@ def _check_enough(num_labels: int, num_clients: int, min_samples: int) -> None:
             f"[scenario] num_clients must be at most {num_labels // min_samples}, got {num_clients}: "
             f"there are {num_labels} samples, and every client needs {min_samples}"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Which samples each client holds: `num_samples` draws from the data set, by its own shares of the classes."""
+
+    num_samples: IntArray
+    thresholds: IntArray
+    """Upper ends of the classes' shares but the last, in 2⁻³², (num_clients, num_classes - 1)."""
+    members: IntArray
+    """All samples, class by class."""
+    starts: IntArray
+    """Where each class begins in `members`, and the end."""
+    secret: Key
+
+    def __len__(self) -> int:
+        return len(self.num_samples)
+
+    def __getitem__(self, client: int) -> IntArray:
+        positions = torch.arange(int(self.num_samples[client]))
+        samples: IntArray = self.lookup("cpu")(torch.tensor(client), positions).numpy()
+        return samples
+
+    def lookup(self, device: str) -> Lookup:
+        """A function on a device: the samples at these positions among those of these clients."""
+        arrays = (self.thresholds, self.members, self.starts[:-1], np.diff(self.starts))
+        return _PoolLookup(self.secret, *(torch.as_tensor(array, device=device) for array in arrays))
+
+
+@dataclass(frozen=True, eq=False)
+class _PoolLookup:
+    secret: Key
+    thresholds: Tensor
+    members: Tensor
+    starts: Tensor
+    class_sizes: Tensor
+
+    def __call__(self, clients: Tensor, positions: Tensor) -> Tensor:
+        clients, positions = torch.broadcast_tensors(clients, positions)
+        drawn = words(self.secret, 2, positions, clients)
+        chosen = (drawn[..., :1] >= self.thresholds[clients]).sum(-1)
+        return self.members[self.starts[chosen] + ((drawn[..., 1] * self.class_sizes[chosen]) >> 32)]
+
+
+def draw_pool(labels: IntArray, num_samples: IntArray, beta: float, seed: int) -> Pool:
+    """So many samples for each client, its classes drawn with shares from Dirichlet(β, …, β)."""
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    shares = stream(seed, "partition/pool").dirichlet(np.full(len(counts), beta), size=len(num_samples))
+    return Pool(
+        num_samples=num_samples,
+        thresholds=(np.cumsum(shares, axis=1)[:, :-1] * 2.0**32).astype(np.int64),
+        members=np.argsort(classes, kind="stable"),
+        starts=np.concatenate([[0], np.cumsum(counts)]),
+        secret=key(seed, "pool"),
+    )

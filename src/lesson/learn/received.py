@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.evaluate import ClientScores, PendingScore
-from lesson.learn.holdings import Holdings
+from lesson.learn.partition import Holdings
 from lesson.learn.reference import sum_by_blocks
 from lesson.learn.task import Job, Work
 

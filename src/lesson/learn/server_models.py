@@ -6,8 +6,8 @@ merge to merge. Who has trained the models that are merged, here or elsewhere, i
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,18 +15,78 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lesson.core.arrays import FloatArray, with_prefix
+from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn.backend import Trainer
-from lesson.learn.jobs import cohorts_of
 from lesson.learn.merge_guard import MergeGuard, Uploads, finite_only, uploads_of
 from lesson.learn.optimisers import OPTIMISERS, Moments
-from lesson.learn.signals import Confirmation, Signals
-from lesson.learn.slots import SlotVectors
+from lesson.learn.slots import SlotVectors, slot_of_each
 from lesson.learn.task import Work, sent
 from lesson.settings.guards import GuardSettings, Refusal
 from lesson.settings.settings import ServerSettings
 from lesson.strategies.base import Merge, Updates
+
+
+class Signals(Mapping[str, Any]):
+    """Values by name, each worked out when it is looked at: most rounds look at none."""
+
+    def __init__(self, functions: Mapping[str, Callable[[], Any]]) -> None:
+        self._functions = functions
+
+    def __getitem__(self, name: str) -> Any:
+        return self._functions[name]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._functions
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+
+class Confirmation:
+    """How far updates from older versions go the way the model has gone since; see `ServerView.signals`."""
+
+    def __init__(self, device: str) -> None:
+        self.sums = torch.zeros(2, dtype=torch.float64, device=device)
+
+    def add(self, way: Tensor, moved: Tensor, weight: float) -> None:
+        """Take in a cohort that counts for `weight` in all and, weighted, `moved` its models."""
+        products = torch.stack([moved * way, weight * way**2])
+        self.sums = self.sums + products.sum(1, dtype=torch.float64)
+
+    def look(self) -> tuple[float, ...]:
+        """The two sums, waited for."""
+        return tuple(self.sums.tolist())
+
+
+def cohorts_of(updates: Updates, weights: FloatArray, lr: FloatArray, merge: Merge) -> Iterator[tuple[int, str, Work]]:
+    """The version each cohort started from, its slot, and its work; a cohort whose slots differ is divided by them.
+
+    `weights` and `lr`, the step size, are those of each update. A step of several minibatches is the mean of as many
+    models, each after a step of one of them.
+    """
+    names, slot = slot_of_each(updates, merge)
+    order = np.lexsort((updates.index, updates.client, slot, updates.base_version))
+    batches = updates.batches[order]
+    shares, nothing = weights / updates.batches, np.zeros_like(updates.batches)
+    everything = Work(updates.client, updates.index, lr, updates.local_steps, shares, nothing)
+    order = np.repeat(order, batches)
+    everything = replace(everything[order], first=_counts_up(batches))
+    bases, slot = updates.base_version[order], slot[order]
+    begins = [0, *(np.flatnonzero(np.diff(bases) | np.diff(slot)) + 1).tolist()]
+    for begin, end in zip(begins, [*begins[1:], len(bases)], strict=True):
+        if begin < end:
+            yield int(bases[begin]), names[slot[begin]], everything[begin:end]
+
+
+def _counts_up(lengths: IntArray) -> IntArray:
+    """0 … n − 1 for every length n, one after the other."""
+    numbers: IntArray = np.arange(lengths.sum())
+    return numbers - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
 
 MAX_STEP = float(np.finfo(np.float32).max)
 Of = Literal["models", "updates"]

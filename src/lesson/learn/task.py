@@ -9,14 +9,38 @@ import torch
 from torch import Tensor
 
 from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
+from lesson.core.random import stream
 from lesson.learn.data import Dataset
 from lesson.learn.dropout import draw_kept
-from lesson.learn.held_out import hold_out
-from lesson.learn.holdings import Holdings
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector, make_model
-from lesson.learn.partition import make_partition
+from lesson.learn.partition import Holdings, Partition, make_partition
 from lesson.settings.scenario import Scenario
+
+SHARE = 0.1
+
+
+def hold_out(holdings: Holdings, seed: int) -> tuple[Partition, Partition]:
+    """What each client trains on, and what it holds out: max(1, round(n / 10)) of its n samples, none of a single one.
+
+    Drawn by a stream of its own for each client. Samples that a client of a pool holds more than once count as one, so
+    that none is on both sides.
+    """
+    parts = [_hold_out(holdings[client], seed, client) for client in range(len(holdings.num_samples))]
+    training, held = (Partition.of(list(side)) for side in zip(*parts, strict=True))
+    if not len(held.samples):
+        raise InputError("clients that hold out a tenth must have 2 samples or more; take fewer clients")
+    return training, held
+
+
+def _hold_out(samples: IntArray, seed: int, client: int) -> tuple[IntArray, IntArray]:
+    distinct = np.unique(samples)
+    if len(distinct) < 2:
+        return samples, samples[:0]
+    count = max(1, round(SHARE * len(distinct)))
+    held = np.isin(samples, stream(seed, "held-out", client).choice(distinct, count, replace=False))
+    return samples[~held], samples[held]
 
 
 @dataclass(frozen=True, eq=False)

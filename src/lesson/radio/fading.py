@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.draws import Key, exponentials, uniforms
+from lesson.core.random import Key, exponentials, uniforms
 
 FadingKind = Literal["none", "rayleigh", "rician"]
 

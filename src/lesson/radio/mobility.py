@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.draws import key, uniforms
 from lesson.core.errors import InputError
+from lesson.core.random import key, uniforms
 
 Positions = tuple[FloatArray, FloatArray]
 _CHUNK = 65_536

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.core.draws import key, uniforms
+from lesson.core.random import key, uniforms
 
 NUM_WAVES = 300
 _CHUNK = 256  # positions whose waves stay in a core's own cache

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Self
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import Simulation
 from lesson.core.errors import RunStoppedError
-from lesson.core.streams import stream
+from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
 from lesson.learn.build import build
 from lesson.learn.evaluate import ClientScores, PendingScore

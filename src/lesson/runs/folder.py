@@ -31,9 +31,8 @@ from lesson.core.version import __version__
 from lesson.learn.backend import cpu_capability, hardware, on_device
 from lesson.learn.learner import Learner
 from lesson.runs.checkpoints import Tensors, packed, unpacked
-from lesson.runs.clients import clients_of
 from lesson.runs.read_back import read_clients, read_json, read_summary
-from lesson.runs.summary import TARGETS
+from lesson.runs.summary import TARGETS, clients_of
 from lesson.settings.settings import AUTOMATIC, Settings, load_settings, to_toml
 
 _REMEDY = "free some disk space or mend the folder, then --resume continues from the last checkpoint"

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
-from lesson.core.draws import exponentials, key, uniforms
+from lesson.core.random import exponentials, key, uniforms
 from lesson.core.validation import Checked, Positive
 
 MAX_S = 1e9

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError, unknown
-from lesson.core.streams import stream
+from lesson.core.random import stream
 from lesson.core.validation import MAX_COUNT, Checked, Count, CountRange, Finite, Flag, Positive, Range, Unbounded
 from lesson.settings.variation import Variation
 

@@ -9,7 +9,7 @@ from lesson.learn.cuda.evaluate import CudaScorer, judge_all
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision
 from lesson.learn.evaluate import ClientScores, PendingScore, by_client
-from lesson.learn.holdings import Holdings
+from lesson.learn.partition import Holdings
 from lesson.learn.task import Task
 
 

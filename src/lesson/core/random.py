@@ -92,3 +92,14 @@ def _normal(words: WordArray) -> FloatArray:
     again = words ^ _SPREAD
     _mix(again)
     return radius * np.cos(2 * np.pi * _uniform(again))
+
+
+def stream(seed: int, what: str, *index: int) -> np.random.Generator:
+    """A generator of its own for (seed, what, index…), the same on every machine and in any order.
+
+    The i-th number of the stream belongs to client i wherever one array is drawn for a whole population,
+    so a client keeps its numbers when the population grows.
+    """
+    name = repr((int(seed), what, *map(int, index)))
+    key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest(), "little")
+    return np.random.Generator(np.random.Philox(key=key))

@@ -7,7 +7,7 @@ times that, 0.005 for a million.
 import numpy as np
 import pytest
 
-from lesson.core.draws import exponentials, key, normals, uniforms
+from lesson.core.random import exponentials, key, normals, uniforms
 
 MILLION = 1_000_000
 CLIENTS = np.arange(MILLION)
