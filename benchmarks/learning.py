@@ -27,7 +27,7 @@ from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work, make_task, scaled
 from lesson.learn.threads import Threads
 from lesson.runs.execute import execute
-from lesson.settings.guards import Refusal
+from lesson.settings.guards import Rejection
 from lesson.settings.settings import make_settings
 from lesson.strategies.base import Merge, Updates
 
@@ -78,14 +78,14 @@ def everybody(steps: int) -> Work:
 def bare_step(task: Task) -> Callable[[], None]:
     """Forward, backward and SGD step of plain PyTorch on 1000 samples, channels last, on all cores."""
     model = task.factory().to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types omit it
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     images, labels = scaled(task.train_images[:1000]), task.train_labels[:1000]
 
     def step() -> None:
         torch.set_num_threads(os.cpu_count() or 1)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         functional.cross_entropy(model(images), labels).backward()
-        optimiser.step()
+        optimizer.step()
         torch.set_num_threads(1)
 
     return step
@@ -134,7 +134,7 @@ def several_steps(size: Size) -> None:
 class NoTraining(Learner):
     """A learner whose merges cost nothing: what is left is the loop itself."""
 
-    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Refusal]:
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
         """Keep the model as it is."""
         self.versions[version + 1] = self.versions[version]
         return []

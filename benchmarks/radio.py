@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from lesson import Lesson, Scenario, Simulation, draw_fleet
-from lesson.clock.varying import Truth
+from lesson.clock.varying import VaryingWorld
 from lesson.core.random import key
 from lesson.radio import fading_gain
 
@@ -102,7 +102,7 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 def launch_s(size: Size, coherence_s: float) -> float:
     """Seconds to compute when the uploads of clients arrive that all start now on fading channels."""
     scenario, everybody = Scenario(fading="rayleigh", coherence_s=coherence_s), np.arange(size.fading_clients)
-    truth = Truth(scenario, draw_fleet(scenario, size.fading_clients), seed=0)
+    truth = VaryingWorld(scenario, draw_fleet(scenario, size.fading_clients), seed=0)
     ones = np.ones(size.fading_clients)
     return seconds(lambda: truth.launch(everybody, np.zeros_like(everybody), ones, 0.0), size.repeats)
 
@@ -113,7 +113,7 @@ def draws_s(size: Size) -> float:
     return seconds(lambda: fading_gain("rayleigh", 0.0, key(0, "fading"), everybody, block), size.repeats)
 
 
-class Rounds:
+class RoundLoop:
     """A process that runs rounds of the package in some folder when asked, and tells how long one took."""
 
     def __init__(self, tree: Path, *arguments: object) -> None:
@@ -142,7 +142,7 @@ def beside(size: Size, trees: Sequence[Path], *arguments: object) -> list[list[f
     """Milliseconds of a round in the packages of two folders, which are asked in turn."""
     pairs = []
     for start in range(size.starts):
-        runs = [Rounds(tree, *arguments) for tree in (trees[::-1] if start % 2 else trees)]
+        runs = [RoundLoop(tree, *arguments) for tree in (trees[::-1] if start % 2 else trees)]
         runs = runs[::-1] if start % 2 else runs  # which is the older process matters, too
         for ask in range(size.asks):
             times_ms = [0.0, 0.0]

@@ -80,7 +80,7 @@ class Job:
 def tensors(data: Path, dataset: str) -> tuple[Tensor, Tensor]:
     """All images scaled to [0, 1] and labels. Client i of n-sample clients holds rows n·i to n·(i + 1).
 
-    Colours are innermost in memory, as in this project: convolutions are fastest on that, whoever calls them.
+    Colors are innermost in memory, as in this project: convolutions are fastest on that, whoever calls them.
     """
     images = torch.from_numpy(np.load(data / f"{dataset}-images.npy"))
     scaled = torch.empty(images.shape, dtype=torch.float32, memory_format=torch.channels_last)
@@ -104,11 +104,11 @@ def minibatches(workload: Workload, images: Tensor, labels: Tensor) -> Iterator[
 def train(net: nn.Module, workload: Workload, images: Tensor, labels: Tensor) -> None:
     """A client's local work, for frameworks that leave it to the user."""
     net.train()
-    optimiser = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
     for batch, targets in minibatches(workload, images, labels):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         functional.cross_entropy(net(batch), targets).backward()
-        optimiser.step()
+        optimizer.step()
 
 
 class Stopwatch:

@@ -152,7 +152,7 @@ def report(tables: list[Table], absent: list[str], repeats: int, quick: bool = F
             "## What was set, and why",
             "",
             "Everybody has the same network, initial values of the same kind, images as 32-bit numbers in memory with "
-            "colours innermost (which convolutions like best; this project keeps bytes and scales them each time), SGD "
+            "colors innermost (which convolutions like best; this project keeps bytes and scales them each time), SGD "
             "without momentum, and no evaluation. Each recipe checks the number of parameters and that the loss falls. "
             "Where processes or threads can be chosen, each choice is tried once at each workload and the fastest is "
             "taken; .data/choices.json remembers it.",

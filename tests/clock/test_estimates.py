@@ -1,31 +1,31 @@
 import numpy as np
 import pytest
 
-from lesson.clock.estimates import Recent, cautious
+from lesson.clock.estimates import SlidingWindow, conservative_window
 
 
-def seen(estimates: Recent, *seconds: float) -> list[float]:
+def seen(estimates: SlidingWindow, *seconds: float) -> list[float]:
     """What is believed of client 0 after each of these times."""
     return [float(estimates.see(np.array([0]), np.array([one]))[0]) for one in seconds]
 
 
 def test_a_window_of_one_is_the_last() -> None:
-    assert seen(Recent(3, 1), 4.0, 9.0, 2.0) == [4.0, 9.0, 2.0]
+    assert seen(SlidingWindow(3, 1), 4.0, 9.0, 2.0) == [4.0, 9.0, 2.0]
 
 
 def test_the_mean_of_the_last_three() -> None:
     # 4; (4 + 8) / 2; (4 + 8 + 3) / 3; the 4 is forgotten: (8 + 3 + 1) / 3
-    assert seen(Recent(3, 3), 4.0, 8.0, 3.0, 1.0) == [4.0, 6.0, 5.0, 4.0]
+    assert seen(SlidingWindow(3, 3), 4.0, 8.0, 3.0, 1.0) == [4.0, 6.0, 5.0, 4.0]
 
 
 def test_a_quantile_is_the_smallest_that_so_many_do_not_exceed() -> None:
     # Of 4: ceil(0.5 · 4) = the second smallest; of 5, the third.
-    assert seen(Recent(1, 5, 0.5), 9.0, 1.0, 5.0, 7.0, 3.0) == [9.0, 1.0, 5.0, 5.0, 5.0]
-    assert seen(Recent(1, 5, 1.0), 9.0, 1.0, 5.0) == [9.0, 9.0, 9.0]
+    assert seen(SlidingWindow(1, 5, 0.5), 9.0, 1.0, 5.0, 7.0, 3.0) == [9.0, 1.0, 5.0, 5.0, 5.0]
+    assert seen(SlidingWindow(1, 5, 1.0), 9.0, 1.0, 5.0) == [9.0, 9.0, 9.0]
 
 
 def test_clients_are_seen_together_and_by_themselves() -> None:
-    estimates = Recent(4, 2)
+    estimates = SlidingWindow(4, 2)
     assert estimates.see(np.array([3, 1]), np.array([2.0, 6.0])).tolist() == [2.0, 6.0]
     assert estimates.see(np.array([1]), np.array([8.0])).tolist() == [7.0]
     assert np.isnan(estimates.seen_s[[0, 2]]).all()
@@ -47,6 +47,6 @@ def test_clients_are_seen_together_and_by_themselves() -> None:
     ],
 )
 def test_the_second_longest_of_the_last_five_is_believed(seen_s: list[float], believed_s: float) -> None:
-    estimates = cautious(2)
+    estimates = conservative_window(2)
     assert [estimates.see(np.array([0]), np.array([seconds]))[0] for seconds in seen_s][-1] == believed_s
     assert np.isnan(estimates.seen_s[1]).all()

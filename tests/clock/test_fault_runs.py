@@ -9,7 +9,7 @@ import pytest
 from helpers.resuming import check_goes_on
 from helpers.small_tasks import TinyNet, tiny_data
 from lesson.cli import main
-from lesson.clock.rounds import NOBODY
+from lesson.clock.loop import NOBODY
 from lesson.runs.execute import execute
 from lesson.settings.settings import Settings, make_settings
 

@@ -11,19 +11,19 @@ import pytest
 from helpers.fleets import fields, make_fleet, traced
 from helpers.strategies import Watched, everyone, make
 from lesson import FedAvg, FedCS, InputError, Lesson, Simulation, draw_fleet, simulate
+from lesson.clock.loop import NOBODY
 from lesson.clock.records import RoundRecord
-from lesson.clock.rounds import NOBODY
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
-from lesson.settings.faults import FaultSettings, Shapes, WrongUploads, faults_of
+from lesson.settings.faults import CorruptedUploads, FaultSettings, Shapes, faults_of
 from lesson.settings.guards import (
     CAME_BEFORE,
     NOT_FINITE,
     WRONG_ARRAYS,
     WRONG_SHAPE,
     GuardSettings,
-    Refusal,
-    UnfitError,
-    Watch,
+    InvalidUpdateError,
+    Rejection,
+    RejectionLedger,
     check_shapes,
 )
 from lesson.settings.scenario import Scenario
@@ -37,7 +37,7 @@ TROUBLE = FaultSettings(
 
 
 class Scripted:
-    """Dropouts as written down: after which part of a piece of work, and for how long."""
+    """Disconnections as written down: after which part of a piece of work, and for how long."""
 
     def __init__(self, script: dict[tuple[int, int], tuple[float, float]], notice_s: float = 0.0) -> None:
         self.script, self.notice_s = script, notice_s
@@ -53,7 +53,7 @@ class Scripted:
         return np.array([self.script[key][column] if key in self.script else otherwise for key in keys])
 
 
-class Broken(WrongUploads):
+class Broken(CorruptedUploads):
     """Uploads with these faults, always, of these clients."""
 
     def __init__(self, *clients: int, **faults: float) -> None:
@@ -115,19 +115,19 @@ def test_a_run_whose_clients_are_all_gone_ends() -> None:
     simulation = Simulation(Lesson(20.0), make_fleet([10, 20]), dropouts=script)
     records = list(iter(lambda: simulation.step(1e6), None))
     assert [sorted(record.merged.tolist()) for record in records] == [[0, 1], []]
-    assert simulation.over == NOBODY
+    assert simulation.stop_reason == NOBODY
 
 
 def test_a_run_in_which_nobody_is_left_for_the_strategy_ends() -> None:
     """FedCS has client 0 alone in tier 1. It is gone for good in its second work, and nobody else will ever start."""
     simulation = Simulation(FedCS(20.0), make_fleet([10, 30, 40]), dropouts=Scripted({(0, 1): (0.5, NEVER)}))
     records = []
-    while not simulation.over:
+    while not simulation.stop_reason:
         records.append(simulation.step(1e6))
-    assert simulation.over == "in 100 rounds nobody was left whom the strategy would start"
+    assert simulation.stop_reason == "in 100 rounds nobody was left whom the strategy would start"
     assert len(records) == 1 + 100, "the first to have nothing left is the one it is lost in"
     assert records[-1] is not None
-    assert records[-1].note == simulation.over
+    assert records[-1].note == simulation.stop_reason
 
 
 def beside_a_file(tmp_path: Path, rows: str, dropouts: Scripted, rounds: int) -> tuple[Simulation, list[RoundRecord]]:
@@ -182,23 +182,26 @@ def test_copies_and_arrays_that_do_not_fit_are_refused_with_client_and_reason() 
     every round: its uploads count, and so does the energy they cost."""
     wrong = Broken(0, duplicated=1.0)
     copies = rounds_of([10, 20, 30], 2, wrong=wrong)
-    assert [record.refusals for record in copies] == [(Refusal(0, 0, CAME_BEFORE),), (Refusal(0, 1, CAME_BEFORE),)]
+    assert [record.refusals for record in copies] == [(Rejection(0, 0, CAME_BEFORE),), (Rejection(0, 1, CAME_BEFORE),)]
     assert [(record.uploads, len(record.merged)) for record in copies] == [(4, 3), (4, 3)]
     replays = rounds_of([10, 20, 30], 2, wrong=Broken(1, replayed=1.0))
-    assert [record.refusals for record in replays] == [(), (Refusal(1, 0, CAME_BEFORE),)]
+    assert [record.refusals for record in replays] == [(), (Rejection(1, 0, CAME_BEFORE),)]
     lost = rounds_of([10, 20, 30], 3, wrong=Broken(1, replayed=1.0), dropouts=Scripted({(1, 0): (0.5, 1.0)}))
-    assert [record.refusals for record in lost] == [(), (), (Refusal(1, 1, CAME_BEFORE),)], (
+    assert [record.refusals for record in lost] == [(), (), (Rejection(1, 1, CAME_BEFORE),)], (
         "what never came is not again"
     )
     lacking = rounds_of([10, 20, 30], 2, wrong=Broken(2, wrong_arrays=1.0))
-    assert [record.refusals for record in lacking] == [(Refusal(2, 0, WRONG_ARRAYS),), (Refusal(2, 1, WRONG_ARRAYS),)]
+    assert [record.refusals for record in lacking] == [
+        (Rejection(2, 0, WRONG_ARRAYS),),
+        (Rejection(2, 1, WRONG_ARRAYS),),
+    ]
     assert [(record.uploads, record.merged.tolist()) for record in lacking] == [(3, [0, 1]), (3, [0, 1])]
     assert [record.compute_j for record in lacking] == [6, 6]
     assert lacking[0].bytes_up == 3 * 12500
 
 
 def test_without_the_guard_a_copy_would_be_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Watch, "came_before", lambda *_: False)
+    monkeypatch.setattr(RejectionLedger, "came_before", lambda *_: False)
     (record,) = rounds_of([10, 20, 30], 1, wrong=Broken(0, duplicated=1.0))
     assert sorted(record.merged.tolist()) == [0, 0, 1, 2]
 
@@ -218,8 +221,8 @@ class Refusing:
     def __init__(self) -> None:
         self.versions = {0}
 
-    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Refusal]:
-        refused = [Refusal(client, index, NOT_FINITE) for client, index in updates.keys if client == 1]
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
+        refused = [Rejection(client, index, NOT_FINITE) for client, index in updates.keys if client == 1]
         if len(refused) < len(updates):
             self.versions.add(version + 1)
         return refused
@@ -258,7 +261,7 @@ def test_a_run_whose_clients_are_all_set_aside_ends() -> None:
     simulation = Simulation(Lesson(20.0), make_fleet([10, 15]), wrong=wrong, guards=guards)
     records = list(iter(lambda: simulation.step(1e6), None))
     assert len(records) == 3
-    assert simulation.over == f"{NOBODY}; 2 of 2 clients were set aside"
+    assert simulation.stop_reason == f"{NOBODY}; 2 of 2 clients were set aside"
 
 
 @everyone
@@ -333,13 +336,13 @@ def test_draws_are_each_clients_own() -> None:
 
 
 def test_several_things_are_wrong_at_once() -> None:
-    both = WrongUploads(FaultSettings(scaled=1.0, scale=3.0, flipped=1.0, nan=1.0, infinity=1.0), 1, seed=0)
+    both = CorruptedUploads(FaultSettings(scaled=1.0, scale=3.0, flipped=1.0, nan=1.0, infinity=1.0), 1, seed=0)
     one = np.array([0])
     assert both.factor(one, one).tolist() == [-3]
     assert np.isnan(both.filling(one, one)).all()
     assert both.place(np.arange(1), one, 10).tolist()[0] in range(10)
     assert not both.values_fit(0, 0)
-    assert WrongUploads(FaultSettings(wrong_shape=1.0), 1, seed=0).values_fit(0, 0)
+    assert CorruptedUploads(FaultSettings(wrong_shape=1.0), 1, seed=0).values_fit(0, 0)
 
 
 def test_arrays_that_are_missing_or_longer_do_not_fit() -> None:
@@ -347,8 +350,8 @@ def test_arrays_that_are_missing_or_longer_do_not_fit() -> None:
     seen = set()
     for index in range(20):
         for fault, reason in (("wrong_shape", WRONG_SHAPE), ("wrong_arrays", WRONG_ARRAYS)):
-            sent = WrongUploads(FaultSettings(**{fault: 1.0}), 1, seed=0).shapes(0, index, shapes)
-            with pytest.raises(UnfitError) as unfit:
+            sent = CorruptedUploads(FaultSettings(**{fault: 1.0}), 1, seed=0).shapes(0, index, shapes)
+            with pytest.raises(InvalidUpdateError) as unfit:
                 check_shapes(sent, shapes)
             assert unfit.value.reason == reason
             seen.add(unfit.value.detail)
@@ -399,7 +402,7 @@ def test_settings_without_effect_are_told() -> None:
 
 def test_shares_of_nobody_and_everybody() -> None:
     def wrong(share: float) -> BoolArray:
-        return WrongUploads(FaultSettings(wrong_clients=share, nan=1.0), 7, seed=1).is_wrong
+        return CorruptedUploads(FaultSettings(wrong_clients=share, nan=1.0), 7, seed=1).is_wrong
 
     assert [int(wrong(share).sum()) for share in (0.0, 0.1, 0.5, 1.0)] == [0, 1, 4, 7]
     assert np.all(wrong(0.5) <= wrong(1.0))

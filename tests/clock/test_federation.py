@@ -152,7 +152,7 @@ def test_a_run_is_over_when_its_time_is() -> None:
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
     assert [told(federation.step(25.0))[0] for _ in range(2)] == [10.0, 20.0]
     assert federation.step(25.0) is None
-    assert federation.over == "time is up"
+    assert federation.stop_reason == "time is up"
     assert 25.0 <= federation.elapsed_s < 25.2
     assert clients.clock.now_s < 1000 + 25.2
 
@@ -322,7 +322,7 @@ def test_a_round_in_which_everybody_fails_takes_its_time() -> None:
     assert (told(first), first.version) == ((3.0, [0, 1], []), 0)
     assert (first.refused, first.note) == (2, "refused 0: client error; refused 1: client crashed")
     assert told(second) == (8.0, [0, 1], [0, 1])
-    assert not federation.over
+    assert not federation.stop_reason
 
 
 def test_a_round_whose_last_client_fails_ends_when_that_is_known() -> None:
@@ -344,7 +344,7 @@ def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
         clients.clock.now_s += 1.0
         if federation.step(20.0) is None:
             break
-    assert federation.over == "time is up"
+    assert federation.stop_reason == "time is up"
     assert federation.refused["client error"] == 11, "one in two seconds, and the one that comes after the end"
 
 
@@ -390,7 +390,7 @@ def test_a_round_nobody_could_start_in_does_not_end_the_run() -> None:
     clients.clock.at(4.0, Left(1))
     clients.clock.at(20.0, Joined(1))
     assert [told(federation.step()) for _ in range(3)] == [(2.0, [0, 1], [0]), (20.0, [], []), (23.0, [1], [1])]
-    assert not federation.over
+    assert not federation.stop_reason
 
 
 def test_a_server_that_restarts_gives_up_what_was_in_flight() -> None:
@@ -570,7 +570,7 @@ def test_a_run_on_the_wall_whose_clients_are_all_set_aside_ends_at_once() -> Non
     federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 6.0]), [["not finite"], ["not finite"]])
     records = list(iter(lambda: federation.step(1e6), None))
     assert len(records) == 5
-    assert federation.over == "nobody is there any more; 2 of 2 clients were set aside"
+    assert federation.stop_reason == "nobody is there any more; 2 of 2 clients were set aside"
 
 
 class Weighing(FakeClients):
@@ -660,13 +660,13 @@ def test_a_run_goes_on_while_clients_come_and_go(name: str) -> None:
             clients.clock.at(300.0, Joined(client))
         clients.clock.at(40.0, Joined(4, 36.0, 18.0))
         merged = set[int]()
-        while federation.now_s < 500 and not federation.over and federation.round < 1000:
+        while federation.now_s < 500 and not federation.stop_reason and federation.round < 1000:
             record = federation.step()
             assert record is not None
             assert record.end_s >= record.start_s
             if record.start_s > 310:
                 merged |= set(record.merged.tolist())
-        assert not federation.over
+        assert not federation.stop_reason
         assert merged, "somebody is merged when all are back"
 
 

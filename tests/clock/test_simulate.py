@@ -13,7 +13,7 @@ from helpers.fleets import make_fleet, peak_bytes, sealed
 from helpers.scripted import NOTHING, Scripted, ids
 from helpers.strategies import everyone, make
 from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
-from lesson.core.arrays import found
+from lesson.core.arrays import membership
 from lesson.settings.faults import FaultSettings, faults_of
 from lesson.strategies.base import (
     AllOf,
@@ -21,10 +21,10 @@ from lesson.strategies.base import (
     Arrivals,
     Closing,
     Deadline,
+    GroupMemory,
     Merge,
     RoundPlan,
     ServerView,
-    Slots,
     Updates,
 )
 from lesson.strategies.fedasync import FedAsync
@@ -68,9 +68,9 @@ def test_a_run_in_which_nothing_more_can_happen_ends() -> None:
     assert [record.end_s for record in records] == [16.0, 16.0]
     assert records[-1].note == "nobody is training and nobody can start"
     simulation.step()
-    assert not simulation.over
+    assert not simulation.stop_reason
     simulation.step()
-    assert simulation.over == records[-1].note
+    assert simulation.stop_reason == records[-1].note
 
 
 def test_time_passes_where_nobody_is_due() -> None:
@@ -230,7 +230,10 @@ def test_unknown_energy_stays_unknown() -> None:
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(2))), "one weight per update"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.array([np.nan]))), "negative or not finite"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 1), np.ones(2))), "sum to more than 1"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), slots=Slots([], {}))), "one slot per update"),
+        (
+            Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), groups=GroupMemory([], {}))),
+            "one slot per update",
+        ),
     ],
 )
 def test_strategies_that_break_the_rules_are_told(strategy: Any, message: str) -> None:
@@ -262,7 +265,7 @@ def test_a_round_that_only_drops_does_not_end_the_run() -> None:
     simulation.step()
     simulation.strategy = Scripted(Deadline(0), plan=RoundPlan(NOTHING, Arrivals(0), drops=ids(0)))
     assert simulation.step().note == ""
-    assert not simulation.over
+    assert not simulation.stop_reason
 
 
 def test_a_strategy_that_lets_nothing_happen_is_stopped() -> None:
@@ -274,7 +277,7 @@ def test_a_strategy_that_lets_nothing_happen_is_stopped() -> None:
 
 def test_a_merge_of_slots_alone_makes_a_version() -> None:
     simulation = Simulation(
-        Scripted(Deadline(1.0), lambda arrived: Merge(ids(), np.empty(0), slots=Slots([], {"tier 1": 0.5}))),
+        Scripted(Deadline(1.0), lambda arrived: Merge(ids(), np.empty(0), groups=GroupMemory([], {"tier 1": 0.5}))),
         make_fleet([5.0]),
     )
     assert simulation.step().version == 1
@@ -398,7 +401,7 @@ def test_work_follows_who_takes_part() -> None:
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True), st.sampled_from([1, 1000]))
 def test_ids_are_found_whether_they_lie_close_or_not(ids: list[int], wanted: list[int], apart: int) -> None:
-    there, places = found(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
+    there, places = membership(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
     assert there.tolist() == [one in wanted for one in ids]
     assert [wanted[place] for place in places] == [one for one in ids if one in wanted]
 
@@ -529,7 +532,7 @@ def test_a_plan_that_is_none_is_told_by_field_round_and_class(plan: Any, message
         (Merge(ids(0), 1.0), "Merge.weights must be an array or a list of numbers, got 1.0"),
         (Merge(ids(0), ["1"]), "Merge.weights must be an array or a list of numbers, got ['1']"),
         (Merge(ids(0), ONE, drops=[0.5]), "Merge.drops must be an array or a list of whole numbers, got [0.5]"),
-        (Merge(ids(0), ONE, slots={"a": 1.0}), "Merge.slots must be Slots(…) or None, got {'a': 1.0}"),
+        (Merge(ids(0), ONE, groups={"a": 1.0}), "Merge.groups must be GroupMemory(…) or None, got {'a': 1.0}"),
     ],
 )
 def test_a_merge_that_is_none_is_told_by_field_round_and_class(merge: Any, message: str) -> None:

@@ -267,7 +267,7 @@ def test_work_that_never_ends_ends_the_run(tmp_path: Path, monkeypatch: pytest.M
     for until_s, why in ((np.inf, "whoever is awaited never arrives"), (1000.0, "time is up")):
         simulation = Simulation(FedAvg(), fleet, scenario=scenario)
         assert simulation.step(until_s) is None
-        assert (simulation.over, simulation.now_s) == (why, 0.0)
+        assert (simulation.stop_reason, simulation.now_s) == (why, 0.0)
     record = next(simulate(Lesson(100.0), fleet, rounds=1, scenario=scenario))
     assert (record.merged.tolist(), record.end_s) == ([0], 100.0)
 
@@ -281,7 +281,7 @@ def test_credits_that_are_used_up_do_not_lead_past_the_time_budget(tmp_path: Pat
     assert [record.end_s for record in records][-2:] == [13.0, 13.0]
     assert "nobody is training and nobody can start" in records[-1].note
     simulation = Simulation(TiFL(num_tiers=2, credits=1), replace(fleet), scenario=scenario)
-    while not simulation.over:
+    while not simulation.stop_reason:
         simulation.step()
     assert simulation.now_s == 1000.0
 

@@ -94,7 +94,7 @@ def test_tails_of_the_normal_distribution() -> None:
 
 @pytest.mark.parametrize("draw", [uniforms, exponentials, normals])
 @pytest.mark.parametrize("apart", [1, 2, 64, 4096])
-def test_neighbours_have_nothing_in_common(draw, apart: int) -> None:
+def test_neighbors_have_nothing_in_common(draw, apart: int) -> None:
     clients = draw(KEY, CLIENTS, np.array(5))
     assert correlation(clients[apart:], clients[:-apart]) < 1.1 * TOLERANCE
     assert correlation(clients, draw(KEY, CLIENTS, np.array(5 + apart))) < 1.1 * TOLERANCE

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from lesson.flower.arrays import Layout
-from lesson.settings.guards import UnfitError
+from lesson.settings.guards import InvalidUpdateError
 
 
 def record_of(**arrays: np.ndarray) -> ArrayRecord:
@@ -72,7 +72,7 @@ def test_half_precision_is_merged_in_32_bits_and_sent_as_it_was() -> None:
     ],
 )
 def test_what_cannot_be_merged(changed: dict[str, np.ndarray], fault: str, detail: str) -> None:
-    with pytest.raises(UnfitError) as caught:
+    with pytest.raises(InvalidUpdateError) as caught:
         Layout.of(record_of(**MODEL)).vector(record_of(**MODEL | changed))
     assert (caught.value.reason, caught.value.detail) == (fault, detail)
 
@@ -81,14 +81,14 @@ def test_other_names_and_fewer_arrays_are_not_merged() -> None:
     layout = Layout.of(record_of(**MODEL))
     other = {("v" if name == "w" else name): values for name, values in MODEL.items()}
     for arrays in (other, {"w": MODEL["w"]}, {}):
-        with pytest.raises(UnfitError, match="wrong arrays"):
+        with pytest.raises(InvalidUpdateError, match="wrong arrays"):
             layout.vector(record_of(**arrays))
 
 
 def test_a_number_too_large_for_32_bits_is_not_finite() -> None:
     """A client that answers in 64 bits may send what is infinite in 32."""
     layout = Layout.of(record_of(w=np.array([1.0], dtype=np.float32)))
-    with pytest.raises(UnfitError, match="not finite"):
+    with pytest.raises(InvalidUpdateError, match="not finite"):
         layout.vector(record_of(w=np.array([1e300])))
 
 
@@ -96,7 +96,7 @@ def test_a_number_too_large_for_32_bits_is_not_finite() -> None:
 def test_bytes_that_are_no_array_are_told(stype: str, data: bytes) -> None:
     layout = Layout.of(ArrayRecord({"w": Array(np.zeros(2, dtype=np.float32))}))
     broken = ArrayRecord({"w": Array(dtype="float32", shape=(2,), stype=stype, data=data)})
-    with pytest.raises(UnfitError, match="wrong type: 'w' cannot be read"):
+    with pytest.raises(InvalidUpdateError, match="wrong type: 'w' cannot be read"):
         layout.vector(broken)
 
 

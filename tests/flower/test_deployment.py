@@ -24,7 +24,7 @@ from lesson.settings.guards import OF_CONTENT
 
 pytestmark = pytest.mark.deployment
 MANY, MORE = 1000, 4
-"""Rounds, more than there is time for, and those that a resumed run has left."""
+"""RoundLoop, more than there is time for, and those that a resumed run has left."""
 LIAR, SILENT, KILLED = 1, 2, 3
 FAULTS = {"nan": "not finite", "shape": "wrong shape", "number": "wrong arrays", "error": "client error"}
 

@@ -18,7 +18,7 @@ from lesson.flower.arrays import Layout
 from lesson.flower.post import weighted_means
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import MAX_METRICS, Inbox, read_metrics
-from lesson.settings.guards import UnfitError
+from lesson.settings.guards import InvalidUpdateError
 
 HONEST = 2.0
 """Every parameter after two rounds in which the honest clients added 1."""
@@ -90,7 +90,7 @@ def test_profile_out_of_bounds_is_no_answer(make_grid: MakeGrid, changed: dict[s
 def test_as_many_metrics_as_allowed_are_read() -> None:
     allowed = {f"metric {place}": float(place) for place in range(MAX_METRICS)}
     assert read_metrics(RecordDict({"metrics": MetricRecord(allowed)})) == allowed  # type: ignore[arg-type]
-    with pytest.raises(UnfitError, match="wrong metrics: a reply may have 100 metrics, it has 101"):
+    with pytest.raises(InvalidUpdateError, match="wrong metrics: a reply may have 100 metrics, it has 101"):
         read_metrics(RecordDict({"metrics": MetricRecord(allowed), "more": MetricRecord({"loss": 1.0})}))
 
 
@@ -99,7 +99,7 @@ def test_as_many_metrics_as_allowed_are_read() -> None:
 def test_random_bytes_are_rejected(data: bytes) -> None:
     record = model()
     record["w"].data = data
-    with pytest.raises(UnfitError):
+    with pytest.raises(InvalidUpdateError):
         Layout.of(model()).vector(record)
 
 
@@ -112,7 +112,7 @@ def test_file_with_one_changed_byte_is_rejected_or_finite(place: int, byte: int)
     record["w"].data = bytes(damaged)
     try:
         vector = Layout.of(model()).vector(record)
-    except UnfitError as unfit:
+    except InvalidUpdateError as unfit:
         check_lines([unfit.detail])
     else:
         assert vector.shape == (6,)

@@ -280,7 +280,7 @@ def test_flowers_own_loop_is_not_for_it() -> None:
 
 
 def test_a_model_with_single_numbers_and_counters(make_grid: MakeGrid) -> None:
-    """As batch normalisation has it: a counter without a shape comes back as one, the rounded mean of 3 and 4."""
+    """As batch normalization has it: a counter without a shape comes back as one, the rounded mean of 3 and 4."""
     app = ClientApp()
 
     @app.train()

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from lesson.fleet.fleet import draw_fleet
-from lesson.runs.summary import clients_of, summarise
+from lesson.runs.summary import clients_of, summarize
 from lesson.settings.settings import Settings, load_settings, to_toml
 
 ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -26,7 +26,7 @@ def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **
         for index, accuracy in enumerate(ACCURACY)
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    summary = summarise(settings, path / "metrics.jsonl", ACCURACY[-1] + better, 0.1) | {"wall_s": 1.0}
+    summary = summarize(settings, path / "metrics.jsonl", ACCURACY[-1] + better, 0.1) | {"wall_s": 1.0}
     (path / "summary.json").write_text(json.dumps(summary))
     (path / "clients.json").write_text(json.dumps(_clients(settings)))
 

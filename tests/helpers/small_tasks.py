@@ -67,5 +67,5 @@ def make_learner(
     watched: frozenset[str] = frozenset(),
     **options: Any,
 ) -> Learner:
-    backend, optimiser = CpuBackend(task), ServerSettings(**server or {})
-    return Learner(task, learning_rate, lr_cap, backend, trainer, optimiser, watched, **options)
+    backend, optimizer = CpuBackend(task), ServerSettings(**server or {})
+    return Learner(task, learning_rate, lr_cap, backend, trainer, optimizer, watched, **options)

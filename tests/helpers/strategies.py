@@ -70,11 +70,11 @@ class Watched:
         assert not len(view.freed)
         merge = self.strategy.merge(view, arrived)
         assert np.all(merge.weights >= 0)
-        if merge.of == "models" and merge.slots is None:
+        if merge.of == "models" and merge.groups is None:
             assert merge.weights.sum() <= 1 + 1e-9
-        if merge.slots is not None:
-            assert len(merge.slots.names) == len(merge.updates)
-            assert merge.of == "updates" or sum(merge.slots.weights.values()) <= 1 + 1e-9
+        if merge.groups is not None:
+            assert len(merge.groups.names) == len(merge.updates)
+            assert merge.of == "updates" or sum(merge.groups.weights.values()) <= 1 + 1e-9
         for update in merge.updates.tolist():
             assert update not in self.seen, "merged twice"
             self.seen[update] = view.round

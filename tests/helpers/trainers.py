@@ -8,7 +8,7 @@ from lesson.learn.data import Dataset
 from lesson.learn.task import Job, Task, Work
 
 
-def colours() -> Dataset:
+def colors() -> Dataset:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (400, 3, 32, 32), dtype=np.uint8)
     labels = rng.integers(0, 10, 400)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers.small_tasks import TinyNet, cohort, tiny_data
-from helpers.trainers import colours, make_work, several
+from helpers.trainers import colors, make_work, several
 from lesson import InputError, Lesson, LessonMemory, Scenario, Simulation, draw_fleet
 from lesson.core.errors import DivergedError
 from lesson.experiments.study import compare
@@ -40,7 +40,7 @@ def tasks(name: str, **scenario: Any) -> tuple[Task, Task]:
     """The same task on the CPU and on the GPU."""
     made: dict[str, tuple[Dataset, int, dict[str, Any]]] = {
         "mnist": (load_dataset("mnist"), 50, {}),
-        "cifar10": (colours(), 12, {"split": "iid", "batch_size": 10}),
+        "cifar10": (colors(), 12, {"split": "iid", "batch_size": 10}),
         "tiny": (tiny_data(), 8, {"split": "iid", "batch_size": 5}),
         "short": (tiny_data(), 8, {"split": "iid", "batch_size": 30}),
         "pool": (tiny_data(), 5000, {"split": "dirichlet-pool", "samples_per_client": (3, 40), "batch_size": 5}),
@@ -275,7 +275,7 @@ def test_twenty_rounds_agree_with_the_reference(name: str, trainer: str) -> None
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "adam", "yogi"])
-def test_a_memory_and_an_optimiser_agree_with_the_reference(optimizer: str) -> None:
+def test_a_memory_and_an_optimizer_agree_with_the_reference(optimizer: str) -> None:
     cpu, cuda = tasks("mnist")
     server = {"optimizer": optimizer, "learning_rate": 1e-3, "kind": LessonMemory}
     plain, expected = rounds(cpu, CpuBackend(cpu), 20, "reference", **server)

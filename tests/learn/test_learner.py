@@ -47,7 +47,7 @@ def test_a_merge_of_updates_by_hand(learner: Learner) -> None:
 
 
 @pytest.mark.parametrize("of", ["models", "updates"])
-def test_without_a_server_optimiser_a_merge_keeps_its_bits(of: Any) -> None:
+def test_without_a_server_optimizer_a_merge_keeps_its_bits(of: Any) -> None:
     """The merge as it was before there were any: cohorts are added to the kept part one by one."""
     plain = make_learner(tiny_task(4), trainer="fused")
     plain.versions[1] = plain.versions[0] + 0.01
@@ -106,7 +106,7 @@ def test_a_step_size_that_32_bits_do_not_hold_diverges_like_any_other(trainer: s
     made.close()
 
 
-def test_the_optimiser_takes_the_merge_as_a_step() -> None:
+def test_the_optimizer_takes_the_merge_as_a_step() -> None:
     """Momentum 0.5 at step size 2, twice: m is g, then 0.5·g + g', and the model moves by −2·m. A round that merges
     nothing does not come here, so moments stay."""
     server = {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}

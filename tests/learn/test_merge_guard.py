@@ -19,15 +19,15 @@ from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.server_models import ServerModels
 from lesson.learn.task import Work
-from lesson.settings.faults import FaultSettings, WrongUploads
-from lesson.settings.guards import NOT_FINITE, TOO_FAR, GuardSettings, Refusal
-from lesson.strategies.base import Merge, Slots, Updates
+from lesson.settings.faults import CorruptedUploads, FaultSettings
+from lesson.settings.guards import NOT_FINITE, TOO_FAR, GuardSettings, Rejection
+from lesson.strategies.base import GroupMemory, Merge, Updates
 
 NUM = 6
 TRAINERS = ("reference", "fused")
 
 
-class Spoilt(WrongUploads):
+class Corrupted(CorruptedUploads):
     """Uploads with these faults, always, of these clients."""
 
     def __init__(self, *clients: int, **faults: float) -> None:
@@ -36,7 +36,7 @@ class Spoilt(WrongUploads):
 
 
 @contextmanager
-def learning(trainer: str = "fused", wrong: WrongUploads | None = None, **options: Any) -> Iterator[Learner]:
+def learning(trainer: str = "fused", wrong: CorruptedUploads | None = None, **options: Any) -> Iterator[Learner]:
     guards = GuardSettings(**{name: options.pop(name) for name in list(options) if name in GuardSettings.model_fields})
     learner = make_learner(tiny_task(NUM), trainer=trainer, guards=guards, wrong=wrong, **options)
     yield learner
@@ -64,10 +64,10 @@ def updates(
 
 
 def merge(
-    learner: Learner, some: Updates, version: int = 0, of: Any = "models", slots: Slots | None = None
-) -> list[Refusal]:
+    learner: Learner, some: Updates, version: int = 0, of: Any = "models", groups: GroupMemory | None = None
+) -> list[Rejection]:
     weights = np.full(len(some), 1 / len(some))
-    return learner.merge(some, weights, Merge(some.id, weights, of=of, slots=slots), version, round=1)
+    return learner.merge(some, weights, Merge(some.id, weights, of=of, groups=groups), version, round=1)
 
 
 def model_of(learner: Learner, client: int, base: int = 0, lr: float = 0.1) -> Tensor:
@@ -88,14 +88,14 @@ def close(one: Tensor, other: Tensor) -> bool:
     ("trainer", "fault"), [("reference", "nan"), ("fused", "nan"), ("batched", "nan"), ("fused", "infinity")]
 )
 def test_what_is_not_finite_is_refused_and_the_others_stand_for_it(trainer: str, fault: str) -> None:
-    with learning(trainer, Spoilt(1, 4, **{fault: 1.0})) as learner:
-        assert merge(learner, updates([0, 1, 2, 4])) == [Refusal(1, 0, NOT_FINITE), Refusal(4, 0, NOT_FINITE)]
+    with learning(trainer, Corrupted(1, 4, **{fault: 1.0})) as learner:
+        assert merge(learner, updates([0, 1, 2, 4])) == [Rejection(1, 0, NOT_FINITE), Rejection(4, 0, NOT_FINITE)]
         assert close(learner.versions[1], mean([model_of(learner, 0), model_of(learner, 2)]))
 
 
 def test_of_updates_the_others_stand_for_what_is_refused() -> None:
     """Two from version 0 and two from version 1, one of each refused: half of each way of the others is gone."""
-    with learning(wrong=Spoilt(1, 3, nan=1.0)) as learner:
+    with learning(wrong=Corrupted(1, 3, nan=1.0)) as learner:
         learner.versions[1] = learner.versions[0] + 0.01
         refused = merge(learner, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
         assert [refusal.client for refusal in refused] == [1, 3]
@@ -105,7 +105,7 @@ def test_of_updates_the_others_stand_for_what_is_refused() -> None:
 
 def test_a_part_of_the_model_that_was_to_stay_stays() -> None:
     """Weights of 0.3 each: 0.4 of the model stays, and the one update that is taken counts for 0.6."""
-    with learning(wrong=Spoilt(1, nan=1.0)) as learner:
+    with learning(wrong=Corrupted(1, nan=1.0)) as learner:
         some, weights = updates([0, 1]), np.array([0.3, 0.3])
         learner.merge(some, weights, Merge(some.id, weights), 0, round=1)
         assert close(learner.versions[1], 0.4 * learner.versions[0] + 0.6 * model_of(learner, 0))
@@ -113,35 +113,35 @@ def test_a_part_of_the_model_that_was_to_stay_stays() -> None:
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
 def test_a_merge_of_which_nothing_is_left_makes_no_version(guard: str) -> None:
-    with learning(wrong=Spoilt(0, 1, nan=1.0), merge=guard) as learner:
+    with learning(wrong=Corrupted(0, 1, nan=1.0), merge=guard) as learner:
         assert len(merge(learner, updates([0, 1]))) == 2
         assert list(learner.versions) == [0]
 
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
 def test_a_slot_of_which_nothing_is_left_stays_as_it_was(guard: str) -> None:
-    slots = Slots(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
-    with learning(wrong=Spoilt(1, nan=1.0), merge=guard) as learner:
+    groups = GroupMemory(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
+    with learning(wrong=Corrupted(1, nan=1.0), merge=guard) as learner:
         some, ones = updates([0, 1]), np.ones(2)
-        assert len(learner.merge(some, ones, Merge(some.id, ones, slots=slots), 0, round=1)) == 1
+        assert len(learner.merge(some, ones, Merge(some.id, ones, groups=groups), 0, round=1)) == 1
         assert close(learner.versions[1], 0.5 * model_of(learner, 0) + 0.5 * learner.versions[0])
 
 
 def test_training_that_diverges_by_itself_ends_the_run_all_the_same() -> None:
-    with learning(wrong=Spoilt(1, nan=1.0)) as learner:
+    with learning(wrong=Corrupted(1, nan=1.0)) as learner:
         learner.versions[0] = learner.versions[0] * 1e30
         with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):
             merge(learner, updates([0, 1, 2]))
 
 
 def test_without_the_guard_what_is_not_finite_ends_the_run() -> None:
-    with learning(wrong=Spoilt(1, nan=1.0), finite=False) as learner, pytest.raises(DivergedError):
+    with learning(wrong=Corrupted(1, nan=1.0), finite=False) as learner, pytest.raises(DivergedError):
         merge(learner, updates([0, 1, 2]))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_scaled_and_flipped_updates_are_merged_as_they_are(trainer: str) -> None:
-    with learning(trainer, Spoilt(2, scaled=1.0, scale=3.0, flipped=1.0)) as learner:
+    with learning(trainer, Corrupted(2, scaled=1.0, scale=3.0, flipped=1.0)) as learner:
         assert merge(learner, updates([0, 2])) == []
         base = learner.versions[0]
         assert close(learner.versions[1], mean([model_of(learner, 0), base - 3 * (model_of(learner, 2) - base)]))
@@ -153,15 +153,15 @@ def lengths(learner: Learner, lr: float = 0.1) -> list[float]:
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_an_update_that_goes_too_far_is_refused(trainer: str) -> None:
-    with learning(trainer, Spoilt(3, scaled=1.0, scale=50.0), norm="refuse") as learner:
-        assert merge(learner, updates([0, 1, 2, 3])) == [Refusal(3, 0, TOO_FAR)]
+    with learning(trainer, Corrupted(3, scaled=1.0, scale=50.0), norm="refuse") as learner:
+        assert merge(learner, updates([0, 1, 2, 3])) == [Rejection(3, 0, TOO_FAR)]
         assert close(learner.versions[1], mean([model_of(learner, client) for client in (0, 1, 2)]))
 
 
 def test_an_update_that_goes_too_far_is_clipped_to_so_many_medians() -> None:
-    """The median of four lengths, the largest spoilt, is the mean of the second and third of them; 1.5 times that is
+    """The median of four lengths, the largest corrupted, is the mean of the second and third of them; 1.5 times that is
     how far client 3's update may go, in its own direction."""
-    with learning(wrong=Spoilt(3, scaled=1.0, scale=50.0), norm="clip", norm_limit=1.5) as learner:
+    with learning(wrong=Corrupted(3, scaled=1.0, scale=50.0), norm="clip", norm_limit=1.5) as learner:
         honest, base = lengths(learner), learner.versions[0]
         assert merge(learner, updates([0, 1, 2, 3])) == []
         limit = 1.5 * float(np.median([*honest[:3], 50 * honest[3]]))
@@ -191,7 +191,7 @@ def test_the_median_is_of_the_last_updates_and_survives_a_restart() -> None:
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_the_median_of_models(trainer: str) -> None:
-    with learning(trainer, Spoilt(2, scaled=1.0, flipped=1.0, scale=1e6), merge="median") as learner:
+    with learning(trainer, Corrupted(2, scaled=1.0, flipped=1.0, scale=1e6), merge="median") as learner:
         merge(learner, updates([0, 1, 2, 3, 4]))
         base = learner.versions[0]
         models = [model_of(learner, client) for client in (0, 1, 3, 4)]

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from helpers.runs import settings
 from helpers.small_tasks import Linear, TinyNet, cohort, tiny_data, tiny_task
-from helpers.trainers import colours, make_work, several
+from helpers.trainers import colors, make_work, several
 from lesson import InputError, Scenario
 from lesson.core.errors import RunStoppedError
 from lesson.learn.batched import BatchedTrainer
@@ -42,7 +42,7 @@ def task(request: pytest.FixtureRequest) -> Task:
     if request.param == "mnist":
         return make_task(Scenario(), load_dataset("mnist"), 50, seed=0)
     if request.param == "cifar10":
-        return make_task(Scenario(split="iid", batch_size=10), colours(), 12, seed=0)
+        return make_task(Scenario(split="iid", batch_size=10), colors(), 12, seed=0)
     # "short": fewer samples than a batch for some clients
     return tiny_task(8, batch_size=5 if request.param == "tiny" else 25)
 
@@ -202,7 +202,7 @@ def test_workers_are_the_reference_to_the_bit() -> None:
 
 
 def test_one_step_by_hand() -> None:
-    """Eq. (12): ω − λ·∇f on the client's own minibatch, written with torch's own optimiser."""
+    """Eq. (12): ω − λ·∇f on the client's own minibatch, written with torch's own optimizer."""
     task = tiny_task(4)
     base = task.initial_vector()
     work = Work(np.array([2]), np.array([1]), np.array([0.3]), np.array([1]), np.array([1.0]), np.array([0]))

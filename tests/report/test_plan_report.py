@@ -92,19 +92,19 @@ def test_figures_are_written_whole(tmp_path: Path, suffix: str) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def share_of(colour: str, picture: Path) -> float:
-    """The share of a picture's pixels that have a colour."""
+def share_of(color: str, picture: Path) -> float:
+    """The share of a picture's pixels that have a color."""
     pixels = (imread(picture)[..., :3] * 255).round().astype(int)
-    wanted = [int(colour[index : index + 2], 16) for index in (1, 3, 5)]
+    wanted = [int(color[index : index + 2], 16) for index in (1, 3, 5)]
     return float(np.mean(np.all(np.abs(pixels - wanted) <= 2, axis=-1)))
 
 
 def test_figures_show_every_tier(tmp_path: Path) -> None:
-    """Each tier's colour covers a good part of the picture: a block of the schedule and its clients."""
+    """Each tier's color covers a good part of the picture: a block of the schedule and its clients."""
     plan = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, ensure_first_tier=True)
     draw_plan(plan, "title", tmp_path / "plan.png")
-    for colour in tier_colours(4):
-        assert share_of(colour, tmp_path / "plan.png") > 0.01, colour
+    for color in tier_colours(4):
+        assert share_of(color, tmp_path / "plan.png") > 0.01, color
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 def test_what_a_study_shows(study: Study) -> None:
     data, table = study_data(study, "lesson again"), study.table()
     assert [group["label"] for group in data["groups"]] == ["lesson", "fedavg"]
-    assert data["groups"][0]["colour"] != data["groups"][1]["colour"]
+    assert data["groups"][0]["color"] != data["groups"][1]["color"]
     (_, accuracy, *_), rows = data["verdict"]["columns"], data["verdict"]["rows"]
     assert accuracy == "accuracy (%)"
     assert rows[0][:2] == ["lesson", "3"]

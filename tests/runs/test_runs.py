@@ -139,7 +139,7 @@ def test_an_adaptive_deadline_and_filled_slots_go_on_with_the_same_bits(
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
-def test_an_optimiser_and_a_memory_go_on_with_the_same_bits(tmp_path: Path) -> None:
+def test_an_optimizer_and_a_memory_go_on_with_the_same_bits(tmp_path: Path) -> None:
     """Broken off twice, once before every tier has been merged."""
     plain = settings("lesson-memory", checkpoint_every_s=1e-9)
     server = ServerSettings(optimizer="adam", learning_rate=0.01, epsilon=1e-4)

@@ -30,7 +30,7 @@ def follow(strategy: Any, fleet: Fleet, rounds: int) -> tuple[Trace, list[Merge]
     decide = simulation.strategy.merge
     simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore
     trace: Trace = []
-    while len(trace) < rounds and not simulation.over:
+    while len(trace) < rounds and not simulation.stop_reason:
         record = simulation.step()
         assert record is not None
         starts, staleness = sorted(record.started.tolist()), record.staleness.tolist()
@@ -163,12 +163,12 @@ def test_fedat() -> None:
         (64.0, [0, 1], [0, 1], [0, 0]),
         (76.0, [0, 1], [2, 3], [2, 2]),
     ]
-    slots = [merge.slots for merge in merges if merge.slots is not None]
+    groups = [merge.groups for merge in merges if merge.groups is not None]
     reports = [(1, 0), (2, 0), (2, 1), (3, 1), (4, 1), (4, 2)]
-    assert [dict(slot.weights) for slot in slots] == [
+    assert [dict(group.weights) for group in groups] == [
         {"tier 1": second / (first + second), "tier 2": first / (first + second)} for first, second in reports
     ]
-    assert slots[0].names == ["tier 1", "tier 1"]
+    assert groups[0].names == ["tier 1", "tier 1"]
     assert merges[0].weights.tolist() == [0.25, 0.75]
     assert merges[2].weights.tolist() == [0.5, 0.5]
 
@@ -183,8 +183,8 @@ def test_fedat_tiers_that_report_together_make_one_version() -> None:
     """1 s and 2 s: at 2 s both report. By then T = (2, 1)."""
     trace, merges = follow(FedAT(num_tiers=2), make_fleet([1.0, 2.0]), 2)
     assert trace[1] == (2.0, [0], [1, 0], [1, 0])
-    assert merges[1].slots is not None
-    assert merges[1].slots.weights == {"tier 1": 1 / 3, "tier 2": 2 / 3}
+    assert merges[1].groups is not None
+    assert merges[1].groups.weights == {"tier 1": 1 / 3, "tier 2": 2 / 3}
 
 
 def test_fedat_with_a_fraction_waits_for_those_drawn() -> None:
@@ -210,8 +210,8 @@ def test_safa(fleet: Fleet) -> None:
         (38.0, [0], [3], [6]),
     ]
     assert [len(merge.drops) for merge in merges] == [0, 0, 1, 0, 0, 0, 0]
-    assert merges[4].slots is not None
-    assert merges[4].slots.names == ["client 0", "client 1"]
+    assert merges[4].groups is not None
+    assert merges[4].groups.names == ["client 0", "client 1"]
 
 
 def test_safa_breaks_off_who_lags_and_ends_rounds_at_the_limit() -> None:
@@ -225,9 +225,9 @@ def test_safa_breaks_off_who_lags_and_ends_rounds_at_the_limit() -> None:
         (30.0, [0, 1], [0, 2], [0, 2]),
         (40.0, [0, 2, 3], [0, 1], [0, 1]),
     ]
-    slots = [merge.slots for merge in merges if merge.slots is not None]
-    assert [slot.resets for slot in slots] == [[], [], [], ["client 3"]]
-    assert slots[0].weights == {"client 0": 1 / 8, "client 1": 3 / 8, "client 2": 2 / 8, "client 3": 2 / 8}
+    groups = [merge.groups for merge in merges if merge.groups is not None]
+    assert [group.resets for group in groups] == [[], [], [], ["client 3"]]
+    assert groups[0].weights == {"client 0": 1 / 8, "client 1": 3 / 8, "client 2": 2 / 8, "client 3": 2 / 8}
     assert merges[3].weights.tolist() == [1.0, 1.0]
 
 
@@ -238,8 +238,8 @@ def test_safa_with_everybody_is_fedavg_in_time(fleet: Fleet) -> None:
 
 def test_safa_leaves_the_unreachable_out() -> None:
     _, merges = follow(Safa(), make_fleet([1.0, np.inf, 2.0]), 1)
-    assert merges[0].slots is not None
-    assert merges[0].slots.weights == {"client 0": 0.5, "client 2": 0.5}
+    assert merges[0].groups is not None
+    assert merges[0].groups.weights == {"client 0": 0.5, "client 2": 0.5}
 
 
 def test_semisync_steps(fleet: Fleet) -> None:
@@ -336,20 +336,20 @@ def test_semisync_steps_checks_clients_that_come_later(tmp_path: Path, fleet: Fl
 
 
 class Cache:
-    """A learner of one number: client i's k-th model is its base + i + k/10; merges by slots, as `Slots` says."""
+    """A learner of one number: client i's k-th model is its base + i + k/10; it merges by groups."""
 
     def __init__(self, num_clients: int) -> None:
         self.models = [7.0]
-        self.slots = {f"client {who}": 7.0 for who in range(num_clients)}
+        self.groups = {f"client {who}": 7.0 for who in range(num_clients)}
 
     def model(self, updates: Updates, row: int) -> float:
         return self.models[updates.base_version[row]] + float(updates.client[row] + updates.index[row] / 10)
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> None:
-        assert merge.slots is not None
-        self.slots |= dict.fromkeys(merge.slots.resets, self.models[-1])
-        self.slots |= {name: self.model(updates, row) for row, name in enumerate(merge.slots.names)}
-        self.models.append(sum(share * self.slots[name] for name, share in merge.slots.weights.items()))
+        assert merge.groups is not None
+        self.groups |= dict.fromkeys(merge.groups.resets, self.models[-1])
+        self.groups |= {name: self.model(updates, row) for row, name in enumerate(merge.groups.names)}
+        self.models.append(sum(share * self.groups[name] for name, share in merge.groups.weights.items()))
 
     def forget(self, version: int) -> None:
         pass

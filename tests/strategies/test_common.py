@@ -162,7 +162,7 @@ class Weighing:
 
     def merge(self, *given: Any) -> Any:
         merge = self.strategy.merge(*given)
-        self.weights.append((merge.weights.tolist(), dict(merge.slots.weights) if merge.slots is not None else {}))
+        self.weights.append((merge.weights.tolist(), dict(merge.groups.weights) if merge.groups is not None else {}))
         return merge
 
 

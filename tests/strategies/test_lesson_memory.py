@@ -24,9 +24,9 @@ def watched(strategy: LessonMemory) -> tuple[list[RoundPlan], list[Merge]]:
 
 
 def shown(merge: Merge) -> tuple[list[str], list[float], dict[str, float]]:
-    assert merge.slots is not None
+    assert merge.groups is not None
     assert merge.of == "updates"
-    return list(merge.slots.names), merge.weights.tolist(), dict(merge.slots.weights)
+    return list(merge.groups.names), merge.weights.tolist(), dict(merge.groups.weights)
 
 
 def test_trace() -> None:

@@ -27,7 +27,7 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
 
 class Net(JOB.workload.net):  # type: ignore[name-defined]  # a base class that is known when it runs
-    """The network, on images whose colours FLGo's collation has moved out of the innermost place."""
+    """The network, on images whose colors FLGo's collation has moved out of the innermost place."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, (num_samples, 10)."""

@@ -33,7 +33,7 @@ class ContestCommand:
     entries: Annotated[
         tyro.conf.Positional[tuple[str, ...]], arg(metavar="[ENTRY …]", help_behavior_hint="(default: all)")
     ] = ()
-    """Whose runs to make: entries such as fedavg+adam, or groups: strategies, optimisers, deadlines."""
+    """Whose runs to make: entries such as fedavg+adam, or groups: strategies, optimizers, deadlines."""
     file: Annotated[Path | None, arg(metavar="ENTRIES.toml", help_behavior_hint="(default: the package's)")] = None
     """Rules, groups and entries of one's own: a copy of the package's, changed."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs/strategies")

@@ -16,7 +16,7 @@ PARTS = ("download_s", "compute_s", "upload_s")
 TIMES = (*PARTS, "shared_upload_s", "latency_s")
 
 
-class Recent:
+class SlidingWindow:
     """The last few times seen of each client; what is believed is their mean, or a quantile of them."""
 
     def __init__(self, num_clients: int, window: int, quantile: float | None = None) -> None:
@@ -39,13 +39,13 @@ class Recent:
         self.seen_s[client] = np.nan
 
 
-def cautious(num_clients: int) -> Recent:
+def conservative_window(num_clients: int) -> SlidingWindow:
     """For real clients: the second longest of the last five, of two the longer. A client is then rarely later than
     believed, and one that was slow once is not taken for a slow one."""
-    return Recent(num_clients, 5, 2 / 3)
+    return SlidingWindow(num_clients, 5, 2 / 3)
 
 
-class Beliefs:
+class LatencyEstimator:
     """What a server believes of its clients, in the arrays of a fleet of its own, corrected by what it sees.
 
     It begins with what the fleet says. Every estimate is off by a factor of its own if the scenario says so.
@@ -56,7 +56,7 @@ class Beliefs:
         self.fleet = replace(fleet, **{name: getattr(fleet, name).copy() for name in TIMES})
         window = 1 if scenario.estimate == "last" else scenario.estimate_window
         quantile = scenario.estimate_quantile if scenario.estimate == "quantile" else None
-        self._recent = {name: Recent(len(fleet), window, quantile) for name in (*PARTS, "latency_s")}
+        self._recent = {name: SlidingWindow(len(fleet), window, quantile) for name in (*PARTS, "latency_s")}
         self._num_seen: IntArray = np.zeros(len(fleet), dtype=np.int64)
         self._error, self._spread = key(seed, "estimate error"), scenario.estimate_error
         if self._spread:

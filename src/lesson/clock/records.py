@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.fleet import Fleet
-from lesson.settings.guards import Refusal
+from lesson.settings.guards import Rejection
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class RoundRecord:
     transmit_j: float | None
     """Energy of the work that arrived or was broken off in this round."""
     note: str
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Rejection, ...] = ()
     """Updates that were refused in this round; of real clients also those that were given up."""
     set_aside: tuple[int, ...] = ()
     """Clients that take part no more from now on."""

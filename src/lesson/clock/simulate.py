@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.clock.estimates import Beliefs
+from lesson.clock.estimates import LatencyEstimator
+from lesson.clock.loop import Learner, RoundLoop, known_j
 from lesson.clock.presence import Attendance
 from lesson.clock.records import RoundRecord
-from lesson.clock.rounds import Learner, Rounds, known_j
-from lesson.clock.varying import Truth
+from lesson.clock.varying import VaryingWorld
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, copied, read_only, with_prefix
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
-from lesson.settings.faults import Dropouts, FaultSettings, Shapes, WrongUploads, faults_of
-from lesson.settings.guards import CAME_BEFORE, GuardSettings, Refusal, UnfitError, check_shapes
+from lesson.settings.faults import CorruptedUploads, Disconnections, FaultSettings, Shapes, faults_of
+from lesson.settings.guards import CAME_BEFORE, GuardSettings, InvalidUpdateError, Rejection, check_shapes
 from lesson.settings.scenario import Scenario
 from lesson.strategies.base import Closing, RoundPlan, Strategy, Updates
 
 
-class Simulation(Rounds):
+class Simulation(RoundLoop):
     """A strategy and a fleet on the virtual clock; `step` runs one round.
 
     Of a scenario, only what makes times vary is looked at; without one, work takes as long as the fleet says.
@@ -41,19 +41,22 @@ class Simulation(Rounds):
         learner: Learner | None = None,
         seed: int = 0,
         scenario: Scenario | None = None,
-        dropouts: Dropouts | None = None,
-        wrong: WrongUploads | None = None,
+        dropouts: Disconnections | None = None,
+        wrong: CorruptedUploads | None = None,
         shapes: Shapes | None = None,
         guards: GuardSettings | None = None,
     ) -> None:
-        self._truth: Truth | None = None
+        self._truth: VaryingWorld | None = None
         self._present: Attendance | None = None
         self._wrong, self._shapes = wrong, shapes or {"model": (math.ceil(fleet.model_bits / 32),)}
         scenario = scenario or Scenario()
         if not scenario.varies and dropouts is None:
             super().__init__(strategy, fleet, learner=learner, seed=seed, guards=guards)
             return
-        self._truth, self._beliefs = Truth(scenario, fleet, seed, dropouts), Beliefs(scenario, fleet, seed)
+        self._truth, self._beliefs = (
+            VaryingWorld(scenario, fleet, seed, dropouts),
+            LatencyEstimator(scenario, fleet, seed),
+        )
         super().__init__(strategy, self._beliefs.fleet, learner=learner, seed=seed, guards=guards)
         self._known["first_latency_s"] = read_only(self._beliefs.first_latency_s)
         self._ask_every_s, self._num_asked = scenario.ask_every_s, 0
@@ -83,7 +86,7 @@ class Simulation(Rounds):
         while not self._num_connected and not len(self._flight) and not len(self._at_server):
             comes_s = present.next_arrival_s(self.now_s)
             if math.isinf(comes_s) or comes_s > until_s * (1 + TOLERANCE):
-                self.over = self._nobody() if math.isinf(comes_s) else "time is up"
+                self.stop_reason = self._nobody() if math.isinf(comes_s) else "time is up"
                 return False
             self._wait_until(comes_s, present)
         return True
@@ -102,7 +105,7 @@ class Simulation(Rounds):
         self._connected[came], self._idle[came] = True, ~self._flight.busy(came)
         self._freed.append(came)
 
-    def _ask(self, truth: Truth) -> None:
+    def _ask(self, truth: VaryingWorld) -> None:
         """Let idle clients say how long their work would take now."""
         idle = np.flatnonzero(self._idle)
         self._beliefs.see(idle, truth.asked_s(idle, self.now_s))
@@ -142,7 +145,7 @@ class Simulation(Rounds):
             landed = self._arrived(landed, self._truth)
         return landed if self._wrong is None else self._fitting(landed, self._wrong)
 
-    def _arrived(self, landed: Updates, truth: Truth) -> Updates:
+    def _arrived(self, landed: Updates, truth: VaryingWorld) -> Updates:
         """What has landed and was not lost; the server learns from it."""
         truth.pass_time(self.now_s)
         truth.leave_band(landed.client)
@@ -155,12 +158,12 @@ class Simulation(Rounds):
             self._part(self._lost.client[truth.back_s[self._lost.client] > self.now_s], self._present, truth)
         return landed
 
-    def _part(self, clients: IntArray, present: Attendance, truth: Truth) -> None:
+    def _part(self, clients: IntArray, present: Attendance, truth: VaryingWorld) -> None:
         """Note that these clients have dropped out and are not back yet."""
         present.drop_out(clients, truth.back_s[clients])
         self._disconnect(clients)
 
-    def _fitting(self, landed: Updates, wrong: WrongUploads) -> Updates:
+    def _fitting(self, landed: Updates, wrong: CorruptedUploads) -> Updates:
         """What has arrived for the first time with arrays that fit; the rest is refused at once."""
         landed = self._with_copies(landed, wrong)
         clients, index = landed.client, landed.index
@@ -169,14 +172,14 @@ class Simulation(Rounds):
             client, which = int(clients[row]), int(index[row])
             try:
                 check_shapes(wrong.shapes(client, which, self._shapes), self._shapes)
-            except UnfitError as unfit:
+            except InvalidUpdateError as unfit:
                 fits[row] = False
-                self._refusals.append(Refusal(client, which, unfit.reason))
+                self._refusals.append(Rejection(client, which, unfit.reason))
         self._unfit = landed[~fits]
         self._let_go(self._unfit)
         return landed[fits]
 
-    def _with_copies(self, landed: Updates, wrong: WrongUploads) -> Updates:
+    def _with_copies(self, landed: Updates, wrong: CorruptedUploads) -> Updates:
         """What has arrived with what comes a second time, but for what came before."""
         clients, index, older = landed.client, landed.index, self.watch.newest[landed.client]
         again = wrong.has("duplicated", clients, index)
@@ -188,7 +191,7 @@ class Simulation(Rounds):
         for row, (client, which) in enumerate(everything.keys):
             if self.watch.came_before(client, which):
                 new[row] = False
-                self._refusals.append(Refusal(client, which, CAME_BEFORE))
+                self._refusals.append(Rejection(client, which, CAME_BEFORE))
             self.watch.arrived(client, which)
         return everything[new]
 
@@ -196,7 +199,7 @@ class Simulation(Rounds):
         """Let go of work whose clients have left."""
         self._let_go(lost)
 
-    def _why_over(self, moved: bool, until_s: float) -> str:
+    def _find_stop_reason(self, moved: bool, until_s: float) -> str:
         if self._present is not None and not moved and not len(self._flight):
             change_s = self._present.next_change_s(self.now_s)
             if change_s < np.inf and change_s <= until_s * (1 + TOLERANCE):
@@ -204,7 +207,7 @@ class Simulation(Rounds):
                 return ""
             if change_s == np.inf and not self._num_connected:
                 return self._nobody()
-        return super()._why_over(moved, until_s)
+        return super()._find_stop_reason(moved, until_s)
 
     def _stays_without(self) -> bool:
         if self._present is None:
@@ -212,7 +215,7 @@ class Simulation(Rounds):
         gone = super()._stays_without() or bool(np.isinf(self._present.back_s).any())
         return gone and self._present.next_change_s(self.now_s) == np.inf
 
-    def _told(self, landed: Updates, record: RoundRecord) -> RoundRecord:
+    def _extend_record(self, landed: Updates, record: RoundRecord) -> RoundRecord:
         """The record with how wrong the server was, where times vary."""
         if self._truth is None:
             return record
@@ -286,7 +289,7 @@ def simulate(
 
 def _records(simulation: Simulation, rounds: int | None, until_s: float) -> Iterator[RoundRecord]:
     """The records of `simulate`, whose arguments are checked before the first round is asked for."""
-    while (rounds is None or simulation.round < rounds) and not simulation.over:
+    while (rounds is None or simulation.round < rounds) and not simulation.stop_reason:
         record = simulation.step(until_s)
         if record is not None:
             yield record

@@ -20,7 +20,7 @@ from lesson.fleet.fleet import Fleet, check_measured
 from lesson.fleet.tiers import TOLERANCE
 from lesson.fleet.traces import WorkTrace, read_presence, read_work
 from lesson.radio import SharedBand
-from lesson.settings.faults import Dropouts
+from lesson.settings.faults import Disconnections
 from lesson.settings.scenario import Scenario
 from lesson.settings.variation import FILES
 from lesson.strategies.base import Updates
@@ -28,10 +28,10 @@ from lesson.strategies.base import Updates
 _ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s")
 
 
-class Truth:
+class VaryingWorld:
     """How long each piece of work takes; arrays are (num_clients,), of the work a client is at or did last."""
 
-    def __init__(self, scenario: Scenario, fleet: Fleet, seed: int, dropouts: Dropouts | None = None) -> None:
+    def __init__(self, scenario: Scenario, fleet: Fleet, seed: int, dropouts: Disconnections | None = None) -> None:
         _check_known(scenario, fleet)
         people, compute_w, transmit_w = fleet.population, np.full(len(fleet), np.nan), np.full(len(fleet), np.nan)
         if people is not None:  # where there is no time to divide joules by

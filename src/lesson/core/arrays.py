@@ -26,7 +26,7 @@ def distinct(parts: list[IntArray]) -> IntArray:
     return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if len(numbers) else numbers
 
 
-def found(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
+def membership(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
     """Which ids are among those wanted, and the places of these there. By a table where ids lie close together."""
     if not len(wanted) or not len(ids):
         return np.zeros(len(ids), dtype=np.bool_), NO_CLIENTS

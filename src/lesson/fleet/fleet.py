@@ -246,7 +246,7 @@ def local_work(scenario: Scenario, num_samples: IntArray) -> tuple[IntArray, Int
 
 
 def client_weight(scenario: Scenario, num_samples: IntArray) -> FloatArray:
-    """What each client counts for in a merge before normalising, (num_clients,)."""
+    """What each client counts for in a merge before normalizing, (num_clients,)."""
     return num_samples.astype(np.float64) if scenario.weighting == "samples" else np.ones(len(num_samples))
 
 
@@ -257,16 +257,16 @@ def columns_of(fleet: Fleet, chosen: IntArray) -> Columns:
     """Names, places, seconds and joules of some clients; places or joules that nobody knows of any are None."""
     people, columns = fleet.population, Columns(name=[fleet.names[client] for client in chosen.tolist()])
     for name in ("x_km", "y_km"):
-        columns[name] = None if people is None else known(getattr(people, name)[chosen])
+        columns[name] = None if people is None else finite_or_none(getattr(people, name)[chosen])
     for name in ("compute_s", "upload_s", "latency_s"):
-        columns[name] = known(getattr(fleet, name)[chosen])
+        columns[name] = finite_or_none(getattr(fleet, name)[chosen])
     for name in ("compute_j", "transmit_j"):
         joules: FloatArray = getattr(fleet, name)
-        columns[name] = None if np.all(np.isnan(joules)) else known(joules[chosen])
+        columns[name] = None if np.all(np.isnan(joules)) else finite_or_none(joules[chosen])
     return columns
 
 
-def spread(fleet: Fleet, most: int) -> IntArray:
+def sample_by_latency(fleet: Fleet, most: int) -> IntArray:
     """All clients, or so many of them: every so many-th by latency, the fastest and the slowest among them, sorted."""
     if len(fleet) <= most:
         return np.arange(len(fleet))
@@ -274,6 +274,6 @@ def spread(fleet: Fleet, most: int) -> IntArray:
     return np.sort(order[np.linspace(0, len(fleet) - 1, most).round().astype(np.int64)])
 
 
-def known(values: FloatArray) -> list[float | None]:
+def finite_or_none(values: FloatArray) -> list[float | None]:
     """Numbers as JSON takes them."""
     return [value if np.isfinite(value) else None for value in values.tolist()]

@@ -136,7 +136,7 @@ def read_positions(
 ) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
     """Each client's times in s, sorted, and where it is then, x and y in km, of a file with `client,time_s,x_km,y_km`.
 
-    The square has sides of `area_km` and the base station, (0, 0), at its centre.
+    The square has sides of `area_km` and the base station, (0, 0), at its center.
     """
     path = Path(path)
     table = read_table(path, "positions", names, ("time_s", "x_km", "y_km"))

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
-from lesson.settings.guards import WRONG_TYPE, UnfitError, check_names, check_shape, check_values
+from lesson.settings.guards import WRONG_TYPE, InvalidUpdateError, check_names, check_shape, check_values
 
 Vector = npt.NDArray[np.floating]
 
@@ -31,7 +31,7 @@ class Layout:
         return cls(tuple(record), shapes, types, large or np.dtype(np.float64) in types)
 
     def vector(self, record: ArrayRecord) -> Vector:
-        """All values one after the other, as 32-bit numbers unless some have 64; UnfitError if they are not such."""
+        """Return all values as one vector, of 64 bits if some have 64; raise InvalidUpdateError if any is invalid."""
         check_names(list(record), self.names)
         kind = np.float64 if self.precise else np.float32
         parts: list[Vector] = []
@@ -58,12 +58,12 @@ def num_bytes(record: ArrayRecord) -> int:
 
 
 def _values(name: str, array: Array) -> npt.NDArray[Any]:
-    """The values of an array; UnfitError whatever bytes a client has called an array."""
+    """The values of an array; InvalidUpdateError whatever bytes a client has called an array."""
     try:
         values: object = array.numpy()  # never unpickles
     except Exception as error:
         why = str(error).partition(". ")[0]  # NumPy then explains how to load untrusted files anyway
-        raise UnfitError(WRONG_TYPE, f"'{name}' cannot be read: {why}") from None
+        raise InvalidUpdateError(WRONG_TYPE, f"'{name}' cannot be read: {why}") from None
     if not isinstance(values, np.ndarray):  # NumPy opens the bytes of an .npz file as an archive
-        raise UnfitError(WRONG_TYPE, f"'{name}' is no array but a {type(values).__name__}")
+        raise InvalidUpdateError(WRONG_TYPE, f"'{name}' is no array but a {type(values).__name__}")
     return values

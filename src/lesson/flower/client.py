@@ -20,7 +20,7 @@ from lesson.learn.build import dataset_of, task_of
 from lesson.learn.process import settle_process
 from lesson.learn.remote import train_update
 from lesson.learn.task import Task
-from lesson.settings.faults import WrongUploads, faults_of
+from lesson.settings.faults import CorruptedUploads, faults_of
 from lesson.settings.settings import Settings
 
 TIMED, ENOUGH_S = 3, 5.0
@@ -39,7 +39,7 @@ def make_client_app() -> ClientApp:
         client, wrong = int(context.node_config["partition-id"]), _wrong_of(context)
         arrays = layout.record(vector)
         if wrong is not None:
-            arrays = spoilt(layout, layout.vector(model), vector, wrong, client, int(told["update"]))
+            arrays = corrupted(layout, layout.vector(model), vector, wrong, client, int(told["update"]))
         metrics = MetricRecord({"num-examples": int(_task_of(context).holdings.num_samples[client])})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
@@ -83,7 +83,7 @@ def _settings_of(context: Context) -> Settings:
     return _settings(json.dumps(dict(context.run_config), sort_keys=True), int(context.node_config["num-partitions"]))
 
 
-def _wrong_of(context: Context) -> WrongUploads | None:
+def _wrong_of(context: Context) -> CorruptedUploads | None:
     """What is to be wrong with uploads, if anything is."""
     settings = _settings_of(context)
     return faults_of(settings.faults, settings.scenario.num_clients, settings.run.seed)["wrong"]
@@ -106,7 +106,9 @@ def _task(config: str, num_clients: int) -> Task:
     return task_of(settings, dataset_of(settings.run.dataset, None))
 
 
-def spoilt(layout: Layout, base: Vector, vector: Vector, wrong: WrongUploads, client: int, index: int) -> ArrayRecord:
+def corrupted(
+    layout: Layout, base: Vector, vector: Vector, wrong: CorruptedUploads, client: int, index: int
+) -> ArrayRecord:
     """The arrays of an upload: those of the vector that training made of the base, with what is wrong with them."""
     who, which = np.array([client]), np.array([index])
     factor, filling = wrong.factor(who, which)[0], wrong.filling(who, which)[0]

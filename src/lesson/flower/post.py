@@ -20,7 +20,7 @@ from lesson.flower.profile import Profiler
 from lesson.flower.replies import Inbox, check_weight, read_metrics, scalars
 from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels
-from lesson.settings.guards import UNREADABLE, WRONG_ARRAYS, UnfitError
+from lesson.settings.guards import UNREADABLE, WRONG_ARRAYS, InvalidUpdateError
 from lesson.strategies.base import Updates, shares
 
 Key = tuple[int, int]
@@ -181,7 +181,7 @@ class Post:
             told = metrics.pop(self.words.weight, None)
             weight = check_weight(self.words.weight, told) if self.weighed else None
             values, vector = scalars(metrics), self.layout.vector(_arrays(message.content))
-        except UnfitError as unfit:
+        except InvalidUpdateError as unfit:
             return Reply(*update, fault=unfit.reason, detail=unfit.detail)
         except Exception as error:
             return Reply(*update, fault=UNREADABLE, detail=printable(f"{type(error).__name__}: {error}"))
@@ -231,7 +231,7 @@ def _fault(update: Key, error: Error) -> Reply:
 def _arrays(content: RecordDict) -> ArrayRecord:
     records = list(content.array_records.values())
     if len(records) != 1:
-        raise UnfitError(WRONG_ARRAYS, f"a reply must have one record of arrays, it has {len(records)}")
+        raise InvalidUpdateError(WRONG_ARRAYS, f"a reply must have one record of arrays, it has {len(records)}")
     return records[0]
 
 

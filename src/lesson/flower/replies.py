@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from lesson.core.errors import MAX_SHOWN
 from lesson.core.validation import MAX_SAMPLES
-from lesson.settings.guards import NO_WEIGHT, WRONG_METRICS, UnfitError
+from lesson.settings.guards import NO_WEIGHT, WRONG_METRICS, InvalidUpdateError
 
 MAX_METRICS = 100
 """A reply with more metrics than this is rejected."""
@@ -53,30 +53,30 @@ class Inbox:
 
 
 def read_metrics(content: RecordDict) -> dict[str, Metric]:
-    """All metrics of a reply by name; UnfitError if there are too many, or if one could not be printed as it is."""
+    """Return the metrics of a reply by name; raise InvalidUpdateError if there are too many or one is unprintable."""
     records = content.metric_records.values()
     if (count := sum(len(record) for record in records)) > MAX_METRICS:
-        raise UnfitError(WRONG_METRICS, f"a reply may have {MAX_METRICS} metrics, it has {count}")
+        raise InvalidUpdateError(WRONG_METRICS, f"a reply may have {MAX_METRICS} metrics, it has {count}")
     metrics = {name: value for record in records for name, value in record.items()}
     for name in metrics:
         if len(name) > MAX_SHOWN or not name.isprintable():
-            raise UnfitError(WRONG_METRICS, f"'{name}' is no name of a metric")
+            raise InvalidUpdateError(WRONG_METRICS, f"'{name}' is no name of a metric")
     return metrics
 
 
 def scalars(metrics: dict[str, Metric]) -> dict[str, float]:
-    """The metrics that are single numbers; UnfitError if one is not finite."""
+    """The metrics that are single numbers; InvalidUpdateError if one is not finite."""
     found = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
     for name, value in found.items():
         if not abs(value) <= sys.float_info.max:
-            raise UnfitError(WRONG_METRICS, f"'{name}' must be finite, got {_shown(value)}")
+            raise InvalidUpdateError(WRONG_METRICS, f"'{name}' must be finite, got {_shown(value)}")
     return {name: float(value) for name, value in found.items()}
 
 
 def check_weight(name: str, value: Metric | None) -> float:
-    """The number of examples that a client reports, as a weight; UnfitError if it cannot be one."""
+    """The number of examples that a client reports, as a weight; InvalidUpdateError if it cannot be one."""
     if not isinstance(value, int | float) or not 0 < value <= MAX_SAMPLES:
-        raise UnfitError(NO_WEIGHT, f"'{name}' must be > 0 and at most {MAX_SAMPLES:g}, got {_shown(value)}")
+        raise InvalidUpdateError(NO_WEIGHT, f"'{name}' must be > 0 and at most {MAX_SAMPLES:g}, got {_shown(value)}")
     return float(value)
 
 

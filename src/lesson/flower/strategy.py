@@ -23,7 +23,7 @@ from lesson.flower.profile import by_registration
 from lesson.flower.server import Clock, clock_of
 from lesson.learn.received import Received
 from lesson.learn.server_models import ServerModels, as_tensor
-from lesson.settings.guards import GuardSettings, UnfitError
+from lesson.settings.guards import GuardSettings, InvalidUpdateError
 from lesson.settings.scenario import Scenario
 from lesson.settings.settings import ServerSettings
 from lesson.strategies import FedAvg, Lesson
@@ -134,7 +134,7 @@ class LessonStrategy(FlowerStrategy):
         self.summary()
         result, begin_s = Result(arrays=initial_arrays), time.monotonic()
         self._evaluate(0, initial_arrays, evaluate_fn, result)
-        while federation.round < num_rounds and not federation.over:
+        while federation.round < num_rounds and not federation.stop_reason:
             try:
                 record = federation.step()
             except RunStoppedError as error:
@@ -150,8 +150,8 @@ class LessonStrategy(FlowerStrategy):
                 result.train_metrics_clientapp[record.round] = told
             result.arrays = layout.record(models.versions[federation.version].numpy())
             self._evaluate(record.round, result.arrays, evaluate_fn, result)
-        if federation.over:
-            tell(f"the run ends: {federation.over}")
+        if federation.stop_reason:
+            tell(f"the run ends: {federation.stop_reason}")
         tell_clients(federation, self.deadline_s)
         tell(f"{federation.round} rounds in {time.monotonic() - begin_s:.1f} s")
         return result
@@ -173,7 +173,7 @@ class LessonStrategy(FlowerStrategy):
             raise InputError(f"latency_s must have one per node, got {len(latency_s)} for {len(nodes)} nodes")
         try:
             initial = as_tensor(layout.vector(arrays))
-        except UnfitError as error:
+        except InvalidUpdateError as error:
             raise InputError(f"initial_arrays must be numbers: {error.detail}") from None
         received = Received()
         models = ServerModels(

@@ -15,14 +15,14 @@ import torch
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
+from lesson.learn.corrupted import SpoilingTrainer
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.learn.models import make_model
 from lesson.learn.partition import Holdings
 from lesson.learn.server_models import Jobs, ServerModels, check_finite
-from lesson.learn.spoilt import SpoilingTrainer
 from lesson.learn.task import Task
-from lesson.settings.faults import WrongUploads
-from lesson.settings.guards import NOT_FINITE, GuardSettings, Refusal
+from lesson.settings.faults import CorruptedUploads
+from lesson.settings.guards import NOT_FINITE, GuardSettings, Rejection
 from lesson.settings.settings import ServerSettings
 from lesson.strategies.base import Updates
 
@@ -43,7 +43,7 @@ class Learner(ServerModels):
         server: ServerSettings | None = None,
         watched: frozenset[str] = frozenset(),
         guards: GuardSettings | None = None,
-        wrong: WrongUploads | None = None,
+        wrong: CorruptedUploads | None = None,
         elsewhere: bool = False,
     ) -> None:
         trusted = not elsewhere and (wrong is None or not wrong.spoils_values)
@@ -98,11 +98,13 @@ class Learner(ServerModels):
             trainer.close()
         self._backend.close()
 
-    def _told(self, version: int) -> dict[str, Callable[[], Any]]:
+    def _extend_record(self, version: int) -> dict[str, Callable[[], Any]]:
         held_out = self.task.held_out
         if held_out is None:
-            return super()._told(version)
-        return super()._told(version) | {"client_accuracy": lambda: self._client_scores(version, held_out).accuracy}
+            return super()._extend_record(version)
+        return super()._extend_record(version) | {
+            "client_accuracy": lambda: self._client_scores(version, held_out).accuracy
+        }
 
     def _client_scores(self, version: int, holdings: Holdings) -> ClientScores:
         scores = self._backend.client_scores(self.versions[version], holdings)
@@ -123,7 +125,7 @@ class Learner(ServerModels):
             self._trainers[name] = trainer if self._wrong is None else SpoilingTrainer(trainer, self._wrong)
         return self._trainers[name]
 
-    def _check_honest(self, refusals: Sequence[Refusal], jobs: Jobs, round: int) -> None:
+    def _check_honest(self, refusals: Sequence[Rejection], jobs: Jobs, round: int) -> None:
         for one in refusals if not self._elsewhere else ():
             if one.reason == NOT_FINITE and (self._wrong is None or self._wrong.values_fit(one.client, one.index)):
                 base, _, work = next(job for job in jobs if one.client in job[2].client)

@@ -16,7 +16,7 @@ from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.robust import coordinate_median, finite_rows, norms, trimmed_mean
 from lesson.learn.task import Work
-from lesson.settings.guards import NOT_FINITE, TOO_FAR, GuardSettings, Refusal
+from lesson.settings.guards import NOT_FINITE, TOO_FAR, GuardSettings, Rejection
 
 MAX_BYTES = 8 * 2**30
 """Of models that are looked at together, and a copy of them."""
@@ -29,7 +29,7 @@ class Uploads:
     """The models of a cohort, one row for each update."""
 
     base: int
-    slot: str
+    group: str
     client: IntArray
     index: IntArray
     weight: FloatArray
@@ -46,13 +46,13 @@ class Uploads:
         kept = {name: getattr(self, name)[rows] for name in ("client", "index", "weight", "pace")}
         return replace(self, models=self.models[torch.from_numpy(rows)], **kept)
 
-    def refusals(self, rows: BoolArray, reason: str) -> list[Refusal]:
+    def refusals(self, rows: BoolArray, reason: str) -> list[Rejection]:
         """Some of them as refused."""
         found = zip(self.client[rows].tolist(), self.index[rows].tolist(), strict=True)
-        return [Refusal(client, index, reason) for client, index in found]
+        return [Rejection(client, index, reason) for client, index in found]
 
 
-def uploads_of(base: int, slot: str, work: Work, models: Tensor) -> Uploads:
+def uploads_of(base: int, group: str, work: Work, models: Tensor) -> Uploads:
     """The updates of a cohort, whose work may be several rows of one update: a step of several minibatches is their
     mean."""
     begins = np.flatnonzero(work.first == 0)
@@ -63,7 +63,7 @@ def uploads_of(base: int, slot: str, work: Work, models: Tensor) -> Uploads:
         models = models.new_zeros(len(begins), models.shape[1]).index_add_(0, owner, models) / sizes
     return Uploads(
         base=base,
-        slot=slot,
+        group=group,
         client=work.client[begins],
         index=work.index[begins],
         weight=np.add.reduceat(work.weight, begins),
@@ -93,9 +93,9 @@ class MergeGuard:
                 f"values, twice, are more than {MAX_BYTES >> 30} GB; have fewer clients in a merge, as by participation"
             )
 
-    def judge(self, cohorts: Sequence[Uploads], bases: Sequence[Tensor]) -> tuple[list[Uploads], list[Refusal]]:
+    def judge(self, cohorts: Sequence[Uploads], bases: Sequence[Tensor]) -> tuple[list[Uploads], list[Rejection]]:
         """What is taken of each cohort, which started from a base, as it is taken; and what is refused."""
-        taken, refusals = list[Uploads](), list[Refusal]()
+        taken, refusals = list[Uploads](), list[Rejection]()
         for cohort in cohorts:
             finite, refused = finite_only(cohort)
             taken.append(finite)
@@ -131,7 +131,7 @@ class MergeGuard:
         self.norms = state.get("guard.norms", self.norms).astype(np.float64)
 
 
-def finite_only(cohort: Uploads) -> tuple[Uploads, list[Refusal]]:
+def finite_only(cohort: Uploads) -> tuple[Uploads, list[Rejection]]:
     """Those updates whose values are finite, and the others as refused."""
     finite = finite_rows(cohort.models).cpu().numpy()
     return (cohort, []) if finite.all() else (cohort.only(finite), cohort.refusals(~finite, NOT_FINITE))

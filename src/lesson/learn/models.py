@@ -33,7 +33,7 @@ class MnistNet(nn.Module):
 
 
 class CifarNet(nn.Module):
-    """Four 3 × 3 convolutions, dropout of 0.75 and a layer of 256 for 32 × 32 colour images, 1,144,650 parameters."""
+    """Four 3 × 3 convolutions, dropout of 0.75 and a layer of 256 for 32 × 32 color images, 1,144,650 parameters."""
 
     num_dropout_units = 4096
 
@@ -124,7 +124,7 @@ class Replica:
     def load(self, vector: Tensor) -> None:
         """Use the parameters of a vector."""
         for parameter, values in zip(self.parameters, self._views(vector), strict=True):
-            if values.dim() == 4:  # colours innermost; .contiguous() would leave a single colour as it is
+            if values.dim() == 4:  # colors innermost; .contiguous() would leave a single color as it is
                 parameter.data = torch.empty_like(values, memory_format=torch.channels_last).copy_(values)
             else:
                 parameter.data = values

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lesson.learn.models import Replica
-from lesson.learn.task import Job, Task, Work, sent
+from lesson.learn.task import Job, Task, Work, to_device
 
 BLOCK = 64
 STEPS_AT_ONCE, MAX_GATHERED = 64, 1 << 14
@@ -36,7 +36,7 @@ def sum_by_blocks(work: Work, train: Callable[[Work], Tensor]) -> Tensor:
     for begin in range(0, len(work), BLOCK):
         part = work[begin : begin + BLOCK]
         models = train(part)
-        block = sent(part.weight, models.device.type).to(models.dtype) @ models
+        block = to_device(part.weight, models.device.type).to(models.dtype) @ models
         total = block if total is None else total + block
     assert total is not None, "a cohort has somebody in it"
     return total

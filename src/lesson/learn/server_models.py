@@ -1,7 +1,7 @@
 """The server's models: which versions are in use, and what a merge makes of the newest.
 
-A version is kept while any client still works from it. Slots and the moments of the server's optimiser are kept from
-merge to merge. Who has trained the models that are merged, here or elsewhere, is a trainer's business.
+A version is kept while any client still works from it. Group means and the moments of the server's optimizer persist
+between merges. Trainers provide the models that are merged, whether trained here or by remote clients.
 """
 
 import json
@@ -18,11 +18,11 @@ from torch import Tensor
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn.backend import Trainer
+from lesson.learn.group_memory import GroupVectors, group_of_each
 from lesson.learn.merge_guard import MergeGuard, Uploads, finite_only, uploads_of
-from lesson.learn.optimisers import OPTIMISERS, Moments
-from lesson.learn.slots import SlotVectors, slot_of_each
-from lesson.learn.task import Work, sent
-from lesson.settings.guards import GuardSettings, Refusal
+from lesson.learn.optimizers import OPTIMISERS, Moments
+from lesson.learn.task import Work, to_device
+from lesson.settings.guards import GuardSettings, Rejection
 from lesson.settings.settings import ServerSettings
 from lesson.strategies.base import Merge, Updates
 
@@ -63,23 +63,23 @@ class Confirmation:
 
 
 def cohorts_of(updates: Updates, weights: FloatArray, lr: FloatArray, merge: Merge) -> Iterator[tuple[int, str, Work]]:
-    """The version each cohort started from, its slot, and its work; a cohort whose slots differ is divided by them.
+    """The version each cohort started from, its group, and its work; a cohort whose groups differ is divided by them.
 
     `weights` and `lr`, the step size, are those of each update. A step of several minibatches is the mean of as many
     models, each after a step of one of them.
     """
-    names, slot = slot_of_each(updates, merge)
-    order = np.lexsort((updates.index, updates.client, slot, updates.base_version))
+    names, group = group_of_each(updates, merge)
+    order = np.lexsort((updates.index, updates.client, group, updates.base_version))
     batches = updates.batches[order]
     shares, nothing = weights / updates.batches, np.zeros_like(updates.batches)
     everything = Work(updates.client, updates.index, lr, updates.local_steps, shares, nothing)
     order = np.repeat(order, batches)
     everything = replace(everything[order], first=_counts_up(batches))
-    bases, slot = updates.base_version[order], slot[order]
-    begins = [0, *(np.flatnonzero(np.diff(bases) | np.diff(slot)) + 1).tolist()]
+    bases, group = updates.base_version[order], group[order]
+    begins = [0, *(np.flatnonzero(np.diff(bases) | np.diff(group)) + 1).tolist()]
     for begin, end in zip(begins, [*begins[1:], len(bases)], strict=True):
         if begin < end:
-            yield int(bases[begin]), names[slot[begin]], everything[begin:end]
+            yield int(bases[begin]), names[group[begin]], everything[begin:end]
 
 
 def _counts_up(lengths: IntArray) -> IntArray:
@@ -91,7 +91,7 @@ def _counts_up(lengths: IntArray) -> IntArray:
 MAX_STEP = float(np.finfo(np.float32).max)
 Of = Literal["models", "updates"]
 Jobs = Sequence[tuple[int, str, Work]]
-"""Cohorts: the version each started from, its slot, and its work."""
+"""Cohorts: the version each started from, its group, and its work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ class _Cohort:
     @classmethod
     def of(cls, uploads: Uploads) -> "_Cohort":
         """Of models that were looked at one by one."""
-        models, weights = uploads.models, sent(uploads.weight, uploads.models.device.type)
+        models, weights = uploads.models, to_device(uploads.weight, uploads.models.device.type)
         precise = models.double() if models.is_cuda else models  # a product of floats may be rounded to TF32 there
         total = (weights.to(precise.dtype) @ precise).to(models.dtype)
         return cls(total, float(uploads.weight.sum()), uploads)
@@ -141,7 +141,7 @@ class ServerModels:
         self.newest_cohort = "before the first merge"
         """What was merged last, for whoever finds that the model is not finite."""
         self._trainer, self._device = trainer, initial.device
-        self._slots = SlotVectors(initial)
+        self._groups = GroupVectors(initial)
         self._moments: Moments = {}
         self._guard = MergeGuard(guards or GuardSettings())
         self._looks = self._guard.settings.finite and not trusted
@@ -150,19 +150,19 @@ class ServerModels:
         rates = "learning_rate or lr_cap" if plain else "server.learning_rate or scenario.learning_rate"
         self._remedy = f"take a smaller {rates}"
 
-    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Refusal]:
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
         """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them is refused.
 
-        What is left counts for all: it is merged as if the others had not come. If nothing is, and no slots count,
+        What is left counts for all: it is merged as if the others had not come. If nothing is, and no groups count,
         there is no new version.
         """
         model, (merged, refusals) = self.versions[version], self._merged(updates, weights, merge, version, round)
-        if len(refusals) == len(updates) and not (merge.slots is not None and merge.slots.weights):
+        if len(refusals) == len(updates) and not (merge.groups is not None and merge.groups.weights):
             return refusals
         new = merged
         if self.server.optimizer != "none":
             new, self._moments = OPTIMISERS[self.server.optimizer](model, model - merged, self._moments, self.server)
-        if merge.slots is not None or new is not merged:
+        if merge.groups is not None or new is not merged:
             self._check_model(new)
         self.versions[version + 1] = new
         return refusals
@@ -172,9 +172,9 @@ class ServerModels:
         del self.versions[version]
 
     def state(self) -> dict[str, npt.NDArray[np.floating]]:
-        """Versions in use by number, slots by name, the optimiser's moments and what was watched, for `restore`."""
+        """Versions in use by number, groups by name, the optimizer's moments and what was watched, for `restore`."""
         kept = {f"version.{version}": vector for version, vector in self.versions.items()}
-        kept |= {f"slot.{json.dumps(name)}": vector for name, vector in self._slots.filled.items()}
+        kept |= {f"group.{json.dumps(name)}": vector for name, vector in self._groups.filled.items()}
         kept |= {f"moment.{name}": vector for name, vector in self._moments.items()}
         kept |= {"signal.confirmation": self._confirmation.sums} if self._confirmation is not None else {}
         vectors = {name: vector.cpu().numpy() for name, vector in kept.items()}
@@ -183,10 +183,10 @@ class ServerModels:
 
     def restore(self, state: dict[str, npt.NDArray[np.floating]]) -> None:
         """Go on from what `state` returned."""
-        kinds = ("version.", "slot.", "moment.", "signal.")
-        versions, slots, moments, signals = (self._vectors(state, kind) for kind in kinds)
+        kinds = ("version.", "group.", "moment.", "signal.")
+        versions, groups, moments, signals = (self._vectors(state, kind) for kind in kinds)
         self.versions = {int(version): vector for version, vector in versions.items()}
-        self._slots.filled = {json.loads(name): vector for name, vector in slots.items()}
+        self._groups.filled = {json.loads(name): vector for name, vector in groups.items()}
         self._moments = moments
         self._guard.restore(state)
         if self._confirmation is not None:
@@ -194,58 +194,58 @@ class ServerModels:
 
     def signals(self, names: frozenset[str], version: int) -> Signals:
         """Those of these signals that it can tell of a version, worked out when they are looked at."""
-        told = self._told(version)
+        told = self._extend_record(version)
         return Signals({name: told[name] for name in names if name in told})
 
     def step_sizes(self, lr_scale: FloatArray) -> FloatArray:
         """The step size of clients whose plan scales it so; at most what 32 bits hold, with which all diverge."""
         return np.minimum(self.learning_rate * lr_scale, min(self.lr_cap, MAX_STEP))
 
-    def _told(self, version: int) -> dict[str, Callable[[], Any]]:  # noqa: ARG002
+    def _extend_record(self, version: int) -> dict[str, Callable[[], Any]]:  # noqa: ARG002
         """How to work out each signal."""
         return {} if self._confirmation is None else {"confirmation": self._confirmation.look}
 
     def _merged(
         self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
-    ) -> tuple[Tensor, list[Refusal]]:
-        """The model that a merge gives by its formula, its slots filled on the way; and what is refused."""
-        model, of, slots = self.versions[version], self._of(merge, weights), merge.slots
+    ) -> tuple[Tensor, list[Rejection]]:
+        """The model that a merge gives by its formula, its groups filled on the way; and what is refused."""
+        model, of, groups = self.versions[version], self._of(merge, weights), merge.groups
         jobs: Jobs = list(cohorts_of(updates, weights, self.step_sizes(updates.lr_scale), merge))
         cohorts, refusals = self._taken(updates, jobs, round)
         stands_for = _stands_for(jobs, cohorts) if refusals else {}
         planned = float(weights.sum()) if stands_for or not refusals else 0.0
         kept = 1 - planned if of == "models" else 1.0
-        names = [""] if slots is None else slots.names if not refusals else stands_for
-        sums = {name: model * kept if slots is None else torch.zeros_like(model) for name in names}
-        for (base, slot, work), cohort in zip(jobs, cohorts, strict=True):
-            if cohort.is_empty or slot not in sums:
+        names = [""] if groups is None else groups.names if not refusals else stands_for
+        sums = {name: model * kept if groups is None else torch.zeros_like(model) for name in names}
+        for (base, group, work), cohort in zip(jobs, cohorts, strict=True):
+            if cohort.is_empty or group not in sums:
                 continue
-            start, weight, factor = self.versions[base], cohort.weight, stands_for.get(slot, 1.0)
+            start, weight, factor = self.versions[base], cohort.weight, stands_for.get(group, 1.0)
             self._note(base, work, round)
             if self._confirmation is not None and base != version:
                 self._confirmation.add(model - start, factor * (cohort.total - weight * start), factor * weight)
             if self._guard.settings.merge == "mean":
-                sums[slot] += cohort.total if factor == 1 else factor * cohort.total
+                sums[group] += cohort.total if factor == 1 else factor * cohort.total
                 if of == "updates":
-                    sums[slot] -= factor * weight * start
-                self._check_model(sums[slot])
+                    sums[group] -= factor * weight * start
+                self._check_model(sums[group])
         if self._guard.settings.merge != "mean":
             self._add_middles({name: sums[name] for name in (stands_for if refusals else sums)}, jobs, cohorts, of)
-        return (sums[""] if slots is None else self._slots.merge(model, sums, slots, of)), refusals
+        return (sums[""] if groups is None else self._groups.merge(model, sums, groups, of)), refusals
 
     def _add_middles(self, sums: dict[str, Tensor], jobs: Jobs, cohorts: Sequence[_Cohort], of: Of) -> None:
         """Add to each sum what a robust merge makes of its updates, with the weight that was planned for them."""
         for name in sums:
             planned, moved = 0.0, list[Tensor]()
-            for (base, slot, work), cohort in zip(jobs, cohorts, strict=True):
-                if slot == name and cohort.uploads is not None:
+            for (base, group, work), cohort in zip(jobs, cohorts, strict=True):
+                if group == name and cohort.uploads is not None:
                     models, planned = cohort.uploads.models, planned + float(work.weight.sum())
                     moved.append(models if of == "models" else models.sub_(self.versions[base]))
             if moved:
                 sums[name] += planned * self._guard.middle(moved[0] if len(moved) == 1 else torch.cat(moved))
                 self._check_model(sums[name])
 
-    def _taken(self, updates: Updates, jobs: Jobs, round: int) -> tuple[list[_Cohort], list[Refusal]]:
+    def _taken(self, updates: Updates, jobs: Jobs, round: int) -> tuple[list[_Cohort], list[Rejection]]:
         """What is taken of each cohort, and what is refused."""
         if not jobs:
             return [], []
@@ -267,7 +267,7 @@ class ServerModels:
                 cohorts[place], refusals = _Cohort.of(finite), refusals + refused
         return cohorts, refusals
 
-    def _check_honest(self, refusals: Sequence[Refusal], jobs: Jobs, round: int) -> None:
+    def _check_honest(self, refusals: Sequence[Rejection], jobs: Jobs, round: int) -> None:
         """Raise if something was refused of which training itself is the reason: of clients elsewhere, nobody knows."""
 
     def _note(self, base: int, work: Work, round: int) -> None:
@@ -281,7 +281,7 @@ class ServerModels:
         """Whether models or updates are merged: as the strategy says, unless the settings do."""
         if self.server.stale == "strategy":
             return merge.of
-        if merge.slots is not None and self.server.stale != merge.of:
+        if merge.groups is not None and self.server.stale != merge.of:
             raise InputError(
                 f"[server] stale must be 'strategy' or '{merge.of}' for this strategy, which keeps {merge.of} between "
                 f"merges, got '{self.server.stale}'"
@@ -310,13 +310,12 @@ def check_finite(what: str, finite: bool, newest_cohort: str) -> None:
 
 
 def _stands_for(jobs: Jobs, cohorts: Sequence[_Cohort]) -> dict[str, float]:
-    """What each update that is taken stands for in the sum of its slot, so that they make up for those refused; nothing
-    for a slot of which none is taken."""
+    """Return by group the factor by which accepted updates make up for rejected ones; omit groups without any."""
     planned, taken = defaultdict[str, float](float), defaultdict[str, float](float)
-    for (_, slot, work), cohort in zip(jobs, cohorts, strict=True):
-        planned[slot] += float(work.weight.sum())
-        taken[slot] += cohort.weight
-    return {slot: planned[slot] / weight for slot, weight in taken.items() if weight > 0}
+    for (_, group, work), cohort in zip(jobs, cohorts, strict=True):
+        planned[group] += float(work.weight.sum())
+        taken[group] += cohort.weight
+    return {group: planned[group] / weight for group, weight in taken.items() if weight > 0}
 
 
 def as_tensor(vector: npt.NDArray[np.floating]) -> Tensor:

@@ -94,7 +94,7 @@ class Batch(NamedTuple):
 
 
 class Task:
-    """Everything a trainer needs, on one device. Images stay bytes, colours innermost, until a minibatch is made."""
+    """Everything a trainer needs, on one device. Images stay bytes, colors innermost, until a minibatch is made."""
 
     def __init__(
         self,
@@ -134,12 +134,12 @@ class Task:
         per_pass = -(-sizes // self.batch_size)
         last = np.minimum(begin + num_steps, work.local_steps) - 1
         num_passes = max(1, int((last // per_pass - begin // per_pass).max()) + 1)
-        first = sent(work.first, self.device)
+        first = to_device(work.first, self.device)
         return self.sampler.batches(*self.ids(work), num_steps, int(sizes.max()), num_passes, first, begin)
 
     def ids(self, work: Work) -> Ids:
         """Client and update index of some work, on the device."""
-        return sent(work.client, self.device), sent(work.index, self.device)
+        return to_device(work.client, self.device), to_device(work.index, self.device)
 
     def batch(self, replica: Replica, ids: Ids, padded: Tensor, step: Tensor) -> "Batch":
         """The samples of minibatches, (num_rows, batch_size), in a row and without the padding.
@@ -193,17 +193,17 @@ def make_task(
 
 
 def scaled(images: Tensor) -> Tensor:
-    """Bytes with colours innermost as numbers in [0, 1], in the same layout, which convolutions are fastest on."""
+    """Bytes with colors innermost as numbers in [0, 1], in the same layout, which convolutions are fastest on."""
     values = torch.empty(images.shape, device=images.device)
     return torch.div(images, 255, out=values).permute(0, 3, 1, 2)
 
 
-def sent(array: IntArray | FloatArray, device: str) -> Tensor:
+def to_device(array: IntArray | FloatArray, device: str) -> Tensor:
     """A tensor on a device, without waiting for what the device still does."""
     tensor = torch.from_numpy(array)
     return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _on_device(images: np.ndarray, labels: IntArray, device: str) -> tuple[Tensor, Tensor]:
-    colours_innermost = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
-    return torch.tensor(colours_innermost, device=device), torch.tensor(labels, device=device)
+    colors_innermost = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+    return torch.tensor(colors_innermost, device=device), torch.tensor(labels, device=device)

@@ -50,7 +50,7 @@ def _local_work(scenario: Scenario) -> str:
 _ROWS = (
     _Row("clients", ("num_clients",), "50", lambda s: f"{s.num_clients}"),
     _Row(
-        "area, base station at its centre",
+        "area, base station at its center",
         ("area_km",),
         "2 km × 2 km",
         lambda s: f"{s.area_km:g} km × {s.area_km:g} km",

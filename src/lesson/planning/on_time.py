@@ -102,7 +102,7 @@ def try_deadline(fleet: Fleet, deadline_s: float, scenario: Scenario | None = No
     simulation = Simulation(_Watched(deadline_s, len(fleet)), fleet, seed=seed, scenario=scenario)
     watched = cast("_Watched", simulation.strategy)
     max_slots = MAX_SLOTS_SHARED if shared else MAX_SLOTS
-    while simulation.round < rounds and watched.num_ended < max_slots and not simulation.over:
+    while simulation.round < rounds and watched.num_ended < max_slots and not simulation.stop_reason:
         simulation.step()
     return watched.on_time(simulation.now_s)
 

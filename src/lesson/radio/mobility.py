@@ -45,7 +45,7 @@ class _Starts:
 class RandomWaypoint:
     """Clients that walk straight to a place drawn from the square, pause there, and walk on (Johnson, Maltz 1996).
 
-    The square has its centre at (0, 0). Client i is at (x_km[i], y_km[i]) at time 0. Every leg has a speed of its own,
+    The square has its center at (0, 0). Client i is at (x_km[i], y_km[i]) at time 0. Every leg has a speed of its own,
     uniform between the two given.
 
     A leg starts when the one before it ends, so a time that is far from all that were asked for costs a sum over the

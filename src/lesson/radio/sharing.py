@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, found
+from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, membership
 from lesson.radio.transfer import block_at
 
 MAX_IDLE_BLOCKS = 1_000_000
@@ -50,7 +50,7 @@ class SharedBand:
 
     def remove(self, clients: IntArray) -> None:
         """Forget clients, through or not."""
-        keep = ~found(self._uploads.client, clients)[0]
+        keep = ~membership(self._uploads.client, clients)[0]
         self._uploads = _Uploads._make(column[keep] for column in self._uploads)
 
     def forecast(self) -> tuple[IntArray, FloatArray]:
@@ -67,7 +67,7 @@ class SharedBand:
 
     def sent_s(self, clients: IntArray) -> FloatArray:
         """Seconds for which each of these clients, all of them there, has been sending so far, (len(clients),)."""
-        return self._uploads.sent_s[found(clients, self._uploads.client)[1]]
+        return self._uploads.sent_s[membership(clients, self._uploads.client)[1]]
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Everything as arrays, for `restore`."""

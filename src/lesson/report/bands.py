@@ -55,9 +55,9 @@ def mean_band(runs: Sequence[Points]) -> Band:
     return Band(at, mean, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1))
 
 
-def draw_band(axes: Axes, runs: Sequence[Points], colour: str, label: str, style: str = "-") -> None:
+def draw_band(axes: Axes, runs: Sequence[Points], color: str, label: str, style: str = "-") -> None:
     """Draw the mean of runs, with its interval if there are enough."""
     band = mean_band(runs)
-    axes.plot(band.at, band.mean, color=colour, label=label, linestyle=style)
+    axes.plot(band.at, band.mean, color=color, label=label, linestyle=style)
     if band.low is not None and band.high is not None:
-        axes.fill_between(band.at, band.low, band.high, color=colour, alpha=0.18, lw=0)
+        axes.fill_between(band.at, band.low, band.high, color=color, alpha=0.18, lw=0)

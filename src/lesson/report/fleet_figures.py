@@ -16,7 +16,7 @@ from lesson.report.panels import MAX_TIERS_NAMED, density, draw_map
 from lesson.runs.folder import RunFolder
 
 COMPUTE, UPLOAD = "#E69F00", "#56B4E9"
-"""Colours that no strategy of the paper has."""
+"""Colors that no strategy of the paper has."""
 MAX_DEADLINES_MARKED = 8
 
 
@@ -66,17 +66,17 @@ def _read(run: Run) -> KeptClients | None:
 
 @in_paper_style
 def draw_clients(clients: KeptClients, width_in: float) -> Figure:
-    """Clients around the base station, coloured by tier."""
+    """Clients around the base station, colored by tier."""
     figure = Figure(figsize=(width_in, 0.78 * width_in), layout="constrained")
     axes = figure.subplots()
     draw_map(clients.x_km, clients.y_km, clients.tiers, axes)
     if len(clients.tiers) < clients.num_clients:
         axes.set_title(f"{len(clients.tiers)} of {clients.num_clients} clients")
     tiers, counts = np.unique(clients.tiers[clients.tiers > 0], return_counts=True)
-    colours = tier_colours(len(tiers))
+    colors = tier_colours(len(tiers))
     named = np.unique(np.linspace(0, len(tiers) - 1, MAX_TIERS_NAMED).round().astype(int))
     handles = [
-        Line2D([], [], color=colours[row], marker="o", linestyle="none", label=f"tier {tiers[row]} × {counts[row]}")
+        Line2D([], [], color=colors[row], marker="o", linestyle="none", label=f"tier {tiers[row]} × {counts[row]}")
         for row in named
     ]
     figure.legend(handles=handles, loc="outside right center", title="clients by tier", handletextpad=0.1)
@@ -89,9 +89,9 @@ def draw_latency(clients: KeptClients, width_in: float) -> Figure:
     figure = Figure(figsize=(width_in, 0.62 * width_in), layout="constrained")
     axes = figure.subplots()
     there = clients.tiers > 0
-    for name, seconds, colour in (("computing", clients.compute_s, COMPUTE), ("upload", clients.upload_s, UPLOAD)):
+    for name, seconds, color in (("computing", clients.compute_s, COMPUTE), ("upload", clients.upload_s, UPLOAD)):
         if len(told := seconds[there & np.isfinite(seconds)]):
-            _draw_density(axes, told, colour, name)
+            _draw_density(axes, told, color, name)
     _draw_density(axes, clients.latency_s[there], "black", "latency: both")
     axes.set(xlabel="time of a client (s)", ylabel="density (1/s)", ylim=(0, None), xlim=(0, None))
     _mark_deadlines(axes, clients.deadline_s, float(clients.latency_s[there].max()))
@@ -99,13 +99,13 @@ def draw_latency(clients: KeptClients, width_in: float) -> Figure:
     return figure
 
 
-def _draw_density(axes: Axes, seconds: FloatArray, colour: str, name: str) -> None:
+def _draw_density(axes: Axes, seconds: FloatArray, color: str, name: str) -> None:
     """A smoothed density; of a few clients, or the same ones, a tick for each."""
     if (curve := density(seconds)) is None:
-        axes.plot(seconds, np.zeros(len(seconds)), "|", color=colour, markersize=12, clip_on=False, label=name)
+        axes.plot(seconds, np.zeros(len(seconds)), "|", color=color, markersize=12, clip_on=False, label=name)
     else:
-        axes.plot(*curve, color=colour, label=name)
-        axes.fill_between(*curve, color=colour, alpha=0.0 if colour == "black" else 0.25, lw=0)
+        axes.plot(*curve, color=color, label=name)
+        axes.fill_between(*curve, color=color, alpha=0.0 if color == "black" else 0.25, lw=0)
 
 
 def _mark_deadlines(axes: Axes, deadline_s: float, slowest_s: float) -> None:

@@ -61,7 +61,7 @@ def _name(by: Sequence[str], labels: Sequence[Any]) -> str:
 
 
 def _looks(strategies: Sequence[str], names: Sequence[str]) -> list[Look]:
-    """The look of its strategy for each group; where one has several, its colour in several styles if these suffice."""
+    """The look of its strategy for each group; where one has several, its color in several styles if these suffice."""
     different = list(dict.fromkeys(strategies))
     own = dict(zip(different, strategy_looks(different), strict=True))
     if len(different) == len(names):

@@ -69,14 +69,14 @@ def _card(heading: str, title: str, body: str, notes: Sequence[str]) -> str:
 
 
 def _row(cells: Iterable[str], align: str, style: str = _CELL, dot: str = "") -> str:
-    """A row of text, the first cell to the left, after a dot in its colour."""
+    """A row of text, the first cell to the left, after a dot in its color."""
     first, *others = (escape(text).replace("\n", "<br>") for text in cells)
     right = "".join(f'<td style="{style};text-align:{align}">{text}</td>' for text in others)
     return f'<tr style="background:none"><td style="{style};text-align:left">{_dot(dot)}{first}</td>{right}</tr>'
 
 
-def _dot(colour: str) -> str:
+def _dot(color: str) -> str:
     """A dot with a rim, so that black is seen on dark."""
     rim = "border:1px solid rgba(160,160,160,.8);border-radius:50%;margin-right:.5em"
     size = "display:inline-block;width:.65em;height:.65em"
-    return f'<span style="{size};background:{colour};{rim}"></span>' if colour else ""
+    return f'<span style="{size};background:{color};{rim}"></span>' if color else ""

@@ -1,4 +1,4 @@
-"""Colours that colour-blind readers tell apart too: one per tier, fast to slow, one per label, one per line."""
+"""Colors that color-blind readers tell apart too: one per tier, fast to slow, one per label, one per line."""
 
 import itertools
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ import numpy as np
 
 TIER_ANCHORS = [[44, 123, 182], [38, 166, 154], [242, 185, 80], [240, 127, 60], [176, 32, 42]]
 """Red, green, blue; tiers between are mixed."""
-# Okabe and Ito's colours; the same strategy has the same colour everywhere.
+# Okabe and Ito's colors; the same strategy has the same color everywhere.
 _STRATEGIES = {"lesson": "#0072B2", "fedavg": "#D55E00", "fedcs": "#009E73"}
 _OTHERS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 _PALE = "#F0E442"
 """Too pale for a thin line among many."""
 STYLES = ("-", "--", ":", "-.")
 Look = tuple[str, str]
-"""A colour and the style of a line."""
-_LOOKS: tuple[Look, ...] = tuple((colour, style) for style in STYLES for colour in _OTHERS if colour != _PALE)
+"""A color and the style of a line."""
+_LOOKS: tuple[Look, ...] = tuple((color, style) for style in STYLES for color in _OTHERS if color != _PALE)
 _BASELINES = ("fedbuff", "fedasync", "fedat", "tifl", "lesson-memory", "lesson-filled", "lesson-adaptive")
-_FIXED = {name: (colour, "-") for name, colour in _STRATEGIES.items()} | dict(
+_FIXED = {name: (color, "-") for name, color in _STRATEGIES.items()} | dict(
     zip((*_BASELINES, "fedcs-greedy", "safa", "semisync-steps"), _LOOKS, strict=False)
 )
 """How each strategy looks, whoever else is there."""
@@ -38,7 +38,7 @@ LABEL_COLOURS = (
 
 
 def tier_colours(num_tiers: int, strength: float = 1.0) -> list[str]:
-    """As many colours as tiers, as #rrggbb, visible on dark and on white; below strength 1 paler, under marks."""
+    """As many colors as tiers, as #rrggbb, visible on dark and on white; below strength 1 paler, under marks."""
     at = np.linspace(0, len(TIER_ANCHORS) - 1, num_tiers)
     anchors = 255 - strength * (255 - np.array(TIER_ANCHORS))
     channels = [np.interp(at, np.arange(len(anchors)), channel) for channel in anchors.T]
@@ -46,13 +46,13 @@ def tier_colours(num_tiers: int, strength: float = 1.0) -> list[str]:
 
 
 def series_colours(labels: Sequence[str]) -> list[str]:
-    """A colour for each line of a figure; that of its strategy, where the label is one's name."""
+    """A color for each line of a figure; that of its strategy, where the label is one's name."""
     others = itertools.cycle(_OTHERS)
     return [_STRATEGIES.get(label.lower()) or next(others) for label in labels]
 
 
 def line_looks(labels: Sequence[str]) -> list[Look]:
-    """A colour and a style for each of many lines: the colours once through solid, then dashed, then dotted."""
+    """A color and a style for each of many lines: the colors once through solid, then dashed, then dotted."""
     others = itertools.cycle(_LOOKS)
     return [(_STRATEGIES[label], "-") if label in _STRATEGIES else next(others) for label in labels]
 

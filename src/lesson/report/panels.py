@@ -28,12 +28,12 @@ def density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
 
 
 def draw_map(x_km: FloatArray, y_km: FloatArray, tiers: IntArray, axes: Axes) -> bool:
-    """Draw clients around the base station, coloured by tier; whether all found a place."""
+    """Draw clients around the base station, colored by tier; whether all found a place."""
     drawn = np.arange(len(tiers)) < MAX_CLIENTS_DRAWN
     served, lost = np.flatnonzero(drawn & (tiers > 0)), np.flatnonzero(drawn & (tiers == UNREACHABLE))
     distinct = np.unique(tiers[tiers > 0])
-    colours = np.array(tier_colours(len(distinct)))[np.searchsorted(distinct, tiers[served])]
-    axes.scatter(x_km[served], y_km[served], s=34, c=colours, edgecolor="white", linewidth=0.6)
+    colors = np.array(tier_colours(len(distinct)))[np.searchsorted(distinct, tiers[served])]
+    axes.scatter(x_km[served], y_km[served], s=34, c=colors, edgecolor="white", linewidth=0.6)
     axes.scatter(x_km[lost], y_km[lost], s=30, color="0.6", marker="x")
     axes.scatter([0], [0], marker="^", s=110, color="black", zorder=3)
     axes.annotate("base station", (0, 0), (0, -14), textcoords="offset points", ha="center", fontsize=8)
@@ -46,11 +46,11 @@ def draw_tier_blocks(plan: Plan, axes: Axes, strength: float = 1.0) -> int:
     """Draw a block per local training and a diamond per merge for each tier; how many tiers found no place."""
     rows, rounds = plan.tier_rows[:MAX_TIERS_DRAWN], plan.rounds[:MAX_ROUNDS_DRAWN]
     horizon_s = rounds[-1].end_s
-    for index, (row, colour) in enumerate(zip(rows, tier_colours(len(plan.tier_rows), strength), strict=False)):
+    for index, (row, color) in enumerate(zip(rows, tier_colours(len(plan.tier_rows), strength), strict=False)):
         merges_s = [record.end_s for record in rounds if np.any(plan.tiers[record.merged] == row.tier)]
         edges_s = np.unique([0.0, *merges_s, horizon_s])
         blocks = list(zip(edges_s, np.diff(edges_s), strict=False))
-        axes.broken_barh(blocks, (index - 0.3, 0.6), facecolor=colour, edgecolor="white", linewidth=1)
+        axes.broken_barh(blocks, (index - 0.3, 0.6), facecolor=color, edgecolor="white", linewidth=1)
         axes.plot(merges_s, [index] * len(merges_s), "D", color="black", markersize=4)
     for record in rounds:
         axes.axvline(record.end_s, color="0.8", linewidth=0.6, zorder=0)

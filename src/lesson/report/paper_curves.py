@@ -37,13 +37,13 @@ def draw_accuracy(item: Item, results: Results, scale: Scale) -> Figure:
 def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Results, scale: Scale) -> None:
     """One panel: a line per series."""
     over, lines = panel["over"], panel["lines"]
-    for place, ((label, series), colour) in enumerate(zip(lines.items(), series_colours(list(lines)), strict=True)):
+    for place, ((label, series), color) in enumerate(zip(lines.items(), series_colours(list(lines)), strict=True)):
         runs = results[scale.series(series)]
         until = panel.get("until_s" if over == "time_s" else "rounds", 0)
         points = [points_of(run.up_to(panel.get("rounds")), over, until if run.stopped else None) for run in runs]
         lost = sum(bool(run.stopped) for run in runs)
         said = f"{label} ({lost} of {len(runs)} diverged)" if lost else label
-        draw_band(axes, points, colour, said, style="--" if panel.get("overlaid", False) and place > 0 else "-")
+        draw_band(axes, points, color, said, style="--" if panel.get("overlaid", False) and place > 0 else "-")
     axes.set_xlim(0, panel["until_s"] / 1000 if "until_s" in panel and not scale.quick else None)
     axes.set(xlabel=AXES[over], ylabel="test accuracy", title=scale.title(panel["title"]))
     axes.grid(alpha=0.25, linewidth=0.4)

@@ -35,12 +35,12 @@ def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> No
 def _tier_table(plan: Plan) -> RenderableType:
     headings = ["tier", "clients", "share", "latency (s)", "uploads every", "uploads / 1000 s"]
     table = _table("Tiers", [*headings, *_if_varying(plan, "on time")])
-    colours = tier_colours(len(plan.tier_rows))
-    for row, colour in list(zip(plan.tier_rows, colours, strict=True))[:MAX_TIERS_SHOWN]:
+    colors = tier_colours(len(plan.tier_rows))
+    for row, color in list(zip(plan.tier_rows, colors, strict=True))[:MAX_TIERS_SHOWN]:
         spread = f"{row.fastest_s:.4g} – {row.slowest_s:.4g}" if len(row.clients) > 1 else f"{row.fastest_s:.4g}"
         every = "round" if row.tier == 1 else f"{row.tier} rounds"
         share = f"{len(row.clients) / len(plan.fleet):.0%}"
-        tier = Text(f"{row.tier}", style=colour)
+        tier = Text(f"{row.tier}", style=color)
         uploads = f"{row.uploads_per_1000s:.4g}"
         on_time = _if_varying(plan, _share(row.on_time))
         table.add_row(tier, f"{len(row.clients)}", share, spread, every, uploads, *on_time)
@@ -74,11 +74,11 @@ def _schedule(plan: Plan, console: Console) -> RenderableType:
         Text(f"First {len(shown)} rounds: a line is a local training, {mark} its merge{hollow}", style="bold"),
         Text("time (s)".ljust(indent) + _time_axis([record.end_s for record in shown], cell), style="dim"),
     ]
-    for label, row, colour in zip(labels, plan.tier_rows, tier_colours(len(plan.tier_rows)), strict=False):
+    for label, row, color in zip(labels, plan.tier_rows, tier_colours(len(plan.tier_rows)), strict=False):
         numbers = [of_tier.get(row.tier, 0) for of_tier in merged]
         ends = [block if not number else mark if 2 * number >= len(row.clients) else few for number in numbers]
         bar = "".join(block * (cell - 1) + end for end in ends)
-        lines.append(Text.assemble(label.ljust(indent), (bar, colour)))
+        lines.append(Text.assemble(label.ljust(indent), (bar, color)))
     return Group(*lines, *_more_tiers(plan))
 
 

@@ -24,8 +24,8 @@ def draw_label_shares(
     for beta, axes in zip(betas, panels, strict=True):
         shares = _label_shares(Scenario(beta=beta), labels, num_clients, seed)
         begin = np.cumsum(shares, axis=1) - shares
-        for label, colour in zip(range(shares.shape[1]), LABEL_COLOURS, strict=True):
-            place = {"left": begin[:, label], "color": colour, "label": f"{label}"}
+        for label, color in zip(range(shares.shape[1]), LABEL_COLOURS, strict=True):
+            place = {"left": begin[:, label], "color": color, "label": f"{label}"}
             axes.barh(np.arange(1, num_clients + 1), shares[:, label], edgecolor="white", linewidth=0.3, **place)
         axes.set(title=f"β = {beta:g}", xlim=(0, 1))
         axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])

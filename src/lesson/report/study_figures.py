@@ -86,18 +86,18 @@ def _draw_times(study: Study, table: pd.DataFrame, targets: list[float], width_i
 
 
 def _draw_dots(axes: Axes, group: Group, figures: pd.Series, targets: list[float], place: float) -> None:
-    colour, style = group.look
+    color, style = group.look
     names = [f"time_to_{target:g}" for target in targets]
     means, halves = (figures[[f"{name}{end}" for name in names]].to_numpy(float) for end in ("", "_ci95"))
     at = np.arange(len(targets)) + place
     halves = np.nan_to_num(halves)
     possible = np.stack([np.fmin(halves, means), halves])  # no time is below zero
-    axes.errorbar(means, at, xerr=possible, fmt=_MARKERS[style], color=colour, label=group.name, capsize=1.5, lw=0.8)
+    axes.errorbar(means, at, xerr=possible, fmt=_MARKERS[style], color=color, label=group.name, capsize=1.5, lw=0.8)
     for name, mean, y in zip(names, means, at, strict=True):
         if np.isnan(mean):
             said = f"{figures[f'{name}_seeds']:.0f} of {figures['seeds']:.0f} seeds"
             edge = axes.get_yaxis_transform()
-            axes.plot([1], [y], _MARKERS[style], color=colour, markerfacecolor="white", transform=edge, clip_on=False)
+            axes.plot([1], [y], _MARKERS[style], color=color, markerfacecolor="white", transform=edge, clip_on=False)
             axes.annotate(said, (1.02, y), xycoords=edge, va="center", fontsize=7)
 
 

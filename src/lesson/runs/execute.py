@@ -20,7 +20,7 @@ from lesson.learn.evaluate import ClientScores, PendingScore
 from lesson.learn.learner import Learner
 from lesson.learn.process import settled_process
 from lesson.runs.folder import RunFolder
-from lesson.runs.summary import read_metrics, summarise
+from lesson.runs.summary import read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
 from lesson.settings.settings import RunLimits, Settings
 
@@ -88,7 +88,7 @@ def _execute(
                 _run(settings, simulation, learner, folder, tracking, progress)
                 score = learner.score(simulation.version)
                 wall_s = round(time.perf_counter() - begin, 3)
-                summary = summarise(settings, folder.metrics, score.accuracy, score.loss, simulation.over)
+                summary = summarize(settings, folder.metrics, score.accuracy, score.loss, simulation.stop_reason)
                 summary |= {"wall_s": wall_s}
                 folder.finish(simulation, learner, summary)
                 tracking.finish(summary)
@@ -110,7 +110,7 @@ def _run(
     grid = EvaluationGrid(limits)
     lines = _Lines(folder, [tracking.line] if progress is None else [tracking.line, progress])
     with _Interrupt() as interrupt:
-        while not simulation.over and (limits.rounds is None or simulation.round < limits.rounds):
+        while not simulation.stop_reason and (limits.rounds is None or simulation.round < limits.rounds):
             before_s = simulation.now_s  # the end of the last round, also after a resume
             record = simulation.step(limits.time_budget_s)
             if record is None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lesson.clock.simulate import Simulation
-from lesson.fleet.fleet import columns_of, known, spread
+from lesson.fleet.fleet import columns_of, finite_or_none, sample_by_latency
 from lesson.learn.learner import Learner
 from lesson.runs.read_back import each_line
 from lesson.settings.settings import Settings
@@ -28,7 +28,7 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     return list(each_line(Path(path)))
 
 
-def summarise(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:
+def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:
     """The summary of a run whose final model scores so, and why it was over if not for its limits."""
     lines = read_metrics(metrics)
     final = {"accuracy": accuracy, "time_s": 0.0} | (lines[-1] if lines else {}) | {"accuracy": accuracy}
@@ -105,19 +105,19 @@ MAX_CLIENTS = 2000
 def clients_of(simulation: Simulation, learner: Learner) -> dict[str, Any]:
     """The clients of a run that has ended, as strict JSON takes it: what is unknown or infinite is None."""
     fleet, by_class = simulation.fleet, learner.class_accuracy(simulation.version)
-    chosen = spread(fleet, MAX_CLIENTS)
+    chosen = sample_by_latency(fleet, MAX_CLIENTS)
     shares = learner.class_shares(chosen, len(by_class))
     # On test images mixed as its own data are: a class it has none of does not count.
     accuracy = np.where(shares > 0, shares * by_class, 0.0).sum(axis=1)
     accuracy[shares.sum(axis=1) == 0] = np.nan
     return {
         "num_clients": len(fleet),
-        "class_accuracy": known(by_class),
+        "class_accuracy": finite_or_none(by_class),
         "promoted": None if fleet.promoted is None else vars(fleet.promoted),
         "clients": {
             "number": chosen.tolist(),
             **columns_of(fleet, chosen),
             "num_samples": fleet.num_samples[chosen].tolist(),
-            "accuracy": known(accuracy),
+            "accuracy": finite_or_none(accuracy),
         },
     }

@@ -86,7 +86,7 @@ class FaultSettings(Checked):
         return round(self.wrong_clients * num_clients)
 
 
-class Dropouts:
+class Disconnections:
     """Who drops out of which piece of work, and for how long."""
 
     def __init__(self, settings: FaultSettings, seed: int) -> None:
@@ -107,7 +107,7 @@ class Dropouts:
         return np.where(gone, np.inf, self._settings.away_s * exponentials(self._keys["away"], clients, index))
 
 
-class WrongUploads:
+class CorruptedUploads:
     """What is wrong with which upload: several things may be."""
 
     def __init__(self, settings: FaultSettings, num_clients: int, seed: int) -> None:
@@ -165,13 +165,13 @@ class WrongUploads:
 class Faults(TypedDict):
     """What goes wrong in a run; None where nothing does."""
 
-    dropouts: Dropouts | None
-    wrong: WrongUploads | None
+    dropouts: Disconnections | None
+    wrong: CorruptedUploads | None
 
 
 def faults_of(settings: FaultSettings, num_clients: int, seed: int) -> Faults:
     """What the settings have go wrong among so many clients."""
     return {
-        "dropouts": Dropouts(settings, seed) if settings.drop_out else None,
-        "wrong": WrongUploads(settings, num_clients, seed) if settings.upload_wrong else None,
+        "dropouts": Disconnections(settings, seed) if settings.drop_out else None,
+        "wrong": CorruptedUploads(settings, num_clients, seed) if settings.upload_wrong else None,
     }

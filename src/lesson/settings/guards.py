@@ -66,7 +66,7 @@ class GuardSettings(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """An update that is not taken."""
 
     client: int
@@ -76,7 +76,7 @@ class Refusal:
     """In two words: the same for all of one kind."""
 
 
-class UnfitError(Exception):
+class InvalidUpdateError(Exception):
     """An upload cannot be merged: the kind of fault, and what exactly is wrong."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -85,38 +85,38 @@ class UnfitError(Exception):
 
 
 def check_names(names: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise UnfitError unless an upload has the arrays of the model, in whatever order."""
+    """Raise InvalidUpdateError unless an upload has the arrays of the model, in whatever order."""
     if set(names) != set(wanted):
         (other, *_) = sorted(set(names) ^ set(wanted))
-        raise UnfitError(WRONG_ARRAYS, f"'{other}' is {'new' if other in names else 'missing'}")
+        raise InvalidUpdateError(WRONG_ARRAYS, f"'{other}' is {'new' if other in names else 'missing'}")
 
 
 def check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    """Raise UnfitError unless an array of an upload has the shape of the model's."""
+    """Raise InvalidUpdateError unless an array of an upload has the shape of the model's."""
     if shape != wanted:
-        raise UnfitError(WRONG_SHAPE, f"'{name}' has {shape}, not {wanted}")
+        raise InvalidUpdateError(WRONG_SHAPE, f"'{name}' has {shape}, not {wanted}")
 
 
 def check_shapes(shapes: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise UnfitError unless an upload has arrays of these shapes."""
+    """Raise InvalidUpdateError unless an upload has arrays of these shapes."""
     check_names(list(shapes), list(wanted))
     for name, shape in wanted.items():
         check_shape(name, shapes[name], shape)
 
 
 def check_values(name: str, values: npt.NDArray[Any], kind: type[np.floating]) -> npt.NDArray[np.floating]:
-    """The numbers of an array of an upload, one after the other; UnfitError if they are none, or not finite."""
+    """The numbers of an array of an upload, one after the other; InvalidUpdateError if they are none, or not finite."""
     if values.dtype.kind not in "fiub":
-        raise UnfitError(WRONG_TYPE, f"'{name}' has {values.dtype}")
+        raise InvalidUpdateError(WRONG_TYPE, f"'{name}' has {values.dtype}")
     with np.errstate(over="ignore", invalid="ignore"):  # a client may answer in 64 bits what 32 do not hold
         numbers = values.reshape(-1).astype(kind)
     if not np.isfinite(numbers).all():
-        raise UnfitError(NOT_FINITE, f"'{name}' has values that are no numbers")
+        raise InvalidUpdateError(NOT_FINITE, f"'{name}' has values that are no numbers")
     return numbers
 
 
 @dataclass(eq=False)
-class Watch:
+class RejectionLedger:
     """What a server remembers of its clients: the newest update each has sent, and how it fared with their updates."""
 
     num_clients: int
@@ -142,7 +142,7 @@ class Watch:
         """Note whose updates were merged."""
         self.in_a_row[clients] = 0
 
-    def refused(self, refusals: Sequence[Refusal]) -> dict[int, str]:
+    def refused(self, refusals: Sequence[Rejection]) -> dict[int, str]:
         """Note updates that were refused; who is to be set aside for it, with the last reason."""
         against = {}
         for refusal in refusals:

@@ -42,7 +42,7 @@ class Paper(Checked):
 
     preset: str = Field("released", description="where unstated values come from: released or printed")
     num_clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS, strict=True)] = Field(50, description="clients in the area")
-    area_km: Positive = Field(2.0, description="side of the square; the base station is at its centre")
+    area_km: Positive = Field(2.0, description="side of the square; the base station is at its center")
     samples_per_client: Count | CountRange = Field(1000, description="training samples a client holds, or [low, high]")
 
     power_w: Positive = Field(0.1, description="transmit power p of a client")

@@ -86,7 +86,7 @@ class ServerSettings(Checked):
         "none", description="how the merged model moves the newest; none takes the merged model as it is"
     )
     learning_rate: Positive | None = Field(
-        None, description="step size of the optimiser; left out, 1 for momentum and 0.01 for the adaptive ones"
+        None, description="step size of the optimizer; left out, 1 for momentum and 0.01 for the adaptive ones"
     )
     beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(0.9, description="decay of the mean gradient m")
     beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
@@ -103,7 +103,7 @@ class ServerSettings(Checked):
 
     @property
     def step_size(self) -> float:
-        """η as given, or what suits the optimiser: adaptive ones take steps of about η in every parameter."""
+        """η as given, or what suits the optimizer: adaptive ones take steps of about η in every parameter."""
         if self.learning_rate is not None:
             return self.learning_rate
         return 0.01 if self.optimizer in ("adagrad", "adam", "yogi") else 1.0

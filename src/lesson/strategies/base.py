@@ -44,7 +44,7 @@ class ServerView:
     """Minibatches of the usual local work, which `compute_s` is the time of."""
     num_samples: IntArray
     client_weight: FloatArray
-    """What a client counts for in an average, before normalising."""
+    """What a client counts for in an average, before normalizing."""
     idle: BoolArray
     """Connected and not working."""
     waiting: IntArray
@@ -162,13 +162,13 @@ class RoundPlan:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Slots:
+class GroupMemory:
     """Group means the server keeps by name between merges, and what each of them counts for in the new model.
 
-    `names` has one slot per merged update: a named slot becomes the weighted sum of its updates (the merge's weights,
-    which sum to at most 1 in each slot). Then the slots in `weights`, those filled earlier too, stand in for single
+    `names` has one group per merged update: a named group becomes the weighted sum of its updates (the merge's weights,
+    which sum to at most 1 in each group). Then the groups in `weights`, those filled earlier too, stand in for single
     updates in the merge's formula, and the model moves even if no update was merged. `resets` are filled with the
-    newest model first. A slot never filled holds the initial model. Where updates are merged, both are zero instead.
+    newest model first. A group never filled holds the initial model. Where updates are merged, both are zero instead.
     """
 
     names: Sequence[str]
@@ -191,7 +191,7 @@ class Merge:
     weights: FloatArray
     _: KW_ONLY
     of: Literal["models", "updates"] = "models"
-    slots: Slots | None = None
+    groups: GroupMemory | None = None
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
     """Ids of waiting updates that are never merged."""
 
@@ -235,7 +235,7 @@ class Stateless:
 
 
 def average(view: ServerView, updates: Updates, drops: IntArray = NO_CLIENTS) -> Merge:
-    """The merge of Eq. (10): models weighted by what their clients count for, normalised to 1."""
+    """The merge of Eq. (10): models weighted by what their clients count for, normalized to 1."""
     return Merge(updates.id, shares(view.client_weight[updates.client]), drops=drops)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from lesson.core.arrays import NO_CLIENTS, IntArray
 from lesson.core.errors import InputError
-from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, RoundPlan, ServerView, Slots
+from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, GroupMemory, Merge, RoundPlan, ServerView
 
 _IDS, _NUMBERS = np.dtype(np.int64), np.dtype(np.float64)
 _CLOSINGS, _REAL = frozenset(get_args(Closing)), (float, int, np.number)
@@ -140,8 +140,8 @@ def checked_merge(merge: Merge, who: object, round: int) -> Merge:
         _fix(fixed, "drops", merge.drops, _IDS, who, round, "Merge")
     if not isinstance(merge.of, str) or merge.of not in ("models", "updates"):
         raise _wrong(who, round, "Merge.of", f"must be 'models' or 'updates', got {merge.of!r:.80}")
-    if merge.slots is not None and not isinstance(merge.slots, Slots):
-        raise _wrong(who, round, "Merge.slots", f"must be Slots(…) or None, got {merge.slots!r:.80}")
+    if merge.groups is not None and not isinstance(merge.groups, GroupMemory):
+        raise _wrong(who, round, "Merge.groups", f"must be GroupMemory(…) or None, got {merge.groups!r:.80}")
     return replace(merge, **fixed) if fixed else merge
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, IntArray
-from lesson.strategies.base import AnyOf, Merge, RoundPlan, ServerView, Slots, Updates, shares
+from lesson.strategies.base import AnyOf, GroupMemory, Merge, RoundPlan, ServerView, Updates, shares
 from lesson.strategies.checks import check_connected, check_count, check_number, count_of, cut_tiers, draw_share
 
 USUAL_TIERS = 5
@@ -58,8 +58,10 @@ class FedAT:
             self._num_reports[tier] += 1
         tiers, weights = self._tier_of[taken.client], view.client_weight[taken.client]
         tier_weights = [count / sum(self._num_reports) for count in reversed(self._num_reports)]
-        slots = Slots([_name(tier) for tier in tiers], {_name(tier): share for tier, share in enumerate(tier_weights)})
-        return Merge(taken.id, shares(weights, tiers), slots=slots)
+        groups = GroupMemory(
+            [_name(tier) for tier in tiers], {_name(tier): share for tier, share in enumerate(tier_weights)}
+        )
+        return Merge(taken.id, shares(weights, tiers), groups=groups)
 
     def state(self) -> dict[str, Any]:
         return {"num_reports": list(self._num_reports)}

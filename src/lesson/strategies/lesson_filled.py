@@ -1,13 +1,13 @@
-"""LESSON for servers with an optimiser, an extension of L. Yu, X. Sun, R. Albelaihi, C. Yi, "Latency Aware
+"""LESSON for servers with an optimizer, an extension of L. Yu, X. Sun, R. Albelaihi, C. Yi, "Latency Aware
 Semi-synchronous Client Selection and Model Aggregation for Wireless Federated Learning" (see lesson.py) that is not in
 the paper.
 
 Who starts, what closes a round and who is due are LESSON's. But clients do not wait for their slots: one of tier j uses
 all of its j·τ seconds, with a step of as many minibatches as fit beside the upload, max(1, ⌊(j·τ − upload) / compute⌋)
 of them but at most one per sample it holds, whose mean gradient makes the step, of size δ for everybody. So nobody's
-time is lost, and updates are less noisy, which is what an adaptive optimiser needs most.
+time is lost, and updates are less noisy, which is what an adaptive optimizer needs most.
 
-What is due is applied to the newest model as updates, weighted by data / j^`discount`: an optimiser with momentum goes
+What is due is applied to the newest model as updates, weighted by data / j^`discount`: an optimizer with momentum goes
 on along an update long after it was applied, so that stale ones harm it more than the data of slow clients help. Take τ
 so that most clients are in tier 1.
 """
@@ -26,7 +26,7 @@ from lesson.strategies.lesson import Lesson
 
 @dataclass
 class LessonFilled(Lesson):
-    """LESSON whose clients fill their slots with work, for server optimisers."""
+    """LESSON whose clients fill their slots with work, for server optimizers."""
 
     scaling: bool = False
     discount: float = 2.0

@@ -17,7 +17,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers
-from lesson.strategies.base import Merge, ServerView, Slots, Updates, scaled, shares
+from lesson.strategies.base import GroupMemory, Merge, ServerView, Updates, scaled, shares
 from lesson.strategies.lesson import Lesson
 
 
@@ -38,11 +38,11 @@ class LessonMemory(Lesson):
         due, drops = self._due(view, arrived)
         tiers, places = np.unique(self._tiers(view, due.client), return_inverse=True)
         self._filled |= set(tiers.tolist())
-        slots = Slots(
+        groups = GroupMemory(
             names=[str(tier) for tier in tiers[places]],
             weights={str(tier): self._share[tier] for tier in sorted(self._filled & self._share.keys())},
         )
-        return Merge(due.id, shares(view.client_weight[due.client], places), of="updates", slots=slots, drops=drops)
+        return Merge(due.id, shares(view.client_weight[due.client], places), of="updates", groups=groups, drops=drops)
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"filled": sorted(self._filled)}

@@ -22,7 +22,7 @@ import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, IntArray
 from lesson.core.errors import InputError
-from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Slots, Updates, shares
+from lesson.strategies.base import AllOf, GroupMemory, Merge, RoundPlan, ServerView, Updates, shares
 from lesson.strategies.checks import check_connected, check_count, check_number, share_of
 
 
@@ -74,12 +74,12 @@ class Safa:
         enters = bypassed & ~replaced
         enters[picked] = True
         connected = np.flatnonzero(view.connected)
-        slots = Slots(
+        groups = GroupMemory(
             _names(arrived.client[enters]),
             dict(zip(_names(connected), shares(view.client_weight[connected]).tolist(), strict=True)),
             resets=_names(self._deprecated),
         )
-        return Merge(arrived.id[enters], np.ones(len(slots.names)), slots=slots, drops=arrived.id[replaced])
+        return Merge(arrived.id[enters], np.ones(len(groups.names)), groups=groups, drops=arrived.id[replaced])
 
     def state(self) -> dict[str, Any]:
         return {"picked": self._picked.tolist()}

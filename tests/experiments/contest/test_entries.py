@@ -70,7 +70,7 @@ POINTS = '[{ "scenario.deadline_s" = 20.0 }, { "scenario.deadline_s" = 10.0 }]'
         ('references = ["fedavg"]', 'references = ["fedavgs"]', "entry 'fedavgs' is unknown; did you mean 'fedavg'?"),
         ('references = ["fedavg"]', "references = []", "'strategies': references must be a list of entries, got []"),
         ('title = "Strategies"', 'titel = ""', "group 'strategies': title must be text, got None"),
-        ('title = "Strategies"', 'title = "S"\ncolour = 1', "group 'strategies': setting 'colour' is unknown"),
+        ('title = "Strategies"', 'title = "S"\ncolour = 1', "group 'strategies': setting 'color' is unknown"),
         ("[groups.strategies]", '[groups."a/b"]', "group 'a/b': name must be letters, digits, - and _"),
         ("[rules]", "rule = 3\n[rules]", "setting 'rule' is unknown; did you mean 'rules'?"),
         ("[rules]", "[rulez]", "rules must be a table, [rules], got None"),

@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from lesson.clock.estimates import TIMES
 from lesson.clock.federation.clients import Clients, Reply
+from lesson.clock.loop import Learner
 from lesson.clock.records import RoundRecord
-from lesson.clock.rounds import Learner
 from lesson.clock.simulate import Simulation
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.fleet.fleet import Fleet
-from lesson.settings.faults import Dropouts
-from lesson.settings.guards import GuardSettings, Refusal
+from lesson.settings.faults import Disconnections
+from lesson.settings.guards import GuardSettings, Rejection
 from lesson.settings.scenario import Scenario
 from lesson.strategies.base import Merge, RoundPlan, Strategy, Updates
 
@@ -36,7 +36,7 @@ class Federation(Simulation):
         learner: Learner | None = None,
         seed: int = 0,
         scenario: Scenario | None = None,
-        dropouts: Dropouts | None = None,
+        dropouts: Disconnections | None = None,
         guards: GuardSettings | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -103,7 +103,7 @@ class Federation(Simulation):
         self.merged_metrics = list(zip(weights, told, strict=True))
         return merged
 
-    def _without(self, updates: Updates, refusals: Sequence[Refusal]) -> Updates:
+    def _without(self, updates: Updates, refusals: Sequence[Rejection]) -> Updates:
         for refusal in refusals:
             self._tell_refused(Reply(refusal.client, refusal.index, fault=refusal.reason))
         return super()._without(updates, refusals)
@@ -132,7 +132,7 @@ class Federation(Simulation):
 
     def _refuse(self, fault: Reply) -> None:
         """Note, count and tell an update that is not used."""
-        self._refusals.append(Refusal(fault.client, fault.index, fault.fault))
+        self._refusals.append(Rejection(fault.client, fault.index, fault.fault))
         self._tell_refused(fault)
 
     def _tell_refused(self, fault: Reply) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.clock.estimates import cautious
+from lesson.clock.estimates import conservative_window
 from lesson.clock.federation.base import Federation
 from lesson.clock.federation.clients import LOST, NO_REPLY, RESTARTED, TOO_LATE, Event, Joined, Left, Reply
 from lesson.clock.records import RoundRecord
@@ -36,7 +36,7 @@ class WallFederation(Federation):
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self.estimates = cautious(len(self.fleet))
+        self.estimates = conservative_window(len(self.fleet))
         self._clock, self._sleep = clock, sleep
         self._zero_s = clock()
         self._alone_s = 0.0

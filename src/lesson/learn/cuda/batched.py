@@ -18,7 +18,7 @@ from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
 from lesson.learn.minibatch import NO_SAMPLE
 from lesson.learn.reference import BLOCK
-from lesson.learn.task import Job, Task, Work, joined, sent
+from lesson.learn.task import Job, Task, Work, joined, to_device
 
 
 class CudaBatchedTrainer:
@@ -45,7 +45,9 @@ class CudaBatchedTrainer:
         for rows, models in self._blocks(jobs):
             weights = np.zeros((len(jobs), len(rows)))
             weights[cohort[rows], np.arange(len(rows))] = weight[rows]
-            sums += sent(weights, self._task.device) @ models.double()  # a product of floats may be rounded to TF32
+            sums += (
+                to_device(weights, self._task.device) @ models.double()
+            )  # a product of floats may be rounded to TF32
         return list(sums)
 
     def models(self, jobs: Sequence[Job]) -> list[Tensor]:
@@ -53,7 +55,7 @@ class CudaBatchedTrainer:
         sizes = [len(work) for _, work in jobs]
         everybody = torch.empty(sum(sizes), self._models.shape[1], device=self._task.device)
         for rows, models in self._blocks(jobs):
-            everybody[sent(rows, self._task.device)] = models
+            everybody[to_device(rows, self._task.device)] = models
         return list(everybody.split(sizes))
 
     def close(self) -> None:
@@ -68,7 +70,7 @@ class CudaBatchedTrainer:
         cohort, order = _cohort_of_each(jobs), np.argsort(-work.local_steps, kind="stable")
         for begin in range(0, len(work), BLOCK):
             rows = order[begin : begin + BLOCK]
-            yield rows, self._train(bases[sent(cohort[rows], self._task.device)], work[rows])
+            yield rows, self._train(bases[to_device(cohort[rows], self._task.device)], work[rows])
 
     def _train(self, starts: Tensor, work: Work) -> Tensor:
         """The models of clients, each trained from a model of its own."""
@@ -77,9 +79,9 @@ class CudaBatchedTrainer:
         self._starts[:count] = self._models[:count] = starts
         self._client[:count], self._index[:count] = self._task.ids(work)
         self._num_steps.zero_()
-        self._num_steps[:count] = sent(steps, self._task.device)
-        self._first[:count] = sent(work.first, self._task.device)
-        self._lr[:count] = sent(work.lr, self._task.device)
+        self._num_steps[:count] = to_device(steps, self._task.device)
+        self._first[:count] = to_device(work.first, self._task.device)
+        self._lr[:count] = to_device(work.lr, self._task.device)
         for step in range(int(steps[0])):
             if step % at_once == 0:
                 samples = self._task.minibatches(work, min(at_once, int(steps[0]) - step), step)

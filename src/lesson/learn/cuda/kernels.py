@@ -75,7 +75,7 @@ def _draws_kernel(out, step, index, client, sizes, left, right, batch_size, lane
 
 @triton.jit
 def _window(place, height, width, channels):
-    """Image and channel of a pooled value, and where the first of its 2 × 2 values is, colours innermost."""
+    """Image and channel of a pooled value, and where the first of its 2 × 2 values is, colors innermost."""
     channel = place % channels
     column = (place // channels) % (width // 2)
     row = place // (channels * (width // 2)) % (height // 2)
@@ -85,7 +85,7 @@ def _window(place, height, width, channels):
 
 @triton.jit
 def _pool_kernel(values, bias, out, code, height, width, channels, images_per_bias, total, size: tl.constexpr):
-    """relu(max + bias) of every 2 × 2 values, colours innermost, and where the largest was; 4 where relu cut it."""
+    """relu(max + bias) of every 2 × 2 values, colors innermost, and where the largest was; 4 where relu cut it."""
     place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     inside = place < total
     image, channel, first = _window(place, height, width, channels)

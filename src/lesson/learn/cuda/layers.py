@@ -2,7 +2,7 @@
 # ruff: noqa: ARG004
 """Parts of the paper's networks that libraries are slow on, for models of one client and, under vmap, of many.
 
-cuDNN's deterministic weight gradient of a first layer, with its one or three colours, costs more than all the rest; as
+cuDNN's deterministic weight gradient of a first layer, with its one or three colors, costs more than all the rest; as
 products of matrices, one per image, it is nearly free. Bias, pooling and ReLU are one kernel each way instead of seven:
 the largest of x + b is the largest x, plus b, to the bit.
 """
@@ -44,7 +44,7 @@ def _as_products(layer: nn.Conv2d, images: Tensor) -> Tensor:
 
 
 class _Pool(torch.autograd.Function):
-    """relu(max + bias) of every 2 × 2 values, colours innermost, and where the largest was."""
+    """relu(max + bias) of every 2 × 2 values, colors innermost, and where the largest was."""
 
     @staticmethod
     def forward(values: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

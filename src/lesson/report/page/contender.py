@@ -15,11 +15,11 @@ BLACK, GREY = "#000000", "#7f7f7f"
 
 
 class Contender:
-    """A group of runs with a name and a colour, how they went and who took part."""
+    """A group of runs with a name and a color, how they went and who took part."""
 
     def __init__(self, group: Group, seed: int) -> None:
-        self.label, (colour, self.style) = group.name, group.look
-        self.colour = GREY if colour == BLACK else colour  # a dark page would swallow it
+        self.label, (color, self.style) = group.name, group.look
+        self.color = GREY if color == BLACK else color  # a dark page would swallow it
         self.runs = sorted(group.runs, key=lambda run: (run.summary["seed"] != seed, run.summary["seed"]))
 
     @property

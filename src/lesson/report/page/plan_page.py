@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lesson.fleet.fleet import Fleet, columns_of, spread
+from lesson.fleet.fleet import Fleet, columns_of, sample_by_latency
 from lesson.report.files import check_file
 from lesson.report.page.document import write_document
 
@@ -20,7 +20,7 @@ def fleet_data(fleet: Fleet, deadline_s: float, ensure_first_tier: bool, source:
     `num_clients` counts the whole fleet; the page says so where it holds only a part of it.
     """
     return {
-        "clients": columns_of(fleet, spread(fleet, MAX_CLIENTS)),
+        "clients": columns_of(fleet, sample_by_latency(fleet, MAX_CLIENTS)),
         "num_clients": len(fleet),
         "deadline_s": deadline_s,
         "ensure_first_tier": ensure_first_tier,

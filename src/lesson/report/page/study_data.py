@@ -31,7 +31,7 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
         "what": what_was_run(groups),
         "varies": [key.rpartition(".")[2] for key in study.by],
         "groups": [
-            {"label": group.label, "colour": group.colour, "dash": _DASHES[group.style], "seeds": len(group.runs)}
+            {"label": group.label, "color": group.color, "dash": _DASHES[group.style], "seeds": len(group.runs)}
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),

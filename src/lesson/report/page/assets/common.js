@@ -150,10 +150,10 @@ const Page = (() => {
     wear(dark() ? "dark" : "light");
   }
 
-  function wear(colours) {
-    document.documentElement.dataset.theme = colours;
+  function wear(colors) {
+    document.documentElement.dataset.theme = colors;
     const button = document.getElementById("theme");
-    button.textContent = { auto: "Colours: as the system", light: "Colours: light", dark: "Colours: dark" }[theme];
+    button.textContent = { auto: "Colors: as the system", light: "Colors: light", dark: "Colors: dark" }[theme];
     for (const { place, traces, layout } of charts) Plotly.react(place, traces, themed(layout));
     dispatchEvent(new Event("themed"));
   }
@@ -201,7 +201,7 @@ const Page = (() => {
     return h("div", { class: "quoted" }, h("pre", { tabindex: "0" }, h("code", {}, text)), button);
   }
 
-  /** A colour for each of so many tiers, fast to slow. */
+  /** A color for each of so many tiers, fast to slow. */
   function tierColours(count) {
     const anchors = data.tier_anchors;
     return Array.from({ length: count }, (_, place) => {
@@ -224,8 +224,8 @@ const Page = (() => {
     return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
   }
 
-  function swatch(colour) {
-    return h("span", { class: "swatch", "aria-hidden": "true", style: `background:${colour}` });
+  function swatch(color) {
+    return h("span", { class: "swatch", "aria-hidden": "true", style: `background:${color}` });
   }
 
   document.getElementById("title").textContent = data.title;

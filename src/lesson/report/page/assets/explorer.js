@@ -67,7 +67,7 @@ const Explorer = (() => {
         deadline_s,
         look,
         fedcs: Tiers.lookAtFedcs(state.fleet, look),
-        colours: Page.tierColours(look.num_tiers),
+        colors: Page.tierColours(look.num_tiers),
       });
       controls.show(state);
       now.textContent = ExplorerWords.now(state);

@@ -95,16 +95,16 @@ const ExplorerCharts = (() => {
     };
   }
 
-  /** Marks of clients in the colours of their tiers. */
-  function tierMarks({ fleet, look, colours }, clients, x, y) {
+  /** Marks of clients in the colors of their tiers. */
+  function tierMarks({ fleet, look, colors }, clients, x, y) {
     const rank = new Map(look.tiers.map(({ tier }, place) => [tier, place])),
       many = clients.length > 500;
-    const colour = clients.map((client) => colours[rank.get(look.assigned[client])]);
+    const color = clients.map((client) => colors[rank.get(look.assigned[client])]);
     return marks(
       "%{text}: %{customdata[1]}, tier %{customdata[0]}",
       x,
       y,
-      { color: colour, size: many ? 6 : 9, line: { width: many ? 0 : 0.8, color: EDGE } },
+      { color: color, size: many ? 6 : 9, line: { width: many ? 0 : 0.8, color: EDGE } },
       {
         text: clients.map((client) => Page.plain(String(fleet.name[client]))),
         customdata: clients.map((client) => [look.assigned[client], seconds(fleet.latency_s[client])]),
@@ -139,8 +139,8 @@ const ExplorerCharts = (() => {
     const names = lost.map((client) => Page.plain(String(fleet.name[client])));
     const axis = { range: [-reach, reach], zeroline: false, constrain: "domain" };
     return {
-      alt: `Map of the clients around the base station, coloured by tier: ${tierCounts(state)}.`,
-      caption: `Clients around the base station, ▲, coloured by tier${note}`,
+      alt: `Map of the clients around the base station, colored by tier: ${tierCounts(state)}.`,
+      caption: `Clients around the base station, ▲, colored by tier${note}`,
       height: 340,
       traces: [
         tierMarks(state, reached, ...at(reached)),
@@ -173,7 +173,7 @@ const ExplorerCharts = (() => {
       (_, place) => (place + 1) * deadline_s,
     );
     return {
-      alt: `Latency of each client as a dot, coloured by tier, with lines at multiples of the deadline: ${tierCounts(state)}.`,
+      alt: `Latency of each client as a dot, colored by tier, with lines at multiples of the deadline: ${tierCounts(state)}.`,
       caption: `A dot is a client; dotted lines are multiples of the deadline, where a tier ends${note}`,
       height: fleet.x_km ? 340 : 260,
       traces: [tierMarks(state, reached, x, y)],
@@ -206,12 +206,12 @@ const ExplorerCharts = (() => {
   }
 
   /** What each row of the schedule is about: a client where they are few, else a tier, which is as slow as its slowest. */
-  function scheduleRows({ fleet, look, colours }) {
+  function scheduleRows({ fleet, look, colors }) {
     if (fleet.name.length > MAX_ROWS) {
       return look.tiers.slice(0, MAX_ROWS).map(({ tier, clients }, place) => ({
         tier,
         label: `tier ${number(tier)} × ${number(clients.length)}`,
-        colour: colours[place],
+        color: colors[place],
         parts: [["trains and uploads", Tiers.slowest(clients.map((client) => look.latency_s[client]))]],
       }));
     }
@@ -219,7 +219,7 @@ const ExplorerCharts = (() => {
       clients.map((client) => ({
         tier,
         label: `${Page.plain(String(fleet.name[client]).slice(0, 16))} (tier ${number(tier)})`,
-        colour: colours[place],
+        color: colors[place],
         parts: workOf(fleet, look, client),
       })),
     );
@@ -241,16 +241,16 @@ const ExplorerCharts = (() => {
     const bars = new Map(),
       merges = { x: [], y: [] },
       horizon_s = numRounds * round_s;
-    const bar = (kind, { label, colour }, from_s, to_s) => {
+    const bar = (kind, { label, color }, from_s, to_s) => {
       const length_s = Math.min(to_s, horizon_s) - from_s;
       if (length_s <= 0) return;
-      if (!bars.has(kind)) bars.set(kind, { base: [], x: [], y: [], colour: [] });
+      if (!bars.has(kind)) bars.set(kind, { base: [], x: [], y: [], color: [] });
       const one = bars.get(kind),
-        pale = colour.replace("rgb(", "rgba(").replace(")", ",.5)");
+        pale = color.replace("rgb(", "rgba(").replace(")", ",.5)");
       one.base.push(from_s);
       one.x.push(length_s);
       one.y.push(label);
-      one.colour.push({ waits: PALE, uploads: pale }[kind] ?? colour);
+      one.color.push({ waits: PALE, uploads: pale }[kind] ?? color);
     };
     for (const row of rows) {
       for (let round = 0; round < numRounds; round += row.tier) {
@@ -278,14 +278,14 @@ const ExplorerCharts = (() => {
     const work = ["trains", "uploads", "trains and uploads", "waits"]
       .filter((kind) => bars.has(kind))
       .map((kind) => {
-        const { colour, ...places } = bars.get(kind);
+        const { color, ...places } = bars.get(kind);
         return {
           type: "bar",
           orientation: "h",
           name: kind,
           ...places,
           width: 0.6,
-          marker: { color: colour, line: { width: 0 } },
+          marker: { color: color, line: { width: 0 } },
           hovertemplate: `${kind} from %{base:.4~g} s<extra>%{y}</extra>`,
         };
       });
@@ -333,13 +333,13 @@ const ExplorerCharts = (() => {
     const x = curve.map((row) => row.deadline_s),
       [first, last] = [values[0], values.at(-1)],
       here_s = Math.min(Math.max(deadline_s, first), last);
-    const line = (name, y, colour, dash, more = {}) => ({
+    const line = (name, y, color, dash, more = {}) => ({
       type: "scatter",
       mode: "lines",
       name,
       x,
       y,
-      line: { color: colour, width: 2.2, dash },
+      line: { color: color, width: 2.2, dash },
       hovertemplate: `${name}: %{y:.3~g} at τ = %{x} s<extra></extra>`,
       ...more,
     });

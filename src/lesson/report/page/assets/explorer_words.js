@@ -102,14 +102,14 @@ const ExplorerWords = (() => {
     );
   }
 
-  function tiers({ fleet, look, colours }) {
+  function tiers({ fleet, look, colors }) {
     const shown = look.tiers.slice(0, MAX_TIERS),
       hidden = look.num_tiers - shown.length;
     const rows = shown.map(({ tier, clients }, place) => {
       const latencies = clients.map((client) => look.latency_s[client]);
       const [low, high] = [Tiers.smallest(latencies), Tiers.slowest(latencies)].map(fine);
       return [
-        h("span", {}, Page.swatch(colours[place]), number(tier)),
+        h("span", {}, Page.swatch(colors[place]), number(tier)),
         number(clients.length),
         share(clients.length / fleet.name.length),
         low === high ? low : `${low} – ${high}`,

@@ -20,10 +20,10 @@
       h(
         "div",
         { class: "cards" },
-        Object.entries(VERDICTS).map(([verdict, colour]) =>
+        Object.entries(VERDICTS).map(([verdict, color]) =>
           h(
             "div",
-            { class: "card swatched", style: `--swatch:${colour}` },
+            { class: "card swatched", style: `--swatch:${color}` },
             h("div", { class: "value" }, `${data.counts[verdict] ?? 0}`),
             h("div", {}, verdict),
             h("div", { class: "quiet" }, `of ${data.claims.length} claims`),

@@ -59,7 +59,7 @@
           const place = groupOf(card.who);
           return h(
             "div",
-            { class: "card swatched", style: place >= 0 ? `--swatch:${groups[place].colour}` : null },
+            { class: "card swatched", style: place >= 0 ? `--swatch:${groups[place].color}` : null },
             h("div", { class: "label" }, card.label),
             h("div", { class: "value" }, card.value),
             h("div", {}, card.who),

@@ -151,7 +151,7 @@ const Clients = (() => {
             x: there.map(([, at]) => plain(groups[at].label)),
             y: there.map(([row]) => (row[key] === null ? null : row[key] * scale)),
             marker: {
-              color: there.map(([, at]) => groups[at].colour),
+              color: there.map(([, at]) => groups[at].color),
               pattern: { shape: there.map(([, at]) => fill(groups[at]).pattern.shape), size: 6, solidity: 0.35 },
             },
             error_y: {

@@ -41,7 +41,7 @@ const Course = (() => {
   }
 
   function lines(curve, group) {
-    const shared = { x: curve.at, legendgroup: group.label, line: { color: group.colour, dash: group.dash, width: 2 } };
+    const shared = { x: curve.at, legendgroup: group.label, line: { color: group.color, dash: group.dash, width: 2 } };
     const mean = {
       ...shared,
       y: curve.mean,
@@ -53,13 +53,13 @@ const Course = (() => {
     const edge = {
       ...shared,
       mode: "lines",
-      line: { width: 0, color: group.colour },
+      line: { width: 0, color: group.color },
       showlegend: false,
       hoverinfo: "skip",
     };
     return [
       { ...edge, y: curve.low },
-      { ...edge, y: curve.high, fill: "tonexty", fillcolor: faint(group.colour) },
+      { ...edge, y: curve.high, fill: "tonexty", fillcolor: faint(group.color) },
       mean,
     ];
   }
@@ -122,11 +122,11 @@ const Course = (() => {
   function work({ pieces, ends_s: ends, until_s: until, clients, names }, label) {
     const row = new Map(clients.map((client, place) => [client, place]));
     const name = new Map(clients.map((client, place) => [client, plain(`${names[place]}`)]));
-    const bar = (from, to, title, colour, those = pieces.filter((piece) => piece[2] !== null)) => ({
+    const bar = (from, to, title, color, those = pieces.filter((piece) => piece[2] !== null)) => ({
       type: "bar",
       orientation: "h",
       name: title,
-      marker: { color: colour },
+      marker: { color: color },
       base: those.map((piece) => piece[from]),
       x: those.map((piece) => piece[to] - piece[from]),
       y: those.map((piece) => row.get(piece[0])),

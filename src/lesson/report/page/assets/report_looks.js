@@ -1,5 +1,5 @@
 "use strict";
-/* How contenders are named and coloured on a report. */
+/* How contenders are named and colored on a report. */
 const Looks = (() => {
   const { data, h, swatch } = Page;
   const groups = data.groups;
@@ -7,7 +7,7 @@ const Looks = (() => {
     contenders = data.varies.join(", ");
 
   function strategyName(place) {
-    return [swatch(groups[place].colour), groups[place].label];
+    return [swatch(groups[place].color), groups[place].label];
   }
 
   function groupOf(label) {
@@ -24,15 +24,15 @@ const Looks = (() => {
     return { type: "category", categoryorder: "array", categoryarray: tiers.map(tierName) };
   }
 
-  function faint(colour) {
-    const [r, g, b] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  function faint(color) {
+    const [r, g, b] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
     return `rgba(${r},${g},${b},0.18)`;
   }
 
-  /** The looks of a bar: where lines of a colour are told apart by dashes, bars are by hatching. */
+  /** The looks of a bar: where lines of a color are told apart by dashes, bars are by hatching. */
   function fill(group) {
     const shape = { solid: "", dash: "/", dot: ".", dashdot: "x" }[group.dash];
-    return { color: group.colour, pattern: { shape, fillmode: "overlay", size: 6, solidity: 0.35 } };
+    return { color: group.color, pattern: { shape, fillmode: "overlay", size: 6, solidity: 0.35 } };
   }
 
   function percent(value) {

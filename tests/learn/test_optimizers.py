@@ -1,4 +1,4 @@
-"""Two steps of each optimiser on a model of two parameters, against the formulas in numpy."""
+"""Two steps of each optimizer on a model of two parameters, against the formulas in numpy."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import torch
 
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError
-from lesson.learn.optimisers import OPTIMISERS, Moments
+from lesson.learn.optimizers import OPTIMISERS, Moments
 from lesson.settings.settings import ServerSettings
 
 MODEL, GRADIENTS = np.array([1.0, -2.0]), (np.array([0.5, -0.01]), np.array([0.1, 0.2]))
@@ -49,7 +49,7 @@ def test_momentum_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", SECOND_MOMENTS)
-def test_adaptive_optimisers_follow_the_paper(name: str) -> None:
+def test_adaptive_optimizers_follow_the_paper(name: str) -> None:
     model, m, v = MODEL, np.zeros(2), np.full(2, TAU**2)
     for gradient, given in zip(GRADIENTS, steps(name), strict=True):
         m = BETA1 * m + (1 - BETA1) * gradient
@@ -79,7 +79,7 @@ def test_yogi_moves_its_moment_either_way() -> None:
         ({"beta2": -0.1}, "beta2 must be >= 0, got -0.1"),
         ({"epsilon": 0.0}, "epsilon must be >= 1e-30, got 0.0"),
         ({"stale": "drop"}, "stale must be 'strategy', 'models' or 'updates', got 'drop'"),
-        ({"optimiser": "adam"}, "setting 'optimiser' is unknown; did you mean 'optimizer'?"),
+        ({"optimizer": "adam"}, "setting 'optimizer' is unknown; did you mean 'optimizer'?"),
     ],
 )
 def test_bad_settings(values: dict[str, object], message: str) -> None:
@@ -91,6 +91,6 @@ def test_bad_settings(values: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     ("optimizer", "step"), [("none", 1.0), ("momentum", 1.0), ("adagrad", 0.01), ("adam", 0.01), ("yogi", 0.01)]
 )
-def test_a_step_size_left_out_suits_the_optimiser(optimizer: str, step: float) -> None:
+def test_a_step_size_left_out_suits_the_optimizer(optimizer: str, step: float) -> None:
     assert ServerSettings(optimizer=optimizer).step_size == step
     assert ServerSettings(optimizer=optimizer, learning_rate=0.5).step_size == 0.5

@@ -1,4 +1,4 @@
-"""Slots as `Slots` says they are, against a server that keeps every client's model in plain numpy."""
+"""GroupMemory as `GroupMemory` says they are, against a server that keeps every client's model in plain numpy."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from helpers.learners import trained, updates
 from helpers.small_tasks import make_learner, tiny_task
 from lesson.core.errors import InputError
 from lesson.learn.learner import Learner
-from lesson.strategies.base import Merge, Slots
+from lesson.strategies.base import GroupMemory, Merge
 
 Of = Literal["models", "updates"]
 both = pytest.mark.parametrize("of", ["models", "updates"])
@@ -27,49 +27,49 @@ def learner(request: pytest.FixtureRequest) -> Iterator[Learner]:
 
 
 class PlainServer:
-    """The docstring of `Slots`, sentence by sentence, in double precision."""
+    """The docstring of `GroupMemory`, sentence by sentence, in double precision."""
 
     def __init__(self, learner: Learner, of: Of) -> None:
         self.learner, self.of = learner, of
         self.initial = learner.versions[0].double().numpy()
-        self.slots: dict[str, Any] = {}
+        self.groups: dict[str, Any] = {}
 
     def merge(self, client: list[int], base: list[int], merge: Merge, version: int) -> Any:
-        assert merge.slots is not None
+        assert merge.groups is not None
         newest = self.learner.versions[version].double().numpy()
         empty = 0.0 * self.initial if self.of == "updates" else self.initial
-        for name in merge.slots.resets:
-            self.slots[name] = 0.0 * newest if self.of == "updates" else newest
+        for name in merge.groups.resets:
+            self.groups[name] = 0.0 * newest if self.of == "updates" else newest
         fresh: dict[str, Any] = {}
-        for update, weight, name in zip(merge.updates, merge.weights, merge.slots.names, strict=True):
+        for update, weight, name in zip(merge.updates, merge.weights, merge.groups.names, strict=True):
             model = trained(self.learner, client[update], base[update], 0.1).double().numpy()
             if self.of == "updates":
                 model = model - self.learner.versions[base[update]].double().numpy()
             fresh[name] = fresh.get(name, 0.0) + weight * model
-        self.slots |= fresh
-        total = sum(merge.slots.weights.values()) if self.of == "models" else 0.0
-        named = sum(weight * self.slots.get(name, empty) for name, weight in merge.slots.weights.items())
+        self.groups |= fresh
+        total = sum(merge.groups.weights.values()) if self.of == "models" else 0.0
+        named = sum(weight * self.groups.get(name, empty) for name, weight in merge.groups.weights.items())
         return (1 - total) * newest + named
 
 
-Step = tuple[list[int], list[int], list[int], list[float], Slots]
-# Clients, bases, the order of the merge, its weights, slots.
+Step = tuple[list[int], list[int], list[int], list[float], GroupMemory]
+# Clients, bases, the order of the merge, its weights, groups.
 STEPS: list[Step] = [
-    # Two slots and one never filled; the merge names the updates in another order than they arrived in.
-    ([0, 1, 2], [0, 0, 0], [2, 0, 1], [1.0, 0.25, 0.75], Slots(["b", "a", "a"], {"a": 0.5, "b": 0.2, "c": 0.1})),
-    # Two bases in one slot; b stays as it was, and a is filled without being merged.
-    ([0, 3, 4], [1, 0, 1], [0, 1, 2], [0.5, 0.3, 0.7], Slots(["a", "c", "c"], {"b": 0.3, "c": 0.3})),
-    # Slots alone, one of which is reset.
-    ([], [], [], [], Slots([], {"a": 0.4, "b": 0.2}, resets=["b"])),
+    # Two groups and one never filled; the merge names the updates in another order than they arrived in.
+    ([0, 1, 2], [0, 0, 0], [2, 0, 1], [1.0, 0.25, 0.75], GroupMemory(["b", "a", "a"], {"a": 0.5, "b": 0.2, "c": 0.1})),
+    # Two bases in one group; b stays as it was, and a is filled without being merged.
+    ([0, 3, 4], [1, 0, 1], [0, 1, 2], [0.5, 0.3, 0.7], GroupMemory(["a", "c", "c"], {"b": 0.3, "c": 0.3})),
+    # GroupMemory alone, one of which is reset.
+    ([], [], [], [], GroupMemory([], {"a": 0.4, "b": 0.2}, resets=["b"])),
     # Reset and filled in the same merge: filled wins.
-    ([5, 1], [3, 2], [0, 1], [1.0, 1.0], Slots(["b", "d"], {"a": 0.25, "b": 0.25, "c": 0.25}, resets=["a", "b"])),
-    ([], [], [], [], Slots([], {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4})),
+    ([5, 1], [3, 2], [0, 1], [1.0, 1.0], GroupMemory(["b", "d"], {"a": 0.25, "b": 0.25, "c": 0.25}, resets=["a", "b"])),
+    ([], [], [], [], GroupMemory([], {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4})),
 ]
 
 
 def do(learner: Learner, step: Step, of: Of, version: int) -> Merge:
-    client, base, order, weights, slots = step
-    merge = Merge(np.array(order, dtype=np.int64), np.array(weights), of=of, slots=slots)
+    client, base, order, weights, groups = step
+    merge = Merge(np.array(order, dtype=np.int64), np.array(weights), of=of, groups=groups)
     in_order = np.empty(len(order))
     in_order[order] = weights
     learner.merge(updates(client, base, [1.0] * len(client)), in_order, merge, version, round=version + 1)
@@ -103,12 +103,12 @@ ODD = ["", "tier 1", 'a "quoted" \\ name', "β/τ\n\0", "\ud800", "version.0", "
 
 @both
 def test_slots_and_moments_survive_a_checkpoint_to_the_bit(of: Of) -> None:
-    """Whatever slots are called."""
+    """Whatever groups are called."""
     share = dict.fromkeys(ODD, 0.1)
     steps: list[Step] = [
-        ([0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 2, 3], [1.0, 1.0, 0.5, 0.5], Slots([*ODD[:3], ODD[2]], share)),
-        ([0, 1, 2, 4], [1, 1, 0, 1], [3, 0, 1, 2], [1.0] * 4, Slots([ODD[3], *ODD[4:]], share, resets=ODD[:1])),
-        ([], [], [], [], Slots([], dict(reversed(share.items())))),
+        ([0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 2, 3], [1.0, 1.0, 0.5, 0.5], GroupMemory([*ODD[:3], ODD[2]], share)),
+        ([0, 1, 2, 4], [1, 1, 0, 1], [3, 0, 1, 2], [1.0] * 4, GroupMemory([ODD[3], *ODD[4:]], share, resets=ODD[:1])),
+        ([], [], [], [], GroupMemory([], dict(reversed(share.items())))),
     ]
     whole = make_learner(tiny_task(6), server=YOGI)
     for version, step in enumerate(steps):
@@ -122,7 +122,7 @@ def test_slots_and_moments_survive_a_checkpoint_to_the_bit(of: Of) -> None:
         broken.restore(saved)
     assert broken.versions.keys() == whole.versions.keys()
     assert torch.equal(broken.versions[3], whole.versions[3])
-    assert {name for name in saved if name.startswith("slot.")} <= {f"slot.{json.dumps(name)}" for name in ODD}
+    assert {name for name in saved if name.startswith("group.")} <= {f"group.{json.dumps(name)}" for name in ODD}
     assert {name for name in saved if name.startswith("moment.")} == {"moment.m", "moment.v"}
     whole.close()
     broken.close()

@@ -24,7 +24,7 @@ from lesson.core.arrays import (
     all_distinct,
     copied,
     distinct,
-    found,
+    membership,
     read_only,
     with_prefix,
 )
@@ -32,7 +32,7 @@ from lesson.core.errors import InputError
 from lesson.core.random import stream
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
-from lesson.settings.guards import GuardSettings, Refusal, Watch
+from lesson.settings.guards import GuardSettings, Rejection, RejectionLedger
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.strategies.checks import checked_merge, checked_plan
 
@@ -47,10 +47,12 @@ _VALUES = ("round", "version", "now_s", "over", "_rounds_stuck", "_rounds_empty"
 class Learner(Protocol):
     """Whoever turns merges into models; without one, a simulation is about time alone."""
 
-    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> Sequence[Refusal]:
+    def merge(
+        self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
+    ) -> Sequence[Rejection]:
         """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them it refuses.
 
-        If that is all of them, and no slots count, there is no new version.
+        If that is all of them, and no groups count, there is no new version.
         """
         ...
 
@@ -63,7 +65,7 @@ class Learner(Protocol):
         ...
 
 
-class Rounds:
+class RoundLoop:
     """A strategy, a fleet and the clock between them; work takes as long as expected. `step` runs one round.
 
     The loop works on `strategy`, a copy of the object it is given. That object stays as it is, so one object can drive
@@ -87,7 +89,7 @@ class Rounds:
         """Added to the energy of every round: where nobody's is known, a round without uploads costs no 0 J either."""
         self.round = self.version = 0
         self.now_s = 0.0
-        self.over = ""
+        self.stop_reason = ""
         """Why nothing more can happen, once that is so."""
         self._known = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
         self._known["first_latency_s"] = self._known["latency_s"]
@@ -105,8 +107,8 @@ class Rounds:
         self._rounds_stuck = self._rounds_empty = 0
         self._users: dict[int, int] = {}
         """How many updates in flight or at the server started from each version."""
-        self.watch = Watch(len(fleet), (guards or GuardSettings()).set_aside_after)
-        self._refusals: list[Refusal] = []
+        self.watch = RejectionLedger(len(fleet), (guards or GuardSettings()).set_aside_after)
+        self._refusals: list[Rejection] = []
         self._unfit, self._num_copies = self._at_server, 0
         """What happened since the last record: what was refused; of that, what was as soon as it arrived, and how many
         uploads came a second time."""
@@ -125,7 +127,7 @@ class Rounds:
         self._start(plan)
         end_s, note = self._close(plan.closes, until_s)
         if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
-            self.over = "time is up" if end_s > until_s else "whoever is awaited never arrives"
+            self.stop_reason = "time is up" if end_s > until_s else "whoever is awaited never arrives"
             return None
         self.now_s = end_s
         landed = self._land()
@@ -137,11 +139,11 @@ class Rounds:
         uploads = len(arrived) + self._num_copies
         self._refusals, self._unfit, self._num_copies = [], self._flight.work_of(NO_CLIENTS), 0
         moved = len(plan.starts) or len(plan.drops) or uploads or len(merged) or self.now_s > start_s
-        self.over = self._why_over(bool(moved), until_s)
+        self.stop_reason = self._find_stop_reason(bool(moved), until_s)
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
-        notes = [plan.note, note, promoted, aside, self.over]
+        notes = [plan.note, note, promoted, aside, self.stop_reason]
         spent_j += aside_j + self._spent_j(arrived, np.inf) + self._unmeasured_j
-        return self._told(
+        return self._extend_record(
             landed,
             RoundRecord(
                 round=self.round,
@@ -169,7 +171,7 @@ class Rounds:
         """Whether another round begins, by a time: not if nobody is left who could be waited for."""
         if self._num_connected or len(self._flight) or len(self._at_server) or not self.round:
             return True
-        self.over = self._nobody()
+        self.stop_reason = self._nobody()
         return False
 
     def _nobody(self) -> str:
@@ -177,7 +179,7 @@ class Rounds:
         aside = int(np.count_nonzero(self.watch.aside))
         return NOBODY if not aside else f"{NOBODY}; {aside} of {len(self.fleet)} clients were set aside"
 
-    def _told(self, landed: Updates, record: RoundRecord) -> RoundRecord:  # noqa: ARG002
+    def _extend_record(self, landed: Updates, record: RoundRecord) -> RoundRecord:  # noqa: ARG002
         """The record of a round in which these updates landed, with what else there is to tell."""
         return record
 
@@ -273,7 +275,7 @@ class Rounds:
         if not holds:
             raise ValueError(f"round {self.round}: {type(self.strategy).__name__} {what}")
 
-    def _why_over(self, moved: bool, until_s: float) -> str:  # noqa: ARG002
+    def _find_stop_reason(self, moved: bool, until_s: float) -> str:  # noqa: ARG002
         """Why the run, which may go on until a time, ends here; empty if it goes on."""
         self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
         if not moved and not len(self._flight):
@@ -333,27 +335,27 @@ class Rounds:
 
     def _merge(self, merge: Merge) -> Updates:
         """Take merged and dropped updates from the server; a new version if the model moves."""
-        here, weights, slots = self._at_server, merge.weights, merge.slots
-        merged, places = found(here.id, merge.updates)
-        leaving = merged | found(here.id, merge.drops)[0] if len(merge.drops) else merged
+        here, weights, groups = self._at_server, merge.weights, merge.groups
+        merged, places = membership(here.id, merge.updates)
+        leaving = merged | membership(here.id, merge.drops)[0] if len(merge.drops) else merged
         there = np.count_nonzero(leaving) == len(merge.updates) + len(merge.drops)
         self._check(there, "merges or drops updates twice or that are not there")
         self._check(len(weights) == len(merge.updates), "gives other than one weight per update")
         self._check(np.all((weights >= 0) & np.isfinite(weights)), "gives a weight that is negative or not finite")
-        self._check(slots is None or len(slots.names) == len(merge.updates), "gives other than one slot per update")
-        if slots is not None:
-            shares, sums = np.array([*slots.weights.values()]), Counter[str]()
-            self._check(np.all((shares >= 0) & np.isfinite(shares)), "gives a slot a weight that is not a number >= 0")
-            for name, weight in zip(slots.names, weights.tolist(), strict=True):
+        self._check(groups is None or len(groups.names) == len(merge.updates), "gives other than one group per update")
+        if groups is not None:
+            shares, sums = np.array([*groups.weights.values()]), Counter[str]()
+            self._check(np.all((shares >= 0) & np.isfinite(shares)), "gives a group a weight that is not a number >= 0")
+            for name, weight in zip(groups.names, weights.tolist(), strict=True):
                 sums[name] += weight
-            self._check(max(sums.values(), default=0.0) <= 1 + 1e-9, "gives weights in a slot that sum to more than 1")
-        total = weights.sum() if slots is None else sum(slots.weights.values())
+            self._check(max(sums.values(), default=0.0) <= 1 + 1e-9, "gives weights in a group that sum to more than 1")
+        total = weights.sum() if groups is None else sum(groups.weights.values())
         self._check(merge.of == "updates" or total <= 1 + 1e-9, "gives weights of models that sum to more than 1")
         np.subtract.at(self._waiting, here.client[leaving], 1)
         self._freed.append(here.client[leaving])
         self._at_server = here[~leaving]
         updates = here[merged]
-        moves = slots is not None and bool(slots.weights)
+        moves = groups is not None and bool(groups.weights)
         if self.learner is not None and (len(updates) or moves):
             refusals = self.learner.merge(updates, weights[places], merge, self.version, self.round)
             updates = updates if not refusals else self._without(updates, refusals)
@@ -364,7 +366,7 @@ class Rounds:
         self._release(here[leaving])
         return updates
 
-    def _without(self, updates: Updates, refusals: Sequence[Refusal]) -> Updates:
+    def _without(self, updates: Updates, refusals: Sequence[Rejection]) -> Updates:
         """What is left of updates of which some were refused."""
         self._refusals += refusals
         refused = {(refusal.client, refusal.index) for refusal in refusals}

@@ -10,14 +10,14 @@ from torch import Tensor
 from lesson.core.arrays import BoolArray, FloatArray
 from lesson.learn.backend import Trainer
 from lesson.learn.task import Job, Work
-from lesson.settings.faults import WrongUploads
+from lesson.settings.faults import CorruptedUploads
 
 
 class SpoilingTrainer:
     """A trainer between whose clients and the server uploads go wrong: m becomes base + factor · (m − base), and one of
-    its values may be no number. Cohorts are linear in their models and are spoilt as such."""
+    its values may be no number. Cohorts are linear in their models and are corrupted as such."""
 
-    def __init__(self, trainer: Trainer, wrong: WrongUploads) -> None:
+    def __init__(self, trainer: Trainer, wrong: CorruptedUploads) -> None:
         self._trainer, self._wrong = trainer, wrong
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:

@@ -1,6 +1,6 @@
-"""Server optimisers: S. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
+"""Server optimizers: S. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
 
-A merge is taken as a step against a pseudo-gradient g = w − merged, which the optimiser then applies to the model w in
+A merge is taken as a step against a pseudo-gradient g = w − merged, which the optimizer then applies to the model w in
 its own way. Moments are vectors like the model: m, which is 0 at first, and v, which is ε² (the paper's τ²). As in the
 paper nothing corrects their bias. Each function is one step: the new model, and the moments after it.
 """
