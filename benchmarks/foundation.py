@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lesson import Fleet, Lesson, Scenario, Simulation, assign_tiers, draw_fleet
+from lesson import Fleet, Lesson, Settings, Simulation, assign_tiers, draw_fleet
 from lesson.strategies import FedAsync
 
 
@@ -50,7 +50,7 @@ def measure_tiers(num_clients: int) -> dict[str, float]:
     """Seconds to draw clients, their latencies and their tiers, and the peak memory of this process in MB."""
 
     def work() -> None:
-        assign_tiers(draw_fleet(Scenario(), num_clients).latency_s, 20.0)
+        assign_tiers(draw_fleet(Settings(), num_clients).latency_s, 20.0)
 
     return {"seconds": timed_s(work), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
@@ -64,7 +64,7 @@ def measure_tiers_in_a_new_process(num_clients: int) -> dict[str, float]:
 
 def fleet_with_fixed_due(num_clients: int, num_due: int) -> Fleet:
     """A drawn fleet in which so many clients are due in every round, and the others only after all that is measured."""
-    fleet = draw_fleet(Scenario(), num_clients)
+    fleet = draw_fleet(Settings(), num_clients)
     fleet.latency_s[:] = np.where(np.arange(num_clients) < num_due, 10.0, 1e9)
     return fleet
 
@@ -100,7 +100,7 @@ def print_rounds(size: Size) -> None:
 
 def async_round_us(num_clients: int, rounds: int) -> float:
     """Microseconds of a FedAsync round, when most clients work from different versions of the model."""
-    simulation = Simulation(FedAsync(), draw_fleet(Scenario(), num_clients))
+    simulation = Simulation(FedAsync(), draw_fleet(Settings(), num_clients))
     for _ in range(num_clients):
         simulation.step()
     return 1e6 * statistics.median(timed_s(simulation.step) for _ in range(rounds))
@@ -119,7 +119,7 @@ def print_async(size: Size) -> None:
 
 def print_run(size: Size) -> None:
     """Cost of a whole run per merged client."""
-    simulation = Simulation(Lesson(20.0), draw_fleet(Scenario(), size.run_clients))
+    simulation = Simulation(Lesson(20.0), draw_fleet(Settings(), size.run_clients))
     begin, merged = time.perf_counter(), 0
     for _ in range(size.run_rounds):
         record = simulation.step()

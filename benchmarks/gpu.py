@@ -1,6 +1,6 @@
 """Speed of training on a GPU: rounds a second, steps of clients with their own parameters, several runs at once.
 
-LESSON in the released scenario (50 clients, τ = 20 s, one step of 20 samples). Medians of repeats.
+LESSON in the released settings (50 clients, τ = 20 s, one step of 20 samples). Medians of repeats.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
+from lesson import InputError, Lesson, Settings, Simulation, draw_fleet
 from lesson.experiments.engines.gpu import shared_gpu
 from lesson.learn import models
 from lesson.learn.backend import Backend, Trainer
@@ -81,7 +81,7 @@ def load_or_draw(name: str, size: Size) -> Dataset:
 
 def task_of(name: str, size: Size, seed: int = 0) -> Task:
     """The released scenario's task on a data set."""
-    return make_task(Scenario(), load_or_draw(name, size), size.num_clients, seed, device=DEVICE)
+    return make_task(Settings(), load_or_draw(name, size), size.num_clients, seed, device=DEVICE)
 
 
 def synchronize() -> None:
@@ -106,9 +106,9 @@ def make_backend(task: Task, precision: Precision) -> Backend:
 
 def make_run(task: Task, precision: Precision, size: Size) -> tuple[Simulation, Learner]:
     """A run whose CUDA graphs have been recorded."""
-    scenario = Scenario()
-    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, make_backend(task, precision))
-    fleet = draw_fleet(scenario, size.num_clients, seed=task.seed).with_first_tier(20.0)
+    settings = Settings()
+    learner = Learner(task, settings.training.learning_rate, settings.training.lr_cap, make_backend(task, precision))
+    fleet = draw_fleet(settings, size.num_clients, seed=task.seed).with_first_tier(20.0)
     simulation = Simulation(Lesson(20.0), fleet, learner=learner)
     for _ in range(size.warm_up):
         simulation.step()

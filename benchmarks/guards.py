@@ -11,9 +11,9 @@ from lesson.clock.simulate import Simulation
 from lesson.learn.build import build
 from lesson.learn.learner import Learner
 from lesson.learn.process import settle_process
-from lesson.settings.settings import make_settings
+from lesson.settings.settings import Settings
 
-OFF: dict[str, Any] = {"finite": False, "set_aside_after": 0}
+OFF: dict[str, Any] = {"finite": False, "exclude_after_rejections": 0}
 CASES: dict[str, dict[str, Any]] = {
     "none, a second time": OFF,
     "defaults": {},
@@ -27,13 +27,11 @@ class Round:
     """A run whose rounds are made when asked."""
 
     def __init__(self, strategy: str, num_clients: int, device: str, guards: dict[str, Any]) -> None:
-        settings = make_settings(
-            {
-                "scenario": {"num_clients": num_clients},
-                "strategy": {"name": strategy},
-                "run": {"rounds": 1, "device": device},
-                "guards": guards,
-            }
+        settings = Settings(
+            settings={"num_clients": num_clients},
+            strategy={"name": strategy},
+            run={"rounds": 1, "device": device},
+            guards=guards,
         )
         self.simulation: Simulation
         self.learner: Learner

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lesson import InputError, Lesson, Scenario, Simulation, draw_fleet
+from lesson import InputError, Lesson, Settings, Simulation, draw_fleet
+from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.cpu import CpuBackend
@@ -27,8 +28,6 @@ from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work, make_task, scaled
 from lesson.learn.threads import Threads
 from lesson.runs.execute import execute
-from lesson.settings.guards import Rejection
-from lesson.settings.settings import make_settings
 from lesson.strategies.base import Merge, Updates
 
 CLIENTS, SETTLE_S = 50, 0.02
@@ -97,7 +96,7 @@ def fused_rounds(size: Size) -> None:
     print("|---|---|---|---|---|")
     for name, repeats in size.fused_repeats.items():
         try:
-            fused_round(name, make_task(Scenario(), load_dataset(name), CLIENTS, 0), repeats, size.plain_repeats)
+            fused_round(name, make_task(Settings(), load_dataset(name), CLIENTS, 0), repeats, size.plain_repeats)
         except InputError:
             print(f"| {name}: not here | | | | |")
 
@@ -116,7 +115,7 @@ def fused_round(name: str, task: Task, repeats: int, plain_repeats: int) -> None
 
 def several_steps(size: Size) -> None:
     """Fifty clients, several steps each: worker processes against one process."""
-    task = make_task(Scenario(), load_dataset("mnist"), CLIENTS, 0)
+    task = make_task(Settings(), load_dataset("mnist"), CLIENTS, 0)
     base, work = task.initial_vector(), everybody(size.steps)
     workers, reference = BatchedTrainer(task, size.num_workers), ReferenceTrainer(task)
     workers.cohorts([(base, work[:2])])
@@ -142,9 +141,9 @@ class NoTraining(Learner):
 
 def loop(size: Size) -> None:
     """Strategy, clock and records of a round of 50 clients."""
-    task = make_task(Scenario(), load_dataset("mnist"), CLIENTS, 0)
+    task = make_task(Settings(), load_dataset("mnist"), CLIENTS, 0)
     learner = NoTraining(task, 0.1, 1.0, CpuBackend(task))
-    simulation = Simulation(Lesson(20.0), draw_fleet(Scenario(), CLIENTS), learner=learner)
+    simulation = Simulation(Lesson(20.0), draw_fleet(Settings(), CLIENTS), learner=learner)
     rounds = size.loop_rounds
     blocks = [timed_s(lambda: [simulation.step() for _ in range(rounds)]) for _ in range(size.loop_repeats)]
     ms = 1000 * statistics.median(blocks) / rounds
@@ -165,7 +164,7 @@ def evaluation(size: Size) -> None:
 
     Learner.begin_score = score  # type: ignore[method-assign,assignment]
     folder = Path(tempfile.mkdtemp())
-    settings = make_settings({"run": {"time_budget_s": size.time_budget_s}})
+    settings = Settings(run={"time_budget_s": size.time_budget_s})
     total = timed_s(lambda: execute(settings, folder / "run"))
     Learner.begin_score = original  # type: ignore[method-assign]
     shutil.rmtree(folder)

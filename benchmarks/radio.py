@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lesson import Lesson, Scenario, Simulation, draw_fleet
+from lesson import Lesson, Settings, Simulation, draw_fleet
 from lesson.clock.varying import VaryingWorld
 from lesson.core.random import key
 from lesson.radio import fading_gain
@@ -53,13 +53,13 @@ QUICK = Size(1_000, 1, ("lesson",), (50,), 5, 1, 1, 3, 1)
 # One process of the package in PYTHONPATH: for every line it reads, milliseconds of a round.
 ROUNDS = """
 import sys, time
-from lesson import Scenario, Simulation, draw_fleet
+from lesson import Settings, Simulation, draw_fleet
 from lesson.strategies import STRATEGIES
 
 name, num_clients, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 options = {"lesson": {"deadline_s": 20.0}, "fedavg": {}}
 options["fedbuff"] = {"concurrency": num_clients // 2, "buffer_size": 10}
-simulation = Simulation(STRATEGIES[name](**options[name]), draw_fleet(Scenario(), num_clients))
+simulation = Simulation(STRATEGIES[name](**options[name]), draw_fleet(Settings(), num_clients))
 for _ in sys.stdin:
     begin = time.process_time()
     for _ in range(rounds):
@@ -101,8 +101,8 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 
 def launch_s(size: Size, coherence_s: float) -> float:
     """Seconds to compute when the uploads of clients arrive that all start now on fading channels."""
-    scenario, everybody = Scenario(fading="rayleigh", coherence_s=coherence_s), np.arange(size.fading_clients)
-    truth = VaryingWorld(scenario, draw_fleet(scenario, size.fading_clients), seed=0)
+    settings, everybody = Settings(fading="rayleigh", coherence_s=coherence_s), np.arange(size.fading_clients)
+    truth = VaryingWorld(settings, draw_fleet(settings, size.fading_clients), seed=0)
     ones = np.ones(size.fading_clients)
     return seconds(lambda: truth.launch(everybody, np.zeros_like(everybody), ones, 0.0), size.repeats)
 
@@ -188,8 +188,8 @@ def print_each_thing_on(size: Size) -> None:
     """The cost of LESSON's rounds of 50 clients with this and that on; all go on in turn, a few rounds each."""
     simulations = {}
     for name, changes in CASES.items():
-        scenario = Scenario(**changes)
-        simulations[name] = Simulation(Lesson(20.0), draw_fleet(scenario), scenario=scenario)
+        settings = Settings(**changes)
+        simulations[name] = Simulation(Lesson(20.0), draw_fleet(settings), settings=settings)
     times_ms: dict[str, list[float]] = {name: [] for name in CASES}
     for turn in range(size.turns):
         for name, simulation in simulations.items():

@@ -19,7 +19,7 @@ import torch
 
 from lesson.learn.build import build
 from lesson.learn.process import settle_process
-from lesson.settings.settings import make_settings
+from lesson.settings.settings import Settings
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -49,7 +49,7 @@ def row(size: Size, num_clients: int, participation: int) -> None:
         "run": {"dataset": size.dataset, "rounds": 10**6, "device": DEVICE},
     }
     begin = time.perf_counter()
-    simulation, learner = build(make_settings(sections))
+    simulation, learner = build(Settings(**sections))
     made_s = time.perf_counter() - begin
 
     def rounds() -> tuple[float, float]:

@@ -9,9 +9,9 @@ from campaign.command import Limits, call
 from campaign.trial import Facts, Trial
 
 CHANGES = (
-    "scenario.num_clients=8",
-    "scenario.batch_size=5",
-    "scenario.samples_per_client=100",
+    "fleet.num_clients=8",
+    "training.batch_size=5",
+    "data.samples_per_client=100",
     "run.eval_every_s=800.0",
     "run.checkpoint_every_s=0.05",
     "run.device=cpu",

@@ -25,7 +25,7 @@ def prepare(shared: Path) -> list[Trial]:
 
     def do(_: Path, __: random.Random) -> None:
         from lesson.runs.execute import execute
-        from lesson.settings.settings import load_settings
+        from lesson.settings.loading import load_settings
 
         def stop(line: dict[str, Any]) -> None:
             if line["round"] == 40:

@@ -72,7 +72,7 @@ def _idx(name: str, damage: Damage) -> Callable[[Path, random.Random], Facts]:
         for file in FILES:
             shutil.copy(MNIST_DIR / file, data / file)
         damage(data / name, rng)
-        return _refused("fashion-mnist", folder)
+        return _rejected("fashion-mnist", folder)
 
     return do
 
@@ -84,13 +84,13 @@ def _cifar10(what: str) -> Callable[[Path, random.Random], Facts]:
         size = RECORDS * RECORD_BYTES - (what == "short")
         for file in SHA256:
             (data / file).write_bytes(rng.randbytes(1000) + bytes(size - 1000))
-        return _refused("cifar10", folder)
+        return _rejected("cifar10", folder)
 
     return do
 
 
-def _refused(dataset: str, folder: Path) -> Facts:
+def _rejected(dataset: str, folder: Path) -> Facts:
     argv = ["run", "--dataset", dataset, "--data-dir", "data", "--rounds", "1", "--out", "runs", *SMALL]
     outcome = call(argv, folder, Limits(cpu_s=20, memory_bytes=4 * GIB), real=False).check(2)
-    assert not (folder / "runs").exists(), "nothing must be left of a run that was refused"
+    assert not (folder / "runs").exists(), "nothing must be left of a run that was rejected"
     return {"cpu_s": outcome.cpu_s, "peak_mib": outcome.peak_mib}

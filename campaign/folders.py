@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from lesson.runs.checkpoints import unpacked
-from lesson.settings.settings import load_settings
+from lesson.settings.loading import load_settings
 
 SAME = ("metrics.jsonl", "model.safetensors", "clients.json", "config.toml")
 TABLES = ("table.json", "table.csv", "sweep.toml")

@@ -1,4 +1,4 @@
-"""Files made to hurt whoever reads them: refused in one line, in bounded time and memory."""
+"""Files made to hurt whoever reads them: rejected in one line, in bounded time and memory."""
 
 import json
 import os
@@ -66,9 +66,9 @@ SETTINGS: dict[str, Write] = {
     "tables 100,000 deep": lambda path: path.write_bytes(b"a = " + b"{a = " * 100_000 + b"}" * 100_000),
     "dotted 500,000 deep": lambda path: path.write_bytes(b".".join([b"a"] * 500_000) + b" = 1"),
     "binary": lambda path: path.write_bytes(random.Random(0).randbytes(100_000)),
-    "a million digits": lambda path: path.write_bytes(b"[scenario]\npower_w = " + b"9" * 1_000_000),
-    "a million digits after the point": lambda path: path.write_bytes(b"[scenario]\nbeta = -0." + b"9" * 1_000_000),
-    "a string of a megabyte": lambda path: path.write_bytes(b'[scenario]\nsplit = "' + b"9" * 1_000_000 + b'"'),
+    "a million digits": lambda path: path.write_bytes(b"[radio]\npower_w = " + b"9" * 1_000_000),
+    "a million digits after the point": lambda path: path.write_bytes(b"[data]\nbeta = -0." + b"9" * 1_000_000),
+    "a string of a megabyte": lambda path: path.write_bytes(b'[data]\nsplit = "' + b"9" * 1_000_000 + b'"'),
     "100,000 tables": lambda path: path.write_bytes(b"".join(b"[a%d]\n" % n for n in range(100_000))),
     "a megabyte of escaped quotes": lambda path: path.write_bytes(b'\\"' * 500_000),
     "100,000 quotes": lambda path: path.write_bytes(b"\"'" * 100_000),

@@ -62,7 +62,7 @@ def _trial(command: Command, shared: Path, number: int, shares: list[tuple[int, 
         for place, of in shares:
             disturbed.kill((place + rng.random()) / of)
         disturbed.end()
-        return {"kills": disturbed.kills, "workers": disturbed.workers, "refused": disturbed.refused}
+        return {"kills": disturbed.kills, "workers": disturbed.workers, "rejected": disturbed.rejected}
 
     return Trial(f"kill {command.name}", f"{number}-{number + len(shares) - 1}", do)
 
@@ -75,7 +75,7 @@ class _Disturbed:
         self._life_s = life_s(command, shared)
         self._begin()
         self._orphans: list[Process] = []
-        self.kills = self.workers = self.refused = 0
+        self.kills = self.workers = self.rejected = 0
 
     def _begin(self) -> None:
         self._out = self._folder / f"runs{len(list(self._folder.glob('runs*')))}"
@@ -92,7 +92,7 @@ class _Disturbed:
                 return
             if BUSY in text(self._folder / "err") + text(self._folder / "out"):
                 self._await_orphans()
-                self.refused += 1
+                self.rejected += 1
                 continue
             assert process.returncode == 0, text(self._folder / "err")
             check_same(self._out, undisturbed(self._command, self._shared))
@@ -127,7 +127,7 @@ class _Disturbed:
         """Let it end, and compare."""
         outcome = call(self._command.argv(self._out), self._folder, Limits(200.0), real=False)
         if outcome.status and BUSY in outcome.err + outcome.out:
-            self.refused += 1
+            self.rejected += 1
             time.sleep(0.1)
             self._await_orphans()
             outcome = call(self._command.argv(self._out), self._folder, Limits(200.0), real=False)

@@ -82,7 +82,7 @@ def trials(shared: Path, short: bool) -> list[Trial]:
 
 def _tell(shared: Path, name: str, ended: bool, at_most: int | None) -> Callable[[Path, random.Random], Facts]:
     def do(folder: Path, rng: random.Random) -> Facts:
-        source, refused = undisturbed(RUN, shared) if ended else shared / BROKEN, 0
+        source, rejected = undisturbed(RUN, shared) if ended else shared / BROKEN, 0
         lies = list(lies_about(name, (source / name).read_text()))
         chosen = lies if at_most is None else rng.sample(lies, at_most)
         for number, (what, content) in enumerate(chosen):
@@ -90,10 +90,10 @@ def _tell(shared: Path, name: str, ended: bool, at_most: int | None) -> Callable
             (out / name).write_text(content)
             for argv in (["report", str(out), "-o", "page.html"], RUN.argv(out)):
                 try:
-                    refused += call(argv, folder, real=False).check(0, 2, 3).status != 0
+                    rejected += call(argv, folder, real=False).check(0, 2, 3).status != 0
                 except AssertionError as error:
                     raise AssertionError(f"{what}: {error}") from None
             shutil.rmtree(out)
-        return {"refused": refused}
+        return {"rejected": rejected}
 
     return do

@@ -11,16 +11,16 @@ WRONG: tuple[Any, ...] = (
     *([], [1], [1, 2, 3], [2, 1], [[1, 2], 3], ["a", "b"], {}, {"a": 1}, {"a": {"b": []}}),
 )
 CONTRADICTORY: tuple[Tables, ...] = (
-    {"scenario": {"positions": "a.csv", "speed_mps": [1.0, 2.0]}},
-    {"scenario": {"trace": "a.csv", "fading": "rayleigh"}},
-    {"scenario": {"spectrum": "equal", "presence": "a.csv"}},
-    {"scenario": {"spectrum": "in-turn", "ask_every_s": 5.0}},
-    {"scenario": {"cpu_hz": [3e9, 1e9]}},
-    {"scenario": {"trace": "."}},
-    {"scenario": {"presence": "/dev/null"}},
+    {"fleet": {"positions": "a.csv"}, "radio": {"speed_mps": [1.0, 2.0]}},
+    {"fleet": {"trace": "a.csv"}, "radio": {"fading": "rayleigh"}},
+    {"radio": {"spectrum": "equal"}, "fleet": {"presence": "a.csv"}},
+    {"radio": {"spectrum": "in-turn"}, "scenario": {"refresh_estimates_every_s": 5.0}},
+    {"fleet": {"cpu_hz": [3e9, 1e9]}},
+    {"fleet": {"trace": "."}},
+    {"fleet": {"presence": "/dev/null"}},
     {"run": {"time_budget_s": math.inf}},
     {"run": {"precision": "bfloat16", "device": "cpu"}},
-    {"run": {"dataset": "cifar10"}},
+    {"data": {"dataset": "cifar10"}},
     {"strategy": {"name": "fedbuff", "concurrency": 1000}},
     {"strategy": {"name": "lesson", "participation": 0}},
     {"strategy": {"name": "nothing:Here"}},
@@ -84,8 +84,8 @@ plan --scenario \u202e.toml
 """.strip().splitlines()
 REFUSED = """
 plan --seed 1 --seed 2
-plan --set scenario.beta=1 --set scenario.beta=2
-plan --set scenario.deadline_s=5 --deadline 20
+plan --set data.beta=1 --set data.beta=2
+plan --set strategy.deadline_s=5 --deadline 20
 plan --set fedbuff.concurrency=5
 run --strategy lesson --set fedbuff.concurrency=5
 compare --set strategy.name=fedavg
@@ -94,4 +94,4 @@ compare --strategies lesson,fedavg --set fedbuff.concurrency=5
 run --set strategy.participation=1979-05-27
 run --set strategy.participation=nan
 """.strip().splitlines()
-"""Settings that are given twice, reach nobody or cannot be stored: each is tried, and refused."""
+"""Settings that are given twice, reach nobody or cannot be stored: each is tried, and rejected."""

@@ -206,7 +206,7 @@ class HostileGrid(Grid):
 def federate(replies: Sequence[Callable[[], RecordDict | Error]]) -> tuple[list[float], list[str]]:
     """The parameters after a round of FedAvg for each reply of the hostile client, and the lines of the log."""
     strategy = LessonStrategy(
-        strategy=FedAvg(), clock="virtual", latency_s=[1.0, 2.0, 3.0], guards=GuardSettings(set_aside_after=0)
+        strategy=FedAvg(), clock="virtual", latency_s=[1.0, 2.0, 3.0], guards=GuardSettings(exclude_after_rejections=0)
     )
     with _logged() as lines:
         result = strategy.start(

@@ -28,8 +28,8 @@ class Case:
 
 
 def trials(_: Path, short: bool) -> list[Trial]:
-    """A thousand cases, every 33rd as a new process; and what is always refused."""
-    return [_trial(number) for number in range(40 if short else 1000)] + [_refused(line) for line in REFUSED]
+    """A thousand cases, every 33rd as a new process; and what is always rejected."""
+    return [_trial(number) for number in range(40 if short else 1000)] + [_rejected(line) for line in REFUSED]
 
 
 def make_case(rng: random.Random) -> Case:
@@ -57,14 +57,14 @@ def _trial(number: int) -> Trial:
     return Trial("settings", str(number), do)
 
 
-def _refused(line: str) -> Trial:
+def _rejected(line: str) -> Trial:
     def do(folder: Path, _: random.Random) -> Facts:
         call(shlex.split(line), folder, LIMITS, real=False).check(2)
         left = sorted(path.name for path in folder.iterdir())
         assert left == ["err", "out"], f"{line} must leave nothing behind, got {left}"
-        return {"refused": 1}
+        return {"rejected": 1}
 
-    return Trial("refused settings", line, do)
+    return Trial("rejected settings", line, do)
 
 
 def valid_tables(rng: random.Random) -> Tables:

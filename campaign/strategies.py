@@ -13,8 +13,8 @@ SMALL = (
     "run.device=cpu",
     "run.trainer=reference",
     "run.eval_every_s=1e9",
-    "scenario.samples_per_client=40",
-    "scenario.batch_size=5",
+    "data.samples_per_client=40",
+    "training.batch_size=5",
 )
 CUSTOM = """import sys
 
@@ -57,16 +57,16 @@ def _comes_and_goes(name: str) -> Callable[[Path, random.Random], Facts]:
         num_clients = rng.randint(1, 9)
         (folder / "presence.csv").write_text("client,from_s,to_s\n" + "".join(_presence(num_clients, rng)))
         changes = [
-            f"scenario.num_clients={num_clients}",
-            "scenario.presence=presence.csv",
-            f"faults.dropout_before={rng.choice([0.0, 0.2])}",
-            f"faults.dropout_during={rng.choice([0.2, 0.5])}",
-            f"faults.away_s={rng.uniform(1, 60):.1f}",
-            f"faults.notice_s={rng.uniform(0, 100):.1f}",
+            f"fleet.num_clients={num_clients}",
+            "fleet.presence=presence.csv",
+            f"faults.disconnect_before={rng.choice([0.0, 0.2])}",
+            f"faults.disconnect_during={rng.choice([0.2, 0.5])}",
+            f"faults.offline_s={rng.uniform(1, 60):.1f}",
+            f"faults.detection_delay_s={rng.uniform(0, 100):.1f}",
         ]
         if rng.random() < 0.5:
             (folder / "trace.csv").write_text("client,round,compute_s,upload_s\n" + "".join(_trace(num_clients, rng)))
-            changes.append("scenario.trace=trace.csv")
+            changes.append("fleet.trace=trace.csv")
         argv = ["run", "--strategy", name, "--rounds", "30", "--out", "runs", *_set(*SMALL, *changes)]
         outcome = call(argv, folder, LIMITS, real=False).check(0, 3)
         return {f"status {outcome.status}": 1}
@@ -97,7 +97,7 @@ def _answers(plan: str, merge: str, status: int, told: str) -> Callable[[Path, r
     def do(folder: Path, _: random.Random) -> None:
         (folder / "mine.py").write_text(CUSTOM.format(plan=plan, merge=merge))
         argv = ["run", "--strategy", "mine:Mine", "--rounds", "3", "--out", "runs"]
-        outcome = call([*argv, *_set(*SMALL, "scenario.num_clients=4")], folder, LIMITS, real=False).check(status)
+        outcome = call([*argv, *_set(*SMALL, "fleet.num_clients=4")], folder, LIMITS, real=False).check(status)
         assert told in outcome.err, f"must say '{told}', says '{outcome.err}'"
 
     return do

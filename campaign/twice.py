@@ -1,4 +1,4 @@
-"""Several processes on one run folder: one has it, the others are refused and disturb nothing."""
+"""Several processes on one run folder: one has it, the others are rejected and disturb nothing."""
 
 import random
 import time
@@ -16,7 +16,7 @@ def trials(shared: Path, short: bool) -> list[Trial]:
     """A second process while the first is at it, and three at the same moment."""
 
     def second(folder: Path, rng: random.Random) -> Facts:
-        out, refused = folder / "runs", 0
+        out, rejected = folder / "runs", 0
         first = start(RUN.argv(out), folder)
         (folder / "second").mkdir()
         while first.poll() is None:
@@ -24,12 +24,12 @@ def trials(shared: Path, short: bool) -> list[Trial]:
                 outcome = call(RUN.argv(out), folder / "second", real=False).check(0, 2)
                 if outcome.status:
                     assert any(why in outcome.err for why in REFUSED), outcome.err
-                    refused += 1
+                    rejected += 1
             time.sleep(rng.uniform(0, 0.2))
         assert first.returncode == 0, text(folder / "err")
-        assert refused, "a second process must have come while the first was at it"
+        assert rejected, "a second process must have come while the first was at it"
         check_same(out, undisturbed(RUN, shared))
-        return {"refused": refused}
+        return {"rejected": rejected}
 
     def crowd(folder: Path, _: random.Random) -> Facts:
         places = [folder / str(number) for number in range(3)]
@@ -42,7 +42,7 @@ def trials(shared: Path, short: bool) -> list[Trial]:
             said = text(place / "err")
             assert status == 0 or (status == 2 and any(why in said for why in REFUSED)), f"status {status}: {said}"
         check_same(folder / "runs", undisturbed(RUN, shared))
-        return {"refused": statuses.count(2)}
+        return {"rejected": statuses.count(2)}
 
     made = [Trial("two processes", f"second {number}", second) for number in range(1 if short else 3)]
     return made + [Trial("two processes", f"at once {number}", crowd) for number in range(0 if short else 3)]

@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from lesson import FedAvg, Scenario, draw_fleet, simulate
+from lesson import FedAvg, Settings, draw_fleet, simulate
 
 NUM_SEEDS = 5
 CASES: dict[str, dict[str, Any]] = {
@@ -17,9 +17,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 for name, changes in CASES.items():
-    scenario, lengths_s = Scenario(**changes), []
+    settings, lengths_s = Settings(**changes), []
     for seed in range(NUM_SEEDS):
-        fleet = draw_fleet(scenario, seed=seed)
-        records = list(simulate(FedAvg(), fleet, rounds=50, seed=seed, scenario=scenario))
+        fleet = draw_fleet(settings, seed=seed)
+        records = list(simulate(FedAvg(), fleet, rounds=50, seed=seed, settings=settings))
         lengths_s += [record.end_s - record.start_s for record in records[25:]]
     print(f"{name}: {statistics.mean(lengths_s):.1f} s")

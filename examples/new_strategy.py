@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lesson.experiments.study import compare
-from lesson.settings.settings import load_settings
+from lesson.settings import Settings
 from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
 
 
@@ -34,11 +34,7 @@ class Quorum(Stateless):
 
 if __name__ == "__main__":
     time_budget_s, num_seeds = (100.0, 1) if "--quick" in sys.argv else (1000.0, 2)
-    settings = load_settings(
-        "released",
-        scenario={"num_clients": 20},
-        run={"time_budget_s": time_budget_s, "device": "cpu"},
-    )
+    settings = Settings(num_clients=20, time_budget_s=time_budget_s, device="cpu")
     with tempfile.TemporaryDirectory() as out:
         study = compare(settings, ["lesson", "fedavg", "new_strategy:Quorum"], num_seeds, out, num_processes=num_seeds)
         print(study.table()[["accuracy_last10", "uploads"]].round(3))

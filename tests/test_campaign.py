@@ -14,7 +14,7 @@ from campaign.trial import Trial, try_all
 from campaign.values import LEAVE_OUT, draw_edge, draw_valid, sections
 
 from lesson import InputError
-from lesson.settings.settings import SECTIONS, make_settings
+from lesson.settings.settings import SECTIONS, Settings
 
 
 def test_every_setting_has_values() -> None:
@@ -28,7 +28,7 @@ def test_every_setting_has_values() -> None:
                 without.append(name)
             else:
                 for value in values:
-                    make_settings({section: {name: value}})
+                    Settings(**{section: {name: value}})
     assert set(without) == {"positions", "trace", "presence"}
 
 
@@ -36,7 +36,7 @@ def test_most_of_what_shall_be_valid_is() -> None:
     rng, right = random.Random(1), 0
     for _ in range(300):
         try:
-            make_settings(tomllib.loads(to_toml(valid_tables(rng))))
+            Settings(**tomllib.loads(to_toml(valid_tables(rng))))
             right += 1
         except InputError:
             continue

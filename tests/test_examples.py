@@ -157,7 +157,7 @@ def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[st
     code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
     exec(compile(code, "radio.md", "exec"), {})
     assert capsys.readouterr().out == shown
-    asking = code.replace('estimate="quantile"', 'estimate="quantile", ask_every_s=20.0')
+    asking = code.replace('estimate="quantile"', 'estimate="quantile", refresh_estimates_every_s=20.0')
     exec(compile(asking, "radio.md", "exec"), {})
     merged = re.search(r"FedCS \d+ rounds, (\d+) updates", capsys.readouterr().out)[1]  # type: ignore[index]
     assert f"{int(merged):,} updates" in text

@@ -12,14 +12,14 @@ import pytest
 
 import golden
 import golden_cases
-from lesson import Scenario, draw_fleet
+from lesson import Settings, draw_fleet
 from lesson.core.arrays import FloatArray
 
 RECORDED: dict[str, Any] = json.loads(golden.RECORDED.read_text())
 ROUND = {"round": 2, "time_s": 20.0, "merged": [4, 1], "accuracy": 0.1}
 CASES: golden.Group = {
     "adam": {"metrics.jsonl": [ROUND | {"round": 1}, ROUND], "model.safetensors": {"out.bias": {"norm": 0.5}}},
-    "dropouts": {"metrics.jsonl": [dict(ROUND)]},
+    "disconnections": {"metrics.jsonl": [dict(ROUND)]},
 }
 SCRIPT = """
 import json, pathlib, sys
@@ -55,30 +55,30 @@ def test_training_is_unchanged(values: dict[str, golden.Group], other_machine: s
 @pytest.mark.parametrize("seed", [0, 1])
 def test_fleets_follow_their_equations_to_the_bit(preset: str, seed: int) -> None:
     """Equations (3) to (6), evaluated in the same order as in the package."""
-    scenario = Scenario(preset=preset)
-    fleet = draw_fleet(scenario, 200, seed=seed)
+    settings = Settings(preset=preset)
+    fleet = draw_fleet(settings, 200, seed=seed)
     people = fleet.population
     assert people is not None
-    assert isinstance(scenario.latency_samples, int)
-    path_loss_db = scenario.path_loss_1km_db + scenario.path_loss_slope_db * np.log10(
+    assert isinstance(settings.training.latency_samples, int)
+    path_loss_db = settings.radio.path_loss_1km_db + settings.radio.path_loss_slope_db * np.log10(
         np.hypot(people.x_km, people.y_km)
     )
-    received_w = scenario.power_w * np.power(10.0, -path_loss_db / 10)
-    noise_w = float(np.power(10.0, (scenario.noise_dbm - 30) / 10))
+    received_w = settings.radio.power_w * np.power(10.0, -path_loss_db / 10)
+    noise_w = float(np.power(10.0, (settings.radio.noise_dbm - 30) / 10))
 
     def upload_s(bands: int) -> FloatArray:
-        rate_bps = bands * scenario.bandwidth_hz / float(np.log(2)) * np.log1p(received_w / (bands * noise_w))
-        return scenario.model_bits / rate_bps
+        rate_bps = bands * settings.radio.bandwidth_hz / float(np.log(2)) * np.log1p(received_w / (bands * noise_w))
+        return settings.upload.model_bits / rate_bps
 
-    cycles = math.log2(1 / 0.05) * people.cycles_per_sample * scenario.latency_samples
+    cycles = math.log2(1 / 0.05) * people.cycles_per_sample * settings.training.latency_samples
     expected = {
         "compute_s": cycles / people.cpu_hz,
         "upload_s": upload_s(1),
         "shared_upload_s": upload_s(200),
         "latency_s": cycles / people.cpu_hz + upload_s(1),
         "compute_j": 1e-28 * people.cpu_hz**2 * cycles,
-        "transmit_j": scenario.power_w * upload_s(1),
-        "shared_transmit_j": scenario.power_w * upload_s(200),
+        "transmit_j": settings.radio.power_w * upload_s(1),
+        "shared_transmit_j": settings.radio.power_w * upload_s(200),
     }
     for column, values in expected.items():
         np.testing.assert_array_equal(getattr(fleet, column), values, err_msg=column)
@@ -106,12 +106,12 @@ def changed(case: str, file: str, *path: Any, value: Any) -> golden.Group:
             "adam: model.safetensors: out.bias: norm: at abc 0.5, now 0.49999999999999994",
         ),
         (
-            changed("dropouts", "metrics.jsonl", 0, "merged", value=[4]),
-            "dropouts: metrics.jsonl: round 2: merged[1]: at abc 1, now (absent)",
+            changed("disconnections", "metrics.jsonl", 0, "merged", value=[4]),
+            "disconnections: metrics.jsonl: round 2: merged[1]: at abc 1, now (absent)",
         ),
         (
-            changed("dropouts", "metrics.jsonl", 0, "time_s", value=20),
-            "dropouts: metrics.jsonl: round 2: time_s: at abc 20.0, now 20",
+            changed("disconnections", "metrics.jsonl", 0, "time_s", value=20),
+            "disconnections: metrics.jsonl: round 2: time_s: at abc 20.0, now 20",
         ),
     ],
 )
@@ -157,9 +157,9 @@ def test_a_case_must_exercise_its_mechanism(monkeypatch: pytest.MonkeyPatch) -> 
 def test_cases_on_one_side_and_new_fields_are_reported_and_hide_no_difference() -> None:
     now = changed("adam", "metrics.jsonl", 0, "loss", value=1.0)
     now["adam"]["metrics.jsonl"][1]["time_s"] = 21.0
-    now["yogi"] = now.pop("dropouts")
+    now["yogi"] = now.pop("disconnections")
     assert golden.only_on_one_side(CASES, now, "at abc") == [
-        "dropouts: only at abc",
+        "disconnections: only at abc",
         "yogi: only now",
         "field 'loss': only now, not compared",
     ]

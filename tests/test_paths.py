@@ -11,7 +11,7 @@ import pytest
 import lesson
 from helpers.run_folders import make_comparison, make_run
 from helpers.runs import PARTS, settings
-from lesson import Scenario
+from lesson import Settings
 from lesson.experiments.contest.entries import FILE, load_contest
 from lesson.experiments.engines import LocalEngine, RayEngine
 from lesson.experiments.grid import load_grid, make_grid, read_axes
@@ -32,7 +32,7 @@ from lesson.report.plan_figure import draw_plan
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import read_metrics
-from lesson.settings.settings import load_settings
+from lesson.settings.loading import load_settings
 
 FLEET = "client,latency_s\n0,1\n1,2\n"
 AS = pytest.mark.parametrize("as_given", [Path, str])
@@ -44,14 +44,14 @@ def test_files_that_are_read(tmp_path: Path, as_given: Callable[[Path], Path | s
         (tmp_path / name).write_text(text)
         return as_given(tmp_path / name)
 
-    assert len(lesson.read_fleet(file("fleet.csv", FLEET), Scenario())) == 2
+    assert len(lesson.read_fleet(file("fleet.csv", FLEET), Settings())) == 2
     read_work(file("trace.csv", "client,round,compute_s,upload_s\n0,1,1,1\n1,1,1,1\n"), [0, 1])
     read_presence(file("presence.csv", "client,from_s,to_s\n0,0,9\n"), [0, 1])
     read_positions(file("positions.csv", "client,time_s,x_km,y_km\n0,0,1,1\n1,0,1,1\n"), [0, 1], 2.0)
-    assert Scenario(trace=as_given(tmp_path / "trace.csv")).trace == str(tmp_path / "trace.csv")
+    assert Settings(trace=as_given(tmp_path / "trace.csv")).trace == str(tmp_path / "trace.csv")
     assert load_settings(file("settings.toml", "[run]\nrounds = 3\n")).run.rounds == 3
     assert len(load_grid(file("sweep.toml", "[sweep]\nscenario.beta = [1, 2]\n")).trials) == 2
-    assert read_axes(as_given(tmp_path / "sweep.toml")) == {"scenario.beta": [1, 2]}
+    assert read_axes(as_given(tmp_path / "sweep.toml")) == {"data.beta": [1, 2]}
     assert load_contest(as_given(FILE)).entries
     assert read_metrics(as_given(tmp_path / "none.jsonl")) == []
     assert data_dir(as_given(tmp_path)) == tmp_path
@@ -74,7 +74,7 @@ def test_folders_of_runs(tmp_path: Path, as_given: Callable[[Path], Path | str])
     write_study_page(study, as_given(tmp_path / "page.html"))
     write_table(study, as_given(tmp_path / "table.json"))
     draw_comparison(study, "title", as_given(tmp_path))
-    fleet = lesson.draw_fleet(Scenario(num_clients=5))
+    fleet = lesson.draw_fleet(Settings(num_clients=5))
     write_plan_page(as_given(tmp_path / "plan.html"), fleet, 20.0, True, "here")
     draw_plan(make_plan(fleet, 20.0, ensure_first_tier=True), "title", as_given(tmp_path / "plan.png"))
     written = {"page.html", "table.json", "plan.html", "plan.png", "accuracy_time.png"}
@@ -87,7 +87,7 @@ def test_folders_of_runs_to_be_executed(tmp_path: Path, as_given: Callable[[Path
     assert execute(few, as_given(tmp_path / "run"), data_dir=as_given(tmp_path), **PARTS)["rounds"] == 2
     parts = {"dataset": PARTS["dataset"], "model": PARTS["model"], "data_dir": as_given(tmp_path)}
     assert len(compare(few, ["lesson"], 1, as_given(tmp_path / "compared"), **parts).runs) == 1
-    grid = make_grid({"run": {"rounds": 1}, "scenario": {"num_clients": 5}}, {"scenario.beta": [1]})
+    grid = make_grid({"run": {"rounds": 1}, "fleet": {"num_clients": 5}}, {"data.beta": [1]})
     engine = LocalEngine(1, as_given(tmp_path))
     assert sweep(grid, as_given(tmp_path / "sweep"), engine=engine).failures == {}
 

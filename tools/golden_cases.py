@@ -24,10 +24,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from lesson import Scenario, draw_fleet, simulate
+from lesson import Settings, draw_fleet, simulate
 from lesson.learn.data import Dataset, load_dataset
 from lesson.runs.execute import execute
-from lesson.settings.settings import Settings, apply_changes, make_settings
+from lesson.settings.loading import apply_changes
 from lesson.strategies import STRATEGIES, fleet_for, make_strategy
 
 Files = dict[str, Any]
@@ -48,7 +48,7 @@ FIELDS = {
     "fleet": "compute_s upload_s shared_upload_s latency_s compute_j transmit_j shared_transmit_j",
 }
 # Fields that have another name in this version of the package than in the list above.
-RENAMED = {"refused": "rejected", "refusals": "rejections", "refused_by": "rejected_by", "set_aside": "excluded"}
+RENAMED: dict[str, str] = {}
 # Fields whose keys are texts that may be reworded: only their values are compared.
 KEYED_BY_TEXT = {"rejections", "rejected_by"}
 
@@ -68,7 +68,7 @@ def timing_cases() -> dict[str, Files]:
     cases: dict[str, Files] = {}
     for preset in ("released", "printed"):
         for seed in (0, 1):
-            fleet = _rounded_fleet(Scenario(preset=preset), seed, 200)
+            fleet = _rounded_fleet(Settings(preset=preset), seed, 200)
             cases[f"fleet, {preset}, seed {seed}"] = {"fleet": canonical("fleet", fleet)}
     for name in STRATEGIES:
         settings = [("released", 20.0), ("printed", 5.0)]
@@ -76,25 +76,25 @@ def timing_cases() -> dict[str, Files]:
             settings.append(("released", 8.0))  # no client meets this deadline, so the fastest is moved into tier 1
         for preset, deadline_s in settings:
             for seed in (0, 1):
-                rounds = _timing_rounds(name, Scenario(preset=preset, deadline_s=deadline_s), seed)
+                rounds = _timing_rounds(name, Settings(preset=preset, deadline_s=deadline_s), seed)
                 cases[f"{name}, {preset}, deadline {deadline_s:g} s, seed {seed}"] = {"rounds": rounds}
     return cases
 
 
-def _timing_rounds(name: str, scenario: Scenario, seed: int) -> list[dict[str, Any]]:
-    rounded: dict[str, Any] = {column: np.array(values) for column, values in _rounded_fleet(scenario, seed).items()}
-    fleet = fleet_for(name, replace(draw_fleet(scenario, seed=seed), **rounded), scenario)
+def _timing_rounds(name: str, settings: Settings, seed: int) -> list[dict[str, Any]]:
+    rounded: dict[str, Any] = {column: np.array(values) for column, values in _rounded_fleet(settings, seed).items()}
+    fleet = fleet_for(name, replace(draw_fleet(settings, seed=seed), **rounded), settings)
     rounds = []
-    for record in simulate(make_strategy(name, scenario.deadline_s), fleet, rounds=60, seed=seed):
-        fields = vars(record) | {"refused": record.refused}
+    for record in simulate(make_strategy(name, settings.strategy.deadline_s), fleet, rounds=60, seed=seed):
+        fields = vars(record) | {"rejected": record.rejected}
         plain = {field: value.tolist() if hasattr(value, "tolist") else value for field, value in fields.items()}
         rounds.append(canonical("rounds", plain))
     return rounds
 
 
-def _rounded_fleet(scenario: Scenario, seed: int, num_clients: int | None = None) -> dict[str, list[float]]:
+def _rounded_fleet(settings: Settings, seed: int, num_clients: int | None = None) -> dict[str, list[float]]:
     """The times and energies of a fleet to nine significant digits."""
-    fleet = draw_fleet(scenario, num_clients, seed=seed)
+    fleet = draw_fleet(settings, num_clients, seed=seed)
     return {name: [float(f"{value:.9g}") for value in getattr(fleet, name)] for name in FIELDS["fleet"].split()}
 
 
@@ -119,11 +119,11 @@ class Case:
 
 
 BASE = (
-    "scenario.num_clients=8 scenario.batch_size=8 scenario.samples_per_client=60 scenario.deadline_s=15.0 "
+    "fleet.num_clients=8 training.batch_size=8 data.samples_per_client=60 strategy.deadline_s=15.0 "
     "run.rounds=8 run.eval_every_s=30.0 run.device=cpu"
 )
-PRINTED = "scenario.preset=printed scenario.deadline_s=1.5 run.eval_every_s=3.0"
-LONG = "run.rounds=54 run.eval_every_s=200.0 scenario.batch_size=2"
+PRINTED = "preset=printed strategy.deadline_s=1.5 run.eval_every_s=3.0"
+LONG = "run.rounds=54 run.eval_every_s=200.0 training.batch_size=2"
 OPTIONS = {
     "fedat": "strategy.num_tiers=3",
     "fedbuff": "strategy.buffer_size=3 strategy.concurrency=5",
@@ -134,11 +134,11 @@ OPTIONS = {
 """Settings with which a strategy shows what is special about it in a few rounds of a few clients."""
 STALE = {"fedasync", "fedat", "fedbuff", "lesson", "lesson-adaptive", "lesson-filled", "lesson-memory", "safa"}
 """Strategies that aggregate stale updates."""
-STEPS = "strategy.name=fedavg scenario.local_steps=3 run.rounds=4 run.eval_every_s=1e9"
-DROPOUTS = "faults.dropout_before=0.1 faults.dropout_during=0.2 faults.away_s=30.0"
-ATTACK = "faults.wrong_clients=0.4 faults.scaled=0.6 faults.scale=20.0 faults.flipped=0.3"
-MISSHAPEN = "faults.wrong_clients=0.5 faults.wrong_shape=0.3 faults.wrong_arrays=0.3"
-RAYLEIGH = "scenario.fading=rayleigh scenario.coherence_s=2.0"
+STEPS = "strategy.name=fedavg training.local_steps=3 run.rounds=4 run.eval_every_s=1e9"
+DROPOUTS = "faults.disconnect_before=0.1 faults.disconnect_during=0.2 faults.offline_s=30.0"
+ATTACK = "faults.corrupting_clients=0.4 faults.scaled=0.6 faults.scale=20.0 faults.flipped=0.3"
+NOT_FINITE = "faults.corrupting_clients=0.5 faults.nan=0.5"
+RAYLEIGH = "radio.fading=rayleigh radio.coherence_s=2.0"
 PRESENCE = "client,from_s,to_s\n0,0,37\n0,61,inf\n2,20,45\n2,70,inf\n5,0,50\n"
 TRACE = "client,round,compute_s,upload_s\n" + "".join(
     f"{client},{work},{3 + 1.7 * (client + work) % 11:.3f},{2 + 2.3 * client % 7:.3f}\n"
@@ -159,55 +159,49 @@ TRAINING = {
     **{
         f"server optimizer {name}": Case(f"server.optimizer={name}") for name in ("momentum", "adagrad", "adam", "yogi")
     },
-    "aggregation of updates": Case("server.stale=updates"),
+    "aggregation of updates": Case("server.aggregate=updates"),
     "trainer reference": Case("run.trainer=reference"),
     "trainer fused": Case("run.trainer=fused", like="lesson, released"),
     "trainer fused, one thread": Case("run.trainer=fused", like="lesson, released", num_threads=1),
-    "trainer fused, in chunks": Case("strategy.name=fedavg scenario.batch_size=40"),
+    "trainer fused, in chunks": Case("strategy.name=fedavg training.batch_size=40"),
     "several local steps, trainer reference": Case(f"{STEPS} run.trainer=reference"),
     "several local steps, trainer batched": Case(
         f"{STEPS} run.trainer=batched", like="several local steps, trainer reference"
     ),
-    "local epochs": Case(f"{STEPS} scenario.local_steps=1 scenario.local_epochs=1 run.trainer=reference"),
-    "proximal term": Case(f"{STEPS} scenario.proximal_mu=0.5 run.trainer=reference"),
-    "weighting by samples": Case("scenario.weighting=samples scenario.beta=0.1"),
+    "local epochs": Case(f"{STEPS} training.local_steps=1 training.local_epochs=1 run.trainer=reference"),
+    "proximal term": Case(f"{STEPS} training.proximal_mu=0.5 run.trainer=reference"),
+    "weighting by samples": Case("training.weighting=samples data.beta=0.1"),
     "CIFAR network, trainer reference": Case("run.trainer=reference run.rounds=3", data="cifar10"),
     "CIFAR network, trainer auto": Case("run.trainer=auto run.rounds=3", data="cifar10"),
     "CIFAR network, several local steps": Case(
-        "run.trainer=reference scenario.local_steps=2 run.rounds=2", data="cifar10"
+        "run.trainer=reference training.local_steps=2 run.rounds=2", data="cifar10"
     ),
     "client scores": Case(
         "run.client_scores_every_s=45.0", "client_accuracy client_loss global_loss", like="lesson, released"
     ),
     "Rayleigh fading": Case(RAYLEIGH, "misses"),
-    "Rician fading, fedasync": Case("scenario.fading=rician strategy.name=fedasync", "misses"),
-    "shadowing, urban path loss and download": Case(
-        "scenario.path_loss=umi scenario.shadowing_db=6.0 scenario.download=true"
-    ),
-    "moving clients": Case("scenario.speed_mps=[5.0,20.0] scenario.pause_s=3.0 scenario.coherence_s=5.0", "misses"),
-    "shared band, equal": Case("scenario.spectrum=equal"),
-    "shared band, in turn": Case("scenario.spectrum=in-turn"),
+    "Rician fading, fedasync": Case("radio.fading=rician strategy.name=fedasync", "misses"),
+    "shadowing, urban path loss and download": Case("radio.path_loss=umi radio.shadowing_db=6.0 radio.download=true"),
+    "moving clients": Case("radio.speed_mps=[5.0,20.0] radio.pause_s=3.0 radio.coherence_s=5.0", "misses"),
+    "shared band, equal": Case("radio.spectrum=equal"),
+    "shared band, in turn": Case("radio.spectrum=in-turn"),
     "slowdown, estimated by a quantile": Case(
-        "scenario.slowdown=0.5 scenario.estimate=quantile scenario.estimate_error=0.2 scenario.ask_every_s=40.0",
+        "fleet.slowdown=0.5 server.estimate=quantile server.estimate_error=0.2 server.refresh_estimates_every_s=40.0",
         "misses retiered",
     ),
-    "trace": Case("scenario.trace=FOLDER/trace.csv", "misses"),
-    "presence": Case("scenario.presence=FOLDER/presence.csv", "lost"),
+    "trace": Case("fleet.trace=FOLDER/trace.csv", "misses"),
+    "presence": Case("fleet.presence=FOLDER/presence.csv", "lost"),
     "dropouts": Case(DROPOUTS, "lost"),
     "dropouts for good, noticed late, fedavg": Case(
-        f"{DROPOUTS} faults.gone=0.3 faults.notice_s=5.0 strategy.name=fedavg", "lost"
+        f"{DROPOUTS} faults.offline_forever=0.3 faults.detection_delay_s=5.0 strategy.name=fedavg", "lost"
     ),
-    "NaN and infinity": Case("faults.wrong_clients=0.4 faults.nan=0.4 faults.infinity=0.3", "rejected"),
-    "wrong shapes and arrays": Case(MISSHAPEN, "rejected"),
-    "duplicated and replayed updates": Case(
-        "faults.duplicated=0.3 faults.replayed=0.3", "rejected", like="lesson, released"
-    ),
+    "NaN and infinity": Case("faults.corrupting_clients=0.4 faults.nan=0.4 faults.infinity=0.3", "rejected"),
     "scaled and flipped updates": Case(ATTACK),
     "guard norm clip": Case(f"{ATTACK} guards.norm=clip"),
-    "guard norm reject": Case(f"{ATTACK} guards.norm=refuse", "rejected"),
-    "guard median": Case(f"{ATTACK} guards.merge=median"),
-    "guard trimmed mean": Case(f"{ATTACK} guards.merge=trimmed-mean guards.trim=0.3"),
-    "exclusion": Case(f"{MISSHAPEN} guards.set_aside_after=1", "rejected excluded"),
+    "guard norm reject": Case(f"{ATTACK} guards.norm=reject", "rejected"),
+    "guard median": Case(f"{ATTACK} guards.aggregation=median"),
+    "guard trimmed mean": Case(f"{ATTACK} guards.aggregation=trimmed-mean guards.trim=0.3"),
+    "exclusion after NaN": Case(f"{NOT_FINITE} guards.exclude_after_rejections=1", "rejected excluded"),
     **{
         f"resume, {name}": Case(
             f"strategy.name={name} {OPTIONS.get(name, '')}",
@@ -221,8 +215,8 @@ TRAINING = {
     "resume, dropouts": Case(DROPOUTS, like="dropouts", resumed_after=4),
     "resume, guard norm clip": Case(f"{ATTACK} guards.norm=clip", like="guard norm clip", resumed_after=5),
     "Flower, virtual clock": Case("run.trainer=reference", on_flower=True, like="trainer reference"),
-    "Flower, virtual clock, faults and guards": Case(
-        f"run.trainer=reference {DROPOUTS} {MISSHAPEN} {ATTACK} guards.norm=clip", "lost rejected", on_flower=True
+    "Flower, virtual clock, NaN and guards": Case(
+        f"run.trainer=reference {DROPOUTS} {ATTACK} faults.nan=0.3 guards.norm=clip", "lost rejected", on_flower=True
     ),
 }
 
@@ -299,10 +293,10 @@ def _run_on_flower(case: Case, changes: list[str], folder: Path) -> None:
     from lesson.flower import make_client_app, serve
 
     settings = _settings(changes)
-    scenario, run = settings.scenario, settings.run
+    run = settings.run
     config: dict[str, Any] = {
         "clock": "virtual",
-        "deadline": scenario.deadline_s,
+        "deadline": settings.strategy.deadline_s,
         "rounds": run.rounds,
         "eval-every": run.eval_every_s,
         "out": str(folder),
@@ -312,15 +306,15 @@ def _run_on_flower(case: Case, changes: list[str], folder: Path) -> None:
         stack.enter_context(arrays_read_one_by_one())
         for user in ("client", "server"):
             stack.enter_context(patch(f"lesson.flower.{user}.dataset_of", lambda *_: _images(case.data)))
-        grid = LocalGrid(make_client_app(), scenario.num_clients, config)
+        grid = LocalGrid(make_client_app(), settings.fleet.num_clients, config)
         stack.callback(grid.close)
         serve(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config))
 
 
 def _settings(changes: list[str]) -> Settings:
-    sections: dict[str, dict[str, Any]] = {}
+    sections: dict[str, Any] = {}
     apply_changes(sections, [*BASE.split(), *changes])
-    return make_settings(sections)
+    return Settings(**sections)
 
 
 @cache

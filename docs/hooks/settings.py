@@ -7,7 +7,7 @@ import dataclasses
 import re
 from typing import Any
 
-from lesson.settings.scenario import PRESETS
+from lesson.settings.presets import PRESETS
 from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES
 

@@ -1,4 +1,4 @@
-/* Search in pages read from disk: browsers refuse workers there, so the search's script runs in a hidden frame.
+/* Search in pages read from disk: browsers reject workers there, so the search's script runs in a hidden frame.
    The theme asks for a script of this name, and its search looks for parent.IFrameWorker. */
 class IFrameWorker extends EventTarget {
   constructor(url) {

@@ -230,7 +230,7 @@ def main() -> None:
         "eval-every": 1.0,
         "min-nodes": given.nodes,
         "out": str(given.out.absolute()),
-        "set": f"scenario.local_steps={LOCAL_STEPS}",
+        "set": f"training.local_steps={LOCAL_STEPS}",
     }
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that everything is shut down then, too
         signal.signal(number, lambda *_: sys.exit(143))

@@ -12,8 +12,9 @@ with one_line_if_interrupted():
     from lesson.core.version import __version__
     from lesson.fleet.csv_files import read_fleet
     from lesson.fleet.fleet import Fleet, draw_fleet
+    from lesson.fleet.population import Population, draw_population
     from lesson.fleet.tiers import assign_tiers, due
-    from lesson.settings.scenario import Population, Scenario, draw_population
+    from lesson.settings import Settings
     from lesson.strategies import FedAvg, FedCS, Lesson, LessonAdaptive, LessonFilled, LessonMemory, Strategy
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ __all__ = [
     "LessonMemory",
     "Population",
     "RoundRecord",
-    "Scenario",
+    "Settings",
     "Simulation",
     "Strategy",
     "__version__",

@@ -21,7 +21,7 @@ MIXED = "client,latency_s,compute_s,upload_s\nphone,0.3,0.1,0.2\ntablet,0.9,0.5,
 FLEETS: dict[str, list[str]] = {
     "drawn": ["--clients", "30", "--seed", "3"],
     "slow": ["--latencies", "slow.csv"],
-    "slow-filled": ["--latencies", "slow.csv", "--set", "scenario.ensure_first_tier=true"],
+    "slow-filled": ["--latencies", "slow.csv", "--set", "strategy.ensure_first_tier=true"],
     "mixed": ["--latencies", "mixed.csv"],
 }
 Told = dict[str, Any]

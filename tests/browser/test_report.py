@@ -10,7 +10,7 @@ from helpers.small_tasks import TinyNet, tiny_data
 from lesson.experiments.study import Run, Study, compare
 from lesson.report.page.paper_page import write_paper_page
 from lesson.report.page.study_page import write_study_page
-from lesson.settings.settings import make_settings
+from lesson.settings.settings import Settings
 
 pytestmark = pytest.mark.slow
 RESULTS = Path(__file__).parent.parent.parent / "results" / "paper"
@@ -30,11 +30,11 @@ SECTIONS = [
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = make_settings(
-        {
-            "scenario": {"num_clients": 20, "batch_size": 2, "split": "iid", "learning_rate": 0.5},
-            "run": {"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
-        }
+    settings = Settings(
+        fleet={"num_clients": 20},
+        training={"batch_size": 2, "learning_rate": 0.5},
+        data={"split": "iid"},
+        run={"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
     )
     folder = tmp_path_factory.mktemp("report")
     study = compare(settings, ["lesson", "fedavg"], 3, folder / "runs", dataset=tiny_data(), model=TinyNet)

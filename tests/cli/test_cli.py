@@ -82,7 +82,7 @@ def test_a_measured_fleet_is_left_as_it_is_unless_asked(capsys: pytest.CaptureFi
     fleet = ["--latencies", str(path), "--deadline", "10"]
     assert told(capsys, *fleet)["promoted"] is None
     assert told(capsys, *fleet)["round_s"]["fedcs"] is None
-    asked = told(capsys, *fleet, "--set", "scenario.ensure_first_tier=true")
+    asked = told(capsys, *fleet, "--set", "strategy.ensure_first_tier=true")
     assert asked["promoted"] == {"client": "a", "latency_s": 15.0}
     assert told(capsys, "--deadline", "1")["promoted"] is not None
 
@@ -90,14 +90,14 @@ def test_a_measured_fleet_is_left_as_it_is_unless_asked(capsys: pytest.CaptureFi
 def test_the_scenario_comes_from_preset_file_and_changes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     printed = told(capsys, "--scenario", "printed")
     path = tmp_path / "mine.toml"
-    path.write_text('[scenario]\npreset = "printed"\ndeadline_s = 7\nnum_clients = 9\n')
+    path.write_text('preset = "printed\n"\ndeadline_s = 7\nnum_clients = 9\n')
     from_file = told(capsys, "--scenario", str(path))
     assert len(from_file["clients"]) == 9
     assert from_file["round_s"]["lesson"] == 7.0
     assert from_file["clients"] == [
         client | {"tier": tier["tier"]} for client, tier in zip(printed["clients"], from_file["clients"], strict=False)
     ]
-    changed = told(capsys, "--scenario", str(path), "--set", "scenario.deadline_s=8", "--clients", "4")
+    changed = told(capsys, "--scenario", str(path), "--set", "strategy.deadline_s=8", "--clients", "4")
     assert (len(changed["clients"]), changed["round_s"]["fedcs"]) == (4, 8.0)
 
 
@@ -139,7 +139,7 @@ VARYING = "latencies vary (fading): times and tiers are the server's first estim
 
 
 def test_a_deadline_that_nine_of_ten_updates_meet(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    fading = ["--clients", "20", "--set", "scenario.fading=rayleigh", "--set", "scenario.coherence_s=5.0"]
+    fading = ["--clients", "20", "--set", "radio.fading=rayleigh", "--set", "radio.coherence_s=5.0"]
     auto, page = [*fading, "--deadline", "auto"], tmp_path / "plan.html"
     proposed, plan = told(capsys, *auto), told(capsys, *auto, "--on-time", "0.97", "--html", str(page))
     shares = [{row["deadline_s"]: row["on_time"] for row in one["deadlines"]} for one in (proposed, plan)]
@@ -182,19 +182,19 @@ def test_measured_clients_whose_times_vary(
     [
         (
             "fading=rayleigh",
-            "[scenario] fading must be left out with measured latencies: they do not tell where clients are",
+            "[radio] fading must be left out with measured latencies: they do not tell where clients are",
         ),
         (
             "spectrum=equal",
-            "[scenario] spectrum must be left out with measured latencies: they do not tell where clients are",
+            "[radio] spectrum must be left out with measured latencies: they do not tell where clients are",
         ),
         (
             "speed_mps=[1,2]",
-            "[scenario] speed_mps must be left out with measured latencies: they do not tell where clients are",
+            "[radio] speed_mps must be left out with measured latencies: they do not tell where clients are",
         ),
         (
             "slowdown=0.5",
-            "[scenario] slowdown needs compute_s of every client; add the column to the file of latencies",
+            "[fleet] slowdown needs compute_s of every client; add the column to the file of latencies",
         ),
     ],
 )
@@ -210,14 +210,14 @@ def test_what_measured_latencies_do_not_tell(
 
 
 def test_local_work_that_latency_does_not_follow_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--set", "scenario.local_epochs=1"]) == 0
+    assert main(["plan", "--set", "training.local_epochs=1"]) == 0
     assert "note: local_epochs = 1 does not change the compute latency" in capsys.readouterr().out
 
 
 BAD = [
-    (["plan", "--deadline", "0"], "[scenario] deadline_s must be > 0, got 0.0"),
-    (["plan", "--deadline", "-1"], "[scenario] deadline_s must be > 0, got -1.0"),
-    (["plan", "--deadline", "nan"], "[scenario] deadline_s must be > 0, got nan"),
+    (["plan", "--deadline", "0"], "[strategy] deadline_s must be > 0, got 0.0"),
+    (["plan", "--deadline", "-1"], "[strategy] deadline_s must be > 0, got -1.0"),
+    (["plan", "--deadline", "nan"], "[strategy] deadline_s must be > 0, got nan"),
     (["plan", "--deadline", "soon"], "--deadline must be a number, got 'soon'"),
     (["plan", "--deadline"], "--deadline must have a value, got none"),
     (["plan", "--on-time", "0.9"], "--on-time must be left out without --deadline auto: it says how to choose"),
@@ -226,18 +226,18 @@ BAD = [
     (["plan", "--deadline", "auto", "--on-time", "90"], "on_time must be > 0 and <= 1, got 90"),
     (["plan", "--deadline", "auto", "--on-time", "nan"], "on_time must be > 0 and <= 1, got nan"),
     (["plan", "--deadline", "auto", "--on-time", "often"], "--on-time must be a number, got 'often'"),
-    (["plan", "--clients", "0"], "[scenario] num_clients must be >= 1, got 0"),
+    (["plan", "--clients", "0"], "[fleet] num_clients must be >= 1, got 0"),
     (["plan", "--clients", "1.5"], "--clients must be a whole number, got '1.5'"),
-    (["plan", "--clients", "99999999999"], "[scenario] num_clients must be <= 10000000, got 99999999999"),
+    (["plan", "--clients", "99999999999"], "[fleet] num_clients must be <= 10000000, got 99999999999"),
     (["plan", "--seed", "-1"], "seed must be >= 0, got -1"),
     (["plan", "--rounds", "0"], "rounds must be 1 to 100000, got 0"),
     (["plan", "--scenario", "relased"], "scenario 'relased' is unknown; did you mean 'released'?"),
-    (["plan", "--scenario", "none.toml"], "none.toml does not exist; scenario must be a preset"),
+    (["plan", "--scenario", "none.toml"], "none.toml does not exist; settings must be a preset"),
     (["plan", "--latencies", "none.csv"], "none.csv does not exist; latencies must be a CSV file"),
     (["plan", "--latencies", "x.csv", "--clients", "5"], "--clients must be left out with --latencies"),
     (["plan", "--set", "scenario.powr_w=1"], "[scenario] setting 'powr_w' is unknown; did you mean 'power_w'?"),
-    (["plan", "--set", "scenario.noise_dbm=1e5"], "no client can be reached: all 50 latencies are infinite"),
-    (["plan", "--set", "scenario.area_km=5e-324"], "distance_km must be > 0, got 0.0 for client"),
+    (["plan", "--set", "radio.noise_dbm=1e5"], "no client can be reached: all 50 latencies are infinite"),
+    (["plan", "--set", "fleet.area_km=5e-324"], "distance_km must be > 0, got 0.0 for client"),
     (["plan", "--figure", "plan.gif"], "figure must end in .png, .pdf, .svg, got 'plan.gif'"),
     (["plan", "--figure", "nowhere/plan.png"], "figure cannot be written: the folder 'nowhere' does not exist"),
     (["plan", "--html", "plan.txt"], "html must end in .html, .htm, got 'plan.txt'"),
@@ -252,11 +252,11 @@ BAD = [
     (["plan", "--bogus"], "option '--bogus' is unknown; one of: --clients"),
     (["plan", "--clients", "None"], "--clients must be a whole number, got 'None'"),
     (["plan", "--rounds", "100001"], "rounds must be 1 to 100000, got 100001"),
-    (["plan", "--set", "scenario.power_w=" + "1" * 5000], "[scenario] power_w must be a number, got '1111"),
-    (["plan", "--set", "scenario.local_steps=" + "9" * 30], "[scenario] local_steps must be <= 1000000000, got 999"),
-    (["plan", "--set", "scenario.power_w=1\nx=2"], "[scenario] power_w must be a number, got '1"),
-    (["plan", "--set", "x\ny"], "--set must be section.key=value, such as scenario.power_w=0.2, got 'x y'"),
-    (["plan", "--set", "scenario.theta=1e300"], "no client can be reached"),
+    (["plan", "--set", "radio.power_w=" + "1" * 5000], "[radio] power_w must be a number, got '1111"),
+    (["plan", "--set", "training.local_steps=" + "9" * 30], "[training] local_steps must be <= 1000000000, got 999"),
+    (["plan", "--set", "radio.power_w=1\nx=2"], "[radio] power_w must be a number, got '1"),
+    (["plan", "--set", "x\ny"], "--set must be section.key=value, such as radio.power_w=0.2, got 'x y'"),
+    (["plan", "--set", "training.theta=1e300"], "no client can be reached"),
     (
         ["plan", "--latencies", "/dev/zero"],
         "/dev/zero cannot be read: it must be a regular file, not a pipe or a device",
@@ -297,7 +297,7 @@ def test_bad_input_is_one_line_and_status_2(
 def test_bad_input_in_a_process_of_its_own() -> None:
     result = run("plan", "--deadline", "-1")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "lesson: [scenario] deadline_s must be > 0, got -1.0\n"
+    assert result.stderr == "lesson: [strategy] deadline_s must be > 0, got -1.0\n"
 
 
 def status_of(argv: list[str]) -> int:
@@ -401,8 +401,8 @@ def test_numbers_at_the_ends_of_floating_point_print_no_warning(
 ) -> None:
     (tmp_path / "tiny.csv").write_text("client,latency_s\na,1e-320\nb,1e300\n")
     for flags in (
-        ["--set", "scenario.energy_kappa=1e300"],
-        ["--set", "scenario.path_loss_slope_db=1e300"],
+        ["--set", "fleet.energy_kappa=1e300"],
+        ["--set", "radio.path_loss_slope_db=1e300"],
         ["--latencies", str(tmp_path / "tiny.csv")],
     ):
         assert main(["plan", *flags]) == 0, flags
@@ -437,7 +437,7 @@ def test_of_many_notes_the_first_are_printed(capsys: pytest.CaptureFixture[str])
     ],
     ids=["value", "message", "option", "width"],
 )
-def test_long_words_on_the_command_line_are_refused_at_once(
+def test_long_words_on_the_command_line_are_rejected_at_once(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each took minutes when matching a regular expression, or looking for similar options, took quadratic time."""

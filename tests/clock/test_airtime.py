@@ -9,7 +9,7 @@ import pytest
 
 from helpers.fleets import make_fleet, traced
 from helpers.scripted import Scripted, ids
-from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, radio, simulate
+from lesson import FedAvg, Fleet, InputError, Lesson, Settings, Simulation, draw_fleet, radio, simulate
 from lesson.clock.airtime import Airtime
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
@@ -20,11 +20,11 @@ from lesson.strategies.lesson_filled import LessonFilled
 from lesson.strategies.safa import Safa
 
 
-def made(scenario: Scenario) -> Fleet:
+def made(settings: Settings) -> Fleet:
     """Three clients of 1 W for computing, for 1, 1 and 3 s, and 10, 20 and 30 W for sending 12 bits, alone in 2 s."""
     compute_s, upload_s = np.array([1.0, 1.0, 3.0]), np.full(3, 2.0)
     return replace(
-        draw_fleet(scenario, 3),
+        draw_fleet(settings, 3),
         compute_s=compute_s,
         upload_s=upload_s,
         latency_s=compute_s + upload_s,
@@ -48,8 +48,8 @@ def _six_bits_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_band_that_is_split_equally() -> None:
     """0 and 1 send from 1 s on, 3 bit/s each; at 3 s both have 6 bits left and 2 joins: 2 bit/s each. At 6 s 0 and 1
     are through, 2 has 6 bits left, which alone take 1 s. On air for 5, 5 and 4 s."""
-    scenario = Scenario(spectrum="equal")
-    simulation = Simulation(FedAvg(), made(scenario), scenario=scenario)
+    settings = Settings(spectrum="equal")
+    simulation = Simulation(FedAvg(), made(settings), settings=settings)
     record = simulation.step()
     assert record is not None
     assert (record.merged.tolist(), record.merged_arrived_s.tolist()) == ([0, 1, 2], [6.0, 6.0, 7.0])
@@ -64,8 +64,8 @@ def test_a_band_that_is_split_equally() -> None:
 def test_a_band_that_is_used_in_turn() -> None:
     """0 sends from 1 to 3 s, 1, ready at 1 s, from 3 to 5 s, 2, ready at 3 s, from 5 to 7 s. Waiting makes the latency
     longer, not the time on air."""
-    scenario = Scenario(spectrum="in-turn")
-    simulation = Simulation(FedAvg(), made(scenario), scenario=scenario)
+    settings = Settings(spectrum="in-turn")
+    simulation = Simulation(FedAvg(), made(settings), settings=settings)
     record = simulation.step()
     assert record is not None
     assert record.merged_arrived_s.tolist() == [3.0, 5.0, 7.0]
@@ -79,9 +79,9 @@ def test_who_starts_later_slows_down_those_who_send() -> None:
     """Split equally. 0 and 2 start at 0 s: 0 sends alone from 1 s, 6 bits by 2 s. 1, started at 1 s, joins then: 3
     bit/s each; 2 joins at 3 s: 0, with 3 bits left, and 1, with 9, have 2 bit/s, as 2 has. 0 is through at 4.5 s. Then
     1 has 6 bits left and 2 has 9: 3 bit/s, 1 is through at 6.5 s; 2 sends its last 3 bits by 7 s."""
-    scenario = Scenario(spectrum="equal")
+    settings = Settings(spectrum="equal")
     begin = Scripted(Deadline(0), plan=RoundPlan(ids(0, 2), Deadline(1.0)))
-    simulation = Simulation(begin, made(scenario), scenario=scenario)
+    simulation = Simulation(begin, made(settings), settings=settings)
     simulation.step()
     simulation.strategy = Scripted(Deadline(0), plan=RoundPlan(ids(1), AllOf(ids(0, 1, 2))))
     record = simulation.step()
@@ -96,13 +96,13 @@ def test_who_starts_later_slows_down_those_who_send() -> None:
 def test_who_is_called_back_leaves_the_band(spectrum: str, arrives_s: float, sent_s: float) -> None:
     """0 and 1 are ready at 1 s; 1 is called back at 2 s. Split equally, 0 has sent 3 bits by then and sends the other 9
     in 1.5 s; 1 has been on air for 1 s. In turn, 1 was waiting all the time. A restored simulation knows as much."""
-    scenario = Scenario(spectrum=spectrum)
+    settings = Settings(spectrum=spectrum)
     simulation = Simulation(
-        Scripted(Deadline(0), plan=RoundPlan(ids(0, 1), Deadline(2.0))), made(scenario), scenario=scenario
+        Scripted(Deadline(0), plan=RoundPlan(ids(0, 1), Deadline(2.0))), made(settings), settings=settings
     )
     simulation.step()
     drop = Scripted(Deadline(0), plan=RoundPlan(ids(), Arrivals(1), drops=ids(1)))
-    restored = Simulation(drop, made(scenario), scenario=scenario)
+    restored = Simulation(drop, made(settings), settings=settings)
     restored.restore(*simulation.state())
     simulation.strategy = drop
     for record in (simulation.step(), restored.step()):
@@ -115,11 +115,11 @@ def test_who_is_called_back_leaves_the_band(spectrum: str, arrives_s: float, sen
 @pytest.mark.parametrize("sharing", [1, 2, 3])
 def test_the_rate_on_a_shared_band_is_that_of_its_share(sharing: int) -> None:
     """Of three clients' bands b a third of the band is b, with noise N0; the whole is 3·b with 3·N0."""
-    scenario = Scenario(spectrum="equal")
-    fleet = draw_fleet(scenario, 3)
+    settings = Settings(spectrum="equal")
+    fleet = draw_fleet(settings, 3)
     people = fleet.population
     assert people is not None
-    airtime = Airtime(scenario, fleet, people, seed=0)
+    airtime = Airtime(settings, fleet, people, seed=0)
     snr = 0.1 * 10 ** (-(128.1 + 37.6 * np.log10(people.distance_km)) / 10) / 1e-13
     bands = 3 / sharing
     expected_bps = bands * 30e3 * np.log2(1 + snr / bands)
@@ -129,18 +129,18 @@ def test_the_rate_on_a_shared_band_is_that_of_its_share(sharing: int) -> None:
     assert airtime.uploaded_s(ids(0, 1, 2), np.zeros(3), whole_band=True) == pytest.approx(fleet.shared_upload_s)
 
 
-def faded_end_s(scenario: Scenario, fleet: Fleet, client: int, begin_s: float, power_w: float = 0.1) -> float:
+def faded_end_s(settings: Settings, fleet: Fleet, client: int, begin_s: float, power_w: float = 0.1) -> float:
     """When 100 kbit are through: block after block, with the draws themselves."""
     assert fleet.population is not None
     distance_km = float(fleet.population.distance_km[client])
     snr = power_w * 10 ** (-(128.1 + 37.6 * np.log10(distance_km)) / 10) / 1e-13
     left_bits, now_s = 100e3, begin_s
     while True:
-        block = int(now_s // scenario.coherence_s)
-        kind, ricean = scenario.fading, scenario.rician_k_db
+        block = int(now_s // settings.radio.coherence_s)
+        kind, ricean = settings.radio.fading, settings.radio.rician_k_db
         gain = radio.fading_gain(kind, ricean, key(0, "fading"), np.array([client]), np.array([block]))[0]
         rate_bps = 30e3 * np.log2(1 + snr * gain)
-        end_s = (block + 1) * scenario.coherence_s
+        end_s = (block + 1) * settings.radio.coherence_s
         if left_bits <= rate_bps * (end_s - now_s):
             return float(now_s + left_bits / rate_bps)
         left_bits -= rate_bps * (end_s - now_s)
@@ -154,13 +154,13 @@ FADING: list[dict[str, Any]] = [{"fading": "rayleigh", "coherence_s": 0.5}, {"fa
 @pytest.mark.parametrize("download", [False, True])
 def test_fading_is_followed_block_by_block(changes: dict[str, Any], download: bool) -> None:
     """Over two rounds of FedAvg; the download is on the same channel, with the power of the station."""
-    scenario = Scenario(num_clients=4, download=download, **changes)
-    fleet = draw_fleet(scenario)
+    settings = Settings(num_clients=4, download=download, **changes)
+    fleet = draw_fleet(settings)
     now_s = 0.0
-    for record in simulate(FedAvg(), fleet, rounds=2, scenario=scenario):
-        began_s = [faded_end_s(scenario, fleet, client, now_s, 20.0) if download else now_s for client in range(4)]
+    for record in simulate(FedAvg(), fleet, rounds=2, settings=settings):
+        began_s = [faded_end_s(settings, fleet, client, now_s, 20.0) if download else now_s for client in range(4)]
         ready_s = np.array(began_s) + fleet.compute_s
-        ends_s = np.array([faded_end_s(scenario, fleet, client, float(ready_s[client])) for client in range(4)])
+        ends_s = np.array([faded_end_s(settings, fleet, client, float(ready_s[client])) for client in range(4)])
         order = np.argsort(ends_s)
         assert record.merged.tolist() == order.tolist()
         assert record.merged_arrived_s == pytest.approx(ends_s[order], rel=1e-12)
@@ -173,8 +173,8 @@ def test_fading_on_a_shared_band_follows_the_same_draws() -> None:
     """One client alone on its band, whether it is called shared or not, over many blocks."""
     ends_s = []
     for spectrum in ("fixed", "equal", "in-turn"):
-        scenario = Scenario(num_clients=1, fading="rayleigh", coherence_s=0.1, spectrum=spectrum)
-        ends_s.append(next(simulate(FedAvg(), draw_fleet(scenario), rounds=1, scenario=scenario)).end_s)
+        settings = Settings(num_clients=1, fading="rayleigh", coherence_s=0.1, spectrum=spectrum)
+        ends_s.append(next(simulate(FedAvg(), draw_fleet(settings), rounds=1, settings=settings)).end_s)
     assert ends_s == pytest.approx([ends_s[0]] * 3, rel=1e-12)
 
 
@@ -182,15 +182,15 @@ def test_a_client_that_walks_away_sends_more_slowly(tmp_path: Path) -> None:
     """From 0.2 km to 1 km, there from 1 s on; while it computes. All is sent at the rate of 1 km, 6.2 kbit/s, and the
     server, which asks for nothing, believed in that of 0.2 km."""
     positions = traced(tmp_path / "places.csv", "client,time_s,x_km,y_km 0,0,0.2,0 0,1,1,0")
-    scenario = Scenario(num_clients=1, positions=positions)
-    fleet = draw_fleet(scenario)
+    settings = Settings(num_clients=1, positions=positions)
+    fleet = draw_fleet(settings)
     assert fleet.population is not None
     assert (fleet.population.x_km.tolist(), fleet.population.y_km.tolist()) == ([0.2], [0.0])
     snr = np.array([0.1 * 10 ** (-(128.1 + 37.6 * np.log10(km)) / 10) / 1e-13 for km in (0.2, 1.0)])
     near_s, far_s = 100e3 / (30e3 * np.log2(1 + snr))
     assert fleet.compute_s[0] > 1.0
     assert fleet.upload_s[0] == pytest.approx(near_s)
-    simulation = Simulation(FedAvg(), fleet, scenario=scenario)
+    simulation = Simulation(FedAvg(), fleet, settings=settings)
     record = simulation.step()
     assert record is not None
     assert record.end_s == pytest.approx(fleet.compute_s[0] + far_s)
@@ -203,28 +203,28 @@ def test_asked_clients_tell_the_mean_of_their_channel_where_they_are(tmp_path: P
     """Client 0 stands at 1 km when it is asked, at 40 s, in the middle of nothing; fading is not told."""
     text = "client,time_s,x_km,y_km 0,0,0.2,0 0,5,1,0 1,0,0.1,0"
     changes: dict[str, Any] = {"positions": traced(tmp_path / "places.csv", text), "download": True}
-    scenario = Scenario(num_clients=2, fading="rayleigh", ask_every_s=40.0, **changes)
+    settings = Settings(num_clients=2, fading="rayleigh", refresh_estimates_every_s=40.0, **changes)
     plans = [RoundPlan(ids(), Deadline(40.0)), RoundPlan(ids(), Deadline(41.0))]
-    simulation = Simulation(Scripted(Deadline(0), plan=plans[0]), draw_fleet(scenario), scenario=scenario)
+    simulation = Simulation(Scripted(Deadline(0), plan=plans[0]), draw_fleet(settings), settings=settings)
     simulation.step()
     simulation.strategy = Scripted(Deadline(0), plan=plans[1])
     simulation.step()
     gain = 10 ** (-128.1 / 10)
     assert simulation.fleet.upload_s[0] == pytest.approx(100e3 / (30e3 * np.log2(1 + 0.1 * gain / 1e-13)))
     assert simulation.fleet.download_s[0] == pytest.approx(100e3 / (30e3 * np.log2(1 + 20 * gain / 1e-13)))
-    assert simulation.fleet.upload_s[1] == pytest.approx(draw_fleet(scenario).upload_s[1])
+    assert simulation.fleet.upload_s[1] == pytest.approx(draw_fleet(settings).upload_s[1])
 
 
 def test_a_download_comes_first() -> None:
     """Of 20 W at the station: 100 kbit / (30 kHz · log2(1 + 200·SNR)). The paper's fleet is the same without it."""
-    fleet, paper = draw_fleet(Scenario(download=True), 5), draw_fleet(Scenario(), 5)
+    fleet, paper = draw_fleet(Settings(download=True), 5), draw_fleet(Settings(), 5)
     assert fleet.population is not None
     snr = 20.0 * 10 ** (-(128.1 + 37.6 * np.log10(fleet.population.distance_km)) / 10) / 1e-13
     assert fleet.download_s == pytest.approx(100e3 / (30e3 * np.log2(1 + snr)))
     assert fleet.latency_s == pytest.approx(fleet.download_s + paper.latency_s)
     assert not paper.download_s.any()
-    for scenario in (None, Scenario(download=True), Scenario(download=True, slowdown=1e-300)):
-        record = next(simulate(FedAvg(), fleet, rounds=1, scenario=scenario))
+    for settings in (None, Settings(download=True), Settings(download=True, slowdown=1e-300)):
+        record = next(simulate(FedAvg(), fleet, rounds=1, settings=settings))
         assert record.merged_arrived_s == pytest.approx(np.sort(fleet.latency_s))
         assert record.compute_j == pytest.approx(paper.compute_j.sum())
         assert record.transmit_j == pytest.approx(paper.transmit_j.sum())
@@ -250,17 +250,17 @@ def test_greedy_fedcs_schedules_uploads_after_the_download() -> None:
     plain = make_fleet([4.0, 6.0], shared_upload_s=[1.0, 1.0])
     later = with_download(plain, [3.0, 0.0])
     for fleet, deadline_s, started, end_s in [(plain, 5, [0, 1], 4), (later, 5, [1], 4), (later, 6, [1, 0], 6)]:
-        for scenario in (None, Scenario(slowdown=1e-300)):
-            record = next(simulate(FedCSGreedy(float(deadline_s)), fleet, rounds=1, scenario=scenario))
+        for settings in (None, Settings(slowdown=1e-300)):
+            record = next(simulate(FedCSGreedy(float(deadline_s)), fleet, rounds=1, settings=settings))
             assert (record.started.tolist(), record.end_s) == (started, end_s)
 
 
-@pytest.mark.parametrize("scenario", [None, Scenario(slowdown=1e-300)], ids=["as believed", "varying"])
-def test_work_broken_off_in_the_download_has_cost_nothing(scenario: Scenario | None) -> None:
+@pytest.mark.parametrize("scenario", [None, Settings(slowdown=1e-300)], ids=["as believed", "varying"])
+def test_work_broken_off_in_the_download_has_cost_nothing(settings: Settings | None) -> None:
     """Rounds of 1 s. At 3 s clients 2 and 3 are called back: 2 after 3 s of its download of 4 s; 3, with one of 1 s,
     after 2 of 50 s of computing for 4 J."""
     fleet = with_download(make_fleet([1.0, 1.0, 100.0, 100.0]), [0.0, 0.0, 4.0, 1.0])
-    simulation = Simulation(Safa(lag_tolerance=3, round_limit_s=1.0), fleet, scenario=scenario)
+    simulation = Simulation(Safa(lag_tolerance=3, round_limit_s=1.0), fleet, settings=settings)
     records = [simulation.step() for _ in range(4)]
     assert records[3] is not None
     assert records[3].compute_j == pytest.approx(1 + 2 + 2 / 50 * 4)
@@ -269,14 +269,14 @@ def test_work_broken_off_in_the_download_has_cost_nothing(scenario: Scenario | N
 def test_uploads_of_a_plan_in_turn_follow_the_channel() -> None:
     """FedCS as its authors have it, on a channel that fades: one after the other on the whole band, with what they are
     believed to need on it corrected by what was seen."""
-    scenario = Scenario(num_clients=4, fading="rayleigh", coherence_s=0.25)
-    fleet = draw_fleet(scenario)
+    settings = Settings(num_clients=4, fading="rayleigh", coherence_s=0.25)
+    fleet = draw_fleet(settings)
     people = fleet.population
     assert people is not None
-    airtime = Airtime(scenario, fleet, people, seed=0)
+    airtime = Airtime(settings, fleet, people, seed=0)
     for spectrum in ("fixed", "in-turn"):
-        changed = scenario.model_copy(update={"spectrum": spectrum})
-        simulation = Simulation(FedCSGreedy(60.0), fleet, scenario=changed)
+        changed = settings.model_copy(update={"spectrum": spectrum})
+        simulation = Simulation(FedCSGreedy(60.0), fleet, settings=changed)
         record = simulation.step()
         assert record is not None
         free_s, sent_s, expected_s = 0.0, 0.0, []
@@ -290,21 +290,21 @@ def test_uploads_of_a_plan_in_turn_follow_the_channel() -> None:
         assert record.transmit_j == pytest.approx(0.1 * sent_s)
 
 
-def test_a_plan_in_turn_on_a_band_that_is_split_is_refused() -> None:
-    scenario = Scenario(num_clients=4, spectrum="equal")
+def test_a_plan_in_turn_on_a_band_that_is_split_is_rejected() -> None:
+    settings = Settings(num_clients=4, spectrum="equal")
     with pytest.raises(InputError, match="spectrum must not be 'equal' where a strategy lets uploads go in turn"):
-        next(simulate(FedCSGreedy(60.0), draw_fleet(scenario), rounds=1, scenario=scenario))
+        next(simulate(FedCSGreedy(60.0), draw_fleet(settings), rounds=1, settings=settings))
 
 
 @pytest.mark.parametrize("changes", [*FADING, {"speed_mps": (5.0, 30.0)}, {"slowdown": 2.0, "download": True}])
 def test_what_happens_to_a_client_does_not_depend_on_others(changes: dict[str, Any]) -> None:
     """With a band of its own: the same client, started at the same times, with and without the others."""
-    scenario = Scenario(num_clients=5, **changes)
-    fleet = draw_fleet(scenario)
+    settings = Settings(num_clients=5, **changes)
+    fleet = draw_fleet(settings)
     arrived_s = []
     for who in (ids(3), ids(0, 1, 2, 3, 4)):
         plan = RoundPlan(who, AllOf(ids(3)))
-        simulation = Simulation(Scripted(Deadline(0), plan=plan), fleet, seed=7, scenario=scenario)
+        simulation = Simulation(Scripted(Deadline(0), plan=plan), fleet, seed=7, settings=settings)
         record = simulation.step()
         assert record is not None
         arrived_s.append(record.merged_arrived_s[record.merged == 3].tolist())
@@ -313,10 +313,10 @@ def test_what_happens_to_a_client_does_not_depend_on_others(changes: dict[str, A
 
 def test_a_promoted_client_has_less_to_send() -> None:
     """Taken as 5 s, whatever it is: without fading it is there after 5 s, whether times vary or not."""
-    scenario = Scenario(num_clients=4, download=True, fading="rician", rician_k_db=300.0)
-    fleet = draw_fleet(scenario).with_first_tier(5.0)
+    settings = Settings(num_clients=4, download=True, fading="rician", rician_k_db=300.0)
+    fleet = draw_fleet(settings).with_first_tier(5.0)
     assert fleet.promoted is not None
-    simulation = Simulation(Lesson(5.0), fleet, scenario=scenario)
+    simulation = Simulation(Lesson(5.0), fleet, settings=settings)
     record = simulation.step()
     assert record is not None
     assert record.merged.tolist() == [fleet.promoted.client]
@@ -327,10 +327,10 @@ def test_a_promoted_client_has_less_to_send() -> None:
 
 def test_events_on_a_shared_band_come_one_by_one() -> None:
     """FedAsync merges each as it comes; the same arrivals as FedAvg's first round, until somebody starts again."""
-    scenario = Scenario(num_clients=5, spectrum="in-turn")
-    fleet = draw_fleet(scenario)
-    first = next(simulate(FedAvg(), fleet, rounds=1, scenario=scenario))
-    records = list(simulate(FedAsync(), fleet, rounds=20, scenario=scenario))
+    settings = Settings(num_clients=5, spectrum="in-turn")
+    fleet = draw_fleet(settings)
+    first = next(simulate(FedAvg(), fleet, rounds=1, settings=settings))
+    records = list(simulate(FedAsync(), fleet, rounds=20, settings=settings))
     assert (records[0].merged[0], records[0].end_s) == (first.merged[0], first.merged_arrived_s[0])
     ends_s = [record.end_s for record in records]
     assert ends_s == sorted(ends_s)

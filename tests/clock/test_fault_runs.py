@@ -11,30 +11,30 @@ from helpers.small_tasks import TinyNet, tiny_data
 from lesson.cli import main
 from lesson.clock.loop import NOBODY
 from lesson.runs.execute import execute
-from lesson.settings.settings import Settings, make_settings
+from lesson.settings.settings import Settings
 
 PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
-DROPOUTS = {"dropout_before": 0.1, "dropout_during": 0.1, "away_s": 60.0}
+DROPOUTS = {"disconnect_before": 0.1, "disconnect_during": 0.1, "offline_s": 60.0}
 TROUBLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "not finite": (DROPOUTS | {"wrong_clients": 0.4, "nan": 0.3, "infinity": 0.1}, {}),
-    "copies": (DROPOUTS | {"duplicated": 0.3, "replayed": 0.3, "wrong_shape": 0.2}, {"set_aside_after": 3}),
-    "clipped": ({"wrong_clients": 0.3, "scaled": 0.5, "scale": 30.0}, {"norm": "clip", "norm_window": 20}),
-    "too far": ({"wrong_clients": 0.3, "scaled": 0.5, "scale": 30.0}, {"norm": "refuse"}),
-    "median": (DROPOUTS | {"wrong_clients": 0.3, "flipped": 1.0, "scaled": 0.5}, {"merge": "median"}),
-    "trimmed": ({"wrong_clients": 0.3, "flipped": 1.0}, {"merge": "trimmed-mean", "trim": 0.3}),
+    "not finite": (DROPOUTS | {"corrupting_clients": 0.4, "nan": 0.3, "infinity": 0.1}, {}),
+    "copies": (DROPOUTS | {"duplicated": 0.3, "replayed": 0.3, "wrong_shape": 0.2}, {"exclude_after_rejections": 3}),
+    "clipped": ({"corrupting_clients": 0.3, "scaled": 0.5, "scale": 30.0}, {"norm": "clip", "norm_window": 20}),
+    "too far": ({"corrupting_clients": 0.3, "scaled": 0.5, "scale": 30.0}, {"norm": "reject"}),
+    "median": (DROPOUTS | {"corrupting_clients": 0.3, "flipped": 1.0, "scaled": 0.5}, {"merge": "median"}),
+    "trimmed": ({"corrupting_clients": 0.3, "flipped": 1.0}, {"merge": "trimmed-mean", "trim": 0.3}),
 }
 
 
 def settings(trouble: str, strategy: str = "lesson", rounds: int = 25) -> Settings:
     faults, guards = TROUBLES[trouble]
-    return make_settings(
-        {
-            "scenario": {"num_clients": 8, "batch_size": 5, "split": "iid"},
-            "strategy": {"name": strategy},
-            "run": {"eval_every_s": 100.0, "rounds": rounds, "device": "cpu", "checkpoint_every_s": 1e-9},
-            "faults": faults,
-            "guards": guards,
-        }
+    return Settings(
+        fleet={"num_clients": 8},
+        training={"batch_size": 5},
+        data={"split": "iid"},
+        strategy={"name": strategy},
+        run={"eval_every_s": 100.0, "rounds": rounds, "device": "cpu", "checkpoint_every_s": 1e-9},
+        faults=faults,
+        guards=guards,
     )
 
 
@@ -46,24 +46,24 @@ def test_a_run_with_faults_goes_on_with_the_same_bytes(tmp_path: Path, trouble: 
     check_goes_on(settings(trouble, strategy), tmp_path, 11, **PARTS)
 
 
-def test_refusals_are_written_down_with_reason_and_client(tmp_path: Path) -> None:
+def test_rejections_are_written_down_with_reason_and_client(tmp_path: Path) -> None:
     summary = execute(settings("not finite"), tmp_path / "run", **PARTS)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    told = [line["refusals"] for line in lines if "refusals" in line]
+    told = [line["rejections"] for line in lines if "rejections" in line]
     assert all(list(reasons) == ["not finite"] for reasons in told)
     clients = [client for reasons in told for client in reasons["not finite"]]
     assert len(set(clients)) <= 3, "0.4 of eight clients are wrong"
-    assert summary["refused"] == len(clients) == summary["refused_by"]["not finite"] > 0
+    assert summary["rejected"] == len(clients) == summary["rejected_by"]["not finite"] > 0
     for line in lines:
-        assert line.get("refused", 0) == sum(map(len, line.get("refusals", {}).values()))
-        assert not set(line.get("merged", [])) & set(line.get("refusals", {}).get("not finite", []))
+        assert line.get("rejected", 0) == sum(map(len, line.get("rejections", {}).values()))
+        assert not set(line.get("merged", [])) & set(line.get("rejections", {}).get("not finite", []))
 
 
 def test_with_faults_off_and_guards_on_nothing_is_other(tmp_path: Path) -> None:
     plain = settings("trimmed").model_copy(update={"faults": Settings().faults, "guards": Settings().guards})
     execute(plain, tmp_path / "plain", **PARTS)
-    sections = plain.to_sections() | {"guards": {"finite": False, "set_aside_after": 0}}
-    execute(make_settings(sections), tmp_path / "off", **PARTS)
+    sections = plain.to_sections() | {"guards": {"finite": False, "exclude_after_rejections": 0}}
+    execute(Settings(**sections), tmp_path / "off", **PARTS)
     for name in ("metrics.jsonl", "model.safetensors", "clients.json"):
         assert (tmp_path / "off" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
@@ -72,7 +72,14 @@ def test_a_run_whose_clients_are_all_gone_ends_with_what_it_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    faults = ["--set", "faults.dropout_before=0.5", "--set", "faults.gone=1.0", "--set", "scenario.num_clients=6"]
+    faults = [
+        "--set",
+        "faults.disconnect_before=0.5",
+        "--set",
+        "faults.offline_forever=1.0",
+        "--set",
+        "fleet.num_clients=6",
+    ]
     assert main(["run", "--out", str(out), "--time-budget", "5000", "--device", "cpu", *faults]) == 3
     told = capsys.readouterr()
     summary = json.loads((out / "summary.json").read_text())
@@ -85,18 +92,18 @@ def test_a_run_whose_clients_are_all_gone_ends_with_what_it_has(
 
 
 def test_a_comparison_in_which_clients_are_all_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sets = ["faults.wrong_arrays=1.0", "guards.set_aside_after=2", "scenario.num_clients=4", "faults.scale=3.0"]
+    sets = ["faults.wrong_arrays=1.0", "guards.exclude_after_rejections=2", "fleet.num_clients=4", "faults.scale=3.0"]
     flags = [word for one in sets for word in ("--set", one)]
     command = ["compare", "--strategies", "lesson,fedavg", "--seeds", "1", "--out", str(tmp_path / "out"), *flags]
     assert main([*command, "--time-budget", "3000"]) == 3
     told = capsys.readouterr()
-    assert "note: faults.scale = 3.0 changes nothing; it goes with scaled > 0" in told.out
-    assert "(and 1 more): nobody is there any more; 4 of 4 clients were set aside" in told.err.splitlines()[-1]
+    assert "note: faults.scale = 3.0 has no effect without scaled > 0" in told.out
+    assert "(and 1 more): nobody is there any more; 4 of 4 clients were excluded" in told.err.splitlines()[-1]
     assert (tmp_path / "out" / "report.html").exists()
 
 
 def test_wrong_values_without_guards_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sets = ["faults.nan=1.0", "guards.finite=false", "scenario.num_clients=4"]
+    sets = ["faults.nan=1.0", "guards.finite=false", "fleet.num_clients=4"]
     flags = [word for one in sets for word in ("--set", one)]
     assert main(["run", "--out", str(tmp_path / "run"), "--rounds", "9", "--device", "cpu", *flags]) == 3
     assert "the model is no longer finite after round" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 from helpers.fleets import fields, make_fleet, sealed, traced
 from helpers.strategies import make
 from helpers.wall import FakeClients, FakeClock, Holding, Took, on_the_wall, told
-from lesson import FedAvg, Lesson, Scenario, Simulation
+from lesson import FedAvg, Lesson, Settings, Simulation
 from lesson.clock.federation import Event, Joined, Left, Reply, VirtualFederation, WallFederation
 from lesson.clock.federation.base import MIN_PATIENCE_S
 from lesson.clock.federation.clients import LOST, RESTARTED, TOO_LATE
@@ -72,7 +72,7 @@ def test_lesson_on_the_wall_by_hand() -> None:
     assert [record.version for record in records if record is not None] == list(range(1, 12))
     assert [record.uploads for record in records if record is not None][:4] == [2, 1, 3, 3]
     assert federation.fleet.latency_s.tolist() == [5.0, 8.0, 24.0, 37.0]
-    assert not federation.refused
+    assert not federation.rejected
 
 
 def test_who_is_late_can_be_dropped() -> None:
@@ -171,9 +171,9 @@ def test_an_error_reply_frees_the_client() -> None:
     assert (told(first), told(second)) == ((10.0, [0, 1, 2], [0]), (20.0, [0, 1], [2, 0, 1]))
     assert first is not None
     assert second is not None
-    assert (first.refused, first.note) == (1, "refused 1: client error")
-    assert (second.refused, second.note) == (0, "")
-    assert federation.refused == {"client error": 1}
+    assert (first.rejected, first.note) == (1, "rejected 1: client error")
+    assert (second.rejected, second.note) == (0, "")
+    assert federation.rejected == {"client error": 1}
     assert federation.fleet.latency_s.tolist() == [5.0, 6.0, 12.0]
 
 
@@ -182,7 +182,7 @@ def test_who_is_told_hears_of_every_fault() -> None:
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], [9.0]], tell=heard.append)
     clients.clock.at(2.0, Reply(1, 0, fault="client error", detail="code 2: no"))
     federation.step()
-    assert heard == ["round 1: refused an update of client 1: client error (code 2: no)"]
+    assert heard == ["round 1: rejected an update of client 1: client error (code 2: no)"]
 
 
 def test_no_reply_is_given_up_and_the_client_believed_slow() -> None:
@@ -191,7 +191,7 @@ def test_no_reply_is_given_up_and_the_client_believed_slow() -> None:
     federation, _ = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], ["silent", 6.0]])
     first, second = federation.step(), federation.step()
     assert first is not None
-    assert (told(first), first.refused, first.note) == ((60.0, [0, 1], [0]), 1, "refused 1: no reply")
+    assert (told(first), first.rejected, first.note) == ((60.0, [0, 1], [0]), 1, "rejected 1: no reply")
     assert told(second) == (66.0, [0, 1], [0, 1])
     assert federation.fleet.latency_s.tolist() == [5.0, 60.0], "of 6 and 60 s, the longer"
 
@@ -218,11 +218,11 @@ def test_a_node_lost_at_work() -> None:
         ([0], [0, 1, 2]),
     ]
     assert [record.note for record in records if record is not None][:3] == [
-        f"refused 1: {LOST}",
-        f"refused 1: {TOO_LATE}",
+        f"rejected 1: {LOST}",
+        f"rejected 1: {TOO_LATE}",
         "",
     ]
-    assert federation.refused == {LOST: 1, TOO_LATE: 1}
+    assert federation.rejected == {LOST: 1, TOO_LATE: 1}
 
 
 def test_a_node_lost_while_its_update_waits() -> None:
@@ -230,7 +230,7 @@ def test_a_node_lost_while_its_update_waits() -> None:
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [8.0]])
     clients.clock.at(9.0, Left(1))
     assert [told(federation.step())[1:] for _ in range(3)] == [([0, 1], [0]), ([0], [1, 0]), ([0], [0])]
-    assert not federation.refused
+    assert not federation.rejected
 
 
 def test_a_node_lost_after_its_update_came() -> None:
@@ -298,7 +298,7 @@ def test_a_reply_to_work_given_up_does_not_disturb_newer_work(fault: str) -> Non
         (10.0, [0, 1], [0]),
         (12.0, [0], [1]),
     ]
-    assert federation.refused == {LOST: 1, TOO_LATE: 1}
+    assert federation.rejected == {LOST: 1, TOO_LATE: 1}
     assert federation.fleet.latency_s.tolist() == [5.0, 7.0]
 
 
@@ -308,8 +308,8 @@ def test_an_answer_nobody_has_asked_for_is_counted() -> None:
     clients.clock.at(6.0, Reply(0, 7))
     record = federation.step()
     assert record is not None
-    assert (told(record), record.refused) == ((9.0, [0, 1], [0, 1]), 1)
-    assert federation.refused == {TOO_LATE: 1}
+    assert (told(record), record.rejected) == ((9.0, [0, 1], [0, 1]), 1)
+    assert federation.rejected == {TOO_LATE: 1}
 
 
 def test_a_round_in_which_everybody_fails_takes_its_time() -> None:
@@ -320,7 +320,7 @@ def test_a_round_in_which_everybody_fails_takes_its_time() -> None:
     first, second = federation.step(), federation.step()
     assert first is not None
     assert (told(first), first.version) == ((3.0, [0, 1], []), 0)
-    assert (first.refused, first.note) == (2, "refused 0: client error; refused 1: client crashed")
+    assert (first.rejected, first.note) == (2, "rejected 0: client error; rejected 1: client crashed")
     assert told(second) == (8.0, [0, 1], [0, 1])
     assert not federation.stop_reason
 
@@ -345,7 +345,7 @@ def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
         if federation.step(20.0) is None:
             break
     assert federation.stop_reason == "time is up"
-    assert federation.refused["client error"] == 11, "one in two seconds, and the one that comes after the end"
+    assert federation.rejected["client error"] == 11, "one in two seconds, and the one that comes after the end"
 
 
 def test_nobody_connected_for_long_ends_the_run() -> None:
@@ -380,7 +380,7 @@ def test_rounds_go_on_from_when_somebody_is_there_again() -> None:
         (310.0, [0, 1], [0]),
         (320.0, [0], [0, 1]),
     ]
-    assert federation.refused == {LOST: 2, TOO_LATE: 2}
+    assert federation.rejected == {LOST: 2, TOO_LATE: 2}
 
 
 def test_a_round_nobody_could_start_in_does_not_end_the_run() -> None:
@@ -412,14 +412,14 @@ def test_a_server_that_restarts_gives_up_what_was_in_flight() -> None:
     assert clients.held.keys() == had.held.keys() == {(2, 0)}
     record = after.step()
     assert record is not None
-    assert (told(record), record.refused, record.note) == (
+    assert (told(record), record.rejected, record.note) == (
         (30.0, [0, 1, 3], [2, 0, 1]),
         1,
-        f"refused 3: {RESTARTED}",
+        f"rejected 3: {RESTARTED}",
     )
     assert not clients.held, "what is merged is forgotten"
     assert clients.lr_scales == [{0: 1, 1: 1, 3: 4}]
-    assert after.refused == {RESTARTED: 1}
+    assert after.rejected == {RESTARTED: 1}
 
 
 def test_a_restarted_server_works_with_who_is_there_now() -> None:
@@ -478,7 +478,7 @@ def test_the_virtual_clock_gives_the_records_of_the_simulation(kind: type[Any]) 
     federation = VirtualFederation(make(kind), make_fleet(LATENCIES_S), clients, seed=3)
     for _ in range(40):
         assert fields(federation.step()) == fields(simulation.step())
-    assert not federation.refused
+    assert not federation.rejected
     assert clients.held.keys() >= set(federation._at_server.keys)
     assert len(clients.held) <= len(federation._at_server) + len(LATENCIES_S), "models are kept while needed"
 
@@ -489,16 +489,16 @@ def test_times_that_vary_are_those_of_the_simulation(kind: type[Any], tmp_path: 
     presence = traced(
         tmp_path / "presence.csv", "client,from_s,to_s 0,0,2 0,7,inf 3,0,4 3,20,90 3,99,400 6,0,5 6,30,38 6,50,inf"
     )
-    scenario = Scenario(presence=presence, slowdown=0.5, estimate="quantile")
-    simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3, scenario=scenario)
-    federation = VirtualFederation(make(kind), make_fleet(LATENCIES_S), Somewhere(1), seed=3, scenario=scenario)
+    settings = Settings(presence=presence, slowdown=0.5, estimate="quantile")
+    simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3, settings=settings)
+    federation = VirtualFederation(make(kind), make_fleet(LATENCIES_S), Somewhere(1), seed=3, settings=settings)
     num_lost = 0
     for _ in range(40):
         record = federation.step()
         assert fields(record) == fields(simulation.step())
         num_lost += record.lost if record is not None and record.lost else 0
     assert num_lost
-    assert not federation.refused
+    assert not federation.rejected
 
 
 @pytest.mark.parametrize("kind", [Lesson, FedAT, Safa])
@@ -528,7 +528,7 @@ def test_safa_drops_work_in_these_tests() -> None:
 
 def test_a_fault_on_the_virtual_clock_costs_its_client_the_round() -> None:
     """Tiers 1 and 2. The second update of client 0 fails: it takes its 10 s, is not merged, and the next one starts.
-    The first of client 1 fails at 20 s, where both are due. What is refused for what it holds has been uploaded."""
+    The first of client 1 fails at 20 s, where both are due. What is rejected for what it holds has been uploaded."""
     faults = {(0, 1): "not finite", (1, 0): "client error"}
     federation = VirtualFederation(Lesson(10.0), make_fleet([5.0, 16.0]), Somewhere(1, faults))
     records = [fields(federation.step()) for _ in range(4)]
@@ -538,12 +538,12 @@ def test_a_fault_on_the_virtual_clock_costs_its_client_the_round() -> None:
         ([0, 1], [0], 1),
         ([0], [0, 1], 2),
     ]
-    assert [len(record["refusals"]) for record in records] == [0, 2, 0, 0]
-    assert set(records[1]["note"].split("; ")) == {"refused 0: not finite", "refused 1: client error"}
-    assert federation.refused == {"not finite": 1, "client error": 1}
+    assert [len(record["rejections"]) for record in records] == [0, 2, 0, 0]
+    assert set(records[1]["note"].split("; ")) == {"rejected 0: not finite", "rejected 1: client error"}
+    assert federation.rejected == {"not finite": 1, "client error": 1}
 
 
-def test_a_reply_that_comes_again_on_the_virtual_clock_is_refused() -> None:
+def test_a_reply_that_comes_again_on_the_virtual_clock_is_rejected() -> None:
     class Twice(Somewhere):
         again: ClassVar[list[Event]] = []
 
@@ -555,22 +555,22 @@ def test_a_reply_that_comes_again_on_the_virtual_clock_is_refused() -> None:
     federation = VirtualFederation(FedAvg(), make_fleet([5.0, 6.0]), Twice(0))
     records = [federation.step() for _ in range(4)]
     assert all(record is not None and sorted(record.merged.tolist()) == [0, 1] for record in records)
-    assert federation.refused.keys() == {"came before"}
+    assert federation.rejected.keys() == {"came before"}
 
 
-def test_on_the_wall_what_is_refused_for_what_it_holds_was_uploaded_and_sets_its_client_aside() -> None:
-    guards = GuardSettings(set_aside_after=2)
+def test_on_the_wall_what_is_rejected_for_what_it_holds_was_uploaded_and_sets_its_client_aside() -> None:
+    guards = GuardSettings(exclude_after_rejections=2)
     federation, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [["wrong shape"], [6.0]], guards=guards)
     records = [federation.step(1e6) for _ in range(3)]
-    assert [(record.uploads, record.refused) for record in records if record is not None] == [(2, 1), (2, 1), (1, 0)]
-    assert federation.watch.aside.tolist() == [True, False]
+    assert [(record.uploads, record.rejected) for record in records if record is not None] == [(2, 1), (2, 1), (1, 0)]
+    assert federation.rejection_ledger.excluded.tolist() == [True, False]
 
 
 def test_a_run_on_the_wall_whose_clients_are_all_set_aside_ends_at_once() -> None:
     federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 6.0]), [["not finite"], ["not finite"]])
     records = list(iter(lambda: federation.step(1e6), None))
     assert len(records) == 5
-    assert federation.stop_reason == "nobody is there any more; 2 of 2 clients were set aside"
+    assert federation.stop_reason == "nobody is there any more; 2 of 2 clients were excluded"
 
 
 class Weighing(FakeClients):
@@ -596,14 +596,14 @@ def test_a_federation_on_the_wall_leaves_the_fleet_it_is_given_alone() -> None:
     assert federation.fleet.latency_s.tolist() != fleet.latency_s.tolist() == [5.0, 9.0]
 
 
-@pytest.mark.parametrize("scenario", [Scenario(), Scenario(slowdown=0.5)], ids=["fixed times", "varying times"])
-def test_a_federation_on_the_virtual_clock_leaves_the_fleet_it_is_given_alone(scenario: Scenario) -> None:
+@pytest.mark.parametrize("scenario", [Settings(), Settings(slowdown=0.5)], ids=["fixed times", "varying times"])
+def test_a_federation_on_the_virtual_clock_leaves_the_fleet_it_is_given_alone(settings: Settings) -> None:
     class Weighed(Somewhere):
         def poll(self) -> Sequence[Event]:
             return [replace(event, weight=2.0) for event in super().poll() if isinstance(event, Reply)]
 
     fleet = sealed(make_fleet(LATENCIES_S))
-    federation = VirtualFederation(Lesson(10.0), fleet, Weighed(1), scenario=scenario)
+    federation = VirtualFederation(Lesson(10.0), fleet, Weighed(1), settings=settings)
     for _ in range(5):
         federation.step()
     assert federation.fleet.client_weight.max() == 2.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.fleets import fields, make_fleet, traced
 from helpers.strategies import everyone, make
-from lesson import FedAvg, Lesson, Scenario, Simulation, draw_fleet, simulate
+from lesson import FedAvg, Lesson, Settings, Simulation, draw_fleet, simulate
 from lesson.clock.presence import Attendance
 from lesson.clock.records import RoundRecord
 from lesson.fleet.traces import Presence
@@ -20,8 +20,8 @@ HEADER = "client,from_s,to_s "
 
 
 def run(tmp_path: Path, strategy: Any, latencies: list[float], text: str, rounds: int) -> list[RoundRecord]:
-    scenario = Scenario(presence=traced(tmp_path / "presence.csv", HEADER + text))
-    return list(simulate(strategy, make_fleet(latencies), rounds=rounds, scenario=scenario))
+    settings = Settings(presence=traced(tmp_path / "presence.csv", HEADER + text))
+    return list(simulate(strategy, make_fleet(latencies), rounds=rounds, settings=settings))
 
 
 class Forgetful:
@@ -45,8 +45,8 @@ def test_who_leaves_in_the_middle_is_lost(tmp_path: Path) -> None:
     2 J, and sent 4 of 8 s, half of 20 J. Without it everybody is in tier 1, and round 3 closes as 0 arrives, at 25 s.
     Then 1 is back and starts; it is merged at 45 s. Version 0, which it had at first, is let go of when it is lost."""
     text = HEADER + "1,0,12 1,25,inf"
-    scenario = Scenario(presence=traced(tmp_path / "presence.csv", text))
-    simulation = Simulation(Lesson(10.0), make_fleet([5.0, 16.0]), scenario=scenario)
+    settings = Settings(presence=traced(tmp_path / "presence.csv", text))
+    simulation = Simulation(Lesson(10.0), make_fleet([5.0, 16.0]), settings=settings)
     simulation.learner = learner = Forgetful()
     records = [simulation.step() for _ in range(5)]
     assert [record.end_s for record in records] == [10.0, 20.0, 25.0, 35.0, 45.0]  # type: ignore[union-attr]
@@ -124,8 +124,8 @@ def test_a_run_may_begin_with_nobody(tmp_path: Path) -> None:
 def test_a_run_ends_when_nobody_comes_any_more(kind: type[Any], tmp_path: Path) -> None:
     """Some leave in the middle of their work; the last at 130 s, after a while in which nobody was there."""
     text = HEADER + "0,0,31 1,0,52.5 2,0,33 3,20,40 0,100,130 2,101,120"
-    scenario = Scenario(presence=traced(tmp_path / "presence.csv", text))
-    simulation = Simulation(make(kind), make_fleet([3.0, 15.0, 25.0, 7.0]), scenario=scenario)
+    settings = Settings(presence=traced(tmp_path / "presence.csv", text))
+    simulation = Simulation(make(kind), make_fleet([3.0, 15.0, 25.0, 7.0]), settings=settings)
     records = []
     while not simulation.stop_reason and simulation.round < 500:
         if (record := simulation.step()) is not None:
@@ -137,15 +137,15 @@ def test_a_run_ends_when_nobody_comes_any_more(kind: type[Any], tmp_path: Path) 
     late = [record for record in records if record.end_s > 100]
     assert {int(client) for record in late for client in record.started} <= {0, 2}
     assert all(np.all(record.merged_arrived_s <= record.end_s * (1 + 1e-12)) for record in records)
-    shorter = simulate(make(kind), make_fleet([3.0, 15.0, 25.0, 7.0]), until_s=60.0, scenario=scenario)
+    shorter = simulate(make(kind), make_fleet([3.0, 15.0, 25.0, 7.0]), until_s=60.0, settings=settings)
     assert max(record.end_s for record in shorter) <= 60
 
 
 @everyone
 def test_a_time_budget_is_not_passed_by_waiting(kind: type[Any], tmp_path: Path) -> None:
     text = HEADER + "0,0,30 1,0,30 2,0,30 0,1000,inf"
-    scenario = Scenario(presence=traced(tmp_path / "presence.csv", text))
-    simulation = Simulation(make(kind), make_fleet([3.0, 15.0, 25.0]), scenario=scenario)
+    settings = Settings(presence=traced(tmp_path / "presence.csv", text))
+    simulation = Simulation(make(kind), make_fleet([3.0, 15.0, 25.0]), settings=settings)
     while not simulation.stop_reason:
         record = simulation.step(100.0)
         assert record is None or record.end_s <= 100.0
@@ -155,10 +155,10 @@ def test_a_time_budget_is_not_passed_by_waiting(kind: type[Any], tmp_path: Path)
 @everyone
 def test_presence_of_everybody_changes_nothing(kind: type[Any], tmp_path: Path) -> None:
     """Times as they are believed to be, in round numbers: the same records to the bit, but for what is told of them."""
-    scenario = Scenario(presence=traced(tmp_path / "presence.csv", HEADER + "0,0,inf 2,0,1e9"))
+    settings = Settings(presence=traced(tmp_path / "presence.csv", HEADER + "0,0,inf 2,0,1e9"))
     fleet = make_fleet([3.0, 15.0, 25.0, 7.0, 7.0])
     plain = [fields(record) for record in simulate(make(kind), fleet, rounds=30)]
-    varied = [fields(record) for record in simulate(make(kind), fleet, rounds=30, scenario=scenario)]
+    varied = [fields(record) for record in simulate(make(kind), fleet, rounds=30, settings=settings)]
     surprises = ("misses", "retiered", "lost")
     for record, other in zip(plain, varied, strict=True):
         assert [record.pop(name) for name in surprises] == [None, None, None]
@@ -178,7 +178,7 @@ def test_nobody_works_while_away(times: list[np.ndarray], data: st.DataObject) -
     kind = data.draw(st.sampled_from([FedAvg, Lesson]))
     rows = [(client, *pair) for client, when in enumerate(times) for pair in zip(when[::2], when[1::2], strict=False)]
     client, from_s, to_s = (np.array(column) for column in zip(*rows, strict=True))
-    simulation = Simulation(make(kind), make_fleet([3.0, 15.7, 25.1]), scenario=Scenario(slowdown=1e-300))
+    simulation = Simulation(make(kind), make_fleet([3.0, 15.7, 25.1]), settings=Settings(slowdown=1e-300))
     presence = Presence(3, client, from_s, to_s)
     assert simulation._truth is not None
     simulation._truth.presence, simulation._present = presence, Attendance(len(simulation.fleet), presence)
@@ -204,8 +204,8 @@ def test_an_early_reply_waits_for_its_slot_though_nobody_is_there(tmp_path: Path
     """Believed to take 45 s, client 0 is in tier 3 of τ = 20 s; it takes 8 s, leaves at 10 s, and is merged at 60 s."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,40,5 0,2,4,4")
     presence = traced(tmp_path / "presence.csv", HEADER + "0,0,70")
-    scenario = Scenario(num_clients=1, trace=work, presence=presence)
-    simulation = Simulation(Lesson(20.0), draw_fleet(scenario), scenario=scenario)
+    settings = Settings(num_clients=1, trace=work, presence=presence)
+    simulation = Simulation(Lesson(20.0), draw_fleet(settings), settings=settings)
     first = [simulation.step() for _ in range(3)][-1]
     assert first is not None
     assert (first.end_s, first.merged.tolist()) == (60.0, [0])
@@ -219,6 +219,6 @@ def test_whoever_leaves_makes_room_on_a_channel_used_in_turn(tmp_path: Path) -> 
     """Client 0 begins to upload at 1 s and would need 30 s, but leaves at 3 s; client 1 then needs 40 s."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,1,30 1,1,1.5,40")
     presence = traced(tmp_path / "presence.csv", HEADER + "0,0,3")
-    scenario = Scenario(num_clients=2, trace=work, presence=presence)
-    (record,) = simulate(FedCSGreedy(100.0), draw_fleet(scenario), rounds=1, scenario=scenario)
+    settings = Settings(num_clients=2, trace=work, presence=presence)
+    (record,) = simulate(FedCSGreedy(100.0), draw_fleet(settings), rounds=1, settings=settings)
     assert (record.started.tolist(), record.merged.tolist(), record.end_s) == ([0, 1], [1], 43.0)

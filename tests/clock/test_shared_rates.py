@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from lesson import Scenario, draw_fleet
+from lesson import Settings, draw_fleet
 from lesson.clock import airtime
 from lesson.clock.airtime import Airtime
 from lesson.radio import fading_gain
 
-SCENARIO = Scenario(fading="rician", speed_mps=(1.0, 15.0), shadowing_db=8.0, coherence_s=3.0, spectrum="equal")
+SCENARIO = Settings(fading="rician", speed_mps=(1.0, 15.0), shadowing_db=8.0, coherence_s=3.0, spectrum="equal")
 
 
 def made() -> Airtime:
@@ -31,10 +31,10 @@ def test_rates_on_a_shared_band_do_not_depend_on_what_was_asked_before(
 
 def test_a_rate_on_a_shared_band_is_that_of_the_equation() -> None:
     # Standing and without shadowing: nine bands of 30 kHz split in four, each with the noise of 2.25 bands of -100 dBm.
-    scenario = Scenario(fading="rayleigh", spectrum="equal")
-    fleet = draw_fleet(scenario, num_clients=9, seed=2)
+    settings = Settings(fading="rayleigh", spectrum="equal")
+    fleet = draw_fleet(settings, num_clients=9, seed=2)
     assert fleet.population is not None
-    band = Airtime(scenario, fleet, fleet.population, seed=2)
+    band = Airtime(settings, fleet, fleet.population, seed=2)
     clients = np.array([7, 3])
     loss_db = 128.1 + 37.6 * np.log10(fleet.population.distance_km[clients])
     gain = fading_gain("rayleigh", 0.0, airtime.key(2, "fading"), clients, np.array(17))

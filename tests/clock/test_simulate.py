@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from helpers.fleets import make_fleet, peak_bytes, sealed
 from helpers.scripted import NOTHING, Scripted, ids
 from helpers.strategies import everyone, make
-from lesson import FedAvg, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
+from lesson import FedAvg, Fleet, InputError, Lesson, Settings, Simulation, draw_fleet, simulate
+from lesson.clock.faults import Disconnections
 from lesson.core.arrays import membership
-from lesson.settings.faults import FaultSettings, faults_of
+from lesson.settings.faults import FaultSettings
 from lesson.strategies.base import (
     AllOf,
     AnyOf,
@@ -362,7 +363,7 @@ def test_idle_groups_do_not_close_a_round() -> None:
 
 
 def test_bytes_follow_the_model_and_are_whole() -> None:
-    record = next(simulate(FedAvg(), draw_fleet(Scenario(model_bits=1001.0), 3), rounds=1))
+    record = next(simulate(FedAvg(), draw_fleet(Settings(model_bits=1001.0), 3), rounds=1))
     assert (record.bytes_up, record.bytes_down) == (3 * 126, 3 * 126)
 
 
@@ -382,7 +383,7 @@ def test_draws_differ_from_round_to_round() -> None:
 
 def test_the_same_seed_gives_the_same_records() -> None:
     def run(seed: int) -> list[tuple[Any, ...]]:
-        fleet = draw_fleet(Scenario(), 20, seed=1)
+        fleet = draw_fleet(Settings(), 20, seed=1)
         return [
             tuple(value.tolist() if isinstance(value, np.ndarray) else value for value in vars(record).values())
             for record in simulate(FedBuff(buffer_size=3, concurrency=2), fleet, rounds=40, seed=seed)
@@ -412,7 +413,7 @@ def test_what_is_not_known_of_a_latency_is_what_is_left_of_it(known: str) -> Non
     fleet = make_fleet([7.0, 15.0])
     for part in {"compute_s", "upload_s"} - {known}:
         getattr(fleet, part)[:] = np.nan
-    records = list(simulate(Lesson(10.0), fleet, rounds=20, scenario=Scenario(estimate_error=0.1)))
+    records = list(simulate(Lesson(10.0), fleet, rounds=20, settings=Settings(estimate_error=0.1)))
     took_s = {0: set[float](), 1: set[float]()}
     for record in records:
         for client, seconds in zip(record.merged, record.merged_arrived_s - record.merged_started_s, strict=True):
@@ -420,12 +421,12 @@ def test_what_is_not_known_of_a_latency_is_what_is_left_of_it(known: str) -> Non
     assert took_s == {0: {7.0}, 1: {15.0}}
 
 
-@pytest.mark.parametrize("faults", [None, FaultSettings(dropout_during=0.3)], ids=["no faults", "dropouts"])
-@pytest.mark.parametrize("scenario", [Scenario(), Scenario(slowdown=0.5, estimate_error=0.1)], ids=["fixed", "varying"])
-def test_a_saved_state_stays_as_it_is_and_the_fleet_too(scenario: Scenario, faults: FaultSettings | None) -> None:
+@pytest.mark.parametrize("faults", [None, FaultSettings(disconnect_during=0.3)], ids=["no faults", "disconnections"])
+@pytest.mark.parametrize("settings", [Settings(), Settings(slowdown=0.5, estimate_error=0.1)], ids=["fixed", "varying"])
+def test_a_saved_state_stays_as_it_is_and_the_fleet_too(settings: Settings, faults: FaultSettings | None) -> None:
     fleet = sealed(make_fleet([3.0, 15.0, 25.0]))
-    parts = faults_of(faults or FaultSettings(), len(fleet), 0)
-    simulation = Simulation(FedAsync(), fleet, scenario=scenario, **parts)
+    disconnections = Disconnections.of(faults or FaultSettings(), 0)
+    simulation = Simulation(FedAsync(), fleet, settings=settings, disconnections=disconnections)
     for _ in range(3):
         simulation.step()
     saved = simulation.state()
@@ -457,9 +458,9 @@ class Keeping:
 
 @everyone
 def test_the_learner_keeps_the_versions_in_use_and_no_others(kind: type[Any]) -> None:
-    faults = faults_of(FaultSettings(dropout_during=0.2, away_s=10.0), 7, 0)
+    disconnections = Disconnections.of(FaultSettings(disconnect_during=0.2, offline_s=10.0), 0)
     fleet = make_fleet([3.0, 7.0, 7.0, 15.0, 25.0, 31.0, 90.0])
-    simulation = Simulation(make(kind), fleet, learner=Keeping(), **faults)
+    simulation = Simulation(make(kind), fleet, learner=Keeping(), disconnections=disconnections)
     for _ in range(60):
         simulation.step()
         in_use = simulation._flight.work_of(simulation._flight.everybody()).base_version.tolist()
@@ -476,7 +477,7 @@ def test_releasing_versions_looks_at_those_released_alone() -> None:
 
         __iter__ = keys = values = items
 
-    simulation = Simulation(FedAsync(), draw_fleet(Scenario(), 200), learner=Keeping())
+    simulation = Simulation(FedAsync(), draw_fleet(Settings(), 200), learner=Keeping())
     simulation._users = Counts(simulation._users)
     for _ in range(400):
         simulation.step()
@@ -576,7 +577,7 @@ def test_a_simulation_is_checked_when_it_is_asked_for() -> None:
         with pytest.raises(InputError):
             simulate(FedAvg(), fleet, **wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="trace"):
-        simulate(FedAvg(), fleet, rounds=1, scenario=Scenario(trace="nowhere.csv"))
+        simulate(FedAvg(), fleet, rounds=1, settings=Settings(trace="nowhere.csv"))
 
 
 def test_energy_of_measured_clients_is_unknown_in_every_round() -> None:

@@ -14,10 +14,9 @@ from helpers.fleets import fields, traced
 from helpers.resuming import check_goes_on
 from helpers.small_tasks import TinyNet, tiny_data
 from helpers.strategies import Watched, everyone, make
-from lesson import Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
+from lesson import Fleet, InputError, Lesson, Settings, Simulation, draw_fleet, simulate
 from lesson.cli import main
 from lesson.runs.execute import execute
-from lesson.settings.settings import Settings, make_settings
 from lesson.strategies import FedAT, FedBuff, Safa
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 
@@ -27,11 +26,11 @@ NEAR: dict[str, Any] = {"num_clients": NUM_CLIENTS, "area_km": 1.2, "cycles_per_
 """A fleet of which some, not all, are within 10 s."""
 MOVING: dict[str, Any] = {"fading": "rayleigh", "speed_mps": (5.0, 30.0), "slowdown": 0.5, "download": True}
 WAYS: dict[str, dict[str, Any]] = {
-    "moving": MOVING | {"estimate": "quantile", "ask_every_s": 70.0},
+    "moving": MOVING | {"estimate": "quantile", "refresh_estimates_every_s": 70.0},
     "equal": {"spectrum": "equal", "fading": "rician", "estimate": "mean"},
     "in-turn": {"spectrum": "in-turn", "estimate_error": 0.3},
     "presence": {"presence": "presence.csv", "slowdown": 0.2},
-    "trace": {"trace": "work.csv", "ask_every_s": 100.0},
+    "trace": {"trace": "work.csv", "refresh_estimates_every_s": 100.0},
 }
 every_way = pytest.mark.parametrize("way", sorted(WAYS))
 
@@ -48,11 +47,11 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     traced(Path("work.csv"), "client,round,compute_s,upload_s " + " ".join(work))
 
 
-def setting(kind: type[Any], way: str) -> tuple[Scenario, Fleet]:
+def setting(kind: type[Any], way: str) -> tuple[Settings, Fleet]:
     """A scenario and its fleet."""
     if kind is FedCSGreedy and way == "equal":
         pytest.skip("its uploads go in turn")
-    scenario = Scenario(coherence_s=2.0, **NEAR, **WAYS[way])
+    scenario = Settings(coherence_s=2.0, **NEAR, **WAYS[way])
     fleet = draw_fleet(scenario, seed=1)
     assert 0 < np.count_nonzero(fleet.latency_s <= 10) < NUM_CLIENTS
     return scenario, fleet
@@ -60,18 +59,18 @@ def setting(kind: type[Any], way: str) -> tuple[Scenario, Fleet]:
 
 @everyone
 def test_a_scenario_in_which_nothing_varies_changes_nothing(kind: type[Any]) -> None:
-    scenario = Scenario(shadowing_db=6.0, path_loss="umi", download=True, **NEAR)
-    assert not scenario.varies
+    scenario = Settings(shadowing_db=6.0, path_loss="umi", download=True, **NEAR)
+    assert not settings.varies
     fleet = draw_fleet(scenario)
     plain = [fields(record) for record in simulate(make(kind), fleet, rounds=30)]
-    assert [fields(record) for record in simulate(make(kind), fleet, rounds=30, scenario=scenario)] == plain
+    assert [fields(record) for record in simulate(make(kind), fleet, rounds=30, settings=scenario)] == plain
 
 
 @everyone
 @every_way
 def test_nobody_starts_busy_or_is_merged_early_or_twice_and_time_moves_forward(kind: type[Any], way: str) -> None:
     scenario, fleet = setting(kind, way)
-    records = list(simulate(Watched(make(kind)), fleet, rounds=40, seed=1, scenario=scenario))
+    records = list(simulate(Watched(make(kind)), fleet, rounds=40, seed=1, settings=scenario))
     assert len(records) == 40
     for before, after in pairwise(records):
         assert after.start_s == before.end_s
@@ -94,25 +93,25 @@ def test_nobody_starts_busy_or_is_merged_early_or_twice_and_time_moves_forward(k
 def test_a_run_goes_on_with_the_same_bits(kind: type[Any], way: str) -> None:
     """Twice from the same seed, and once broken off after 7 and after 20 rounds; what was kept goes through JSON."""
     scenario, fleet = setting(kind, way)
-    whole = Simulation(make(kind), fleet, seed=1, scenario=scenario)
-    broken = Simulation(make(kind), fleet, seed=1, scenario=scenario)
+    whole = Simulation(make(kind), fleet, seed=1, settings=scenario)
+    broken = Simulation(make(kind), fleet, seed=1, settings=scenario)
     for round in range(40):
         if round in (7, 20):
             values, arrays = broken.state()
             values, arrays = json.loads(json.dumps(values, allow_nan=False)), copy.deepcopy(arrays)
-            broken = Simulation(make(kind), fleet, seed=1, scenario=scenario)
+            broken = Simulation(make(kind), fleet, seed=1, settings=scenario)
             broken.restore(values, arrays)
         assert fields(broken.step()) == fields(whole.step())
     assert broken.fleet.latency_s.tolist() == whole.fleet.latency_s.tolist()
 
 
 def settings(strategy: str = "lesson", rounds: int = 12, checkpoint_every_s: float = 1e9, **scenario: Any) -> Settings:
-    return make_settings(
-        {
-            "scenario": {"num_clients": NUM_CLIENTS, "batch_size": 5, "split": "iid"} | scenario,
-            "strategy": {"name": strategy},
-            "run": {"eval_every_s": 100.0, "rounds": rounds, "device": "cpu", "checkpoint_every_s": checkpoint_every_s},
-        }
+    return Settings(
+        fleet={"num_clients": NUM_CLIENTS},
+        training={"batch_size": 5},
+        data={"split": "iid"} | scenario,
+        strategy={"name": strategy},
+        run={"eval_every_s": 100.0, "rounds": rounds, "device": "cpu", "checkpoint_every_s": checkpoint_every_s},
     )
 
 
@@ -124,10 +123,10 @@ def test_a_run_folder_goes_on_with_the_same_bytes(tmp_path: Path, way: str) -> N
 def strict(text: str) -> Any:
     """JSON that holds neither NaN nor Infinity."""
 
-    def refuse(constant: str) -> None:
+    def reject(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    return json.loads(text, parse_constant=refuse)
+    return json.loads(text, parse_constant=reject)
 
 
 @pytest.mark.parametrize("way", [*sorted(WAYS), "nothing"])
@@ -160,7 +159,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"estimate_error": -0.1}, "estimate_error must be >= 0, got -0.1"),
     ({"estimate_error": float("inf")}, "estimate_error must be a finite number, got inf"),
     ({"coherence_s": 0.0}, "coherence_s must be >= 0.01, got 0.0"),
-    ({"ask_every_s": 0.0}, "ask_every_s must be > 0, got 0.0"),
+    ({"refresh_estimates_every_s": 0.0}, "refresh_estimates_every_s must be > 0, got 0.0"),
     ({"speed_mps": (0.0, 2.0)}, "speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [0, 2]"),
     ({"speed_mps": (3.0, 2.0)}, "speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [3, 2]"),
     ({"speed_mps": (-1.0, 2.0)}, "speed_mps must be [low, high], both 0 to 1000, got -1.0"),
@@ -177,11 +176,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), BAD, ids=lambda value: value if isinstance(value, str) else "")
-def test_impossible_settings_are_refused_when_made(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as refused:
-        Scenario(**changes)
-    assert str(refused.value).startswith(f"[scenario] {message}")
-    assert "\n" not in str(refused.value)
+def test_impossible_settings_are_rejected_when_made(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as rejected:
+        Settings(**changes)
+    assert str(rejected.value).startswith(f"[scenario] {message}")
+    assert "\n" not in str(rejected.value)
 
 
 WORK, HERE, PLACES = "client,round,compute_s,upload_s ", "client,from_s,to_s ", "client,time_s,x_km,y_km "
@@ -210,7 +209,7 @@ def test_a_file_that_cannot_be_used_is_one_line_and_leaves_no_folder(
     if text is not None:
         traced(tmp_path / "file.csv", text)
     before = sorted(tmp_path.iterdir())
-    scenario = ["scenario.num_clients=2", f"scenario.{setting}=file.csv"]
+    scenario = ["fleet.num_clients=2", f"scenario.{setting}=file.csv"]
     changes = [word for change in scenario for word in ("--set", change)]
     assert main(["run", "--rounds", "1", "--device", "cpu", "--out", "runs/bad", *changes]) == 2
     output = capsys.readouterr()
@@ -220,7 +219,7 @@ def test_a_file_that_cannot_be_used_is_one_line_and_leaves_no_folder(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_uploads_in_turn_on_a_split_band_are_refused_before_anything_is_learnt(tmp_path: Path) -> None:
+def test_uploads_in_turn_on_a_split_band_are_rejected_before_anything_is_learnt(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="spectrum must not be 'equal' where a strategy lets uploads go in turn"):
         execute(settings("fedcs-greedy", spectrum="equal"), tmp_path / "run", **PARTS)
     assert not (tmp_path / "run").exists()
@@ -228,19 +227,19 @@ def test_uploads_in_turn_on_a_split_band_are_refused_before_anything_is_learnt(t
 
 def test_a_file_that_has_changed_is_told_when_a_run_goes_on() -> None:
     scenario, fleet = setting(Lesson, "trace")
-    before = Simulation(make(Lesson), fleet, scenario=scenario)
+    before = Simulation(make(Lesson), fleet, settings=scenario)
     before.step()
     Path("work.csv").write_text(Path("work.csv").read_text().replace("0,1,", "0,1,9"))
     scenario, fleet = setting(Lesson, "trace")
-    after = Simulation(make(Lesson), fleet, scenario=scenario)
+    after = Simulation(make(Lesson), fleet, settings=scenario)
     with pytest.raises(InputError, match="trace must be the file that the run began with, it has changed; put it back"):
         after.restore(*before.state())
 
 
 def test_settings_that_change_nothing_are_told() -> None:
-    assert not Scenario().without_effect()
-    assert not Scenario(fading="rician", rician_k_db=3.0, coherence_s=2.0, estimate="mean").without_effect()
-    assert Scenario(rician_k_db=3.0, estimate="mean").caveats() == [
-        "rician_k_db = 3.0 changes nothing; it goes with fading = rician",
-        "estimate = mean changes nothing; it goes with something that varies, such as fading",
+    assert not Settings().without_effect()
+    assert not Settings(fading="rician", rician_k_db=3.0, coherence_s=2.0, estimate="mean").without_effect()
+    assert Settings(rician_k_db=3.0, estimate="mean").caveats() == [
+        "rician_k_db = 3.0 has no effect without fading = rician",
+        "estimate = mean has no effect without times that vary, such as fading",
     ]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet, traced
-from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, Scenario, Simulation, draw_fleet, simulate
+from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, Settings, Simulation, draw_fleet, simulate
 from lesson.clock.records import RoundRecord
 from lesson.core.random import exponentials, key, normals
 from lesson.fleet.csv_files import read_fleet
@@ -21,8 +21,8 @@ from lesson.strategies.tifl import TiFL
 LATE = "client,round,compute_s,upload_s 0,1,9,4 1,1,2.5,2.5 2,1,3,3"
 
 
-def run(strategy: Any, fleet: Fleet, rounds: int, **scenario: Any) -> tuple[Simulation, list[RoundRecord]]:
-    simulation = Simulation(strategy, fleet, scenario=Scenario(**scenario))
+def run(strategy: Any, fleet: Fleet, rounds: int, **settings: Any) -> tuple[Simulation, list[RoundRecord]]:
+    simulation = Simulation(strategy, fleet, settings=Settings(**settings))
     records = [simulation.step() for _ in range(rounds)]
     assert None not in records
     return simulation, records  # type: ignore[return-value]
@@ -80,10 +80,10 @@ def test_everybody_in_tier_1_does_not_wait_for_who_is_late(tmp_path: Path) -> No
 def test_a_traces_first_work_is_the_first_estimate(tmp_path: Path) -> None:
     """Of a drawn fleet: the server believes row 1 of each; the power is the drawn one, so energy follows the time."""
     text = "client,round,compute_s,upload_s 0,1,4,4 0,2,9,4 1,1,2,1"
-    scenario = Scenario(num_clients=2, trace=traced(tmp_path / "work.csv", text))
-    fleet, drawn = draw_fleet(scenario), draw_fleet(Scenario(num_clients=2))
+    settings = Settings(num_clients=2, trace=traced(tmp_path / "work.csv", text))
+    fleet, drawn = draw_fleet(settings), draw_fleet(Settings(num_clients=2))
     assert fleet.latency_s.tolist() == [8.0, 3.0]
-    records = list(simulate(FedAvg(), fleet, rounds=2, scenario=scenario))
+    records = list(simulate(FedAvg(), fleet, rounds=2, settings=settings))
     assert [record.end_s for record in records] == [8.0, 21.0]
     watts = drawn.compute_j / drawn.compute_s
     assert records[1].compute_j == pytest.approx(9 * watts[0] + 2 * watts[1])
@@ -105,9 +105,9 @@ def test_steps_count_in_computing_alone_and_are_not_taken_for_slowness(tmp_path:
 def test_a_promoted_client_is_as_fast_as_it_is_taken_to_be(tmp_path: Path) -> None:
     """15 s are taken as 10 s: all of its trace is by two thirds shorter, so that tier 1 stays as it is."""
     text = "client,round,compute_s,upload_s 0,1,9,6 0,2,6,6 1,1,20,10"
-    scenario = Scenario(num_clients=2, deadline_s=10.0, trace=traced(tmp_path / "work.csv", text))
-    fleet = fleet_for("fedcs", draw_fleet(scenario), scenario)
-    records = list(simulate(FedCS(10.0), fleet, rounds=3, scenario=scenario))
+    settings = Settings(num_clients=2, deadline_s=10.0, trace=traced(tmp_path / "work.csv", text))
+    fleet = fleet_for("fedcs", draw_fleet(settings), settings)
+    records = list(simulate(FedCS(10.0), fleet, rounds=3, settings=settings))
     assert [record.merged.tolist() for record in records] == [[0], [0], [0]]
     assert np.concatenate([record.merged_arrived_s for record in records]) == pytest.approx([10, 18, 30])
 
@@ -131,8 +131,8 @@ def test_a_slowdown_is_drawn_for_every_piece_of_work(slowdown: float) -> None:
 
 
 def test_another_seed_is_another_slowdown() -> None:
-    scenario, fleet = Scenario(slowdown=1.0), make_fleet([8.0, 5.0])
-    ends_s = [next(simulate(FedAvg(), fleet, rounds=1, seed=seed, scenario=scenario)).end_s for seed in (0, 0, 1)]
+    settings, fleet = Settings(slowdown=1.0), make_fleet([8.0, 5.0])
+    ends_s = [next(simulate(FedAvg(), fleet, rounds=1, seed=seed, settings=settings)).end_s for seed in (0, 0, 1)]
     assert ends_s[0] == ends_s[1] != ends_s[2]
 
 
@@ -144,7 +144,7 @@ def test_who_was_too_slow_once_starts_again_when_asked(tmp_path: Path) -> None:
     """FedCS, 10 s. 0 starts at 10 s, comes at 23 s, too late, and is believed to take 13 s. At 40 s, the first round
     after 35 s, the server asks: 5 s for the third work. At 70 s it asks again, which changes nothing."""
     trace = traced(tmp_path / "work.csv", ONCE)
-    _, records = run(FedCS(10.0), make_fleet([5.0, 6.0]), 8, trace=trace, ask_every_s=35.0)
+    _, records = run(FedCS(10.0), make_fleet([5.0, 6.0]), 8, trace=trace, refresh_estimates_every_s=35.0)
     starts = [record.started.tolist() for record in records]
     assert starts == [[0, 1], [0, 1], [1], [1], [0, 1], [0, 1], [0, 1], [1]]
     assert [record.merged.tolist() for record in records[:5]] == [[0, 1], [1], [1], [1], [0, 1]]
@@ -160,9 +160,9 @@ def test_without_asking_it_never_does(tmp_path: Path) -> None:
 
 def test_asking_survives_a_restart(tmp_path: Path) -> None:
     """At the end of round 4, at 40 s, the question of that time has not been asked yet."""
-    changes = {"trace": traced(tmp_path / "work.csv", ONCE), "ask_every_s": 35.0}
+    changes = {"trace": traced(tmp_path / "work.csv", ONCE), "refresh_estimates_every_s": 35.0}
     simulation, _ = run(FedCS(10.0), make_fleet([5.0, 6.0]), 4, **changes)
-    restored = Simulation(FedCS(10.0), make_fleet([5.0, 6.0]), scenario=Scenario(**changes))
+    restored = Simulation(FedCS(10.0), make_fleet([5.0, 6.0]), settings=Settings(**changes))
     restored.restore(*simulation.state())
     assert simulation.step().started.tolist() == restored.step().started.tolist() == [0, 1]  # type: ignore[union-attr]
 
@@ -180,8 +180,8 @@ def test_what_is_believed_after_each_work(tmp_path: Path, estimate: dict[str, An
     """4, 10, 6 and 12 s, half of each for computing. What the fleet said, 8 s, is not among what was seen."""
     text = "client,round,compute_s,upload_s 0,1,2,2 0,2,5,5 0,3,3,3 0,4,6,6"
     fleet = make_fleet([8.0])
-    scenario = Scenario(trace=traced(tmp_path / "work.csv", text), **estimate)
-    simulation, seen_s = Simulation(FedAvg(), fleet, scenario=scenario), []
+    settings = Settings(trace=traced(tmp_path / "work.csv", text), **estimate)
+    simulation, seen_s = Simulation(FedAvg(), fleet, settings=settings), []
     for _ in range(4):
         simulation.step()
         seen_s.append(simulation.fleet.latency_s[0])
@@ -194,7 +194,7 @@ def test_every_estimate_is_off_by_a_factor_of_its_own(tmp_path: Path) -> None:
     """exp(σ·N), the n-th normal number for what is believed after n works; what happens is as it was."""
     fleet, who = make_fleet([8.0, 5.0, np.inf]), np.arange(2)
     for seed in (0, 4):
-        simulation = Simulation(FedAvg(), fleet, seed=seed, scenario=Scenario(estimate_error=0.3))
+        simulation = Simulation(FedAvg(), fleet, seed=seed, settings=Settings(estimate_error=0.3))
         for index in range(3):
             off = np.exp(0.3 * normals(key(seed, "estimate error"), who, np.full(2, index)))
             for name in ("latency_s", "compute_s", "upload_s", "shared_upload_s"):
@@ -208,7 +208,7 @@ def test_every_estimate_is_off_by_a_factor_of_its_own(tmp_path: Path) -> None:
 def test_no_error_is_exact() -> None:
     """With nothing but presence of everybody, at round times, all is as without: also the estimates."""
     fleet = make_fleet([8.0, 5.0])
-    simulation = Simulation(FedAvg(), fleet, scenario=Scenario(slowdown=1e-300, estimate_error=0.0))
+    simulation = Simulation(FedAvg(), fleet, settings=Settings(slowdown=1e-300, estimate_error=0.0))
     assert simulation.step().end_s == 8.0  # type: ignore[union-attr]
     assert simulation.fleet.latency_s.tolist() == [8.0, 5.0]
 
@@ -218,7 +218,7 @@ def test_a_latency_of_one_deadline_stays_in_tier_1_for_ever(tmp_path: Path, dead
     """However large the time at which it is measured is: what was believed is seen to the bit."""
     presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 1,0,inf")
     fleet = make_fleet([deadline_s, 3 * deadline_s], compute_share=1 / 3)
-    simulation = Simulation(Lesson(deadline_s), fleet, scenario=Scenario(presence=presence))
+    simulation = Simulation(Lesson(deadline_s), fleet, settings=Settings(presence=presence))
     simulation.now_s = 123_456.7
     records = [simulation.step() for _ in range(50)]
     assert sum(record.retiered for record in records) == 0  # type: ignore[union-attr,misc]
@@ -230,16 +230,16 @@ def test_measured_latencies_need_not_tell_their_parts(tmp_path: Path) -> None:
     fleets = traced(tmp_path / "fleet.csv", "client,latency_s a,8 b,inf c,5")
     presence = traced(tmp_path / "presence.csv", "client,from_s,to_s a,0,inf")
     for changes in ({"presence": presence}, {"estimate_error": 0.1}):
-        scenario = Scenario(**changes)
-        (record,) = simulate(FedAvg(), read_fleet(tmp_path / "fleet.csv", scenario), rounds=1, scenario=scenario)
+        settings = Settings(**changes)
+        (record,) = simulate(FedAvg(), read_fleet(tmp_path / "fleet.csv", settings), rounds=1, settings=settings)
         assert (record.end_s, record.merged.tolist(), record.compute_j) == (8.0, [2, 0], None)
-    scenario = Scenario(slowdown=1.0)
+    settings = Settings(slowdown=1.0)
     with pytest.raises(InputError, match="slowdown needs compute_s of every client"):
-        Simulation(FedAvg(), read_fleet(tmp_path / "fleet.csv", scenario), scenario=scenario)
+        Simulation(FedAvg(), read_fleet(tmp_path / "fleet.csv", settings), settings=settings)
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s a,1,4,4 b,1,1,1 c,1,2,3")
-    scenario = Scenario(trace=work)
-    fleet = read_fleet(Path(fleets), scenario)
-    record = next(simulate(FedAvg(), fleet, rounds=1, scenario=scenario))
+    settings = Settings(trace=work)
+    fleet = read_fleet(Path(fleets), settings)
+    record = next(simulate(FedAvg(), fleet, rounds=1, settings=settings))
     assert (record.merged.tolist(), record.end_s, record.compute_j) == ([1, 2, 0], 8.0, None)
 
 
@@ -250,37 +250,37 @@ def test_measured_latencies_need_not_tell_their_parts(tmp_path: Path) -> None:
 )
 def test_measured_latencies_do_not_tell_where_clients_are(tmp_path: Path, changes: dict[str, Any]) -> None:
     traced(tmp_path / "fleet.csv", "client,latency_s,compute_s,upload_s a,8,4,4")
-    scenario = Scenario(**changes)
+    settings = Settings(**changes)
     name = next(iter(changes))
     with pytest.raises(InputError, match=rf"^\[scenario\] {name} must be left out with measured latencies"):
-        Simulation(FedAvg(), read_fleet(tmp_path / "fleet.csv", scenario), scenario=scenario)
+        Simulation(FedAvg(), read_fleet(tmp_path / "fleet.csv", settings), settings=settings)
 
 
 def test_work_that_never_ends_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 1 walks out of the reach of the base station before it has computed."""
     places = "client,time_s,x_km,y_km 0,0,0.1,0 1,0,0.1,0 1,0.5,1,1"
     positions = traced(tmp_path / "places.csv", places)
-    scenario = Scenario(num_clients=2, positions=positions, coherence_s=0.01, path_loss_slope_db=3000.0)
+    settings = Settings(num_clients=2, positions=positions, coherence_s=0.01, path_loss_slope_db=3000.0)
     monkeypatch.setattr(transfer, "MAX_BLOCKS", 10_000)
-    fleet = draw_fleet(scenario)
+    fleet = draw_fleet(settings)
     assert np.all(fleet.latency_s < 100)
     for until_s, why in ((np.inf, "whoever is awaited never arrives"), (1000.0, "time is up")):
-        simulation = Simulation(FedAvg(), fleet, scenario=scenario)
+        simulation = Simulation(FedAvg(), fleet, settings=settings)
         assert simulation.step(until_s) is None
         assert (simulation.stop_reason, simulation.now_s) == (why, 0.0)
-    record = next(simulate(Lesson(100.0), fleet, rounds=1, scenario=scenario))
+    record = next(simulate(Lesson(100.0), fleet, rounds=1, settings=settings))
     assert (record.merged.tolist(), record.end_s) == ([0], 100.0)
 
 
 def test_credits_that_are_used_up_do_not_lead_past_the_time_budget(tmp_path: Path) -> None:
     """All credits are gone at 8 + 5 s; somebody leaves at 1000 s."""
     presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 0,0,1000")
-    scenario, fleet = Scenario(presence=presence), make_fleet([8.0, 5.0])
+    settings, fleet = Settings(presence=presence), make_fleet([8.0, 5.0])
     strategy = make_strategy("tifl", 10.0, {"num_tiers": 2, "credits": 1})
-    records = list(simulate(strategy, fleet, until_s=100.0, scenario=scenario))
+    records = list(simulate(strategy, fleet, until_s=100.0, settings=settings))
     assert [record.end_s for record in records][-2:] == [13.0, 13.0]
     assert "nobody is training and nobody can start" in records[-1].note
-    simulation = Simulation(TiFL(num_tiers=2, credits=1), replace(fleet), scenario=scenario)
+    simulation = Simulation(TiFL(num_tiers=2, credits=1), replace(fleet), settings=settings)
     while not simulation.stop_reason:
         simulation.step()
     assert simulation.now_s == 1000.0
@@ -290,8 +290,8 @@ def test_asking_tells_what_is_usual_and_not_what_comes_next(tmp_path: Path) -> N
     """Client 0 takes 6, 30 and 6 s, 14 on average: believed too slow for τ = 20 s after its second, asked at 60 s, and
     started at once."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,2,4 0,2,20,10 0,3,2,4 1,1,1,1")
-    scenario = Scenario(num_clients=2, trace=work, ask_every_s=20.0)
-    simulation = Simulation(FedCS(20.0), draw_fleet(scenario), scenario=scenario)
+    settings = Settings(num_clients=2, trace=work, refresh_estimates_every_s=20.0)
+    simulation = Simulation(FedCS(20.0), draw_fleet(settings), settings=settings)
     for started in ([0, 1], [0, 1], [1], [0, 1]):  # its second piece of work lasts from 20 to 50 s
         record = simulation.step()
         assert record is not None
@@ -306,18 +306,18 @@ def test_idle_clients_are_asked_once_in_every_round_as_long_as_the_interval(
     asked: list[float] = []
     monkeypatch.setattr(Simulation, "_ask", lambda self, _: asked.append(self.round))
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,0.1,0.1")
-    scenario = Scenario(num_clients=1, trace=work, ask_every_s=every_s)
-    list(simulate(FedCS(every_s), draw_fleet(scenario), rounds=300, scenario=scenario))
+    settings = Settings(num_clients=1, trace=work, refresh_estimates_every_s=every_s)
+    list(simulate(FedCS(every_s), draw_fleet(settings), rounds=300, settings=settings))
     assert asked == list(range(1, 300)), "after every round"
 
 
 def test_a_first_row_without_an_upload_does_not_hide_what_sending_costs(tmp_path: Path) -> None:
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,5,0 0,2,0,3")
-    scenario = Scenario(num_clients=1, trace=work)
-    fleet = draw_fleet(scenario)
+    settings = Settings(num_clients=1, trace=work)
+    fleet = draw_fleet(settings)
     assert fleet.population is not None
-    first, second = simulate(FedAvg(), fleet, rounds=2, scenario=scenario)
-    watts = scenario.energy_kappa * fleet.population.cpu_hz[0] ** 3
+    first, second = simulate(FedAvg(), fleet, rounds=2, settings=settings)
+    watts = settings.fleet.energy_kappa * fleet.population.cpu_hz[0] ** 3
     assert (first.compute_j, first.transmit_j) == (pytest.approx(5 * watts), 0.0)
     assert (second.compute_j, second.transmit_j) == (0.0, pytest.approx(3 * 0.1))
 
@@ -325,15 +325,15 @@ def test_a_first_row_without_an_upload_does_not_hide_what_sending_costs(tmp_path
 def test_whoever_is_taken_as_the_deadline_is_believed_to_be(tmp_path: Path) -> None:
     """However wrong the server is about all others: tier 1 would be empty else."""
     for seed in range(20):
-        scenario = Scenario(num_clients=5, deadline_s=5.0, estimate_error=0.5)
-        fleet = draw_fleet(scenario, seed=seed).with_first_tier(5.0)
-        first = next(simulate(FedCS(5.0), fleet, rounds=1, seed=seed, scenario=scenario))
+        settings = Settings(num_clients=5, deadline_s=5.0, estimate_error=0.5)
+        fleet = draw_fleet(settings, seed=seed).with_first_tier(5.0)
+        first = next(simulate(FedCS(5.0), fleet, rounds=1, seed=seed, settings=settings))
         assert fleet.promoted is None or fleet.promoted.client in first.started
 
 
 def test_what_shadows_clients_is_the_fleets() -> None:
     """A run from another seed has other fading, not other shadows."""
-    scenario = Scenario(num_clients=6, shadowing_db=8.0, fading="rician", rician_k_db=100.0)
+    settings = Settings(num_clients=6, shadowing_db=8.0, fading="rician", rician_k_db=100.0)
     for seed in (0, 1):
-        (record,) = simulate(FedAvg(), draw_fleet(scenario), rounds=1, seed=seed, scenario=scenario)
+        (record,) = simulate(FedAvg(), draw_fleet(settings), rounds=1, seed=seed, settings=settings)
         assert record.merged_arrived_s == pytest.approx(record.merged_expected_s, rel=1e-3)

@@ -26,8 +26,8 @@ from lesson.report.files import save_figures
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.trackers.tensorboard import TensorBoard
-from lesson.settings.scenario import Scenario
-from lesson.settings.settings import load_settings
+from lesson.settings.loading import load_settings
+from lesson.settings.settings import Settings
 
 
 def put_fifo(path: Path) -> None:
@@ -75,7 +75,7 @@ def read_scenario_file(setting: str) -> Callable[[Path], tuple[Path, Callable[[]
             (folder / "latencies.csv").write_text("client,latency_s\na,1\nb,2\n")
             how = ["--set", f"scenario.{setting}='{path}'"]
             if main(["plan", "--latencies", str(folder / "latencies.csv"), *how]) == 2:
-                raise InputError("refused")
+                raise InputError("rejected")
 
         return path, plan
 
@@ -95,7 +95,7 @@ INPUTS: dict[str, Callable[[Path], tuple[Path, Callable[[], object]]]] = {
     "--scenario": lambda folder: (folder / "a.toml", lambda: load_settings(str(folder / "a.toml"))),
     "sweep file": lambda folder: (folder / "a.toml", lambda: load_grid(str(folder / "a.toml"))),
     "contest file": lambda folder: (folder / "a.toml", lambda: load_contest(folder / "a.toml")),
-    "--latencies": lambda folder: (folder / "a.csv", lambda: read_fleet(folder / "a.csv", Scenario())),
+    "--latencies": lambda folder: (folder / "a.csv", lambda: read_fleet(folder / "a.csv", Settings())),
     "presence": read_scenario_file("presence"),
     "trace": read_scenario_file("trace"),
     "config.toml": read_run_file("config.toml"),
@@ -111,7 +111,7 @@ INPUTS: dict[str, Callable[[Path], tuple[Path, Callable[[], object]]]] = {
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("kind", INPUTS)
-def test_inputs_that_are_no_regular_files_are_refused(tmp_path: Path, kind: str, odd: str) -> None:
+def test_inputs_that_are_no_regular_files_are_rejected(tmp_path: Path, kind: str, odd: str) -> None:
     path, read = INPUTS[kind](tmp_path)
     path.unlink(missing_ok=True)
     ODD[odd](path)
@@ -120,11 +120,11 @@ def test_inputs_that_are_no_regular_files_are_refused(tmp_path: Path, kind: str,
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_positions_that_are_no_regular_file_are_refused(
+def test_positions_that_are_no_regular_file_are_rejected(
     tmp_path: Path, odd: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ODD[odd](tmp_path / "positions.csv")
-    assert main(["plan", "--set", f"scenario.positions='{tmp_path / 'positions.csv'}'"]) == 2
+    assert main(["plan", "--set", f"fleet.positions='{tmp_path / 'positions.csv'}'"]) == 2
     assert "positions.csv cannot be read: " in capsys.readouterr().err
 
 

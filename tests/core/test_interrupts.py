@@ -19,8 +19,8 @@ from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-LONG = ["run", "--rounds", "1000000", "--set", "scenario.num_clients=5", "--set", "run.device=cpu"]
-LONG += ["--set", "scenario.samples_per_client=20", "--set", "run.eval_every_s=1e9", "--out", "run"]
+LONG = ["run", "--rounds", "1000000", "--set", "fleet.num_clients=5", "--set", "run.device=cpu"]
+LONG += ["--set", "data.samples_per_client=20", "--set", "run.eval_every_s=1e9", "--out", "run"]
 
 
 def send_at(round: int, *numbers: signal.Signals) -> Callable[[dict[str, Any]], None]:
@@ -180,7 +180,7 @@ def test_nohup_keeps_a_command_going(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "moment",
-    ["lesson.settings.scenario", "tyro", "lesson.cli.report", "torch", pytest.param("pandas", marks=pytest.mark.slow)],
+    ["lesson.settings", "tyro", "lesson.cli.report", "torch", pytest.param("pandas", marks=pytest.mark.slow)],
 )
 def test_ctrl_c_during_imports_prints_no_traceback(tmp_path: Path, moment: str) -> None:
     """A module on the path sends the signal when the one with this name is looked for."""

@@ -17,7 +17,7 @@ from lesson.runs.folder import RunFolder
 BUSY = "is being written by another process; wait for it or end it"
 
 
-def test_a_second_one_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
+def test_a_second_one_is_rejected_until_the_first_is_done(tmp_path: Path) -> None:
     with locked(tmp_path):
         for _ in range(2):
             with pytest.raises(InputError, match=BUSY), locked(tmp_path):
@@ -44,7 +44,7 @@ def test_a_lock_that_its_owner_has_just_removed_is_not_enough(tmp_path: Path, mo
 
 
 def test_the_lock_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
-    """As of a folder whose run was refused, and in which another has begun at once."""
+    """As of a folder whose run was rejected, and in which another has begun at once."""
     with locked(tmp_path):
         (tmp_path / LOCK).unlink()
         (tmp_path / LOCK).touch()

@@ -83,7 +83,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_broken_off(python("trackers.md", "class MLflow")["MLflow"], tmp_path / "run")
     assert [step for step, _ in logged["id of run"]] == [1, 2, 3, 4, 5]
     assert logged["id of run"][4][1]["time_s"] == 100.0
-    assert params["scenario.num_clients"] == 6
+    assert params["fleet.num_clients"] == 6
     assert ends == ["KILLED", "FINISHED"]
 
 
@@ -92,7 +92,7 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ends: list[int] = []
 
     def init(*, project: str, id: str, name: str, resume: str, config: dict[str, Any]) -> SimpleNamespace:
-        assert (project, name, resume, config["scenario.num_clients"]) == ("lesson", id, "allow", 6)
+        assert (project, name, resume, config["fleet.num_clients"]) == ("lesson", id, "allow", 6)
         resumed, lines = id in runs, runs.setdefault(id, [])
         return SimpleNamespace(
             resumed=resumed,

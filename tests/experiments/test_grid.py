@@ -16,7 +16,7 @@ def names(axes: dict[str, list[Any]], num_seeds: int = 1, **sections: dict[str, 
 
 
 def test_the_product_in_order_with_names_that_say_what_varies() -> None:
-    axes = {"scenario.deadline_s": [10.0, 7.5], "strategy.name": ["lesson", "fedavg"]}
+    axes = {"strategy.deadline_s": [10.0, 7.5], "strategy.name": ["lesson", "fedavg"]}
     assert names(axes, 2, run={"rounds": 2, "seed": 5}) == [
         "lesson-deadline_s=10-seed5", "lesson-deadline_s=10-seed6",
         "fedavg-deadline_s=10-seed5", "fedavg-deadline_s=10-seed6",
@@ -24,13 +24,13 @@ def test_the_product_in_order_with_names_that_say_what_varies() -> None:
         "fedavg-deadline_s=7.5-seed5", "fedavg-deadline_s=7.5-seed6",
     ]  # fmt: skip
     first = make_grid(RUN, axes).trials[0].settings
-    assert (first.strategy.name, first.scenario.deadline_s, first.run.rounds) == ("lesson", 10.0, 2)
+    assert (first.strategy.name, first.strategy.deadline_s, first.run.rounds) == ("lesson", 10.0, 2)
 
 
 def test_names_fit_file_systems() -> None:
-    assert names({"scenario.ensure_first_tier": [True]}) == ["ensure_first_tier=true-seed0"]
-    assert names({"scenario.cpu_hz": [[0.8e9, 3e9]]}) == ["cpu_hz=800000000_3000000000-seed0"]
-    assert names({"scenario.deadline_s": [float("inf")], "scenario.noise_dbm": [-94]}) == [
+    assert names({"strategy.ensure_first_tier": [True]}) == ["ensure_first_tier=true-seed0"]
+    assert names({"fleet.cpu_hz": [[0.8e9, 3e9]]}) == ["cpu_hz=800000000_3000000000-seed0"]
+    assert names({"strategy.deadline_s": [float("inf")], "radio.noise_dbm": [-94]}) == [
         "deadline_s=inf-noise_dbm=-94-seed0"
     ]
     keys = ["power_w", "noise_dbm", "bandwidth_hz", "model_bits", "path_loss_1km_db", "path_loss_slope_db", "area_km"]
@@ -53,7 +53,7 @@ def test_options_go_to_the_strategies_that_know_them() -> None:
 
 
 def test_quotes_do_not_matter_and_the_grid_written_down_is_the_grid(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text('[run]\nrounds = 2\n[sweep]\nseeds = 2\n"scenario.beta" = [0.1, 1]\n')
+    (tmp_path / "a.toml").write_text('[run]\nrounds = 2\n[sweep]\nseeds = 2\n"data.beta" = [0.1, 1]\n')
     (tmp_path / "b.toml").write_text("[run]\nrounds = 2\n[sweep]\nseeds = 2\nscenario.beta = [0.1, 1]\n")
     grid = load_grid(str(tmp_path / "a.toml"))
     assert load_grid(str(tmp_path / "b.toml")) == grid
@@ -66,21 +66,21 @@ def test_quotes_do_not_matter_and_the_grid_written_down_is_the_grid(tmp_path: Pa
 BAD = [
     ("[run]\nrounds = 2", "[sweep] must hold lists of values, such as"),
     ("[sweep]\nseeds = 3", "[sweep] must hold lists of values, such as"),
-    ("[sweep]\nscenario.beta = []", "scenario.beta must be a list of values, got []"),
-    ("[sweep]\nscenario.beta = 0.1", "scenario.beta must be a list of values, got 0.1"),
+    ("[sweep]\nscenario.beta = []", "data.beta must be a list of values, got []"),
+    ("[sweep]\nscenario.beta = 0.1", "data.beta must be a list of values, got 0.1"),
     ('[sweep]\nstrategy.name = "lesson"', "strategy.name must be a list of values, got 'lesson'"),
-    ("[sweep]\nscenario.beta = [0.1, 0.0]", "[scenario] beta must be > 0, got 0.0"),
-    ('[sweep]\nscenario.beta = [0.1, "much"]', "[scenario] beta must be a number, got 'much'"),
-    ("[sweep]\nscenario.beta = [10, 0.1, 10.0]", "scenario.beta must be different values, got 10.0 twice"),
-    ('[sweep]\nscenario.beta = [1]\n"scenario.beta" = [2]', "scenario.beta must be in [sweep] once"),
+    ("[sweep]\nscenario.beta = [0.1, 0.0]", "[data] beta must be > 0, got 0.0"),
+    ('[sweep]\nscenario.beta = [0.1, "much"]', "[data] beta must be a number, got 'much'"),
+    ("[sweep]\nscenario.beta = [10, 0.1, 10.0]", "data.beta must be different values, got 10.0 twice"),
+    ('[sweep]\nscenario.beta = [1]\n"data.beta" = [2]', "data.beta must be in [sweep] once"),
     ("[sweep]\nscenario.bta = [0.1]", "[scenario] setting 'bta' is unknown; did you mean 'beta'?"),
     (
         "[sweep]\nbeta = [0.1]",
-        "a key of [sweep] must be seeds or one of scenario, strategy, run, server, faults, guards, a dot and a key",
+        "a key of [sweep] must be seeds or one of settings, strategy, run, server, faults, guards, a dot and a key",
     ),
     (
         "[sweep]\nscenaro.beta = [0.1]",
-        "a key of [sweep] must be seeds or one of scenario, strategy, run, server, faults, guards, a dot",
+        "a key of [sweep] must be seeds or one of settings, strategy, run, server, faults, guards, a dot",
     ),
     ("[sweep]\nrun.seed = [1, 2]", "run.seed must not be in [sweep]; seeds = N takes N of them from run.seed on"),
     ("[sweep]\nscenario.beta = [1]\nseeds = 0", "seeds must be a whole number from 1 to 1000, got 0"),
@@ -116,7 +116,7 @@ def test_bad_grids_are_one_line_and_status_2(
     assert [path.name for path in tmp_path.iterdir()] == ["grid.toml"], "something half-written"
 
 
-def test_two_values_that_would_share_a_folder_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_values_that_would_share_a_folder_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = """
         from dataclasses import dataclass
         from lesson import FedAvg

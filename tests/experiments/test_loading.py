@@ -34,7 +34,7 @@ def test_a_sweep_has_what_varies_in_the_order_of_its_file(tmp_path: Path) -> Non
     make_sweep(tmp_path)
     study = load(tmp_path)
     assert isinstance(study, Study)
-    assert study.by == ("strategy.name", "scenario.beta", "strategy.late")
+    assert study.by == ("strategy.name", "data.beta", "strategy.late")
     assert list(study.groups()) == [
         ("lesson", 1.0, "drop"),
         ("lesson", 0.1, "drop"),
@@ -47,7 +47,7 @@ def test_a_sweep_has_what_varies_in_the_order_of_its_file(tmp_path: Path) -> Non
 
 def test_trials_that_are_no_longer_in_the_grid_are_left_out(tmp_path: Path) -> None:
     make_sweep(tmp_path)
-    make_run(tmp_path / "old", scenario={"beta": 7.0})
+    make_run(tmp_path / "old", data={"beta": 7.0})
     assert "old" not in [run.path.name for run in load_together([tmp_path]).runs]
 
 
@@ -73,9 +73,9 @@ def test_runs_of_a_comparison_that_have_not_ended_are_told(tmp_path: Path) -> No
 def test_trials_of_a_sweep_that_have_not_ended_are_told_if_the_grid_has_them(tmp_path: Path) -> None:
     """For one that failed in the middle there is a better reason."""
     make_sweep(tmp_path)
-    make_begun(tmp_path / "new", scenario={"beta": 0.1}, run={"seed": 2})
-    make_begun(tmp_path / "x", scenario={"beta": 0.1}, run={"seed": 3})
-    make_begun(tmp_path / "old", scenario={"beta": 7.0})
+    make_begun(tmp_path / "new", data={"beta": 0.1}, run={"seed": 2})
+    make_begun(tmp_path / "x", data={"beta": 0.1}, run={"seed": 3})
+    make_begun(tmp_path / "old", data={"beta": 7.0})
     assert load_together([tmp_path]).failures == {"new": NOT_ENDED, "x": "no <reason>"}
 
 
@@ -83,7 +83,7 @@ def test_folders_taken_together_are_told_apart_by_what_differs(tmp_path: Path) -
     """By β once, not by the batch size that goes with it; the trainer and checkpoints do not matter."""
     for beta, batch, trainer in ((0.1, 10, "auto"), (1.0, 20, "reference")):
         for name in ("lesson", "fedavg"):
-            parts = {"scenario": {"batch_size": batch, "beta": beta}, "run": {"trainer": trainer}}
+            parts = {"training": {"batch_size": batch}, "data": {"beta": beta}, "run": {"trainer": trainer}}
             make_run(tmp_path / f"{beta}" / name, strategy={"name": name}, **parts)
     study = load_together([tmp_path / "0.1", tmp_path / "1.0", str(tmp_path / "1.0" / "lesson")])
     assert len(study.runs) == 4
@@ -91,7 +91,7 @@ def test_folders_taken_together_are_told_apart_by_what_differs(tmp_path: Path) -
     assert len(study.groups()) == 4
 
 
-def test_the_same_run_in_two_folders_is_refused(tmp_path: Path) -> None:
+def test_the_same_run_in_two_folders_is_rejected(tmp_path: Path) -> None:
     make_run(tmp_path / "a")
     make_run(tmp_path / "b")
     with pytest.raises(InputError, match=r"a and .*b are the same run; name one of them"):

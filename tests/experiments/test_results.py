@@ -12,15 +12,15 @@ import pytest
 from lesson.core.errors import InputError
 from lesson.experiments.measures import accuracy_at, common_target, last_accuracy, reached, times_longer
 from lesson.experiments.results import Result, Results
-from lesson.settings.settings import make_settings
+from lesson.settings.settings import Settings
 
 
-def result(accuracies: list[float], seed: int = 0, strategy: str = "lesson", stopped: str = "", **scenario) -> Result:
+def result(accuracies: list[float], seed: int = 0, strategy: str = "lesson", stopped: str = "", **settings) -> Result:
     """Evaluations every 100 s and 5 rounds, 10 uploads between."""
     count = np.arange(1, len(accuracies) + 1)
     curve = pd.DataFrame({"round": 5 * count, "time_s": 100.0 * count, "accuracy": accuracies, "uploads": 10 * count})
-    sections = {"scenario": scenario, "strategy": {"name": strategy}, "run": {"seed": seed, "rounds": 50}}
-    return Result(make_settings(sections), {"torch": "2"}, stopped, curve, pd.DataFrame())
+    sections = {"scenario": settings, "strategy": {"name": strategy}, "run": {"seed": seed, "rounds": 50}}
+    return Result(Settings(**sections), {"torch": "2"}, stopped, curve, pd.DataFrame())
 
 
 def results(*runs: Result) -> Results:

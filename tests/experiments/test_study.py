@@ -22,7 +22,8 @@ from lesson.experiments.engines.trial import execute_trial
 from lesson.experiments.grid import load_grid, make_grid
 from lesson.experiments.study import Study, compare, half_interval
 from lesson.runs.summary import time_to
-from lesson.settings.settings import StrategySettings, make_settings
+from lesson.settings.sections import StrategySettings
+from lesson.settings.settings import Settings
 
 
 def scores(*accuracies: float) -> list[dict[str, float]]:
@@ -52,7 +53,7 @@ def test_intervals_by_hand() -> None:
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
     """Three strategies, two seeds, MNIST, as a user would do it."""
     out = tmp_path_factory.mktemp("study") / "out"
-    flags = ["--seeds", "2", "--time-budget", "200", "--set", "scenario.num_clients=8", "--set", "run.eval_every_s=50"]
+    flags = ["--seeds", "2", "--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
     assert main(["compare", "--out", str(out), *flags]) == 0
     loaded = load(out)
     assert isinstance(loaded, Study)
@@ -90,7 +91,7 @@ def test_frames(study: tuple[Path, Study]) -> None:
 def test_a_second_comparison_runs_nothing_again(study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = study
     before = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
-    flags = ["--seeds", "2", "--time-budget", "200", "--set", "scenario.num_clients=8", "--set", "run.eval_every_s=50"]
+    flags = ["--seeds", "2", "--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
     assert main(["compare", "--out", str(out), "--resume", *flags]) == 0
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")} == before
     assert "accuracy at the end (%)" in capsys.readouterr().out
@@ -98,7 +99,7 @@ def test_a_second_comparison_runs_nothing_again(study: tuple[Path, Study], capsy
 
 def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tmp_path: Path) -> None:
     out, _ = study
-    flags = ["--time-budget", "200", "--set", "scenario.num_clients=8", "--set", "run.eval_every_s=50"]
+    flags = ["--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
     assert main(["run", "--out", str(tmp_path / "alone"), "--seed", "1", *flags]) == 0
     for name in ("metrics.jsonl", "model.safetensors", "config.toml"):
         assert (tmp_path / "alone" / name).read_bytes() == (out / "lesson-seed1" / name).read_bytes()
@@ -113,7 +114,7 @@ def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tm
         (["run", "--dataset", "mnits"], "dataset 'mnits' is unknown; did you mean 'mnist'?"),
         (["run", "--dataset", "cifar10", "--data-dir", "none"], "none/cifar-10-batches-bin/data_batch_1.bin does not"),
         (["compare", "--dataset", "mnits", "--seeds", "1"], "dataset 'mnits' is unknown"),
-        (["run", "--beta", "0"], "[scenario] beta must be > 0, got 0.0"),
+        (["run", "--beta", "0"], "[data] beta must be > 0, got 0.0"),
         (["run", "--rounds", "0"], "[run] rounds must be >= 1, got 0"),
         (["run", "--device", "gpu"], "[run] device must be 'auto', 'cpu' or 'cuda', got 'gpu'"),
         (["run", "--device", "cuda", "--set", "run.trainer=reference"], "[run] trainer must be auto, fused or batched"),
@@ -143,12 +144,12 @@ def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tm
             "run.rounds must be set once, got it twice",
         ),
         (
-            ["run", "--set", "scenario.deadline_s=5", "--deadline", "20"],
-            "scenario.deadline_s must be set once, got 5 by --set and 20.0 by --deadline",
+            ["run", "--set", "strategy.deadline_s=5", "--deadline", "20"],
+            "strategy.deadline_s must be set once, got 5 by --set and 20.0 by --deadline",
         ),
         (
-            ["plan", "--set", "scenario.num_clients=5", "--clients", "5"],
-            "scenario.num_clients must be set once",
+            ["plan", "--set", "fleet.num_clients=5", "--clients", "5"],
+            "fleet.num_clients must be set once",
         ),
         (
             ["run", "--set", "strategy.name=fedcs", "--strategy", "fedavg"],
@@ -195,7 +196,7 @@ def test_bad_input(
 
 
 def test_a_run_that_diverges_ends_with_status_3(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    flags = ["--rounds", "5", "--set", "scenario.learning_rate=1e30", "--set", "scenario.lr_cap=inf"]
+    flags = ["--rounds", "5", "--set", "training.learning_rate=1e30", "--set", "training.lr_cap=inf"]
     never = ["--set", "run.eval_every_s=1e9"]
     assert main(["run", "--out", str(tmp_path / "run"), "--strategy", "fedavg", *flags, *never]) == 3
     assert "the model is no longer finite after round" in capsys.readouterr().err
@@ -220,7 +221,7 @@ def test_a_sweep_gives_one_strategy_options_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"strategy\.late must be set once, got it by --set and in \[sweep\]"):
         load_grid(str(tmp_path / "grid.toml"), ["strategy.late=drop"])
     with pytest.raises(InputError, match=r"fedavg\.fraction has no effect: fedavg is not among the strategies"):
-        make_grid({"fedavg": {"fraction": 0.5}}, {"scenario.beta": [1.0]})
+        make_grid({"fedavg": {"fraction": 0.5}}, {"data.beta": [1.0]})
 
 
 def test_a_comparison_in_which_no_round_ends_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -266,7 +267,7 @@ def test_a_failed_run_is_shown_in_table_page_and_json(
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.setenv("COLUMNS", "200")
     out = tmp_path / "out"
-    flags = ["--strategies", "lesson,fedavg", "--seeds", "1", "--rounds", "4", "--set", "scenario.num_clients=5"]
+    flags = ["--strategies", "lesson,fedavg", "--seeds", "1", "--rounds", "4", "--set", "fleet.num_clients=5"]
     assert main(["compare", "--out", str(out), *flags, "--set", "run.eval_every_s=20"]) == 3
     told = capsys.readouterr()
     *lines, last = told.err.splitlines()
@@ -291,7 +292,7 @@ def test_a_comparison_in_which_all_runs_fail_ends_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 1)
-    flags = ["--strategies", "fedavg", "--seeds", "1", "--rounds", "4", "--set", "scenario.num_clients=5"]
+    flags = ["--strategies", "fedavg", "--seeds", "1", "--rounds", "4", "--set", "fleet.num_clients=5"]
     assert main(["compare", "--out", str(tmp_path / "out"), *flags]) == 3
     assert capsys.readouterr().err.startswith("lesson: 1 of 1 runs failed, first fedavg-seed0: the model is no longer")
     assert json.loads((tmp_path / "out" / "table.json").read_text())["fedavg"]["seeds"] == 0
@@ -310,7 +311,7 @@ def test_options_reach_the_strategies_that_know_them(tmp_path: Path) -> None:
 
 
 def test_one_strategys_option_on_the_command_line(tmp_path: Path) -> None:
-    flags = ["--rounds", "2", "--set", "scenario.num_clients=20", "--strategy", "fedbuff"]
+    flags = ["--rounds", "2", "--set", "fleet.num_clients=20", "--strategy", "fedbuff"]
     assert main(["run", "--out", str(tmp_path / "run"), *flags, "--set", "fedbuff.concurrency=5"]) == 0
     assert load(tmp_path / "run").settings.strategy.options == {"concurrency": 5}
 
@@ -338,7 +339,7 @@ def test_a_model_of_ones_own_wants_a_single_process(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path, study: tuple[Path, Study]) -> None:
-    flags = ["--seeds", "2", "--time-budget", "200", "--set", "scenario.num_clients=8", "--set", "run.eval_every_s=50"]
+    flags = ["--seeds", "2", "--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
     command = [sys.executable, "-m", "lesson.cli", "compare", "--out", str(tmp_path / "out"), *flags]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
@@ -418,7 +419,7 @@ def test_a_custom_strategy_that_exits_is_told_in_one_line(
     monkeypatch.delitem(sys.modules, "exits", raising=False)
     assert main(["run", "--strategy", "exits:Exits", "--rounds", "2", "--out", "out"]) == 3
     assert capsys.readouterr().err == f"lesson: exits:Exits: {told}\n"
-    settings = make_settings({"strategy": {"name": "exits:Exits"}, "run": {"rounds": 2, "device": "cpu"}})
+    settings = Settings(strategy={"name": "exits:Exits"}, run={"rounds": 2, "device": "cpu"})
     line = execute_trial(tmp_path / "trial", settings, progress=None, data_dir=None, num_threads=1)
     assert line == {"error": told, "kind": "SystemExit"}
 
@@ -457,8 +458,8 @@ def test_other_settings_are_told_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     call = ["compare", "--strategies", "lesson", "--seeds", "1", "--rounds", "2", "--device", "cpu", "--out", "out"]
-    assert main([*call, "--set", "scenario.num_clients=5"]) == 0
-    assert main([*call, "--set", "scenario.num_clients=5", "--resume"]) == 0
+    assert main([*call, "--set", "fleet.num_clients=5"]) == 0
+    assert main([*call, "--set", "fleet.num_clients=5", "--resume"]) == 0
     capsys.readouterr()
-    assert main([*call, "--set", "scenario.num_clients=6", "--resume"]) == 2
-    assert "other settings (scenario.num_clients = 5 there, 6 here)" in capsys.readouterr().err
+    assert main([*call, "--set", "fleet.num_clients=6", "--resume"]) == 2
+    assert "other settings (fleet.num_clients = 5 there, 6 here)" in capsys.readouterr().err

@@ -23,12 +23,14 @@ from lesson.experiments.sweep import sweep
 from lesson.report.sweep_text import sweep_table
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
-from lesson.settings.settings import make_settings, to_toml
+from lesson.settings.settings import Settings
+from lesson.settings.toml_text import to_toml
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 ENGINES = ["local", pytest.param("ray", marks=needs_ray)]
 SETTINGS = {
-    "scenario": {"num_clients": 5, "samples_per_client": 100},
+    "fleet": {"num_clients": 5},
+    "data": {"samples_per_client": 100},
     "run": {"rounds": 8, "eval_every_s": 150.0, "checkpoint_every_s": 1e-9},
 }
 # FedAvg, but for what happens in round 6 unless a file says that it is mended.
@@ -104,7 +106,7 @@ def test_failed_and_killed_trials_stop_nobody_and_are_made_good(engine: str, tmp
     assert second.stdout.startswith("4 of 4 trials done, 2 of them before\n")
     assert (tmp_path / "out" / "fedavg-seed0" / "summary.json").stat().st_mtime_ns == before
     assert not (tmp_path / "out" / "failures.json").exists()
-    execute(make_settings(SETTINGS | {"strategy": {"name": "fedavg"}}), tmp_path / "alone")
+    execute(Settings(**SETTINGS | {"strategy": {"name": "fedavg"}}), tmp_path / "alone")
     for name in ("metrics.jsonl", "model.safetensors"):
         found = [path.read_bytes() for path in (tmp_path / "out").glob(f"*/{name}")]
         assert found == [(tmp_path / "alone" / name).read_bytes()] * 4, "not the same bits"
@@ -157,10 +159,10 @@ def test_an_interrupted_sweep_goes_on(engine: str, tmp_path: Path, monkeypatch: 
 
 def test_a_grid_may_grow_and_its_study_has_what_varies(tmp_path: Path) -> None:
     short = SETTINGS | {"run": {"rounds": 2, "eval_every_s": 20.0}}
-    axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge"], "scenario.beta": [1]}
+    axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge"], "data.beta": [1]}
     sweep(make_grid(short, axes), tmp_path / "out")
     told: list[str] = []
-    more = axes | {"scenario.beta": [0.5, 1]}
+    more = axes | {"data.beta": [0.5, 1]}
     grid = make_grid(short, more, 2)
     study = sweep(grid, tmp_path / "out", report=lambda name, line: told.append(name) if "round" in line else None)
     assert sorted(set(told)) == sorted(
@@ -168,16 +170,16 @@ def test_a_grid_may_grow_and_its_study_has_what_varies(tmp_path: Path) -> None:
     )
     frame = study.to_frame()
     assert list(frame.columns[:3]) == list(more)
-    assert frame["scenario.beta"].tolist() == [0.5, 0.5, 1, 1] * 2
+    assert frame["data.beta"].tolist() == [0.5, 0.5, 1, 1] * 2
     assert frame["strategy.late"].isna().tolist() == [False] * 4 + [True] * 4
     table = study.table()
     assert table.index.names == list(more)
     assert table["seeds"].tolist() == [2] * 4
-    by_hand = frame[(frame["strategy"] == "lesson") & (frame["scenario.beta"] == 1)]["accuracy_last10"].mean()
+    by_hand = frame[(frame["strategy"] == "lesson") & (frame["data.beta"] == 1)]["accuracy_last10"].mean()
     assert table["accuracy_last10"].iloc[1] == pytest.approx(by_hand)
     assert list(study.curves().columns[:4]) == [*more, "seed"]
     rows = json.loads((tmp_path / "out" / "table.json").read_text())
-    assert [row["scenario.beta"] for row in rows] == [0.5, 1.0, 0.5, 1.0]
+    assert [row["data.beta"] for row in rows] == [0.5, 1.0, 0.5, 1.0]
     assert load_grid(str(tmp_path / "out" / "sweep.toml")) == grid
     console = Console(width=160)
     with console.capture() as shown:
@@ -191,8 +193,8 @@ def test_a_grid_may_grow_and_its_study_has_what_varies(tmp_path: Path) -> None:
         sweep(grid, tmp_path / "out" / "fedavg-beta=1-seed0")
 
 
-def test_folders_that_are_not_a_sweeps_are_refused(tmp_path: Path) -> None:
-    grid = make_grid(SETTINGS, {"scenario.beta": [1]})
+def test_folders_that_are_not_a_sweeps_are_rejected(tmp_path: Path) -> None:
+    grid = make_grid(SETTINGS, {"data.beta": [1]})
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(InputError, match="is not empty and holds no sweep; name another folder"):
         sweep(grid, tmp_path)
@@ -233,7 +235,7 @@ def test_bad_input_for_ray(
 
     monkeypatch.setattr(ray, "init", lambda **_: None)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
-    (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"scenario.beta": [1]}).toml)
+    (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"data.beta": [1]}).toml)
     assert main(["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out"), "--engine", "ray", *flags]) == 2
     output = capsys.readouterr()
     assert output.err.startswith(f"lesson: {message}")
@@ -243,11 +245,11 @@ def test_bad_input_for_ray(
 def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"Ray is not installed; pip install 'lesson-fl\[ray\]' does it"):
-        sweep(make_grid(SETTINGS, {"scenario.beta": [1]}), tmp_path / "out", engine=RayEngine())
+        sweep(make_grid(SETTINGS, {"data.beta": [1]}), tmp_path / "out", engine=RayEngine())
 
 
 def test_progress_counts_and_shows_what_goes_on() -> None:
-    trials = make_grid({"run": {"rounds": 100}}, {"scenario.beta": [1, 2, 3, 4, 5]}).trials
+    trials = make_grid({"run": {"rounds": 100}}, {"data.beta": [1, 2, 3, 4, 5]}).trials
     progress = SweepProgress({trial.name: trial.settings for trial in trials})
     names = [trial.name for trial in trials]
     progress.report(names[0], {"done": True})
@@ -267,7 +269,7 @@ def test_progress_counts_and_shows_what_goes_on() -> None:
 
 def test_nobodys_file_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "sweep.toml").write_text("# mine\n" + make_grid(SETTINGS, {"scenario.beta": [1.0]}).toml)
+    (tmp_path / "out" / "sweep.toml").write_text("# mine\n" + make_grid(SETTINGS, {"data.beta": [1.0]}).toml)
     told = run(tmp_path, "out/sweep.toml", "--out", "out")
     assert (told.returncode, told.stderr) == (
         2,
@@ -279,7 +281,7 @@ def test_nobodys_file_is_written_over(tmp_path: Path) -> None:
 @needs_ray
 @pytest.mark.slow
 def test_a_cluster_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"scenario.beta": [1.0]}).toml)
+    (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"data.beta": [1.0]}).toml)
     told = run(tmp_path, "grid.toml", "--out", "out", "--engine", "ray", "--address", "nowhere")
     assert told.returncode == 2
     assert told.stderr.startswith("lesson: address must be HOST:PORT")

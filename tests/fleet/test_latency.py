@@ -7,7 +7,7 @@ times κ·f² = 1e-28 · 4e18 = 4e-10 J per cycle, gives 13.83017 J; sending at 
 import numpy as np
 import pytest
 
-from lesson import Scenario
+from lesson import Settings
 from lesson.fleet import latency
 from lesson.fleet.fleet import draw_fleet
 
@@ -16,7 +16,7 @@ def one(value: float) -> np.ndarray:
     return np.array([value])
 
 
-ITERATIONS = Scenario().local_iterations
+ITERATIONS = Settings().local_iterations
 
 
 def test_number_of_local_iterations() -> None:
@@ -43,7 +43,7 @@ def test_energy() -> None:
 
 
 def test_a_drawn_fleet_follows_the_equations_client_by_client() -> None:
-    fleet = draw_fleet(Scenario(), seed=4)
+    fleet = draw_fleet(Settings(), seed=4)
     people = fleet.population
     assert people is not None
     for client in range(len(fleet)):

@@ -51,10 +51,15 @@ def test_deadlines(given: Any, deadline_s: float | None) -> None:
 
 def test_the_settings_of_a_run() -> None:
     config = {"strategy": "fedbuff", "deadline": 15, "rounds": 4, "eval-every": 50, "beta": 2, "seed": 7}
-    config |= {"set": "strategy.buffer_size=3 'strategy.concurrency=2' scenario.batch_size=5"}
+    config |= {"set": "strategy.buffer_size=3 'strategy.concurrency=2' training.batch_size=5"}
     settings = settings_of(check_config(config), 6)
-    scenario, run = settings.scenario, settings.run
-    assert (scenario.num_clients, scenario.deadline_s, scenario.beta, scenario.batch_size) == (6, 15.0, 2.0, 5)
+    settings, run = settings, settings.run
+    assert (
+        settings.fleet.num_clients,
+        settings.strategy.deadline_s,
+        settings.data.beta,
+        settings.training.batch_size,
+    ) == (6, 15.0, 2.0, 5)
     assert (settings.strategy.name, settings.strategy.options) == ("fedbuff", {"buffer_size": 3, "concurrency": 2})
     assert (run.rounds, run.eval_every_s, run.seed, run.device) == (4, 50.0, 7, "cpu")
     usual = settings_of(check_config({}), 6).run
@@ -70,7 +75,7 @@ def test_the_settings_of_a_run() -> None:
         ({"strategy": "leson"}, "did you mean 'lesson'?"),
         ({"scenario": "nowhere"}, "nowhere"),
         ({"dataset": "minst"}, "minst"),
-        ({"set": "scenario.batch_size=0"}, "batch_size"),
+        ({"set": "training.batch_size=0"}, "batch_size"),
         ({"set": "nonsense"}, "nonsense"),
         ({"set": "'open"}, "set"),
         ({"rounds": -1}, "rounds"),

@@ -20,7 +20,7 @@ import safetensors
 from federation import APP, Federation
 from local_processes import wait
 
-from lesson.settings.guards import OF_CONTENT
+from lesson.clock.rejections import OF_CONTENT
 
 pytestmark = pytest.mark.deployment
 MANY, MORE = 1000, 4
@@ -62,9 +62,9 @@ class Story:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     @property
-    def refused(self) -> Counter[str]:
-        """How often each client was refused for each reason: '1: not finite'."""
-        return Counter(re.findall(r"refused (\d: [a-z ]+)", "; ".join(line.get("note", "") for line in self.metrics)))
+    def rejected(self) -> Counter[str]:
+        """How often each client was rejected for each reason: '1: not finite'."""
+        return Counter(re.findall(r"rejected (\d: [a-z ]+)", "; ".join(line.get("note", "") for line in self.metrics)))
 
     @property
     def journal(self) -> list[str]:
@@ -72,9 +72,12 @@ class Story:
         return path.read_text().splitlines() if path.exists() else []
 
     def checkpoint(self) -> tuple[int, bool, int]:
-        """Of the checkpoint: its round, whether who was killed had sent an update by then, how many are at work."""
-        path = self.out / "checkpoint.safetensors"
-        if not path.exists():
+        """Return the checkpoint's round, whether the killed client had uploaded by then, and how many clients are busy.
+
+        A server that is killed while it replaces the checkpoint leaves only the one before it.
+        """
+        names = ("checkpoint.safetensors", "checkpoint-before.safetensors")
+        if (path := next((self.out / name for name in names if (self.out / name).exists()), None)) is None:
             return 0, False, 0
         with safetensors.safe_open(path, "numpy") as file:
             seen_s, work = (file.get_tensor(f"simulation.{name}") for name in ("seen_s", "flight._id"))
@@ -110,11 +113,11 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         wait("the client to work that is to be killed", 300, lambda: f"begun {KILLED} 0 good" in story.journal)
         kill_node(federation, KILLED)
         try_stranger(federation, story)
-        wait("its loss to be seen", 300, lambda: story.refused[f"{KILLED}: node lost"] > 0)
+        wait("its loss to be seen", 300, lambda: story.rejected[f"{KILLED}: node lost"] > 0)
         federation.start_node(KILLED)
-        wait("the silent client to be given up", 600, lambda: story.refused[f"{SILENT}: no reply"] > 0)
+        wait("the silent client to be given up", 600, lambda: story.rejected[f"{SILENT}: no reply"] > 0)
         (story.folder / "speak").touch()
-        wait("all faults to be rejected", 300, lambda: all(story.refused[f"{LIAR}: {one}"] for one in FAULTS.values()))
+        wait("all faults to be rejected", 300, lambda: all(story.rejected[f"{LIAR}: {one}"] for one in FAULTS.values()))
         wait("an update of who came back", 300, story.is_kept)
         kill_server(federation, story)
         story.log = federation.log_of_run(story.runs[0])
@@ -155,21 +158,21 @@ def end_soon(story: Story) -> None:
     assert path.read_text() != before
 
 
-def test_an_unregistered_node_is_refused(story: Story) -> None:
+def test_an_unregistered_node_is_rejected(story: Story) -> None:
     assert story.stranger_code == 1
     assert "Failed to activate SuperNode" in story.stranger_log
 
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS.items())
-def test_what_cannot_be_merged_is_refused_once_with_its_reason(story: Story, fault: str, reason: str) -> None:
+def test_what_cannot_be_merged_is_rejected_once_with_its_reason(story: Story, fault: str, reason: str) -> None:
     assert [line for line in story.journal if line.endswith(fault)]
-    assert story.refused[f"{LIAR}: {reason}"] == 1
-    assert f"refused an update of client {LIAR}: {reason} (" in story.log
+    assert story.rejected[f"{LIAR}: {reason}"] == 1
+    assert f"rejected an update of client {LIAR}: {reason} (" in story.log
 
 
 def test_who_never_answers_is_given_up_and_may_answer_later(story: Story) -> None:
-    assert story.refused[f"{SILENT}: no reply"] >= 1
-    assert f"refused an update of client {SILENT}: no reply (" in story.log
+    assert story.rejected[f"{SILENT}: no reply"] >= 1
+    assert f"rejected an update of client {SILENT}: no reply (" in story.log
     assert f"sent {SILENT} 1 good" in story.journal
 
 
@@ -182,7 +185,7 @@ def test_a_reply_that_had_been_given_up_is_not_merged(story: Story) -> None:
 
 def test_a_killed_node_is_lost_and_takes_part_again_under_its_key(story: Story) -> None:
     assert f"sent {KILLED} 0 good" not in story.journal
-    assert story.refused[f"{KILLED}: node lost"] >= 1
+    assert story.rejected[f"{KILLED}: node lost"] >= 1
     assert f"client {KILLED} is gone" in story.log
     assert f"client {KILLED} is there" in story.log
 
@@ -209,19 +212,19 @@ def test_nothing_is_merged_twice(story: Story) -> None:
     assert all(before["time_s"] < after["time_s"] for before, after in pairwise(lines))
     sent = {line.removeprefix("sent ") for line in story.journal if line.startswith("sent") and line.endswith("good")}
     model_bytes = lines[0]["bytes_down"] // 4
-    started, uploads, refused = (
-        sum(line.get(name, 0) for line in lines) for name in ("bytes_down", "uploads", "refused")
+    started, uploads, rejected = (
+        sum(line.get(name, 0) for line in lines) for name in ("bytes_down", "uploads", "rejected")
     )
-    unfit = sum(count for told, count in story.refused.items() if told.partition(": ")[2] in OF_CONTENT)
+    unfit = sum(count for told, count in story.rejected.items() if told.partition(": ")[2] in OF_CONTENT)
     assert unfit == len(FAULTS) - 1, "the client that raised has sent nothing"
     assert uploads <= len(sent) + unfit
-    assert 0 <= started // model_bytes - uploads - (refused - unfit) <= 4, "the rest is still at work"
+    assert 0 <= started // model_bytes - uploads - (rejected - unfit) <= 4, "the rest is still at work"
 
 
-def test_the_summary_counts_what_was_refused(story: Story) -> None:
+def test_the_summary_counts_what_was_rejected(story: Story) -> None:
     summary = json.loads((story.out / "summary.json").read_text())
     assert summary["rounds"] == story.rounds
-    assert summary["refused"] == story.refused.total() >= len(FAULTS) + 3
+    assert summary["rejected"] == story.rejected.total() >= len(FAULTS) + 3
     assert not (story.out / "checkpoint.safetensors").exists()
 
 

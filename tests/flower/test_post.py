@@ -1,4 +1,4 @@
-"""Messages out, updates in: what is told, what is refused and why, who comes and who goes."""
+"""Messages out, updates in: what is told, what is rejected and why, who comes and who goes."""
 
 import math
 import threading
@@ -163,13 +163,13 @@ def content(*records: ArrayRecord, **told: Any) -> RecordDict:
         (Error(1000, "x" * 999), "error reply", f"code 1000: {'x' * 188}…"),
     ],
 )
-def test_what_is_refused_and_why(make_grid: MakeGrid, reply: Any, fault: str, detail: str) -> None:
+def test_what_is_rejected_and_why(make_grid: MakeGrid, reply: Any, fault: str, detail: str) -> None:
     asking = Asking(make_grid, lambda message: Message(reply, reply_to=message))
     asking.send(0)
-    refused = asking.reply()
-    assert (refused.client, refused.index, refused.fault) == (0, 0, fault)
-    assert detail in refused.detail
-    assert len(refused.detail) <= 200
+    rejected = asking.reply()
+    assert (rejected.client, rejected.index, rejected.fault) == (0, 0, fault)
+    assert detail in rejected.detail
+    assert len(rejected.detail) <= 200
     assert not asking.received.held
 
 

@@ -18,7 +18,7 @@ from lesson.flower.arrays import Layout
 from lesson.flower.post import weighted_means
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import MAX_METRICS, Inbox, read_metrics
-from lesson.settings.guards import InvalidUpdateError
+from lesson.learn.robust.checks import InvalidUpdateError
 
 HONEST = 2.0
 """Every parameter after two rounds in which the honest clients added 1."""
@@ -45,11 +45,11 @@ def test_honest_replies_lost_with_one_that_flower_cannot_decode_are_lost_once() 
     ]
 
 
-@pytest.mark.parametrize("error", [httpx.ConnectError("refused"), OSError("refused")])
+@pytest.mark.parametrize("error", [httpx.ConnectError("rejected"), OSError("rejected")])
 def test_broken_connection_to_the_superlink_is_no_fault_of_a_client(error: Exception) -> None:
     grid = HostileGrid([])
     grid.pull_messages = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
-    with pytest.raises(type(error), match="refused"):
+    with pytest.raises(type(error), match="rejected"):
         Inbox(grid).pull(["a"])
 
 

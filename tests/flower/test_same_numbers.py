@@ -24,7 +24,7 @@ CONFIG: dict[str, Any] = {
     "clock": "virtual",
     "rounds": 9,
     "eval-every": 1e9,
-    "set": "scenario.batch_size=4",
+    "set": "training.batch_size=4",
 }
 """Few rounds, with several tiers."""
 
@@ -57,13 +57,13 @@ def same(one: Path, other: Path) -> None:
     ("strategy", "changes"),
     [
         ("lesson", ""),
-        ("fedavg", "scenario.local_steps=2"),
+        ("fedavg", "training.local_steps=2"),
         ("fedat", "strategy.num_tiers=2"),
         ("lesson-adaptive", ""),
-        ("fedcs-greedy", "scenario.weighting=samples"),
+        ("fedcs-greedy", "training.weighting=samples"),
         (
             "semisync-steps",
-            "strategy.period_factor=1.0 scenario.local_epochs=1 scenario.batch_size=60 scenario.split=iid",
+            "strategy.period_factor=1.0 training.local_epochs=1 training.batch_size=60 data.split=iid",
         ),
         ("tifl", "strategy.num_tiers=2 strategy.interval=3"),
     ],
@@ -87,32 +87,32 @@ def test_what_a_client_sums_itself_is_the_same_but_for_rounding(make_grid: MakeG
         np.testing.assert_allclose(models[0][name], models[1][name], rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-@pytest.mark.parametrize("guards", ["guards.merge=median", "guards.norm=clip guards.merge=trimmed-mean"])
+@pytest.mark.parametrize("guards", ["guards.aggregation=median", "guards.norm=clip guards.aggregation=trimmed-mean"])
 def test_faults_and_guards_give_the_bits_of_the_simulator(make_grid: MakeGrid, tmp_path: Path, guards: str) -> None:
     """Clients of Flower send what the simulator's would: some of it wrong, some not at all. Its notes tell more."""
-    faults = "dropout_during=0.1 wrong_clients=0.6 scaled=0.3 flipped=0.3 wrong_shape=0.2 wrong_arrays=0.1"
-    changes = " ".join(f"faults.{fault}" for fault in faults.split()) + f" {guards} guards.set_aside_after=1"
+    faults = "disconnect_during=0.1 corrupting_clients=0.6 scaled=0.3 flipped=0.3 wrong_shape=0.2 wrong_arrays=0.1"
+    changes = " ".join(f"faults.{fault}" for fault in faults.split()) + f" {guards} guards.exclude_after_rejections=1"
     config = CONFIG | {"rounds": 14, "set": f"{CONFIG['set']} {changes}"}
     flower, other = served(make_grid, config, tmp_path / "flower"), simulated(config, tmp_path / "simulated")
     lines = [list(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())) for folder in (flower, other)]
     notes = [[line.pop("note", "") for line in some] for some in lines]
     assert lines[0] == lines[1]
-    assert any("refusals" in line for line in lines[0])
+    assert any("rejections" in line for line in lines[0])
     assert any(line["lost"] for line in lines[0])
     assert all(note in longer for longer, note in zip(*notes, strict=True))
-    assert any(note.startswith("set aside") for note in notes[1])
+    assert any(note.startswith("excluded") for note in notes[1])
     models = [(folder / "model.safetensors").read_bytes() for folder in (flower, other)]
     assert models[0] == models[1]
 
 
-def test_values_that_are_no_numbers_are_refused_by_both(make_grid: MakeGrid, tmp_path: Path) -> None:
+def test_values_that_are_no_numbers_are_rejected_by_both(make_grid: MakeGrid, tmp_path: Path) -> None:
     """By Flower's server when they arrive, by the simulator's when they are merged: for FedAvg that is the same."""
-    changes = "faults.wrong_clients=0.4 faults.nan=0.5 faults.infinity=0.2 strategy.fraction=1.0"
+    changes = "faults.corrupting_clients=0.4 faults.nan=0.5 faults.infinity=0.2 strategy.fraction=1.0"
     config = CONFIG | {"strategy": "fedavg", "rounds": 6, "set": f"{CONFIG['set']} {changes}"}
     flower, other = served(make_grid, config, tmp_path / "flower"), simulated(config, tmp_path / "simulated")
     told = [json.loads((folder / "summary.json").read_text()) for folder in (flower, other)]
-    assert told[0]["refused_by"] == told[1]["refused_by"]
-    assert told[0]["refused_by"]["not finite"] > 0
+    assert told[0]["rejected_by"] == told[1]["rejected_by"]
+    assert told[0]["rejected_by"]["not finite"] > 0
     assert told[0]["uploads"] == told[1]["uploads"]
     models = [safetensors.numpy.load_file(folder / "model.safetensors") for folder in (flower, other)]
     for name in models[0]:
@@ -123,7 +123,11 @@ def test_values_that_are_no_numbers_are_refused_by_both(make_grid: MakeGrid, tmp
     ("changes", "clock", "message"),
     [
         ("faults.duplicated=0.1", "virtual", "faults.duplicated and faults.replayed must be 0 on Flower"),
-        ("faults.dropout_before=0.1", "wall", "faults.dropout_before and faults.dropout_during must be 0 on the wall"),
+        (
+            "faults.disconnect_before=0.1",
+            "wall",
+            "faults.disconnect_before and faults.disconnect_during must be 0 on the wall",
+        ),
     ],
 )
 def test_faults_that_flower_cannot_have(make_grid: MakeGrid, changes: str, clock: str, message: str) -> None:

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from helpers.local_grid import LocalGrid, MakeGrid
-from lesson import InputError, Scenario, assign_tiers, draw_fleet
+from lesson import InputError, Settings, assign_tiers, draw_fleet
 from lesson.flower import LessonStrategy
 from lesson.settings.guards import GuardSettings
 from lesson.strategies import FedBuff
@@ -217,10 +217,10 @@ def test_a_run_whose_clients_are_all_set_aside_ends_with_what_it_has(
         return reply
 
     grid.handle = handle
-    guards = GuardSettings(set_aside_after=2)
+    guards = GuardSettings(exclude_after_rejections=2)
     result = run(grid, LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], guards=guards), num_rounds=9)
     assert np.all(values(result) == 0)
-    assert "the run ends: nobody is there any more; 3 of 3 clients were set aside" in caplog.text
+    assert "the run ends: nobody is there any more; 3 of 3 clients were excluded" in caplog.text
 
 
 def test_too_few_nodes(make_grid: MakeGrid) -> None:
@@ -302,7 +302,7 @@ def test_a_model_with_single_numbers_and_counters(make_grid: MakeGrid) -> None:
 def test_latencies_are_drawn_where_simulation_is_given_none(make_grid: MakeGrid) -> None:
     """As for the paper's clients of the same seed, of whom not all are in one tier."""
     seen: Seen = []
-    tiers = assign_tiers(draw_fleet(Scenario(), 3, 0).latency_s, 20.0).tolist()
+    tiers = assign_tiers(draw_fleet(Settings(), 3, 0).latency_s, 20.0).tolist()
     run(make_grid(client_app(seen), 3), LessonStrategy(20.0, clock="virtual"), num_rounds=6)
     assert len(set(tiers)) > 1
     assert {(client, lr) for client, _, lr in seen} == {(client, 0.1 * tier) for client, tier in enumerate(tiers)}

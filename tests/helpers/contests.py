@@ -36,23 +36,23 @@ references = ["lesson τ=10", "lesson τ=20"]
 name = "fedavg"
 group = "strategies"
 strategy = { name = "fedavg" }
-grid = { "scenario.learning_rate" = [0.05, 0.1], "strategy.fraction" = [1.0, 0.5] }
+grid = { "training.learning_rate" = [0.05, 0.1], "strategy.fraction" = [1.0, 0.5] }
 
 [[entries]]
 name = "lesson"
 group = "strategies"
 strategy = { name = "lesson" }
-points = [{ "scenario.deadline_s" = 20.0 }, { "scenario.deadline_s" = 10.0 }]
+points = [{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]
 
 [[entries]]
 name = "lesson τ=10"
 group = "deadlines"
-scenario = { deadline_s = 10.0 }
+settings = { deadline_s = 10.0 }
 
 [[entries]]
 name = "lesson τ=20"
 group = "deadlines"
-scenario = { deadline_s = 20.0 }
+settings = { deadline_s = 20.0 }
 """
 
 

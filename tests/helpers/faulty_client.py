@@ -28,12 +28,12 @@ class FaultyApp(ClientApp):
         fault = dict(enumerate(str(config.get("faults", "")).split())).get(update, "good")
         name = f"{config['partition-id']} {update} {fault}"
         _note(journal, f"begun {name}")
-        reply = _spoilt(good(message, context), fault, journal)
+        reply = _corrupted(good(message, context), fault, journal)
         _note(journal, f"sent {name}")
         return reply
 
 
-def _spoilt(reply: Message, fault: str, journal: Path) -> Message:
+def _corrupted(reply: Message, fault: str, journal: Path) -> Message:
     arrays = dict(reply.content.array_records["arrays"])
     first = next(iter(arrays))
     values = arrays[first].numpy()

@@ -9,7 +9,8 @@ import numpy as np
 
 from lesson.fleet.fleet import draw_fleet
 from lesson.runs.summary import clients_of, summarize
-from lesson.settings.settings import Settings, load_settings, to_toml
+from lesson.settings.settings import Settings
+from lesson.settings.toml_text import to_toml
 
 ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -17,7 +18,7 @@ ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **sections: dict[str, Any]) -> None:
     """A finished run of the settings that sections say, each round with 4 uploads and so many joules."""
     run = {"time_budget_s": 600.0} | sections.pop("run", {})
-    settings = load_settings("released", run=run, **sections)
+    settings = Settings(run=run, **sections)
     path.mkdir(parents=True)
     (path / "config.toml").write_text(to_toml(settings.to_sections()))
     lines = [
@@ -33,10 +34,10 @@ def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **
 
 def _clients(settings: Settings) -> dict[str, Any]:
     """The clients of a run with tiers; all hold every class alike, and the model is right on half of each."""
-    scenario, learner = settings.scenario, cast(Any, SimpleNamespace())
-    fleet = draw_fleet(scenario, seed=settings.run.seed)
-    if scenario.ensure_first_tier:
-        fleet = fleet.with_first_tier(scenario.deadline_s)
+    learner = cast(Any, SimpleNamespace())
+    fleet = draw_fleet(settings, seed=settings.run.seed)
+    if settings.strategy.ensure_first_tier:
+        fleet = fleet.with_first_tier(settings.strategy.deadline_s)
     learner.class_accuracy = lambda version: np.full(10, 0.5)
     learner.class_shares = lambda chosen, num_classes: np.full((len(chosen), num_classes), 1 / num_classes)
     return clients_of(cast(Any, SimpleNamespace(fleet=fleet, version=0)), learner)
@@ -54,9 +55,9 @@ def make_sweep(out: Path) -> None:
     """Two strategies, one of nobody knows whose, at two β; the first with an option; two seeds."""
     for beta in (0.1, 1.0):
         for seed in range(2):
-            common: dict[str, Any] = {"scenario": {"beta": beta}, "run": {"seed": seed}}
+            common: dict[str, Any] = {"data": {"beta": beta}, "run": {"seed": seed}}
             make_run(out / f"lesson-beta={beta}-seed{seed}", strategy={"name": "lesson", "late": "drop"}, **common)
             make_run(out / f"mine-beta={beta}-seed{seed}", strategy={"name": "nowhere:Mine"}, **common)
-    axes = {"strategy.name": ["lesson", "nowhere:Mine"], "scenario.beta": [1, 0.1], "strategy.late": ["drop"]}
+    axes = {"strategy.name": ["lesson", "nowhere:Mine"], "data.beta": [1, 0.1], "strategy.late": ["drop"]}
     (out / "sweep.toml").write_text(to_toml({"sweep": axes | {"seeds": 2}}))
     (out / "failures.json").write_text('{"x": "no <reason>"}')

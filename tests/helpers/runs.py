@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from helpers.small_tasks import TinyNet, tiny_data
-from lesson.settings.settings import Settings, make_settings
+from lesson.settings.settings import Settings
 
 PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
 
 
 def settings(strategy: str = "lesson", **run: Any) -> Settings:
-    return make_settings(
-        {
-            "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid"},
-            "strategy": {"name": strategy},
-            "run": {"eval_every_s": 100.0, "rounds": 30, "device": "cpu"} | run,
-        }
+    return Settings(
+        fleet={"num_clients": 6},
+        training={"batch_size": 5},
+        data={"split": "iid"},
+        strategy={"name": strategy},
+        run={"eval_every_s": 100.0, "rounds": 30, "device": "cpu"} | run,
     )
 
 

@@ -11,8 +11,8 @@ from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset
 from lesson.learn.learner import Learner
 from lesson.learn.task import Task, Work, make_task
-from lesson.settings.scenario import Scenario
-from lesson.settings.settings import ServerSettings
+from lesson.settings.sections import ServerSettings
+from lesson.settings.settings import Settings
 
 
 class TinyNet(nn.Module):
@@ -48,9 +48,9 @@ def tiny_data(num: int = 300) -> Dataset:
     return Dataset("tiny", split[:half], labels[:half], split[half:], labels[half:])
 
 
-def tiny_task(num_clients: int = 6, **scenario: object) -> Task:
-    settings = {"batch_size": 5, "split": "iid"} | scenario
-    return make_task(Scenario(**settings), tiny_data(), num_clients, seed=0, factory=TinyNet)
+def tiny_task(num_clients: int = 6, **settings: object) -> Task:
+    settings = {"batch_size": 5, "split": "iid"} | settings
+    return make_task(Settings(**settings), tiny_data(), num_clients, seed=0, factory=TinyNet)
 
 
 def cohort(trainer: Trainer, base: Tensor, work: Work) -> Tensor:

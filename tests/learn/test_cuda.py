@@ -12,7 +12,7 @@ import torch
 
 from helpers.small_tasks import TinyNet, cohort, tiny_data
 from helpers.trainers import colors, make_work, several
-from lesson import InputError, Lesson, LessonMemory, Scenario, Simulation, draw_fleet
+from lesson import InputError, Lesson, LessonMemory, Settings, Simulation, draw_fleet
 from lesson.core.errors import DivergedError
 from lesson.experiments.study import compare
 from lesson.learn import counters, dropout, robust
@@ -24,7 +24,7 @@ from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Job, Task, make_task
 from lesson.runs.execute import execute
 from lesson.runs.summary import read_metrics
-from lesson.settings.settings import ServerSettings, make_settings
+from lesson.settings.sections import ServerSettings
 from lesson.strategies import LessonAdaptive, LessonFilled
 
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -36,7 +36,7 @@ def gpu(task: Task, precision: Any = "float32") -> Backend:
     return CudaBackend(task, precision)
 
 
-def tasks(name: str, **scenario: Any) -> tuple[Task, Task]:
+def tasks(name: str, **settings: Any) -> tuple[Task, Task]:
     """The same task on the CPU and on the GPU."""
     made: dict[str, tuple[Dataset, int, dict[str, Any]]] = {
         "mnist": (load_dataset("mnist"), 50, {}),
@@ -47,7 +47,7 @@ def tasks(name: str, **scenario: Any) -> tuple[Task, Task]:
     }
     data, num_clients, settings = made[name]
     factory = TinyNet if data.name == "tiny" else None
-    chosen = Scenario(**settings | scenario)
+    chosen = Settings(**settings | settings)
     cpu, cuda = (make_task(chosen, data, num_clients, 0, factory, device) for device in ("cpu", "cuda"))
     return cpu, cuda
 
@@ -207,7 +207,7 @@ def test_robust_means_agree_with_the_cpu(num: int, monkeypatch: pytest.MonkeyPat
     ("faults", "guards"),
     [
         ({"nan": 0.3, "infinity": 0.1}, {}),
-        ({"scaled": 0.5, "scale": 100.0}, {"norm": "refuse"}),
+        ({"scaled": 0.5, "scale": 100.0}, {"norm": "reject"}),
         ({"scaled": 0.5, "flipped": 0.5}, {"norm": "clip"}),
         ({"flipped": 1.0, "scaled": 1.0}, {"merge": "median"}),
         ({"flipped": 1.0, "nan": 0.2}, {"merge": "trimmed-mean", "trim": 0.3}),
@@ -217,18 +217,19 @@ def test_wrong_uploads_and_guards_agree_with_the_cpu(
     tmp_path: Path, faults: dict[str, Any], guards: dict[str, Any]
 ) -> None:
     sections = {
-        "scenario": {"num_clients": 10, "beta": 10.0},
+        "fleet": {"num_clients": 10},
+        "data": {"beta": 10.0},
         "run": {"rounds": 12, "eval_every_s": 60.0, "precision": "float32"},
-        "faults": {"wrong_clients": 0.3, **faults},
+        "faults": {"corrupting_clients": 0.3, **faults},
         "guards": guards,
     }
     told = {}
     for device in ("cpu", "cuda"):
-        settings = make_settings({**sections, "run": sections["run"] | {"device": device}})
+        settings = Settings(**{**sections, "run": sections["run"] | {"device": device}})
         told[device] = execute(settings, tmp_path / device), read_metrics(tmp_path / device / "metrics.jsonl")
     (cpu, cpu_lines), (cuda, cuda_lines) = told["cpu"], told["cuda"]
-    assert cuda["refused_by"] == cpu["refused_by"]
-    assert [line.get("refusals") for line in cuda_lines] == [line.get("refusals") for line in cpu_lines]
+    assert cuda["rejected_by"] == cpu["rejected_by"]
+    assert [line.get("rejections") for line in cuda_lines] == [line.get("rejections") for line in cpu_lines]
     assert cuda["loss"] == pytest.approx(cpu["loss"], rel=1e-3)
 
 
@@ -251,7 +252,7 @@ def rounds(
     """LESSON in the released scenario, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
     learner = Learner(task, 0.002, 1.0, backend, trainer, ServerSettings(**server), kind.needs)
-    fleet = draw_fleet(Scenario(), len(task.holdings.num_samples)).with_first_tier(20.0)
+    fleet = draw_fleet(Settings(), len(task.holdings.num_samples)).with_first_tier(20.0)
     simulation = Simulation(kind(20.0), fleet, learner=learner)
     for _ in range(count):
         simulation.step()
@@ -350,7 +351,7 @@ def test_client_scores_agree_with_the_cpu(name: str) -> None:
 
 
 def test_what_strategies_are_told_agrees_with_the_cpu() -> None:
-    chosen, data = Scenario(), load_dataset("mnist")
+    chosen, data = Settings(), load_dataset("mnist")
     cpu, cuda = (make_task(chosen, data, 50, 0, None, device, holding_out=True) for device in ("cpu", "cuda"))
     simulation, given = rounds(cuda, gpu(cuda), 10)
     expected = Learner(cpu, 0.002, 1.0, CpuBackend(cpu))
@@ -368,7 +369,7 @@ def test_what_strategies_are_told_agrees_with_the_cpu() -> None:
 def test_client_scores_change_nothing_else_on_a_gpu(tmp_path: Path) -> None:
     limits = {"rounds": 30, "eval_every_s": 100.0, "device": "cuda"}
     for folder, more in (("without", {}), ("with", {"client_scores_every_s": 60.0})):
-        execute(make_settings({"run": limits | more}), tmp_path / folder)
+        execute(Settings(run=limits | more), tmp_path / folder)
     assert len({path.read_bytes() for path in tmp_path.glob("*/model.safetensors")}) == 1
     plain, scored = (read_metrics(tmp_path / folder / "metrics.jsonl") for folder in ("without", "with"))
     assert sum("client_loss" in line for line in scored) == 10
@@ -387,7 +388,7 @@ def test_faster_arithmetic_stays_close(precision: str) -> None:
 
 
 def test_a_run_has_the_same_bits_twice_and_after_a_stop(tmp_path: Path) -> None:
-    settings = make_settings({"run": {"rounds": 40, "eval_every_s": 100.0, "device": "cuda"}})
+    settings = Settings(run={"rounds": 40, "eval_every_s": 100.0, "device": "cuda"})
     execute(settings, tmp_path / "whole")
 
     class StoppedError(Exception):
@@ -397,7 +398,7 @@ def test_a_run_has_the_same_bits_twice_and_after_a_stop(tmp_path: Path) -> None:
         if line["round"] == 23:
             raise StoppedError
 
-    soon = make_settings({"run": settings.run.model_dump(exclude_none=True) | {"checkpoint_every_s": 1e-9}})
+    soon = Settings(run=settings.run.model_dump(exclude_none=True) | {"checkpoint_every_s": 1e-9})
     with pytest.raises(StoppedError):
         execute(soon, tmp_path / "halves", progress=stop)
     execute(settings, tmp_path / "halves", resume=True)
@@ -408,7 +409,7 @@ def test_a_run_has_the_same_bits_twice_and_after_a_stop(tmp_path: Path) -> None:
 def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
     _, cuda = tasks("tiny")
     learner = Learner(cuda, 1e30, np.inf, gpu(cuda))
-    simulation = Simulation(Lesson(np.inf), draw_fleet(Scenario(), 8), learner=learner)
+    simulation = Simulation(Lesson(np.inf), draw_fleet(Settings(), 8), learner=learner)
     for _ in range(3):
         simulation.step()
     for scored in (learner.score, learner.client_scores):
@@ -418,7 +419,7 @@ def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
 
 def test_run_after_run_in_one_process_has_the_bits_of_each_alone(tmp_path: Path) -> None:
     """Graphs of ended runs are gone before they can spoil those of later ones, whenever rubbish is collected."""
-    settings = make_settings({"run": {"rounds": 30, "eval_every_s": 100.0, "device": "cuda"}})
+    settings = Settings(run={"rounds": 30, "eval_every_s": 100.0, "device": "cuda"})
     for number in range(4):
         execute(settings, tmp_path / str(number), progress=lambda line: gc.collect() if line["round"] == 15 else None)
     held = torch.cuda.memory_allocated()
@@ -429,7 +430,7 @@ def test_run_after_run_in_one_process_has_the_bits_of_each_alone(tmp_path: Path)
 
 
 def test_runs_that_share_the_gpu_have_the_bits_of_each_alone(tmp_path: Path) -> None:
-    settings = make_settings({"run": {"rounds": 60, "eval_every_s": 100.0, "device": "cuda"}})
+    settings = Settings(run={"rounds": 60, "eval_every_s": 100.0, "device": "cuda"})
     compare(settings, ["lesson", "fedavg"], 2, tmp_path / "alone")
     compare(settings, ["lesson", "fedavg"], 2, tmp_path / "together", num_processes=4)
     for path in (tmp_path / "alone").glob("*/model.safetensors"):
@@ -442,6 +443,6 @@ def test_a_model_that_cannot_be_recorded_is_told() -> None:
             assert images.sum().item() >= 0
             return super().forward(images)
 
-    cuda = make_task(Scenario(split="iid", batch_size=5), tiny_data(), 8, 0, Asks, "cuda")
+    cuda = make_task(Settings(split="iid", batch_size=5), tiny_data(), 8, 0, Asks, "cuda")
     with pytest.raises(InputError, match=r"model cannot be recorded as a CUDA graph: .*; take device cpu"):
         cohort(gpu(cuda).trainer("fused"), cuda.initial_vector(), make_work(4))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from helpers.fleets import make_fleet
 from helpers.small_tasks import TinyNet, make_learner, tiny_data, tiny_task
-from lesson import FedAvg, Scenario, Simulation
+from lesson import FedAvg, Settings, Simulation
 from lesson.core.arrays import IntArray
 from lesson.core.errors import DivergedError
 from lesson.learn.cpu import CpuBackend
@@ -49,8 +49,8 @@ def check_by_hand(scores: ClientScores, learner: Learner, data: Dataset, version
 @pytest.fixture
 def learner() -> Iterator[Learner]:
     """After a few rounds, on uneven parts: clients that differ."""
-    scenario = Scenario(split="dirichlet-per-class", beta=0.5, batch_size=5)
-    made = make_learner(make_task(scenario, DATA, 4, seed=0, factory=TinyNet))
+    settings = Settings(split="dirichlet-per-class", beta=0.5, batch_size=5)
+    made = make_learner(make_task(settings, DATA, 4, seed=0, factory=TinyNet))
     simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0, 4.0]), learner=made)
     for _ in range(8):
         simulated.step()

@@ -9,12 +9,11 @@ import torch
 
 from helpers.fleets import make_fleet
 from helpers.small_tasks import TinyNet, make_learner, tiny_data
-from lesson import FedAvg, InputError, Scenario, Simulation
+from lesson import FedAvg, InputError, Settings, Simulation
 from lesson.learn.build import build
 from lesson.learn.partition import Partition, draw_pool, make_partition
 from lesson.learn.task import hold_out, make_task
 from lesson.runs.execute import execute
-from lesson.settings.settings import make_settings
 from lesson.strategies import TiFL
 
 SCENARIO: dict[str, Any] = {"num_clients": 6, "batch_size": 5, "weighting": "samples", "beta": 0.5}
@@ -52,7 +51,7 @@ def test_clients_with_one_sample_each_cannot_hold_any_out() -> None:
 
 def test_the_signal_is_the_accuracy_on_what_is_held_out() -> None:
     data = tiny_data(900)
-    task = make_task(Scenario(**SCENARIO), data, 6, 0, TinyNet, holding_out=True)
+    task = make_task(Settings(**SCENARIO), data, 6, 0, TinyNet, holding_out=True)
     learner = make_learner(task)
     assert task.held_out is not None
     vector = learner.versions[0]
@@ -72,8 +71,8 @@ def test_the_signal_is_the_accuracy_on_what_is_held_out() -> None:
 def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_look_evaluate() -> None:
     data, looks = tiny_data(900), []
     sections = {"scenario": SCENARIO, "strategy": STRATEGY, "run": {"rounds": 5, "device": "cpu"}}
-    simulation, learner = build(make_settings(sections), dataset=data, model=TinyNet)
-    whole = make_partition(Scenario(**SCENARIO), data.train_labels, 6, 0)
+    simulation, learner = build(Settings(**sections), dataset=data, model=TinyNet)
+    whole = make_partition(Settings(**SCENARIO), data.train_labels, 6, 0)
     assert np.array_equal(simulation.fleet.num_samples, learner.task.holdings.num_samples)
     assert np.array_equal(simulation.fleet.client_weight, learner.task.holdings.num_samples)
     assert np.all(simulation.fleet.num_samples < whole.num_samples)
@@ -83,7 +82,7 @@ def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_loo
         simulation.step()
     assert looks == [0, 2, 4]
     learner.close()
-    simulation, learner = build(make_settings(sections | {"strategy": {"name": "fedavg"}}), dataset=data, model=TinyNet)
+    simulation, learner = build(Settings(**sections | {"strategy": {"name": "fedavg"}}), dataset=data, model=TinyNet)
     assert learner.task.held_out is None
     assert all(np.array_equal(learner.task.holdings[client], whole[client]) for client in range(6))
     assert not simulation._view(np.empty(0, dtype=np.int64)).signals
@@ -91,7 +90,7 @@ def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_loo
 
 
 def test_a_learner_that_holds_nothing_out_has_no_signal() -> None:
-    learner = make_learner(make_task(Scenario(**SCENARIO), tiny_data(900), 6, 0, TinyNet))
+    learner = make_learner(make_task(Settings(**SCENARIO), tiny_data(900), 6, 0, TinyNet))
     simulation = Simulation(TiFL(num_tiers=3, interval=1), make_fleet([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), learner=learner)
     for _ in range(3):
         simulation.step()
@@ -103,7 +102,7 @@ def test_a_learner_that_holds_nothing_out_has_no_signal() -> None:
 def test_a_run_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
     def settings(**limits: Any) -> Any:
         run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu"} | limits
-        return make_settings({"scenario": SCENARIO, "strategy": STRATEGY, "run": run})
+        return Settings(scenario=SCENARIO, strategy=STRATEGY, run=run)
 
     def stop(line: dict[str, Any]) -> None:
         if line["round"] == 7:

@@ -1,4 +1,4 @@
-"""What is refused when updates are merged and what is made of the rest, against models trained one by one."""
+"""What is rejected when updates are merged and what is made of the rest, against models trained one by one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,16 +11,18 @@ import torch
 from torch import Tensor
 
 from helpers.small_tasks import cohort, make_learner, tiny_task
+from lesson.clock.faults import CorruptedUploads
+from lesson.clock.rejections import NOT_FINITE, TOO_FAR, Rejection
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn import merge_guard
 from lesson.learn.learner import Learner
-from lesson.learn.merge_guard import MergeGuard, Uploads
 from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.robust.guard import MergeGuard, Uploads
 from lesson.learn.server_models import ServerModels
 from lesson.learn.task import Work
-from lesson.settings.faults import CorruptedUploads, FaultSettings
-from lesson.settings.guards import NOT_FINITE, TOO_FAR, GuardSettings, Rejection
+from lesson.settings.faults import FaultSettings
+from lesson.settings.guards import GuardSettings
 from lesson.strategies.base import GroupMemory, Merge, Updates
 
 NUM = 6
@@ -32,7 +34,7 @@ class Corrupted(CorruptedUploads):
 
     def __init__(self, *clients: int, **faults: float) -> None:
         super().__init__(FaultSettings(**faults), NUM, seed=0)
-        self.is_wrong = np.isin(np.arange(NUM), clients)
+        self.is_corrupting = np.isin(np.arange(NUM), clients)
 
 
 @contextmanager
@@ -87,18 +89,18 @@ def close(one: Tensor, other: Tensor) -> bool:
 @pytest.mark.parametrize(
     ("trainer", "fault"), [("reference", "nan"), ("fused", "nan"), ("batched", "nan"), ("fused", "infinity")]
 )
-def test_what_is_not_finite_is_refused_and_the_others_stand_for_it(trainer: str, fault: str) -> None:
+def test_what_is_not_finite_is_rejected_and_the_others_stand_for_it(trainer: str, fault: str) -> None:
     with learning(trainer, Corrupted(1, 4, **{fault: 1.0})) as learner:
         assert merge(learner, updates([0, 1, 2, 4])) == [Rejection(1, 0, NOT_FINITE), Rejection(4, 0, NOT_FINITE)]
         assert close(learner.versions[1], mean([model_of(learner, 0), model_of(learner, 2)]))
 
 
-def test_of_updates_the_others_stand_for_what_is_refused() -> None:
-    """Two from version 0 and two from version 1, one of each refused: half of each way of the others is gone."""
+def test_of_updates_the_others_stand_for_what_is_rejected() -> None:
+    """Two from version 0 and two from version 1, one of each rejected: half of each way of the others is gone."""
     with learning(wrong=Corrupted(1, 3, nan=1.0)) as learner:
         learner.versions[1] = learner.versions[0] + 0.01
-        refused = merge(learner, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
-        assert [refusal.client for refusal in refused] == [1, 3]
+        rejected = merge(learner, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
+        assert [rejection.client for rejection in rejected] == [1, 3]
         ways = [model_of(learner, client, base) - learner.versions[base] for client, base in ((0, 0), (2, 1))]
         assert close(learner.versions[2], learner.versions[1] + mean(ways))
 
@@ -152,8 +154,8 @@ def lengths(learner: Learner, lr: float = 0.1) -> list[float]:
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_an_update_that_goes_too_far_is_refused(trainer: str) -> None:
-    with learning(trainer, Corrupted(3, scaled=1.0, scale=50.0), norm="refuse") as learner:
+def test_an_update_that_goes_too_far_is_rejected(trainer: str) -> None:
+    with learning(trainer, Corrupted(3, scaled=1.0, scale=50.0), norm="reject") as learner:
         assert merge(learner, updates([0, 1, 2, 3])) == [Rejection(3, 0, TOO_FAR)]
         assert close(learner.versions[1], mean([model_of(learner, client) for client in (0, 1, 2)]))
 
@@ -173,18 +175,18 @@ def test_an_update_that_goes_too_far_is_clipped_to_so_many_medians() -> None:
 
 def test_longer_steps_may_go_farther() -> None:
     """A client in tier 8 goes about 8 times as far as one in tier 1: for its pace that is nothing special."""
-    with learning(norm="refuse") as learner:
+    with learning(norm="reject") as learner:
         assert merge(learner, updates([0, 1, 2, 3], scale=[1.0, 1.0, 1.0, 8.0])) == []
 
 
 def test_the_median_is_of_the_last_updates_and_survives_a_restart() -> None:
-    with learning(norm="refuse", norm_window=5) as learner:
+    with learning(norm="reject", norm_window=5) as learner:
         honest = lengths(learner)
         merge(learner, updates([0, 1, 2]))
         merge(learner, updates([3, 4, 5]))
         kept = learner.state()["guard.norms"]
         assert kept == pytest.approx(np.array(honest[1:]) / 0.1, rel=1e-4)
-        with learning(norm="refuse", norm_window=5) as other:
+        with learning(norm="reject", norm_window=5) as other:
             other.restore(learner.state())
             assert other.state()["guard.norms"].tolist() == kept.tolist()
 
@@ -244,7 +246,7 @@ def received(models: dict[int, list[float]], **options: Any) -> ServerModels:
 
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
-def test_what_counts_for_nothing_does_not_stand_for_what_is_refused(guard: Any) -> None:
+def test_what_counts_for_nothing_does_not_stand_for_what_is_rejected(guard: Any) -> None:
     server = received({0: [np.nan, 1.0], 1: [5.0, 5.0]}, guards=GuardSettings(merge=guard))
     some, weights = updates([0, 1]), np.array([1.0, 0.0])
     assert len(server.merge(some, weights, Merge(some.id, weights), 0, round=1)) == 1
@@ -252,7 +254,7 @@ def test_what_counts_for_nothing_does_not_stand_for_what_is_refused(guard: Any) 
 
 
 def test_what_is_confirmed_is_what_is_merged() -> None:
-    """An update from version 0 moves by (1, 1) where the model has moved by (3, 3): 6 and 18, whatever was refused."""
+    """An update from version 0 moves by (1, 1) where the model has moved by (3, 3): 6 and 18, whatever was rejected."""
     for clients in ([0], [0, 1]):
         server = received({0: [3.0, 3.0], 1: [np.nan, 0.0]}, watched=frozenset({"confirmation"}))
         server.versions[1] = torch.full((2,), 5.0)
@@ -266,9 +268,9 @@ def test_the_median_is_of_all_of_a_merge_however_short_the_window() -> None:
     models[300:] *= 100
     many = np.arange(500)
     cohort = Uploads(0, "", many, np.zeros_like(many), np.full(500, 1 / 500), np.ones(500), models)
-    guard = MergeGuard(GuardSettings(norm="refuse", norm_window=200))
-    _, refused = guard.judge([cohort], [torch.zeros(4)])
-    assert [refusal.client for refusal in refused] == list(range(300, 500))
+    guard = MergeGuard(GuardSettings(norm="reject", norm_window=200))
+    _, rejected = guard.judge([cohort], [torch.zeros(4)])
+    assert [rejection.client for rejection in rejected] == list(range(300, 500))
     assert len(guard.norms) == 200
 
 
@@ -284,23 +286,23 @@ def test_more_models_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"norm": "cut"}, "norm must be 'none', 'clip' or 'refuse', got 'cut'"),
+        ({"norm": "cut"}, "norm must be 'none', 'clip' or 'reject', got 'cut'"),
         ({"norm_limit": 0.5}, "norm_limit must be >= 1, got 0.5"),
         ({"trim": 0.5}, "trim must be < 0.5, got 0.5"),
         ({"merge": "mode"}, "merge must be 'mean', 'median' or 'trimmed-mean', got 'mode'"),
-        ({"set_aside_after": -1}, "set_aside_after must be >= 0, got -1"),
+        ({"exclude_after_rejections": -1}, "exclude_after_rejections must be >= 0, got -1"),
         ({"finite": False, "merge": "median"}, "finite must be true with norm or merge"),
     ],
 )
 def test_impossible_guards(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError) as rejected:
         GuardSettings(**settings)
-    assert str(refused.value).startswith(f"[guards] {message}")
+    assert str(rejected.value).startswith(f"[guards] {message}")
 
 
 def test_settings_without_effect_are_told() -> None:
     assert GuardSettings(norm_limit=2.0, trim=0.1).without_effect() == [
-        "guards.norm_limit = 2.0 changes nothing; it goes with norm = clip or refuse",
-        "guards.trim = 0.1 changes nothing; it goes with merge = trimmed-mean",
+        "guards.norm_limit = 2.0 has no effect without norm = clip or reject",
+        "guards.trim = 0.1 has no effect without aggregation = trimmed-mean",
     ]
     assert GuardSettings(norm="clip", norm_limit=2.0).without_effect() == []

@@ -9,7 +9,7 @@ import torch
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError
 from lesson.learn.optimizers import OPTIMISERS, Moments
-from lesson.settings.settings import ServerSettings
+from lesson.settings.sections import ServerSettings
 
 MODEL, GRADIENTS = np.array([1.0, -2.0]), (np.array([0.5, -0.01]), np.array([0.1, 0.2]))
 ETA, BETA1, BETA2, TAU = 0.3, 0.8, 0.95, 0.05

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lesson import InputError, Scenario
+from lesson import InputError, Settings
 from lesson.learn.data import load_dataset
 from lesson.learn.partition import (
     Partition,
@@ -95,7 +95,7 @@ def test_iid_parts_differ_by_one_at_most() -> None:
 @pytest.mark.parametrize("split", ["iid", "dirichlet-per-class", "dirichlet-per-client"])
 def test_the_seed_decides(split: str) -> None:
     truth = labels(6000)
-    scenario = Scenario(split=split, samples_per_client=(50, 90))
+    scenario = Settings(split=split, samples_per_client=(50, 90))
     first, again, other = (make_partition(scenario, truth, 20, seed).samples for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -103,7 +103,7 @@ def test_the_seed_decides(split: str) -> None:
 
 def test_the_default_split_of_mnist() -> None:
     truth = load_dataset("mnist").train_labels
-    partition = make_partition(Scenario(), truth, 50, seed=0)
+    partition = make_partition(Settings(), truth, 50, seed=0)
     check(partition, 60_000, everything=True)
     assert partition.num_samples.min() >= 20
 
@@ -117,6 +117,6 @@ def test_the_default_split_of_mnist() -> None:
     ],
 )
 def test_splits_that_cannot_be(values: dict[str, object], message: str) -> None:
-    scenario = Scenario(**values)
+    scenario = Settings(**values)
     with pytest.raises(InputError, match=message):
-        make_partition(scenario, labels(6000), scenario.num_clients, seed=0)
+        make_partition(scenario, labels(6000), scenario.fleet.num_clients, seed=0)

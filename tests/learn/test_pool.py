@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from lesson import Scenario
+from lesson import Settings
 from lesson.learn.partition import draw_pool, make_partition
 
 LABELS = np.tile([0, 0, 0, 1, 7], 400)
@@ -44,8 +44,8 @@ def test_beta_says_how_unequal_shares_are(beta: float, largest: tuple[float, flo
 
 
 def test_the_scenario_says_how_much_each_holds() -> None:
-    scenario = Scenario(split="dirichlet-pool", samples_per_client=(10, 30), num_clients=2000)
-    held = make_partition(scenario, LABELS, 2000, seed=0)
+    settings = Settings(split="dirichlet-pool", samples_per_client=(10, 30), num_clients=2000)
+    held = make_partition(settings, LABELS, 2000, seed=0)
     assert held.num_samples.min() == 10
     assert held.num_samples.max() == 30
     assert len(held[77]) == held.num_samples[77]

@@ -14,7 +14,7 @@ from torch.nn import functional
 from helpers.runs import settings
 from helpers.small_tasks import Linear, TinyNet, cohort, tiny_data, tiny_task
 from helpers.trainers import colors, make_work, several
-from lesson import InputError, Scenario
+from lesson import InputError, Settings
 from lesson.core.errors import RunStoppedError
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.data import Dataset, load_dataset
@@ -40,9 +40,9 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(params=["mnist", "cifar10", "tiny", "short"])
 def task(request: pytest.FixtureRequest) -> Task:
     if request.param == "mnist":
-        return make_task(Scenario(), load_dataset("mnist"), 50, seed=0)
+        return make_task(Settings(), load_dataset("mnist"), 50, seed=0)
     if request.param == "cifar10":
-        return make_task(Scenario(split="iid", batch_size=10), colors(), 12, seed=0)
+        return make_task(Settings(split="iid", batch_size=10), colors(), 12, seed=0)
     # "short": fewer samples than a batch for some clients
     return tiny_task(8, batch_size=5 if request.param == "tiny" else 25)
 
@@ -60,7 +60,7 @@ def test_fused_agrees_with_reference(task: Task, num: int) -> None:
 
 
 def test_fused_has_the_same_bits_on_any_number_of_threads() -> None:
-    task = make_task(Scenario(), load_dataset("mnist"), 50, seed=0)
+    task = make_task(Settings(), load_dataset("mnist"), 50, seed=0)
     base, work = task.initial_vector(), make_work(50)
     results = []
     for count in (1, 2, 5):
@@ -73,7 +73,7 @@ def test_fused_has_the_same_bits_on_any_number_of_threads() -> None:
 
 def test_cohorts_together_have_the_bits_of_each_alone() -> None:
     """Each alone is trained as all were when a cohort began only after the one before."""
-    task = make_task(Scenario(), load_dataset("mnist"), 50, seed=0)
+    task = make_task(Settings(), load_dataset("mnist"), 50, seed=0)
     base, work = task.initial_vector(), make_work(50)
     jobs = [(base + 0.01 * place, work[rows]) for place, rows in enumerate(np.split(np.arange(50), (40, 43, 44)))]
     for count in (1, 3):
@@ -87,7 +87,7 @@ def test_cohorts_together_have_the_bits_of_each_alone() -> None:
 
 def test_one_step_of_a_cohort_in_its_order() -> None:
     """(Σ a)·ω less the weighted gradients of each part, one after the other: 50 · 20 samples are two parts."""
-    task = make_task(Scenario(batch_size=20), load_dataset("mnist"), 50, seed=0)
+    task = make_task(Settings(batch_size=20), load_dataset("mnist"), 50, seed=0)
     base, work, threads = task.initial_vector(), make_work(50), Threads(task.factory, 2)
     (samples,), replica = task.minibatches(work, 1), task.replica()
     replica.load(base)
@@ -133,7 +133,7 @@ def test_reference_models_are_cohorts_of_one(steps: int) -> None:
 
 
 def test_fused_models_have_the_same_bits_on_any_number_of_threads() -> None:
-    task = make_task(Scenario(), load_dataset("mnist"), 50, seed=0)
+    task = make_task(Settings(), load_dataset("mnist"), 50, seed=0)
     results = []
     for count in (1, 2, 5):
         threads = Threads(task.factory, count)

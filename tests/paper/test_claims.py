@@ -60,14 +60,14 @@ def make_result(settings: Settings, mirrored: bool) -> Result:
     """Accuracy rises straight to its end; a round lasts the deadline, 68 s for FedAvg, 5 s in the mirror."""
     own = series_name(settings)
     plays = role(own, mirrored)
-    scenario, small = settings.scenario, settings.scenario.learning_rate == 0.02
+    settings, small = settings, settings.training.learning_rate == 0.02
     final = FINAL.get(plays, 0.85) if small == mirrored else 0.4
     final = FINAL.get(plays.removesuffix("-learning_rate=0.02"), 0.85) if small and mirrored else final
     final += 0.0002 * settings.run.seed
     waits = plays.startswith("fedavg") or "inf" in plays
-    round_s = (5.0 if mirrored else 68.0) if waits else 20.0 if mirrored else min(scenario.deadline_s, 60.0)
-    rise = {"cifar10": 1000, "mnist": 340 if waits else 280}[settings.run.dataset]  # rounds
-    if "ensure_first_tier=false" in own and settings.run.dataset == "mnist":
+    round_s = (5.0 if mirrored else 68.0) if waits else 20.0 if mirrored else min(settings.strategy.deadline_s, 60.0)
+    rise = {"cifar10": 1000, "mnist": 340 if waits else 280}[settings.data.dataset]  # rounds
+    if "ensure_first_tier=false" in own and settings.data.dataset == "mnist":
         rise, final = int(4000 / round_s), final if mirrored else 0.85
         final = 0.96 if mirrored else final
     rise = int(rise * 1.5) if plays == "lesson-cifar10-deadline_s=60" else rise
@@ -76,7 +76,7 @@ def make_result(settings: Settings, mirrored: bool) -> Result:
     every = max(1, int(200 / round_s))
     rounds = np.arange(every, last + 1, every)
     accuracy = final * np.minimum(1, rounds / rise)
-    shorter = scenario.deadline_s < 20
+    shorter = settings.strategy.deadline_s < 20
     uploads = rounds * round_s * (0.5 if shorter == mirrored else 4 if shorter else 1)
     curve = pd.DataFrame({"round": rounds, "time_s": rounds * round_s, "accuracy": accuracy, "uploads": uploads})
     fits = plays.startswith("fedcs")

@@ -6,18 +6,23 @@ from lesson.core.errors import InputError
 from lesson.experiments.naming import run_name, series_name
 from lesson.paper.items import NAMES, load_item, select_items, wanted_runs
 from lesson.paper.scale import FULL, QUICK
-from lesson.settings.settings import make_settings
+from lesson.settings.settings import Settings
 
 
 def test_series_are_told_by_what_differs_from_the_preset() -> None:
-    sections = {"scenario": {"beta": 0.1, "deadline_s": 10.0, "learning_rate": 0.02}, "run": {"dataset": "cifar10"}}
-    assert series_name(make_settings(sections)) == "lesson-cifar10-deadline_s=10-beta=0.1-learning_rate=0.02"
-    sections = {"scenario": {"preset": "printed"}, "strategy": {"name": "fedavg"}, "run": {"seed": 3}}
-    assert run_name(make_settings(sections)) == "fedavg-mnist-printed-seed3"
+    sections = {
+        "data": {"beta": 0.1},
+        "strategy": {"deadline_s": 10.0},
+        "training": {"learning_rate": 0.02},
+        "data": {"dataset": "cifar10"},
+    }
+    assert series_name(Settings(**sections)) == "lesson-cifar10-deadline_s=10-beta=0.1-learning_rate=0.02"
+    sections = {"preset": "printed", "strategy": {"name": "fedavg"}, "run": {"seed": 3}}
+    assert run_name(Settings(**sections)) == "fedavg-mnist-printed-seed3"
     sections = {"server": {"optimizer": "adam"}}
-    assert series_name(make_settings(sections)) == "lesson-mnist-server.optimizer=adam"
-    sections = {"scenario": {"preset": "printed", "lr_cap": 1.0}, "strategy": {"late": "drop"}}
-    assert series_name(make_settings(sections)) == "lesson-mnist-printed-lr_cap=1-late=drop"
+    assert series_name(Settings(**sections)) == "lesson-mnist-server.optimizer=adam"
+    sections = {"preset": "printed", "training": {"lr_cap": 1.0}, "strategy": {"late": "drop"}}
+    assert series_name(Settings(**sections)) == "lesson-mnist-printed-lr_cap=1-late=drop"
 
 
 @pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
@@ -64,7 +69,7 @@ def test_a_run_is_as_long_as_the_longest_item_asks_for() -> None:
 
 def test_a_quick_look_is_short_and_on_mnist() -> None:
     for settings in wanted_runs(select_items([]), QUICK).values():
-        assert settings.run.dataset == "mnist"
+        assert settings.data.dataset == "mnist"
         assert settings.run.seed < 2
         assert (settings.run.rounds or 0) <= 60
         assert settings.run.rounds or settings.run.time_budget_s <= 600

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from helpers.fleets import make_fleet
-from lesson import Scenario, assign_tiers, draw_fleet, due
+from lesson import Settings, assign_tiers, draw_fleet, due
 from lesson.clock.simulate import simulate
 from lesson.paper.fleets import (
     deadline_effects,
@@ -42,8 +42,8 @@ def test_intervals_are_students_over_draws() -> None:
 def test_round_lengths_of_small_fleets(
     latencies: list[float], deadline_s: float, fedavg: float, fedcs: float, lesson: float
 ) -> None:
-    fleet, scenario = make_fleet(latencies), Scenario(deadline_s=deadline_s)
-    found = [mean_round_s(name, fleet, scenario) for name in ("fedavg", "fedcs", "lesson")]
+    fleet, settings = make_fleet(latencies), Settings(deadline_s=deadline_s)
+    found = [mean_round_s(name, fleet, settings) for name in ("fedavg", "fedcs", "lesson")]
     assert found == pytest.approx([fedavg, fedcs, lesson])
 
 
@@ -85,7 +85,7 @@ def test_single_changes_move_latency_as_the_equations_say() -> None:
 def test_path_loss_without_the_logarithm() -> None:
     """Eq. (3) to (6) written out with 128.1 + 37.6·d; 0.1 W are 20 dBm."""
     slowest_s = what_if(num_draws=4).query("change == 'path loss without log10' and draw == 3")["slowest_s"].item()
-    fleet = draw_fleet(Scenario(), seed=3)
+    fleet = draw_fleet(Settings(), seed=3)
     assert fleet.population is not None
     received_dbm = 20 - (128.1 + 37.6 * fleet.population.distance_km)
     upload_s = 100e3 / (30e3 * np.log2(1 + 10 ** ((received_dbm + 100) / 10)))
@@ -98,7 +98,7 @@ def test_a_longer_deadline_has_fewer_tiers_more_uploads_and_less_staleness() -> 
     for name, sign in (("num_tiers", -1), ("updates_per_round", 1), ("staleness", -1)):
         wide = frame.pivot(index="draw", columns="deadline_s", values=name)
         assert np.all(sign * np.diff(wide.to_numpy(float), axis=1) > 0), name
-    latencies = draw_fleet(Scenario(), seed=7).latency_s
+    latencies = draw_fleet(Settings(), seed=7).latency_s
     here = frame.query("deadline_s == 20 and draw == 7").iloc[0]
     tiers = np.ceil(latencies / 20)
     assert here["num_tiers"] == len(np.unique(tiers))
@@ -121,7 +121,7 @@ def test_a_deadline_that_divides_every_latency_is_asynchronous() -> None:
 
 
 def test_merges_are_those_of_equation_8() -> None:
-    fleet = draw_fleet(Scenario(), seed=2)
+    fleet = draw_fleet(Settings(), seed=2)
     tiers = assign_tiers(fleet.latency_s, 3.0)
     sizes = np.array([due(tiers, round).sum() for round in range(51, 101)])
     found = look_at_merges(fleet, 3.0, until_s=300.0)

@@ -1,12 +1,13 @@
 from lesson.paper.parameters import parameters
-from lesson.settings.scenario import PRINTED, Scenario
+from lesson.settings.presets import PRINTED
+from lesson.settings.settings import Settings
 
 
 def test_every_setting_exists_and_every_difference_is_told() -> None:
     table = parameters()
     assert list(table.columns) == ["parameter", "setting", "paper", "printed", "released"]
     names = [name.strip() for row in table["setting"] for name in row.split(",")]
-    assert all(name.startswith("scenario.") and name[9:] in Scenario.model_fields for name in names)
+    assert all(name.startswith("scenario.") and name[9:] in Settings.model_fields for name in names)
     different = table[table["printed"] != table["released"]]
     assert set(different["setting"]) == {f"scenario.{name}" for name in PRINTED}
 
@@ -33,6 +34,6 @@ def test_the_printed_scenario_is_the_papers_but_for_path_loss_and_local_work() -
         if row.paper != "not mentioned" and not row.paper.startswith(row.printed)
     ]
     assert set(others) == {
-        "scenario.path_loss_1km_db, scenario.path_loss_slope_db",
-        "scenario.local_steps, scenario.local_epochs",
+        "radio.path_loss_1km_db, settings.radio.path_loss_slope_db",
+        "training.local_steps, settings.training.local_epochs",
     }

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet
-from lesson import InputError, Scenario, draw_fleet
+from lesson import InputError, Settings, draw_fleet
 from lesson.planning.on_time import MAX_CLIENTS, find_deadline_s, try_deadline
 from lesson.planning.plan import look_at_deadline, make_plan, propose_deadline_s
 
-RAYLEIGH = Scenario(fading="rayleigh")
+RAYLEIGH = Settings(fading="rayleigh")
 
 
 def written(path: Path, *rows: str) -> str:
@@ -30,12 +30,12 @@ def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
     trace = written(
         tmp_path / "work.csv", "client,round,compute_s,upload_s", "0,1,3,4", "1,1,5,3", "1,2,5,7", "2,1,5,20"
     )
-    scenario = Scenario(trace=trace)
-    fleet = draw_fleet(scenario, 3)
-    found = try_deadline(fleet, 10.0, scenario)
+    settings = Settings(trace=trace)
+    fleet = draw_fleet(settings, 3)
+    found = try_deadline(fleet, 10.0, settings)
     assert found.by_tier == {1: 61 / 76, 2: 1.0, 3: 1.0}
     assert found.share == 95 / 110
-    plan = make_plan(fleet, 10.0, ensure_first_tier=False, num_rounds=3, scenario=scenario)
+    plan = make_plan(fleet, 10.0, ensure_first_tier=False, num_rounds=3, settings=settings)
     assert [(row.tier, row.clients.tolist(), row.on_time) for row in plan.tier_rows] == [
         (1, [0, 1], 61 / 76),
         (3, [2], 1),
@@ -49,7 +49,7 @@ def test_work_that_is_lost_has_not_made_its_slot(tmp_path: Path) -> None:
     """Client 0, 7 s, leaves at 13 s in the middle of its second slot and comes back at 25 s: 1 slot made, 1 missed,
     then 47 made from 30 to 500 s. Client 1 takes 15 s: 25 slots of tier 2."""
     presence = written(tmp_path / "presence.csv", "client,from_s,to_s", "0,0,13", "0,25,inf")
-    found = try_deadline(make_fleet([7.0, 15.0]), 10.0, Scenario(presence=presence))
+    found = try_deadline(make_fleet([7.0, 15.0]), 10.0, Settings(presence=presence))
     assert found.by_tier == {1: 48 / 49, 2: 1.0}
     assert found.share == 73 / 74
 
@@ -57,15 +57,15 @@ def test_work_that_is_lost_has_not_made_its_slot(tmp_path: Path) -> None:
 def test_a_slot_that_is_over_counts_whether_or_not_its_update_comes(tmp_path: Path) -> None:
     """The second piece of work takes 10,000 s: when the last round ends it is on its way, and long too late."""
     trace = written(tmp_path / "work.csv", "client,round,compute_s,upload_s", "0,1,3,4", "0,2,3,9997", "1,1,3,12")
-    scenario = Scenario(trace=trace)
-    assert try_deadline(draw_fleet(scenario, 2), 10.0, scenario).by_tier == {1: 1 / 2, 2: 1.0}
+    settings = Settings(trace=trace)
+    assert try_deadline(draw_fleet(settings, 2), 10.0, settings).by_tier == {1: 1 / 2, 2: 1.0}
 
 
 def test_all_is_on_time_where_nothing_varies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.planning.on_time.Simulation", None)
-    fleet = draw_fleet(Scenario(), 20)
-    for scenario in (None, Scenario(), Scenario(shadowing_db=6.0, estimate="quantile")):
-        plan = make_plan(fleet, 20.0, ensure_first_tier=True, scenario=scenario)
+    fleet = draw_fleet(Settings(), 20)
+    for settings in (None, Settings(), Settings(shadowing_db=6.0, estimate="quantile")):
+        plan = make_plan(fleet, 20.0, ensure_first_tier=True, settings=settings)
         assert {row.on_time for row in plan.tier_rows} == {row.on_time for row in plan.deadlines} == {1.0}
         assert plan.varying == []
     assert look_at_deadline(fleet, 20.0, ensure_first_tier=True).on_time == 1.0
@@ -79,7 +79,7 @@ def test_where_no_slot_ends_nothing_is_known() -> None:
     """A deadline of a millisecond makes tiers of thousands of rounds, more than are tried."""
     found = try_deadline(draw_fleet(RAYLEIGH, 5), 1e-3, RAYLEIGH)
     assert (found.share, found.of_tier(1)) == (None, None)
-    told = make_plan(draw_fleet(RAYLEIGH, 5), 1e-3, ensure_first_tier=False, scenario=RAYLEIGH).to_dict()
+    told = make_plan(draw_fleet(RAYLEIGH, 5), 1e-3, ensure_first_tier=False, settings=RAYLEIGH).to_dict()
     assert {row["on_time"] for row in told["tiers"]} == {None}
 
 
@@ -93,7 +93,7 @@ def test_longer_deadlines_are_not_clearly_worse_under_fading(seed: int) -> None:
 
 
 def test_careful_estimates_are_met_more_often() -> None:
-    careful = Scenario(fading="rayleigh", estimate="quantile")
+    careful = Settings(fading="rayleigh", estimate="quantile")
     fleet = draw_fleet(careful)
     assert (try_deadline(fleet, 5.0, careful).share or 0) > (try_deadline(fleet, 5.0, RAYLEIGH).share or 0) + 0.05
 
@@ -102,7 +102,7 @@ def test_the_deadline_found_is_the_first_that_does() -> None:
     fleet = draw_fleet(RAYLEIGH)
     tried: list[float] = []
     deadline_s = find_deadline_s(
-        fleet, 0.97, propose_deadline_s(fleet), ensure_first_tier=True, scenario=RAYLEIGH, tell=tried.append
+        fleet, 0.97, propose_deadline_s(fleet), ensure_first_tier=True, settings=RAYLEIGH, tell=tried.append
     )
     shares = [look_at_deadline(fleet, one_s, True, RAYLEIGH).on_time or 0 for one_s in tried]
     assert tried[0] == propose_deadline_s(fleet) < tried[-1] == deadline_s
@@ -119,11 +119,11 @@ def test_where_nothing_varies_the_proposal_stands() -> None:
 def test_what_no_deadline_reaches(tmp_path: Path) -> None:
     """Client 0 takes 7 s and 10,000 s in turn, far longer than the 35 s up to which deadlines are looked for."""
     rows = ["client,round,compute_s,upload_s", "0,1,3,4", "0,2,3,9997"]
-    scenario = Scenario(trace=written(tmp_path / "work.csv", *rows))
+    settings = Settings(trace=written(tmp_path / "work.csv", *rows))
     with pytest.raises(InputError) as caught:
-        find_deadline_s(draw_fleet(scenario, 1), 0.9, 7.7, ensure_first_tier=False, scenario=scenario)
+        find_deadline_s(draw_fleet(settings, 1), 0.9, 7.7, ensure_first_tier=False, settings=settings)
     assert str(caught.value).startswith("on_time must be at most 0.5, the best of all deadlines up to 35 s (at ")
-    assert 'scenario.estimate = "quantile"' in str(caught.value)
+    assert 'server.estimate = "quantile"' in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -135,8 +135,8 @@ def test_shares_that_cannot_be_asked_for(share: float) -> None:
 
 def test_a_fleet_that_is_cut_is_the_smaller_one() -> None:
     """But for the band of all, which is that of the larger fleet."""
-    scenario = Scenario(fading="rayleigh", shadowing_db=6.0, samples_per_client=(10, 90))
-    whole, small = draw_fleet(scenario, 40, seed=3), draw_fleet(scenario, 15, seed=3)
+    settings = Settings(fading="rayleigh", shadowing_db=6.0, samples_per_client=(10, 90))
+    whole, small = draw_fleet(settings, 40, seed=3), draw_fleet(settings, 15, seed=3)
     cut = whole.first(15)
     assert len(cut) == 15
     assert cut.population is not None
@@ -149,7 +149,7 @@ def test_a_fleet_that_is_cut_is_the_smaller_one() -> None:
             assert np.array_equal(got, wanted), field.name
     for field in fields(cut.population):
         assert np.array_equal(getattr(cut.population, field.name), getattr(small.population, field.name)), field.name
-    assert try_deadline(cut, 20.0, scenario, 3) == try_deadline(small, 20.0, scenario, 3)
+    assert try_deadline(cut, 20.0, settings, 3) == try_deadline(small, 20.0, settings, 3)
     assert whole.first(40) is whole
 
 
@@ -165,6 +165,6 @@ def test_of_a_large_fleet_the_first_are_tried(tmp_path: Path, monkeypatch: pytes
     whole = draw_fleet(RAYLEIGH, MAX_CLIENTS + 500)
     assert try_deadline(whole, 20.0, RAYLEIGH) == try_deadline(draw_fleet(RAYLEIGH, MAX_CLIENTS), 20.0, RAYLEIGH)
     presence = written(tmp_path / "presence.csv", "client,from_s,to_s", f"{MAX_CLIENTS + 1},0,1")
-    everybody = Scenario(presence=presence)
+    everybody = Settings(presence=presence)
     # On the whole fleet the one that leaves at 1 s loses its work; without it all would be on time.
     assert (try_deadline(whole, 60.0, everybody).share or 0) < 1.0

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.fleets import make_fleet
-from lesson import InputError, Lesson, Scenario, draw_fleet, simulate
+from lesson import InputError, Lesson, Settings, draw_fleet, simulate
 from lesson.planning.plan import look_at_deadline, make_plan, mean_staleness, propose_deadline_s
 
 
@@ -96,7 +96,7 @@ def test_unreachable_clients_are_counted_and_in_no_tier() -> None:
     st.sampled_from(["released", "printed"]),
 )
 def test_every_plan_is_strict_json(deadline_s: float, seed: int, ensure_first_tier: bool, preset: str) -> None:
-    fleet = draw_fleet(Scenario(preset=preset), 20, seed)
+    fleet = draw_fleet(Settings(preset=preset), 20, seed)
     plan = make_plan(fleet, deadline_s, ensure_first_tier=ensure_first_tier)
     told = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
     assert sum(len(tier["clients"]) for tier in told["tiers"]) == 20

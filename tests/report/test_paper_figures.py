@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from lesson import InputError, Scenario, draw_fleet
+from lesson import InputError, Settings, draw_fleet
 from lesson.learn.data import load_dataset
 from lesson.learn.partition import make_partition
 from lesson.report.files import save_figure
@@ -79,7 +79,7 @@ def test_the_schedule_has_a_block_per_training_and_a_tick_per_upload() -> None:
     np.testing.assert_allclose(merges[2], [60, 120, 180, 240])
     ticks = [part for part in axes.collections if isinstance(part, LineCollection)]
     uploads_s = np.concatenate([[path.vertices[0, 0] for path in part.get_paths()] for part in ticks])
-    latencies = draw_fleet(Scenario(), seed=0).latency_s
+    latencies = draw_fleet(Settings(), seed=0).latency_s
     assert len(uploads_s) == sum(int(12 // np.ceil(latency / 20)) for latency in latencies)
     np.testing.assert_allclose(sorted(uploads_s)[0], latencies.min())
     names = [label.get_text() for label in axes.get_yticklabels()]
@@ -88,7 +88,7 @@ def test_the_schedule_has_a_block_per_training_and_a_tick_per_upload() -> None:
     assert [label.get_text() for label in above.get_xticklabels()] == [f"{round}" for round in range(1, 13)]
 
 
-def test_a_schedule_of_too_many_tiers_is_refused() -> None:
+def test_a_schedule_of_too_many_tiers_is_rejected() -> None:
     with pytest.raises(InputError, match="at most 16 tiers and 60 rounds, got 26 and 12; take a longer deadline_s"):
         draw_schedule(deadline_s=1.0)
     assert len(draw_schedule(num_rounds=40).axes[0].get_xticks()) < 20
@@ -97,7 +97,7 @@ def test_a_schedule_of_too_many_tiers_is_refused() -> None:
 def test_the_density_marks_medians_and_sums_to_one() -> None:
     figure = draw_latency_density(num_draws=5, seed=3, deadline_s=15.0)
     for axes, preset in zip(figure.axes, ("printed", "released"), strict=True):
-        latencies = np.concatenate([draw_fleet(Scenario(preset=preset), seed=seed).latency_s for seed in range(3, 8)])
+        latencies = np.concatenate([draw_fleet(Settings(preset=preset), seed=seed).latency_s for seed in range(3, 8)])
         curve, median, paper, deadline = axes.lines
         assert np.trapezoid(curve.get_ydata(), curve.get_xdata()) == pytest.approx(1, abs=0.05)
         assert median.get_xdata()[0] == np.median(latencies)
@@ -117,7 +117,7 @@ def test_label_shares_are_those_of_the_partition() -> None:
         begins = np.array([[bar.get_x() for bar in bars] for bars in axes.containers])
         np.testing.assert_allclose(widths.sum(axis=0), 1)
         np.testing.assert_allclose(begins[1:], (begins + widths)[:-1], atol=1e-12)
-        partition = make_partition(Scenario(beta=beta), labels, 50, 2)
+        partition = make_partition(Settings(beta=beta), labels, 50, 2)
         np.testing.assert_allclose(widths[4, 1], np.mean(labels[partition[1]] == 4))
         assert [to_hex(bars[0].get_facecolor()).upper() for bars in axes.containers] == list(LABEL_COLOURS)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet
-from lesson import InputError, Scenario, draw_fleet
+from lesson import InputError, Settings, draw_fleet
 from lesson.report.page.plan_page import MAX_CLIENTS, fleet_data, write_plan_page
 
 
@@ -20,7 +20,7 @@ def data_of(path: Path) -> dict[str, Any]:
 
 
 def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
-    fleet = draw_fleet(Scenario(), 7, seed=2)
+    fleet = draw_fleet(Settings(), 7, seed=2)
     write_plan_page(tmp_path / "plan.html", fleet, 12.5, True, "seven", ["a <b> & c"])
     data = data_of(tmp_path / "plan.html")
     clients, people = data["fleet"]["clients"], fleet.population
@@ -44,7 +44,7 @@ def test_what_is_not_known_is_null(tmp_path: Path) -> None:
 
 
 def test_of_a_large_fleet_a_part_spread_over_its_latencies() -> None:
-    fleet = draw_fleet(Scenario(), 4 * MAX_CLIENTS, seed=1)
+    fleet = draw_fleet(Settings(), 4 * MAX_CLIENTS, seed=1)
     data = fleet_data(fleet, 20.0, True, "many")
     names, latencies = data["clients"]["name"], np.array(data["clients"]["latency_s"])
     assert len(set(names)) == MAX_CLIENTS

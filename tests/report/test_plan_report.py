@@ -7,7 +7,7 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from helpers.fleets import make_fleet
-from lesson import Fleet, InputError, Scenario, draw_fleet
+from lesson import Fleet, InputError, Settings, draw_fleet
 from lesson.planning.plan import make_plan
 from lesson.report.palette import tier_colours
 from lesson.report.plan_figure import draw_plan
@@ -20,10 +20,10 @@ def text(
     width: int = 80,
     num_rounds: int = 12,
     first_tier: bool = True,
-    scenario: Scenario | None = None,
+    settings: Settings | None = None,
 ) -> str:
     console = Console(file=io.StringIO(), width=width, legacy_windows=False)
-    plan = make_plan(fleet, deadline_s, ensure_first_tier=first_tier, num_rounds=num_rounds, scenario=scenario)
+    plan = make_plan(fleet, deadline_s, ensure_first_tier=first_tier, num_rounds=num_rounds, settings=settings)
     print_plan(plan, "title", [*plan_notes(plan), "a caveat"], console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -48,15 +48,15 @@ def test_the_tables_hold_the_numbers() -> None:
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 200])
 @pytest.mark.parametrize("deadline_s", [0.001, 1.0, 10.0, 100.0, np.inf])
 def test_any_width_and_deadline_prints(width: int, deadline_s: float) -> None:
-    shown = text(draw_fleet(Scenario(), seed=1), deadline_s, width)
+    shown = text(draw_fleet(Settings(), seed=1), deadline_s, width)
     assert max(len(line) for line in shown.splitlines()) <= max(width, 80)
     assert "…" not in shown.partition("Other deadlines")[2]
 
 
 @pytest.mark.parametrize(("num_clients", "deadline_s"), [(50, 20.0), (50, 0.01), (20_000, 20.0)])
 def test_who_is_on_time_is_shown_where_times_vary(num_clients: int, deadline_s: float) -> None:
-    scenario = Scenario(slowdown=0.5)
-    shown = text(draw_fleet(scenario, num_clients), deadline_s, num_rounds=2, scenario=scenario)
+    settings = Settings(slowdown=0.5)
+    shown = text(draw_fleet(settings, num_clients), deadline_s, num_rounds=2, settings=settings)
     assert max(len(line) for line in shown.splitlines()) <= 80
     assert shown.count("on time") == 1  # in the table of deadlines it is on two lines
     others = shown.partition("Other deadlines")[2]
@@ -67,14 +67,14 @@ def test_who_is_on_time_is_shown_where_times_vary(num_clients: int, deadline_s: 
     assert "note: latencies vary (slowdown): times and tiers are the server's first" in shown
     unknown = [line for line in shown.partition("A round lasts")[0].splitlines() if line.endswith("– ")]
     assert bool(unknown) == (deadline_s == 0.01)
-    still = text(draw_fleet(Scenario()), 20.0)
+    still = text(draw_fleet(Settings()), 20.0)
     assert "time \n" not in still
     assert "on time" not in still
     assert "vary" not in still
 
 
 def test_many_tiers_are_cut_and_said_so() -> None:
-    assert "… and 12 slower tiers, up to tier 66" in text(draw_fleet(Scenario()), 1.0)
+    assert "… and 12 slower tiers, up to tier 66" in text(draw_fleet(Settings()), 1.0)
 
 
 def test_notes_tell_of_unreachable_and_promoted_clients() -> None:
@@ -87,7 +87,7 @@ def test_notes_tell_of_unreachable_and_promoted_clients() -> None:
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
 def test_figures_are_written_whole(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"plan.{suffix}"
-    draw_plan(make_plan(draw_fleet(Scenario()), 20.0, ensure_first_tier=True), "title", path)
+    draw_plan(make_plan(draw_fleet(Settings()), 20.0, ensure_first_tier=True), "title", path)
     assert path.read_bytes()[:4] in (b"\x89PNG", b"%PDF", b"<?xm")
     assert list(tmp_path.iterdir()) == [path]
 
@@ -109,7 +109,7 @@ def test_figures_show_every_tier(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fleet", "deadline_s"),
-    [(make_fleet([7.0]), 0.01), (make_fleet([7.0, 7.0, np.inf]), 7.0), (draw_fleet(Scenario(), 6000), np.inf)],
+    [(make_fleet([7.0]), 0.01), (make_fleet([7.0, 7.0, np.inf]), 7.0), (draw_fleet(Settings(), 6000), np.inf)],
 )
 def test_odd_fleets_are_drawn(tmp_path: Path, fleet: Fleet, deadline_s: float) -> None:
     """The slowest tier has a block of the schedule: for the first fleet it is tier 1, to which its client was moved."""

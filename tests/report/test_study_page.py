@@ -21,10 +21,10 @@ from lesson.report.page.study_data import study_data
 from lesson.report.page.study_page import repeating, write_study_page
 from lesson.report.page.study_words import _leader
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
-from lesson.settings.scenario import Scenario
-from lesson.settings.settings import load_settings, make_settings
+from lesson.settings.loading import load_settings
+from lesson.settings.settings import Settings
 
-AT_20 = Scenario(deadline_s=20.0, ensure_first_tier=False)
+AT_20 = Settings(deadline_s=20.0, ensure_first_tier=False)
 CLIENTS: dict[str, Any] = {
     "num_clients": 3,
     "class_accuracy": [1.0, 0.5],
@@ -129,8 +129,8 @@ def test_fairness_by_hand() -> None:
 
 def test_tiers_are_the_same_for_every_strategy() -> None:
     """Nobody meets 5 s: the fastest client counts as tier 1 if the scenario says so, whatever the strategy did."""
-    filled = participation([course_of(LINES, 0.9)], [CLIENTS], Scenario(deadline_s=5.0, ensure_first_tier=True))
-    left = participation([course_of(LINES, 0.9)], [CLIENTS], Scenario(deadline_s=5.0, ensure_first_tier=False))
+    filled = participation([course_of(LINES, 0.9)], [CLIENTS], Settings(deadline_s=5.0, ensure_first_tier=True))
+    left = participation([course_of(LINES, 0.9)], [CLIENTS], Settings(deadline_s=5.0, ensure_first_tier=False))
     assert [row["tier"] for row in filled] == [0, 1, 5]
     assert [row["tier"] for row in left] == [0, 2, 5]
 
@@ -153,7 +153,7 @@ def test_tiers_in_the_text_are_those_of_all_seeds(tmp_path: Path) -> None:
 
 def test_tiers_in_the_text_count_the_client_put_into_tier_1(tmp_path: Path) -> None:
     """Nobody meets 1 s: the text has the tiers of the charts, with the fastest client in tier 1."""
-    make_run(tmp_path / "run", scenario={"deadline_s": 1.0, "ensure_first_tier": True, "num_clients": 3})
+    make_run(tmp_path / "run", strategy={"deadline_s": 1.0, "ensure_first_tier": True}, fleet={"num_clients": 3})
     data = study_data(load_together([tmp_path / "run"]), "")
     (rows,) = data["fairness"]
     tiers = [row["tier"] for row in rows["tiers"]]
@@ -181,11 +181,11 @@ def test_a_density_is_drawn_of_what_is_known() -> None:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    settings = make_settings(
-        {
-            "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid", "learning_rate": 0.5},
-            "run": {"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
-        }
+    settings = Settings(
+        fleet={"num_clients": 6},
+        training={"batch_size": 5, "learning_rate": 0.5},
+        data={"split": "iid"},
+        run={"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
     )
     out = tmp_path_factory.mktemp("study") / "compared"
     return compare(settings, ["lesson", "fedavg"], 3, out, dataset=tiny_data(), model=TinyNet)
@@ -220,11 +220,12 @@ def test_what_a_study_shows(study: Study) -> None:
 
 def test_the_real_latency_of_a_promoted_client_is_shown(study: Study, tmp_path: Path) -> None:
     """At a deadline nobody meets, the fastest client is taken as meeting it; the explorer begins with the truth."""
-    settings = make_settings(
-        {
-            "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid", "deadline_s": 2.0},
-            "run": {"eval_every_s": 10.0, "rounds": 20, "device": "cpu"},
-        }
+    settings = Settings(
+        fleet={"num_clients": 6},
+        training={"batch_size": 5},
+        data={"split": "iid"},
+        strategy={"deadline_s": 2.0},
+        run={"eval_every_s": 10.0, "rounds": 20, "device": "cpu"},
     )
     short = compare(settings, ["lesson"], 1, tmp_path / "short", dataset=tiny_data(), model=TinyNet)
     kept = json.loads((short.runs[0].path / "clients.json").read_text())
@@ -238,11 +239,12 @@ def test_the_real_latency_of_a_promoted_client_is_shown(study: Study, tmp_path: 
 
 def test_what_varies_is_not_told_as_everybodys(study: Study, tmp_path: Path) -> None:
     """Two deadlines and two fleets: each contender has its own tiers and names, and no sentence speaks for both."""
-    other = make_settings(
-        {
-            "scenario": {"num_clients": 9, "batch_size": 2, "split": "iid", "deadline_s": 60.0},
-            "run": {"eval_every_s": 60.0, "time_budget_s": 300.0, "device": "cpu"},
-        }
+    other = Settings(
+        fleet={"num_clients": 9},
+        training={"batch_size": 2},
+        data={"split": "iid"},
+        strategy={"deadline_s": 60.0},
+        run={"eval_every_s": 60.0, "time_budget_s": 300.0, "device": "cpu"},
     )
     wide = compare(other, ["lesson"], 1, tmp_path / "wide", dataset=tiny_data(), model=TinyNet)
     both = load_together([study.runs[0].path, wide.runs[0].path])
@@ -269,11 +271,12 @@ def test_the_run_that_is_shown_is_of_a_seed_that_all_have(study: Study) -> None:
 
 
 def test_a_fleet_nobody_can_reach_has_a_page(tmp_path: Path) -> None:
-    lost = make_settings(
-        {
-            "scenario": {"num_clients": 6, "batch_size": 5, "split": "iid", "noise_dbm": 5000.0},
-            "run": {"eval_every_s": 60.0, "rounds": 3, "device": "cpu"},
-        }
+    lost = Settings(
+        fleet={"num_clients": 6},
+        training={"batch_size": 5},
+        data={"split": "iid"},
+        radio={"noise_dbm": 5000.0},
+        run={"eval_every_s": 60.0, "rounds": 3, "device": "cpu"},
     )
     silent = compare(lost, ["lesson"], 1, tmp_path / "lost", dataset=tiny_data(), model=TinyNet)
     data = study_data(silent, "")

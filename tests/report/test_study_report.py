@@ -242,7 +242,7 @@ def test_of_measured_clients_there_is_no_map(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("clients", "deadline_s"), [(1, 0.5), (3, float("inf")), (7000, 20.0)])
 def test_odd_fleets_are_drawn(clients: int, deadline_s: float, tmp_path: Path) -> None:
-    make_run(tmp_path / "run", scenario={"num_clients": clients, "deadline_s": deadline_s})
+    make_run(tmp_path / "run", fleet={"num_clients": clients}, strategy={"deadline_s": deadline_s})
     figures, _ = draw_figures(load_together([tmp_path / "run"]), 3.5)
     assert {"clients", "latency"} <= set(figures)
 

@@ -41,7 +41,7 @@ def test_lies_are_told_in_one_line(
     run: Path, tmp_path: Path, name: str, every: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Through `lesson.load`, the figures and the page; what cannot hurt may be believed."""
-    refused = 0
+    rejected = 0
     for number, (what, content) in enumerate(list(lies_about(name, (run / name).read_text()))[::every]):
         folder = Path(shutil.copytree(run, tmp_path / str(number)))
         (folder / name).write_text(content)
@@ -55,10 +55,10 @@ def test_lies_are_told_in_one_line(
         told = capsys.readouterr().err
         assert status in (0, 2), what
         assert told.count("\n") == (status == 2), f"{what}: {told}"
-        refused += status == 2
+        rejected += status == 2
         if status:
             assert str(folder / name) in told, what
-    assert refused > 3
+    assert rejected > 3
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_lies_are_told_in_one_line(
         ("metrics.jsonl", {"time_s": -1.0}, r"line 3 is damaged \(time_s: .*greater than or equal to 0, got -1.0\)"),
         ("metrics.jsonl", {"round": 2}, r"line 3 is damaged \(round must be 3, got 2\)"),
         ("metrics.jsonl", {"merged_staleness": []}, r"line 3 is damaged \(merged_staleness must have \d+ values"),
-        ("metrics.jsonl", {"refusals": {"late": 5}}, r"line 3 is damaged \(refusals.late: .*, got 5\)"),
-        ("summary.json", {"refused_by": 5}, r"summary.json is damaged \(refused_by: .*, got 5\); remove the folder"),
+        ("metrics.jsonl", {"rejections": {"late": 5}}, r"line 3 is damaged \(rejections.late: .*, got 5\)"),
+        ("summary.json", {"rejected_by": 5}, r"summary.json is damaged \(rejected_by: .*, got 5\); remove the folder"),
         ("summary.json", {"accuracy": 10**400}, r"summary.json is damaged \(accuracy: "),
         ("summary.json", {"time_to_s": {}}, r"summary.json is damaged \(time_to_s must have 0.5\)"),
         ("clients.json", {"clients": {}}, r"clients.json is damaged \(clients.number is missing\); remove it"),
@@ -96,7 +96,7 @@ def main_like_report(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_are_none_are_refused(run: Path, tmp_path: Path, constant: str) -> None:
+def test_numbers_that_are_none_are_rejected(run: Path, tmp_path: Path, constant: str) -> None:
     summary = json.loads((run / "summary.json").read_text())
     folder = Path(shutil.copytree(run, tmp_path / "run"))
     (folder / "summary.json").write_text(json.dumps(summary | {"loss": 0.125}).replace("0.125", constant))
@@ -108,11 +108,11 @@ def test_runs_of_older_versions_are_read(run: Path, tmp_path: Path) -> None:
     """They had fewer fields."""
     folder = Path(shutil.copytree(run, tmp_path / "run"))
     summary = json.loads((folder / "summary.json").read_text())
-    for name in ("refused", "refused_by", "set_aside", "ended_early", "misses", "retiered", "lost"):
+    for name in ("rejected", "rejected_by", "excluded", "ended_early", "misses", "retiered", "lost"):
         summary.pop(name, None)
     (folder / "summary.json").write_text(json.dumps(summary))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    optional = ("refused", "refusals", "set_aside", "misses", "retiered", "lost", "note")
+    optional = ("rejected", "rejections", "excluded", "misses", "retiered", "lost", "note")
     merged = [name for name in lines[0] if name.startswith("merged")]
     for line in lines:
         for name in (*optional, *merged, "staleness", "client_accuracy", "client_loss", "global_loss"):

@@ -34,7 +34,8 @@ from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.runs.execute import EvaluationGrid, client_fields, execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import num_last, read_metrics
-from lesson.settings.settings import ServerSettings, make_settings
+from lesson.settings.sections import ServerSettings
+from lesson.settings.settings import Settings
 
 
 def test_a_folder_holds_the_contract(tmp_path: Path) -> None:
@@ -265,7 +266,7 @@ def test_lost_metrics_are_noticed(tmp_path: Path, damage: str) -> None:
         execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
-NEWER = ("refused", "refused_by", "set_aside", "ended_early")
+NEWER = ("rejected", "rejected_by", "excluded", "ended_early")
 """What summaries of older versions do not have."""
 
 
@@ -287,7 +288,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     assert content(tmp_path / "run") == before
 
 
-def test_a_run_refused_in_its_first_round_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_run_rejected_in_its_first_round_leaves_no_folder(tmp_path: Path) -> None:
     usual = settings("fedbuff")
     too_many = usual.strategy.model_copy(update={"options": {"concurrency": 20}})  # of 6 clients
     wrong = usual.model_copy(update={"strategy": too_many})
@@ -301,7 +302,7 @@ def test_a_run_refused_in_its_first_round_leaves_no_folder(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "kept").iterdir()] == [".mine"]
 
 
-def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_run_is_rejected(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", **PARTS)
     with pytest.raises(InputError, match=r"belongs to a run with other settings .*; name another folder"):
         execute(settings(seed=1), tmp_path / "run", resume=True, **PARTS)
@@ -342,9 +343,9 @@ def test_a_run_that_ends_far_worse_than_guessing_says_so(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("section", "name"), [("scenario", "proximal_mu"), ("server", "epsilon")])
-def test_numbers_that_training_cannot_compute_with_are_refused(section: str, name: str) -> None:
+def test_numbers_that_training_cannot_compute_with_are_rejected(section: str, name: str) -> None:
     with pytest.raises(InputError, match=rf"^\[{section}\] {name} must be <= "):
-        make_settings({section: {name: 1e300}})
+        Settings(**{section: {name: 1e300}})
 
 
 def test_a_run_that_diverges_by_its_proximal_term_names_it(tmp_path: Path) -> None:
@@ -401,12 +402,12 @@ def test_short_curves_are_what_they_were(tmp_path: Path, strategy: str) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
 def test_a_gpu_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="device must be auto or cpu here, got 'cuda': torch sees no GPU"):
-        execute(make_settings({"run": {"rounds": 1, "device": "cuda"}}), tmp_path / "run")
+        execute(Settings(run={"rounds": 1, "device": "cuda"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_says_where_it_trained_and_goes_on_there_alone(tmp_path: Path) -> None:
-    here = make_settings({"run": {"rounds": 2, "device": "cpu"}})
+    here = Settings(run={"rounds": 2, "device": "cpu"})
     execute(here, tmp_path / "run")
     config = (tmp_path / "run" / "config.toml").read_text()
     assert 'device = "cpu"' in config

@@ -22,7 +22,7 @@ from lesson.runs.execute import execute
 from lesson.runs.summary import read_metrics
 from lesson.runs.trackers import Line, TensorBoard, make_trackers, numbers
 from lesson.runs.trackers.tensorboard import SHOWN
-from lesson.settings.settings import Settings, make_settings
+from lesson.settings.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="it is not installed")
@@ -65,9 +65,9 @@ def test_a_run_that_goes_on_tells_what_it_kept(tmp_path: Path) -> None:
     assert told.calls == [("lesson", tmp_path / "run", [1, 2]), 3, 4, 5, 5]
 
 
-def test_a_run_refused_in_its_first_round_is_not_told(tmp_path: Path) -> None:
+def test_a_run_rejected_in_its_first_round_is_not_told(tmp_path: Path) -> None:
     told = Told()
-    nobody = make_settings({"scenario": {"ensure_first_tier": False, "deadline_s": 1e-3}, "run": {"rounds": 3}})
+    nobody = Settings(strategy={"ensure_first_tier": False, "deadline_s": 1e-3}, run={"rounds": 3})
     fedcs = nobody.model_copy(update={"strategy": nobody.strategy.model_copy(update={"name": "fedcs"})})
     with pytest.raises(InputError):
         execute(fedcs, tmp_path / "run", trackers=[told], **PARTS)
@@ -83,7 +83,7 @@ def test_a_run_without_a_round_begins_and_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num_processes", [1, 2])
 def test_trackers_reach_the_processes_of_a_comparison(tmp_path: Path, num_processes: int) -> None:
-    chosen = make_settings({"scenario": {"num_clients": 5}, "run": {"rounds": 2, "device": "cpu"}})
+    chosen = Settings(fleet={"num_clients": 5}, run={"rounds": 2, "device": "cpu"})
     compare(chosen, ["lesson", "fedavg"], 1, tmp_path, num_processes=num_processes, trackers=[Noted()])
     for name in ("lesson", "fedavg"):
         told = json.loads((tmp_path / f"{name}-seed0" / "told.json").read_text())
@@ -125,8 +125,8 @@ def test_tensorboard_has_the_metrics_on_both_axes_and_the_settings(tmp_path: Pat
     assert 'name = "lesson"' in text
     start = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
     chosen = parse_session_start_info_plugin_data(start).hparams
-    assert chosen["scenario.num_clients"].number_value == 6
-    assert chosen["scenario.cpu_hz"].string_value == "[800000000.0, 3000000000.0]"
+    assert chosen["fleet.num_clients"].number_value == 6
+    assert chosen["fleet.cpu_hz"].string_value == "[800000000.0, 3000000000.0]"
 
 
 @needs_tensorboard
@@ -190,9 +190,9 @@ def test_nothing_shows_twice_after_a_kill(tmp_path: Path) -> None:
     assert watched == [100, 200, 300, 400, 500, 600]
 
 
-FLAGS = ["--rounds", "2", "--set", "scenario.num_clients=5", "--set", "run.eval_every_s=20", "--device", "cpu"]
+FLAGS = ["--rounds", "2", "--set", "fleet.num_clients=5", "--set", "run.eval_every_s=20", "--device", "cpu"]
 GRID = """
-scenario.num_clients = 5
+fleet.num_clients = 5
 run = { rounds = 2, eval_every_s = 20.0 }
 sweep = { seeds = 1, "strategy.name" = ["lesson", "fedavg"] }
 """

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lesson import InputError, Scenario, draw_population
+from lesson import InputError, Settings, draw_population
 
 # The design's table, row by row: (setting, printed, released).
 TABLE: list[tuple[str, Any, Any]] = [
@@ -36,14 +36,14 @@ TABLE: list[tuple[str, Any, Any]] = [
 
 @pytest.mark.parametrize(("name", "printed", "released"), TABLE)
 def test_presets(name: str, printed: Any, released: Any) -> None:
-    assert getattr(Scenario(preset="printed"), name) == printed
-    assert getattr(Scenario(preset="released"), name) == released
-    assert getattr(Scenario(), name) == released
+    assert getattr(Settings(preset="printed"), name) == printed
+    assert getattr(Settings(preset="released"), name) == released
+    assert getattr(Settings(), name) == released
 
 
 def test_given_values_win_over_the_preset() -> None:
-    scenario = Scenario(preset="printed", power_w=0.5)
-    assert (scenario.power_w, scenario.noise_dbm) == (0.5, -94.0)
+    settings = Settings(preset="printed", power_w=0.5)
+    assert (settings.radio.power_w, settings.radio.noise_dbm) == (0.5, -94.0)
 
 
 @pytest.mark.parametrize(
@@ -79,39 +79,39 @@ def test_given_values_win_over_the_preset() -> None:
 )
 def test_bad_values_are_one_line(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        Scenario(**values)
+        Settings(**values)
     assert str(caught.value).startswith(f"[scenario] {message}")
     assert "\n" not in str(caught.value)
 
 
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Scenario().power_w = 1.0  # type: ignore[misc]
+        Settings().power_w = 1.0  # type: ignore[misc]
 
 
 def test_deadline_may_be_infinite() -> None:
-    assert Scenario(deadline_s=math.inf).deadline_s == math.inf
+    assert Settings(deadline_s=math.inf).deadline_s == math.inf
 
 
 def test_local_work_that_the_latency_does_not_follow_is_told() -> None:
-    assert Scenario().caveats() == []
-    assert Scenario(local_steps=5, latency_samples="processed").caveats() == []
-    (caveat,) = Scenario(local_steps=5).caveats()
+    assert Settings().caveats() == []
+    assert Settings(local_steps=5, latency_samples="processed").caveats() == []
+    (caveat,) = Settings(local_steps=5).caveats()
     assert caveat.startswith("local_steps = 5 does not change the compute latency, which is charged for 20 samples")
 
 
 def test_a_proximal_term_that_one_step_does_not_feel_is_told() -> None:
-    (caveat,) = Scenario(proximal_mu=0.1).caveats()
+    (caveat,) = Settings(proximal_mu=0.1).caveats()
     assert caveat.startswith("proximal_mu = 0.1 changes nothing where the local work is one step")
     for more in ({"local_steps": 2}, {"local_epochs": 1}):
-        assert Scenario(proximal_mu=0.1, latency_samples="processed", **more).caveats() == []
-    assert len(Scenario(proximal_mu=0.1, batch_size=5).caveats()) == 2
+        assert Settings(proximal_mu=0.1, latency_samples="processed", **more).caveats() == []
+    assert len(Settings(proximal_mu=0.1, batch_size=5).caveats()) == 2
 
 
 @given(st.integers(1, 300), st.integers(0, 2**64), st.floats(0.1, 50), st.integers(1, 50), st.integers(0, 500))
 def test_populations_stay_inside_their_bounds(count: int, seed: int, area_km: float, low: int, extra: int) -> None:
-    scenario = Scenario(area_km=area_km, samples_per_client=(low, low + extra))
-    people = draw_population(scenario, count, seed)
+    settings = Settings(area_km=area_km, samples_per_client=(low, low + extra))
+    people = draw_population(settings, count, seed)
     assert len(people) == count
     assert np.all(np.abs([people.x_km, people.y_km]) <= area_km / 2)
     assert np.all((people.cpu_hz >= 0.8e9) & (people.cpu_hz <= 3e9))
@@ -121,7 +121,7 @@ def test_populations_stay_inside_their_bounds(count: int, seed: int, area_km: fl
 
 
 def test_clients_are_uniform_in_the_square() -> None:
-    people = draw_population(Scenario(), 100_000)
+    people = draw_population(Settings(), 100_000)
     for axis in (people.x_km, people.y_km):
         # Uniform on [-1, 1]: mean 0 ± 1/√(3n), variance 1/3.
         assert abs(axis.mean()) < 5 / math.sqrt(3 * 100_000)
@@ -130,20 +130,20 @@ def test_clients_are_uniform_in_the_square() -> None:
 
 
 def test_sample_counts_cover_their_range_evenly() -> None:
-    counts = np.bincount(draw_population(Scenario(samples_per_client=(3, 5)), 30_000).num_samples)
+    counts = np.bincount(draw_population(Settings(samples_per_client=(3, 5)), 30_000).num_samples)
     assert counts[3:].tolist() == pytest.approx([10_000] * 3, rel=0.05)
-    assert set(draw_population(Scenario()).num_samples) == {1000}
+    assert set(draw_population(Settings()).num_samples) == {1000}
 
 
 def test_a_client_is_the_same_in_a_larger_population() -> None:
-    few, many = draw_population(Scenario(), 50, seed=9), draw_population(Scenario(), 1000, seed=9)
+    few, many = draw_population(Settings(), 50, seed=9), draw_population(Settings(), 1000, seed=9)
     assert vars(few).keys() == vars(many.first(50)).keys()
     for name, values in vars(many.first(50)).items():
         assert np.array_equal(getattr(few, name), values)
 
 
 def test_seeds_differ() -> None:
-    assert not np.array_equal(draw_population(Scenario(), seed=0).x_km, draw_population(Scenario(), seed=1).x_km)
+    assert not np.array_equal(draw_population(Settings(), seed=0).x_km, draw_population(Settings(), seed=1).x_km)
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_seeds_differ() -> None:
 )
 def test_bad_draws(count: int, seed: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        draw_population(Scenario(), count, seed)
+        draw_population(Settings(), count, seed)

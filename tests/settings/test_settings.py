@@ -9,48 +9,48 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from lesson import InputError, Scenario
+from lesson import InputError, Settings
 from lesson.core.toml import parse_toml
 from lesson.experiments.grid import load_grid, make_grid
 from lesson.settings.faults import FaultSettings
 from lesson.settings.guards import GuardSettings
-from lesson.settings.settings import RunLimits, ServerSettings, Settings, load_settings, make_settings, to_toml
+from lesson.settings.loading import load_settings
+from lesson.settings.sections import RunSettings, ServerSettings
+from lesson.settings.toml_text import to_toml
 from lesson.strategies import make_strategy
 
 
-def load_scenario(source: str, changes: list[str] | tuple[str, ...] = (), **flags: object) -> Scenario:
-    return load_settings(source, changes, scenario=flags).scenario
+def load_scenario(source: str, changes: list[str] | tuple[str, ...] = (), **flags: object) -> Settings:
+    return load_settings(source, changes, settings=flags).scenario
 
 
 def test_presets_by_name() -> None:
-    assert load_scenario("released") == Scenario()
-    assert load_scenario("printed") == Scenario(preset="printed")
+    assert load_scenario("released") == Settings()
+    assert load_scenario("printed") == Settings(preset="printed")
 
 
 def test_a_file_holds_only_differences(tmp_path: Path) -> None:
     path = tmp_path / "strong.toml"
-    path.write_text('[scenario]\npreset = "printed"\npower_w = 2\ncpu_hz = [1e9, 2e9]\nlr_cap = inf\n')
-    expected = Scenario(preset="printed", power_w=2.0, cpu_hz=(1e9, 2e9), lr_cap=math.inf)
+    path.write_text('preset = "printed\n"\npower_w = 2\ncpu_hz = [1e9, 2e9]\nlr_cap = inf\n')
+    expected = Settings(preset="printed", power_w=2.0, cpu_hz=(1e9, 2e9), lr_cap=math.inf)
     assert load_scenario(str(path)) == expected
 
 
 def test_changes_win_over_the_file_and_flags_over_changes(tmp_path: Path) -> None:
     path = tmp_path / "few.toml"
-    path.write_text("[scenario]\nnum_clients = 5\npower_w = 0.3\n")
-    scenario = load_scenario(
-        str(path), ["scenario.power_w=0.4", "scenario.num_clients=6"], num_clients=7, deadline_s=None
-    )
-    assert (scenario.power_w, scenario.num_clients, scenario.deadline_s) == (0.4, 7, 20.0)
+    path.write_text("[fleet]\nnum_clients = 5\n[radio]\npower_w = 0.3\n")
+    settings = load_scenario(str(path), ["radio.power_w=0.4", "fleet.num_clients=6"], num_clients=7, deadline_s=None)
+    assert (settings.radio.power_w, settings.fleet.num_clients, settings.strategy.deadline_s) == (0.4, 7, 20.0)
 
 
 @pytest.mark.parametrize(
     ("change", "name", "value"),
     [
-        ("scenario.ensure_first_tier=false", "ensure_first_tier", False),
-        ("scenario.cpu_hz=[1e9, 2e9]", "cpu_hz", (1e9, 2e9)),
-        ("scenario.weighting=samples", "weighting", "samples"),
-        ("scenario.preset=printed", "noise_dbm", -94.0),
-        ("scenario.deadline_s=inf", "deadline_s", math.inf),
+        ("strategy.ensure_first_tier=false", "ensure_first_tier", False),
+        ("fleet.cpu_hz=[1e9, 2e9]", "cpu_hz", (1e9, 2e9)),
+        ("training.weighting=samples", "weighting", "samples"),
+        ("settings.preset=printed", "noise_dbm", -94.0),
+        ("strategy.deadline_s=inf", "deadline_s", math.inf),
     ],
 )
 def test_changes_are_toml_or_plain_text(change: str, name: str, value: object) -> None:
@@ -60,7 +60,7 @@ def test_changes_are_toml_or_plain_text(change: str, name: str, value: object) -
 def test_the_server_section(tmp_path: Path) -> None:
     path = tmp_path / "adam.toml"
     path.write_text('[server]\noptimizer = "adam"\nlearning_rate = 0.01\n')
-    server = load_settings(str(path), ["server.epsilon=1e-4", "server.stale=updates"]).server
+    server = load_settings(str(path), ["server.epsilon=1e-4", "server.aggregate=updates"]).server
     assert server == ServerSettings(optimizer="adam", learning_rate=0.01, epsilon=1e-4, stale="updates")
     assert load_settings("released").server == ServerSettings()
     assert load_settings("released", ["server.beta1=0"]).to_sections()["server"]["beta1"] == 0.0
@@ -71,12 +71,12 @@ def test_the_server_section(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("power_w=1", "--set must be section.key=value, such as scenario.power_w=0.2, got 'power_w=1'"),
-        ("scenario.power_w", "--set must be section.key=value"),
+        ("power_w=1", "--set must be section.key=value, such as radio.power_w=0.2, got 'power_w=1'"),
+        ("radio.power_w", "--set must be section.key=value"),
         ("scenaro.power_w=1", "section 'scenaro' is unknown; did you mean 'scenario'?"),
-        ("scenario.power_w=abc", "[scenario] power_w must be a number, got 'abc'"),
+        ("radio.power_w=abc", "[radio] power_w must be a number, got 'abc'"),
         ("scenario.powr_w=1", "[scenario] setting 'powr_w' is unknown; did you mean 'power_w'?"),
-        ("scenario.power_w=" + "[" * 5000, "[scenario] power_w must be a number, got"),
+        ("radio.power_w=" + "[" * 5000, "[radio] power_w must be a number, got"),
     ],
 )
 def test_bad_changes(change: str, message: str) -> None:
@@ -92,7 +92,7 @@ def test_bad_changes(change: str, message: str) -> None:
         (b"power_w = 1\n", "'power_w' must be inside a section, one of: [scenario], [strategy], [run]"),
         (b"[scenari]\npower_w = 1\n", "section 'scenari' is unknown; did you mean 'scenario'?"),
         (b"[[scenario]]\npower_w = 1\n", "scenario must be one table, written [scenario]"),
-        (b"[scenario]\npower_w = " + b"1" * 5000, "cannot be read"),
+        (b"[radio]\npower_w = " + b"1" * 5000, "cannot be read"),
         (b"[scenario\n", "cannot be read: Expected ']'"),
         (b"\xff\xfe", "cannot be read: not TOML in UTF-8"),
         (b"a = " + b"[" * 100_000, "cannot be read"),
@@ -113,7 +113,7 @@ def test_bad_files(tmp_path: Path, text: bytes, message: str) -> None:
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none.toml does not exist; scenario must be a preset"):
+    with pytest.raises(InputError, match=r"none.toml does not exist; settings must be a preset"):
         load_scenario(str(tmp_path / "none.toml"))
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(InputError, match=r"folder.toml cannot be read: Is a directory"):
@@ -157,7 +157,7 @@ def test_strings_and_comments_may_hold_anything() -> None:
 @pytest.mark.parametrize("value", ["{" + ".".join("a" * 60_000) + " = 1}", '\\"' * 60_000])
 def test_a_value_on_the_command_line_that_is_slow_to_parse_is_text(value: str) -> None:
     with pytest.raises(InputError, match="power_w must be a number"):
-        load_settings("released", [f"scenario.power_w={value}"])
+        load_settings("released", [f"radio.power_w={value}"])
 
 
 def read_back(settings: Settings, folder: Path) -> Settings:
@@ -190,46 +190,46 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(max_size=8).filter(lambda name: name != "name"), st.one_of(st.none(), VALUES)))
 def test_whatever_options_are_accepted_read_back_equal(options: dict[str, Any]) -> None:
     try:
-        settings = make_settings({"strategy": {"name": "lesson", **options}})
+        settings = Settings(strategy={"name": "lesson", **options})
     except InputError:
         return
     written = tomllib.loads(to_toml(settings.to_sections()))
-    assert make_settings(written) == settings
+    assert Settings(**written) == settings
     assert written == settings.to_sections() | {"scenario": written["scenario"]}  # whose tuples are lists there
     assert settings.strategy.options.keys() == {name for name, value in options.items() if value is not None}
 
 
 def test_none_leaves_a_setting_out_in_every_section(tmp_path: Path) -> None:
     given = {
-        "scenario": {"beta": None, "num_clients": 5},
+        "data": {"beta": None},
+        "fleet": {"num_clients": 5},
         "strategy": {"name": "lesson", "participation": None},
         "run": {"rounds": None, "seed": None},
         "server": {"learning_rate": None, "optimizer": None},
         "faults": {"scale": None},
         "guards": {"norm": None},
     }
-    settings = make_settings(given)
-    assert settings == make_settings({"scenario": {"num_clients": 5}})
+    settings = Settings(**given)
+    assert settings == Settings(fleet={"num_clients": 5})
     assert settings.strategy.options == {}
     assert read_back(settings, tmp_path) == settings
 
 
 def test_numpy_values_become_plain_values(tmp_path: Path) -> None:
-    settings = make_settings(
-        {
-            "scenario": {"num_clients": np.int64(5), "beta": np.float32(0.5), "cpu_hz": np.array([1e9, 2e9])},
-            "strategy": {
-                "name": np.str_("lesson"),
-                "participation": np.float64(0.5),
-                "tiers": (np.int8(1), [np.int8(2)]),
-            },
-            "run": {"rounds": np.uint8(3), "seed": np.array(7)},
-            "guards": {"finite": np.bool_(True)},
-        }
+    settings = Settings(
+        fleet={"num_clients": np.int64(5), "cpu_hz": np.array([1e9, 2e9])},
+        data={"beta": np.float32(0.5)},
+        strategy={
+            "name": np.str_("lesson"),
+            "participation": np.float64(0.5),
+            "tiers": (np.int8(1), [np.int8(2)]),
+        },
+        run={"rounds": np.uint8(3), "seed": np.array(7)},
+        guards={"finite": np.bool_(True)},
     )
     assert settings.strategy.options == {"participation": 0.5, "tiers": [1, [2]]}
     assert type(settings.strategy.options["participation"]) is float
-    assert (settings.run.rounds, settings.run.seed, settings.scenario.cpu_hz) == (3, 7, (1e9, 2e9))
+    assert (settings.run.rounds, settings.run.seed, settings.fleet.cpu_hz) == (3, 7, (1e9, 2e9))
     assert read_back(settings, tmp_path) == settings
 
 
@@ -238,61 +238,59 @@ def test_numpy_values_become_plain_values(tmp_path: Path) -> None:
     [object(), {1}, 1j, b"bytes", [None], {"a": None}, {1: 2}, math.nan, 10**5000, "\ud800", datetime.date(2024, 1, 1)],
     ids=lambda value: type(value).__name__,
 )
-def test_a_value_that_a_settings_file_cannot_hold_is_refused_when_settings_are_made(value: object) -> None:
+def test_a_value_that_a_settings_file_cannot_hold_is_rejected_when_settings_are_made(value: object) -> None:
     with pytest.raises(
         InputError, match=r"^\[strategy\] x must be text, a number, true, false, or a list or table of t"
     ):
-        make_settings({"strategy": {"x": value}})
+        Settings(strategy={"x": value})
 
 
-def test_values_nested_too_deeply_are_refused() -> None:
+def test_values_nested_too_deeply_are_rejected() -> None:
     value: list[Any] = []
     for _ in range(5000):
         value = [value]
     with pytest.raises(InputError, match=r"^\[strategy\] values must not be nested so deeply$"):
-        make_settings({"strategy": {"x": value}})
+        Settings(strategy={"x": value})
     for depth in range(49):  # whatever is accepted can be read again
         value = [value] if depth else []
-    assert tomllib.loads(to_toml(make_settings({"strategy": {"x": value}}).to_sections()))["strategy"]["x"] == value
+    assert tomllib.loads(to_toml(Settings(strategy={"x": value}).to_sections()))["strategy"]["x"] == value
 
 
 def test_a_grid_of_numpy_values_reads_back_equal(tmp_path: Path) -> None:
     sections = {"run": {"rounds": np.int64(2), "time_budget_s": None}, "strategy": {"late": None}}
-    grid = make_grid(
-        sections, {"scenario.beta": np.array([0.1, 1.0]), "strategy.name": ("lesson", "fedavg")}, np.int64(2)
-    )
+    grid = make_grid(sections, {"data.beta": np.array([0.1, 1.0]), "strategy.name": ("lesson", "fedavg")}, np.int64(2))
     (tmp_path / "sweep.toml").write_text(grid.toml)
     assert load_grid(str(tmp_path / "sweep.toml")) == grid
     with pytest.raises(InputError, match=r"scenario\.beta must be .*got None"):
-        make_grid({}, {"scenario.beta": [None, 1.0]})
+        make_grid({}, {"data.beta": [None, 1.0]})
 
 
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"scenario": {"bandwidth_hz": -30000.0}}, "[scenario] bandwidth_hz must be > 0, got -30000.0"),
-        ({"scenario": {"speed_mps": [0.0, 2.0]}}, "[scenario] speed_mps must be [low, high] with 0 < low <= high"),
-        ({"scenario": {"cpu_hz": [2e9, 1e9]}}, "[scenario] cpu_hz must be [low, high] with low <= high"),
-        ({"scenario": {"preset": "relased"}}, "[scenario] preset 'relased' is unknown; did you mean 'released'?"),
+        ({"radio": {"bandwidth_hz": -30000.0}}, "[radio] bandwidth_hz must be > 0, got -30000.0"),
+        ({"radio": {"speed_mps": [0.0, 2.0]}}, "[radio] speed_mps must be [low, high] with 0 < low <= high"),
+        ({"fleet": {"cpu_hz": [2e9, 1e9]}}, "[fleet] cpu_hz must be [low, high] with low <= high"),
+        ({"preset": "relased"}, "[scenario] preset 'relased' is unknown; did you mean 'released'?"),
         ({"scenario": {"powr_w": 1}}, "[scenario] setting 'powr_w' is unknown; did you mean 'power_w'?"),
         ({"strategy": {"name": 3}}, "[strategy] name must be text, got 3"),
         ({"run": {"rounds": 0}}, "[run] rounds must be >= 1, got 0"),
         ({"run": {"time_budget_s": math.inf}}, "[run] rounds or a finite time_budget_s must be given"),
         ({"server": {"beta1": 1.0}}, "[server] beta1 must be < 1, got 1.0"),
-        ({"faults": {"away_s": 1e10}}, "[faults] away_s must be at most 1e+09"),
+        ({"faults": {"offline_s": 1e10}}, "[faults] offline_s must be at most 1e+09"),
         ({"guards": {"finite": False, "norm": "clip"}}, "[guards] finite must be true with norm or merge"),
     ],
 )
 def test_messages_name_the_section(sections: dict[str, dict[str, Any]], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        make_settings(sections)
+        Settings(**sections)
     assert str(caught.value).startswith(message)
 
 
 def test_messages_name_the_section_when_a_section_is_made_alone() -> None:
     for kind, section in (
-        (Scenario, "scenario"),
-        (RunLimits, "run"),
+        (Settings, "scenario"),
+        (RunSettings, "run"),
         (ServerSettings, "server"),
         (FaultSettings, "faults"),
         (GuardSettings, "guards"),

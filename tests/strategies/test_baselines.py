@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet, peak_bytes, traced
-from lesson import FedAvg, Fleet, InputError, Scenario, Simulation, simulate
+from lesson import FedAvg, Fleet, InputError, Settings, Simulation, simulate
 from lesson.core.arrays import FloatArray
 from lesson.strategies import FedAsync, FedAT, FedBuff, Safa, SemiSyncSteps, Strategy
 from lesson.strategies.base import Merge, ServerView, Updates
@@ -318,8 +318,8 @@ def test_semisync_steps_goes_on_when_a_trace_says_that_computing_takes_no_time(t
     """Client 0 computes for 1 s, then for no time, by which no number of steps can be told: it then trains one step, as
     usual, which takes 1 s again. Client 1 always takes 5 s: of 10 s, that is 2 steps, and client 0's are 10."""
     rows = f"client,round,compute_s,upload_s 0,1,1,1 0,2,{tiny_s},1 0,3,1,1 1,1,5,1"
-    scenario = Scenario(trace=traced(tmp_path / "trace.csv", rows))
-    simulation = Simulation(SemiSyncSteps(), make_fleet([2.0, 10.0]), scenario=scenario)
+    settings = Settings(trace=traced(tmp_path / "trace.csv", rows))
+    simulation = Simulation(SemiSyncSteps(), make_fleet([2.0, 10.0]), settings=settings)
     steps = []
     decide = simulation.strategy.open_round
     simulation.strategy.open_round = lambda view, rng: steps.append(decide(view, rng)) or steps[-1]  # type: ignore
@@ -330,9 +330,9 @@ def test_semisync_steps_goes_on_when_a_trace_says_that_computing_takes_no_time(t
 
 def test_semisync_steps_checks_clients_that_come_later(tmp_path: Path, fleet: Fleet) -> None:
     fleet.compute_s[3] = 0.0
-    scenario = Scenario(presence=traced(tmp_path / "presence.csv", "client,from_s,to_s 3,50,inf"))
+    settings = Settings(presence=traced(tmp_path / "presence.csv", "client,from_s,to_s 3,50,inf"))
     with pytest.raises(InputError, match="semisync-steps needs compute_s > 0 of every client, got 0 for client 3"):
-        Simulation(SemiSyncSteps(), fleet, scenario=scenario).step()
+        Simulation(SemiSyncSteps(), fleet, settings=settings).step()
 
 
 class Cache:
@@ -402,6 +402,6 @@ def test_fedbuff_goes_on_with_a_full_buffer_after_a_restart() -> None:
     assert kept.now_s == 10.0
 
 
-def test_semisync_steps_refuses_clients_worlds_apart() -> None:
+def test_semisync_steps_rejects_clients_worlds_apart() -> None:
     with pytest.raises(InputError, match="semisync-steps would give client 0 2e\\+12 steps a round, over 10000000"):
         Simulation(SemiSyncSteps(), make_fleet([1e-4, 1e8])).step()

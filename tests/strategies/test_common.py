@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from helpers.fleets import fields, make_fleet
 from helpers.strategies import KINDS, Poisoned, Watched, everyone, make
-from lesson import Fleet, InputError, Scenario, Simulation, simulate
-from lesson.settings.faults import FaultSettings, faults_of
+from lesson import Fleet, InputError, Settings, Simulation, simulate
+from lesson.clock.faults import Disconnections
+from lesson.settings.faults import FaultSettings
 from lesson.strategies import STRATEGIES, FedAT, FedAvg, FedBuff, Lesson, LessonMemory, Safa, make_strategy
 from lesson.strategies.base import RoundPlan, ServerView
 
@@ -113,7 +114,9 @@ class Keeping(FedAvg):
         return dataclasses.replace(plan, lr_scale=self.kept[plan.starts])
 
 
-@pytest.mark.parametrize("faults", [None, FaultSettings(dropout_during=0.2, away_s=30.0)], ids=["usual", "dropouts"])
+@pytest.mark.parametrize(
+    "faults", [None, FaultSettings(disconnect_during=0.2, offline_s=30.0)], ids=["usual", "disconnections"]
+)
 @pytest.mark.parametrize("kind", [*KINDS, Keeping], ids=lambda kind: kind.__name__)
 def test_no_strategy_keeps_an_array_of_a_view(kind: type[Any], faults: FaultSettings | None) -> None:
     """Overwriting what a strategy was shown changes nothing, except for one that keeps an array."""
@@ -125,8 +128,10 @@ def test_no_strategy_keeps_an_array_of_a_view(kind: type[Any], faults: FaultSett
 
 def planned(strategy: Any, fleet: Fleet, faults: FaultSettings | None) -> list[tuple[Any, list[float]]]:
     """The record of each round, and the step-size factors with which its clients started."""
-    scenario = Scenario(slowdown=0.5) if faults is not None else None
-    simulation = Simulation(strategy, fleet, scenario=scenario, **faults_of(faults or FaultSettings(), len(fleet), 0))
+    scenario = Settings(slowdown=0.5) if faults is not None else None
+    simulation = Simulation(
+        strategy, fleet, settings=scenario, disconnections=Disconnections.of(faults or FaultSettings(), 0)
+    )
     rounds = []
     for _ in range(50):
         record = fields(simulation.step())
@@ -185,7 +190,7 @@ def test_weights_are_shares_however_large_or_small_they_are(kind: type[Any], wei
     ("weights", "got"),
     [([0.0] * 4, "0 in all"), ([1.0, np.nan, 1.0, 1.0], "nan"), ([1.0, 1.0, -2.0, 1.0], "-2"), ([np.inf] * 4, "inf")],
 )
-def test_weights_that_are_no_shares_are_refused_in_one_line(kind: type[Any], weights: list[float], got: str) -> None:
+def test_weights_that_are_no_shares_are_rejected_in_one_line(kind: type[Any], weights: list[float], got: str) -> None:
     message = rf"client_weight must be >= 0 and finite, and > 0 for some client, got {got}$"
     with pytest.raises(InputError, match=message):
         run(make(kind), make_fleet([3.0, 7.0, 15.0, 25.0], weight=weights))

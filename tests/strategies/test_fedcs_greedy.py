@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.fleets import make_fleet
-from lesson import Fleet, InputError, Scenario, draw_fleet, read_fleet, simulate
+from lesson import Fleet, InputError, Settings, draw_fleet, read_fleet, simulate
 from lesson.strategies import FedCSGreedy, fleet_for
 from lesson.strategies.fedcs_greedy import schedule
 
@@ -97,23 +97,23 @@ def test_a_deadline_met_exactly_is_met_in_floating_point() -> None:
 
 
 def test_ten_thousand_clients_are_scheduled_in_one_pass() -> None:
-    fleet = draw_fleet(Scenario(), 10_000)
+    fleet = draw_fleet(Settings(), 10_000)
     order = schedule(fleet.compute_s, fleet.shared_upload_s, np.inf)
     assert np.array_equal(np.sort(order), np.arange(10_000))
 
 
 def test_the_fastest_keeps_its_own_times() -> None:
     """ensure_first_tier would take its latency as the deadline: there are no tiers here."""
-    fleet = draw_fleet(Scenario())
-    assert fleet_for("fedcs-greedy", fleet, Scenario(deadline_s=5.0)) is fleet
-    assert fleet_for("fedcs", fleet, Scenario(deadline_s=5.0)).promoted is not None
+    fleet = draw_fleet(Settings())
+    assert fleet_for("fedcs-greedy", fleet, Settings(deadline_s=5.0)) is fleet
+    assert fleet_for("fedcs", fleet, Settings(deadline_s=5.0)).promoted is not None
 
 
 def test_a_measured_upload_is_that_of_the_channel(tmp_path: Path) -> None:
     """a sends from 2 to 3 s, b, ready at 1 s, from 3 to 7 s."""
     path = tmp_path / "fleet.csv"
     path.write_text("client,latency_s,compute_s,upload_s\na,3,2,1\nb,5,1,4\nc,30,10,20\n")
-    record = next(simulate(FedCSGreedy(10.0), read_fleet(path, Scenario()), rounds=1))
+    record = next(simulate(FedCSGreedy(10.0), read_fleet(path, Settings()), rounds=1))
     assert (record.end_s, record.merged.tolist(), record.transmit_j) == (7.0, [0, 1], None)
 
 
@@ -122,7 +122,7 @@ def test_a_file_without_the_parts_is_told(tmp_path: Path, text: str) -> None:
     path = tmp_path / "fleet.csv"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
-        next(simulate(FedCSGreedy(10.0), read_fleet(path, Scenario()), rounds=1))
+        next(simulate(FedCSGreedy(10.0), read_fleet(path, Settings()), rounds=1))
     told = "fedcs-greedy needs compute_s and upload_s of every client; add both columns to the file"
     assert str(caught.value) == told
 

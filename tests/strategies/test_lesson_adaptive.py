@@ -153,6 +153,6 @@ def test_agreement_is_a_share(agreement: Any) -> None:
         LessonAdaptive(deadline_s=10.0, agreement=agreement)
 
 
-def test_an_endless_deadline_is_refused() -> None:
+def test_an_endless_deadline_is_rejected() -> None:
     with pytest.raises(InputError, match="deadline_s must be finite for lesson-adaptive"):
         LessonAdaptive(deadline_s=math.inf)

@@ -93,7 +93,7 @@ def test_nobody_takes_more_minibatches_than_it_has_samples() -> None:
     assert plan_of[0].batches.tolist() == [100]
 
 
-def test_refused() -> None:
+def test_rejected() -> None:
     with pytest.raises(InputError, match="take local_steps 1 and local_epochs 0"):
         list(simulate(LessonFilled(deadline_s=10.0), make_fleet(LATENCIES, local_steps=2), rounds=1))
     unknown = make_fleet(LATENCIES)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet, traced
-from lesson import Fleet, InputError, Scenario, Simulation, simulate
+from lesson import Fleet, InputError, Settings, Simulation, simulate
 from lesson.strategies import TiFL
 from lesson.strategies.base import RoundPlan, ServerView
 
@@ -112,8 +112,8 @@ def test_a_tier_that_is_absent_at_a_look_can_be_drawn_later(tmp_path: Path) -> N
     presence = traced(tmp_path / "presence.csv", rows)
     learner = FakeLearner({version: [0.5, 0.5, 0.1, 0.1] for version in range(9)})
     script = Script([0, 0, 0, 1, 1, 1, 1, 1, 0])
-    scenario, fleet = Scenario(presence=presence), make_fleet([16.0, 16.0, 38.0, 38.0])
-    run(TiFL(num_tiers=2, interval=2), fleet, script, learner, 9, scenario=scenario)
+    settings, fleet = Settings(presence=presence), make_fleet([16.0, 16.0, 38.0, 38.0])
+    run(TiFL(num_tiers=2, interval=2), fleet, script, learner, 9, settings=settings)
     assert script.chances == [{0: 1.0}] * 3 + [{1: 1.0}] * 5 + [{0: 0.333333333, 1: 0.666666667}]
 
 

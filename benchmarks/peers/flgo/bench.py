@@ -36,7 +36,7 @@ class TimedServer(BasicServer):
     def iterate(self) -> Any:
         """One round."""
         updated = super().iterate()
-        self.watch.lap()
+        self.rejection_ledger.lap()
         return updated
 
 

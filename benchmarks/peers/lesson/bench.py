@@ -8,7 +8,7 @@ from common import LEARNING_RATE, Job, Stopwatch, measure
 from nets import PflCnn
 from torch import Tensor
 
-from lesson import FedAvg, Lesson, Scenario, Simulation, draw_fleet
+from lesson import FedAvg, Lesson, Settings, Simulation, draw_fleet
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
@@ -20,7 +20,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     """Run all rounds."""
     workload = job.workload
     local: dict[str, Any] = {"local_epochs": 1} if workload.whole_epoch else {"local_steps": workload.steps}
-    scenario = Scenario(
+    settings = Settings(
         num_clients=workload.num_clients,
         split="iid",
         batch_size=workload.batch_size,
@@ -31,11 +31,11 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     dataset = Dataset(
         whole.name, whole.train_images[:held], whole.train_labels[:held], whole.test_images, whole.test_labels
     )
-    task = make_task(scenario, dataset, workload.num_clients, 0, PflCnn if workload.net is PflCnn else None)
+    task = make_task(settings, dataset, workload.num_clients, 0, PflCnn if workload.net is PflCnn else None)
     assert np.all(task.holdings.num_samples == workload.samples_per_client)
-    fleet = draw_fleet(scenario, num_samples=task.holdings.num_samples)
+    fleet = draw_fleet(settings, num_samples=task.holdings.num_samples)
     settle_process()
-    learner = Learner(task, scenario.learning_rate, scenario.lr_cap, CpuBackend(task, job.threads))
+    learner = Learner(task, settings.training.learning_rate, settings.training.lr_cap, CpuBackend(task, job.threads))
     everybody = workload.cohort == workload.num_clients
     strategy = FedAvg() if everybody else Lesson(math.inf, participation=workload.cohort)
     simulation = Simulation(strategy, fleet, learner=learner)

@@ -11,7 +11,8 @@ from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole, check_ended, check_failed, print_notes, print_report
 from lesson.core.errors import InputError, RunStoppedError, describe
-from lesson.settings.settings import Settings, StrategySettings, check_set_once, load_settings
+from lesson.settings.loading import check_set_once, load_settings
+from lesson.settings.settings import Settings
 from lesson.strategies import options_of, split_changes
 
 if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
@@ -47,23 +48,22 @@ class _Learning:
     log: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="NAME", help_behavior_hint="")] = ()
     """Tracker: tensorboard, or module:Class of one's own."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """Any setting, such as scenario.lr_cap=0.5 or fedbuff.concurrency=5."""
+    """Any setting, such as training.lr_cap=0.5 or fedbuff.concurrency=5."""
 
-    def settings(self, changes: Sequence[str], **strategy: Any) -> Settings:
-        """What the flags and changes by --set say, checked."""
-        flags: dict[str, dict[str, Any]] = {
-            "scenario": {"beta": self.beta, "deadline_s": self.deadline},
-            "strategy": strategy,
-            "run": {
-                "dataset": self.dataset,
-                "rounds": self.rounds,
-                "time_budget_s": self.time_budget,
-                "seed": self.seed,
-                "device": self.device,
-            },
+    def settings(self, changes: Sequence[str], strategy: str | None = None) -> Settings:
+        """Return the settings of the flags and of the changes by --set."""
+        flags = {
+            "data.dataset": self.dataset,
+            "data.beta": self.beta,
+            "strategy.name": strategy,
+            "strategy.deadline_s": self.deadline,
+            "run.rounds": self.rounds,
+            "run.time_budget_s": self.time_budget,
+            "run.seed": self.seed,
+            "run.device": self.device,
         }
-        check_set_once(self.set, **flags)
-        settings = load_settings(self.scenario, changes, **flags)
+        check_set_once(self.set, flags)
+        settings = load_settings(self.scenario, changes, flags)
         for caveat in settings.caveats():
             print(f"note: {caveat}")
         return settings
@@ -89,11 +89,11 @@ class RunCommand(_Learning):
 
         trackers = make_trackers(self.log)
         changes, own = split_changes(self.set)
-        settings = self.settings(changes, name=self.strategy)
+        settings = self.settings(changes, self.strategy)
         strategy = settings.strategy.name
         options = options_of([strategy], settings.strategy.options, own)[strategy]
-        settings = settings.model_copy(update={"strategy": StrategySettings(name=strategy, options=options)})
-        name = f"{settings.strategy.name.replace(':', '.')}-{settings.run.dataset}-seed{settings.run.seed}"
+        settings = settings.with_strategy(strategy, options)
+        name = f"{settings.strategy.name.replace(':', '.')}-{settings.data.dataset}-seed{settings.run.seed}"
         out = self.out or Path("runs") / name
         ended = RunFolder(out).summary.exists()
         with RunProgress(settings, 1) as progress:
@@ -127,11 +127,11 @@ class RunCommand(_Learning):
 
 
 def _troubles(summary: dict[str, Any]) -> str:
-    """How many uploads missed their slot, where that can be, how much work was lost and what was refused."""
+    """How many uploads missed their slot, where that can be, how much work was lost and what was rejected."""
     lost = f", {summary['lost']} lost" if summary.get("lost") else ""
     late = f", {summary['misses']} of them late" if summary.get("misses") else ""
-    reasons = ", ".join(f"{count} {reason}" for reason, count in summary.get("refused_by", {}).items())
-    return late + lost + (f", {summary['refused']} refused ({reasons})" if reasons else "")
+    reasons = ", ".join(f"{count} {reason}" for reason, count in summary.get("rejected_by", {}).items())
+    return late + lost + (f", {summary['rejected']} rejected ({reasons})" if reasons else "")
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class CompareCommand(_Learning):
         if any(change.partition("=")[0].strip() == "strategy.name" for change in changes):
             raise InputError("strategy.name must not be set in a comparison; --strategies names what to compare")
         settings = self.settings(changes)
-        out = self.out or Path("runs") / f"compare-{settings.run.dataset}-seed{settings.run.seed}"
+        out = self.out or Path("runs") / f"compare-{settings.data.dataset}-seed{settings.run.seed}"
         with RunProgress(settings, len(names) * self.seeds) as progress:
             try:
                 study = compare(

@@ -19,8 +19,8 @@ from lesson.planning.on_time import check_share, find_deadline_s
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.plan_page import check_page_path, write_plan_page
 from lesson.report.plan_text import plan_notes, print_plan, varying_notes
-from lesson.settings.scenario import Scenario
-from lesson.settings.settings import check_set_once, load_settings
+from lesson.settings.loading import check_set_once, load_settings
+from lesson.settings.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PlanCommand:
     json: Annotated[bool, arg(help_behavior_hint="")] = False
     """Print JSON instead of tables."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """Change any other setting, such as scenario.power_w=0.2."""
+    """Change any other setting, such as radio.power_w=0.2."""
 
     def run(self) -> None:
         from_file = self.latencies is not None
@@ -61,10 +61,9 @@ class PlanCommand:
             raise InputError("--clients must be left out with --latencies: the file says who there is")
         self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
-        flags = {"deadline_s": given_s, "num_clients": self.clients}
-        check_set_once(self.set, scenario=flags)
-        settings = load_settings(self.scenario, self.set, scenario=flags)
-        scenario = settings.scenario
+        flags = {"strategy.deadline_s": given_s, "fleet.num_clients": self.clients}
+        check_set_once(self.set, flags)
+        settings = load_settings(self.scenario, self.set, flags)
         if self.figure is not None:
             from lesson.report.files import check_figure_path  # matplotlib takes a while to load
             from lesson.report.plan_figure import draw_plan
@@ -73,19 +72,19 @@ class PlanCommand:
         if self.html is not None:
             check_page_path(self.html)
         with Console(stderr=True).status("Reading the fleet" if from_file else "Drawing the fleet") as status:
-            fleet = read_fleet(self.latencies, scenario) if self.latencies else draw_fleet(scenario, seed=self.seed)
+            fleet = read_fleet(self.latencies, settings) if self.latencies else draw_fleet(settings, seed=self.seed)
             # A fleet somebody measured is left as it is, unless the setting itself was asked for.
-            first_tier = scenario.ensure_first_tier and (
-                not from_file or "ensure_first_tier" in scenario.model_fields_set
+            first_tier = settings.strategy.ensure_first_tier and (
+                not from_file or "ensure_first_tier" in settings.strategy.model_fields_set
             )
-            deadline_s = self._deadline_s(fleet, scenario, first_tier, status)
+            deadline_s = self._deadline_s(fleet, settings, first_tier, status)
             status.update("Working out the plan")
             plan = make_plan(
                 fleet,
                 deadline_s,
                 ensure_first_tier=first_tier,
                 num_rounds=self.rounds,
-                scenario=scenario,
+                settings=settings,
                 seed=self.seed,
             )
             source = f"{self.latencies}" if from_file else f"{self.scenario}, seed {self.seed}"
@@ -94,9 +93,9 @@ class PlanCommand:
             if self.figure is not None:
                 status.update("Drawing the figure")
                 draw_plan(plan, title, self.figure)
-            caveats = [] if from_file else scenario.caveats()
-            if settings.faults.drop_out or settings.faults.upload_wrong:
-                caveats.append("faults are not part of a plan: it tells what happens when nothing goes wrong")
+            caveats = [] if from_file else settings.caveats()
+            if settings.faults.disconnects or settings.faults.corrupts:
+                caveats.append("a plan does not include injected faults")
             if self.html is not None:
                 status.update("Writing the page")
                 seen = self.latencies.name if self.latencies else source  # who gets the page has no such folder
@@ -119,10 +118,10 @@ class PlanCommand:
             raise InputError("--on-time must be left out without --deadline auto: it says how to choose a deadline")
         check_share(self.on_time)
 
-    def _deadline_s(self, fleet: Fleet, scenario: Scenario, first_tier: bool, status: Status) -> float:
+    def _deadline_s(self, fleet: Fleet, settings: Settings, first_tier: bool, status: Status) -> float:
         """The deadline that was given, or that suits the fleet."""
         if self.deadline != "auto":
-            return scenario.deadline_s
+            return settings.strategy.deadline_s
         proposed_s = propose_deadline_s(fleet)
         if self.on_time is None:
             return proposed_s
@@ -131,7 +130,7 @@ class PlanCommand:
             self.on_time,
             proposed_s,
             ensure_first_tier=first_tier,
-            scenario=scenario,
+            settings=settings,
             seed=self.seed,
             tell=lambda tried_s: status.update(f"Trying a deadline of {tried_s:g} s"),
         )

@@ -8,9 +8,10 @@ from lesson import radio
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
 from lesson.fleet.fleet import Fleet
+from lesson.fleet.population import Population
 from lesson.fleet.traces import read_positions
 from lesson.radio.channel import Channel, off_the_station
-from lesson.settings.scenario import Population, Scenario
+from lesson.settings.settings import Settings
 
 MAX_KEPT_CLIENTS = 4096
 """For larger fleets nothing is kept: it would cost with everybody there is, not with those who send."""
@@ -22,25 +23,25 @@ _MAX_KEPT_ELEMENTS = 1 << 22
 class Airtime:
     """The rates of a drawn fleet's clients over time, in blocks of `coherence_s`, and how long transfers then take."""
 
-    def __init__(self, scenario: Scenario, fleet: Fleet, people: Population, seed: int) -> None:
-        self._scenario, self._power_w = scenario, people.power_w
+    def __init__(self, settings: Settings, fleet: Fleet, people: Population, seed: int) -> None:
+        self._settings, self._power_w = settings, people.power_w
         self.bits: FloatArray = fleet.model_bits * fleet.pace
         """To upload; fewer for a client that is taken as faster than it is."""
-        self.coherence_s = scenario.coherence_s if scenario.channel_changes else np.inf
+        self.coherence_s = settings.radio.coherence_s if settings.channel_changes else np.inf
         self._fading = key(seed, "fading")
-        self._channel = Channel(scenario, people.seed)
-        self._whole_hz = len(fleet) * scenario.bandwidth_hz
-        self._walk = _walk_of(scenario, fleet, people, seed)
+        self._channel = Channel(settings, people.seed)
+        self._whole_hz = len(fleet) * settings.radio.bandwidth_hz
+        self._walk = _walk_of(settings, fleet, people, seed)
         self._standing_snr = np.empty(0)
         if self._walk is None:
             self._standing_snr = self._signal_to_noise(people.x_km, people.y_km, people.power_w)
-        self._louder = scenario.station_power_w / people.power_w
+        self._louder = settings.radio.station_power_w / people.power_w
         self._spans: dict[int, FloatArray] = {}
         """Mean signal-to-noise ratios and fading in spans of blocks, (2, num_clients, span); NaN if not asked for."""
 
     def uploaded_s(self, clients: IntArray, begin_s: FloatArray, *, whole_band: bool = False) -> FloatArray:
         """When uploads are through that begin at these times, on a band of one's own or alone on that of all."""
-        band_hz = self._whole_hz if whole_band else self._scenario.bandwidth_hz
+        band_hz = self._whole_hz if whole_band else self._settings.radio.bandwidth_hz
 
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
             return self._rate_bps(who, blocks, band_hz)
@@ -51,7 +52,7 @@ class Airtime:
         """When downloads are through, each on a band of its own."""
 
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
-            return self._rate_bps(who, blocks, self._scenario.bandwidth_hz, self._louder)
+            return self._rate_bps(who, blocks, self._settings.radio.bandwidth_hz, self._louder)
 
         return radio.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
 
@@ -75,7 +76,7 @@ class Airtime:
         """Seconds that a transfer on a band of one's own takes where each client is now, without fading."""
         block = radio.block_at(np.array([now_s]), self.coherence_s)
         snr = self._mean_snr(clients[:, None], block[:, None])[:, 0]
-        rate_bps = radio.rate_bps(self._scenario.bandwidth_hz, snr * self._louder[clients] if down else snr)
+        rate_bps = radio.rate_bps(self._settings.radio.bandwidth_hz, snr * self._louder[clients] if down else snr)
         return radio.upload_s(1.0, rate_bps) * self.bits[clients]
 
     def _rate_bps(
@@ -90,11 +91,13 @@ class Airtime:
 
     def _rate_of(self, mean_snr: FloatArray, gain: FloatArray, band_hz: float) -> FloatArray:
         """Bits per second on so wide a band of who has such a ratio on a client's own, in the shape of the two."""
-        return radio.rate_bps(band_hz, mean_snr * (self._scenario.bandwidth_hz / band_hz) * gain)
+        return radio.rate_bps(band_hz, mean_snr * (self._settings.radio.bandwidth_hz / band_hz) * gain)
 
     def _gain(self, clients: IntArray, blocks: IntArray) -> FloatArray:
         """Power gain by fading of clients (n, 1) in time blocks (n, K) or (1, K), (n, K)."""
-        return radio.fading_gain(self._scenario.fading, self._scenario.rician_k_db, self._fading, clients, blocks)
+        return radio.fading_gain(
+            self._settings.radio.fading, self._settings.radio.rician_k_db, self._fading, clients, blocks
+        )
 
     def _mean_snr(self, clients: IntArray, blocks: IntArray) -> FloatArray:
         """Signal-to-noise ratio of clients (n, 1) on their own bands in time blocks (n, K), without fading."""
@@ -107,15 +110,17 @@ class Airtime:
     def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray) -> FloatArray:
         """On a client's own band, without fading, at these places."""
         gain = radio.gain(self._channel.loss_db(x_km, y_km))
-        return radio.signal_to_noise(power_w, gain, radio.watts(self._scenario.noise_dbm))
+        return radio.signal_to_noise(power_w, gain, radio.watts(self._settings.radio.noise_dbm))
 
 
 def _walk_of(
-    scenario: Scenario, fleet: Fleet, people: Population, seed: int
+    settings: Settings, fleet: Fleet, people: Population, seed: int
 ) -> radio.RandomWaypoint | radio.Itinerary | None:
     """Where clients are over time; None if they stay where they are."""
-    if scenario.positions:
-        return radio.Itinerary(read_positions(Path(scenario.positions), fleet.names, scenario.area_km))
-    if not scenario.moves:
+    if settings.fleet.positions:
+        return radio.Itinerary(read_positions(Path(settings.fleet.positions), fleet.names, settings.fleet.area_km))
+    if not settings.moves:
         return None
-    return radio.RandomWaypoint(seed, people.x_km, people.y_km, scenario.area_km, scenario.speed_mps, scenario.pause_s)
+    return radio.RandomWaypoint(
+        seed, people.x_km, people.y_km, settings.fleet.area_km, settings.radio.speed_mps, settings.radio.pause_s
+    )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key, normals
 from lesson.fleet.fleet import Fleet
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 
 PARTS = ("download_s", "compute_s", "upload_s")
 TIMES = (*PARTS, "shared_upload_s", "latency_s")
@@ -51,14 +51,14 @@ class LatencyEstimator:
     It begins with what the fleet says. Every estimate is off by a factor of its own if the scenario says so.
     """
 
-    def __init__(self, scenario: Scenario, fleet: Fleet, seed: int) -> None:
+    def __init__(self, settings: Settings, fleet: Fleet, seed: int) -> None:
         self._nominal = fleet
         self.fleet = replace(fleet, **{name: getattr(fleet, name).copy() for name in TIMES})
-        window = 1 if scenario.estimate == "last" else scenario.estimate_window
-        quantile = scenario.estimate_quantile if scenario.estimate == "quantile" else None
+        window = 1 if settings.server.estimate == "last" else settings.server.estimate_window
+        quantile = settings.server.estimate_quantile if settings.server.estimate == "quantile" else None
         self._recent = {name: SlidingWindow(len(fleet), window, quantile) for name in (*PARTS, "latency_s")}
         self._num_seen: IntArray = np.zeros(len(fleet), dtype=np.int64)
-        self._error, self._spread = key(seed, "estimate error"), scenario.estimate_error
+        self._error, self._spread = key(seed, "estimate error"), settings.server.estimate_error
         if self._spread:
             # Whoever is taken as the deadline is believed to be: nobody else might be in tier 1.
             promoted = () if fleet.promoted is None else fleet.promoted.client

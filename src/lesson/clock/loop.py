@@ -16,6 +16,7 @@ import numpy.typing as npt
 from lesson.clock.estimates import TIMES
 from lesson.clock.in_flight import InFlight
 from lesson.clock.records import RoundRecord, first_tier_note
+from lesson.clock.rejections import Rejection, RejectionLedger
 from lesson.core.arrays import (
     NO_CLIENTS,
     BoolArray,
@@ -32,7 +33,7 @@ from lesson.core.errors import InputError
 from lesson.core.random import stream
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
-from lesson.settings.guards import GuardSettings, Rejection, RejectionLedger
+from lesson.settings.guards import GuardSettings
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.strategies.checks import checked_merge, checked_plan
 
@@ -41,7 +42,7 @@ MAX_NAMED = 5
 """Clients that a note tells by name, at most."""
 NOBODY = "nobody is there any more"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
-_VALUES = ("round", "version", "now_s", "over", "_rounds_stuck", "_rounds_empty")
+_VALUES = ("round", "version", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty")
 
 
 class Learner(Protocol):
@@ -50,7 +51,7 @@ class Learner(Protocol):
     def merge(
         self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
     ) -> Sequence[Rejection]:
-        """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them it refuses.
+        """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them it rejects.
 
         If that is all of them, and no groups count, there is no new version.
         """
@@ -107,11 +108,10 @@ class RoundLoop:
         self._rounds_stuck = self._rounds_empty = 0
         self._users: dict[int, int] = {}
         """How many updates in flight or at the server started from each version."""
-        self.watch = RejectionLedger(len(fleet), (guards or GuardSettings()).set_aside_after)
-        self._refusals: list[Rejection] = []
-        self._unfit, self._num_copies = self._at_server, 0
-        """What happened since the last record: what was refused; of that, what was as soon as it arrived, and how many
-        uploads came a second time."""
+        self.rejection_ledger = RejectionLedger(len(fleet), (guards or GuardSettings()).exclude_after_rejections)
+        self._rejections: list[Rejection] = []
+        self._unfit = self._at_server
+        """Updates rejected since the last record; and those of them that were rejected on arrival."""
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
         """Run the next round and say what happened in it; None, and the run is over, if it ends after `until_s`."""
@@ -133,16 +133,16 @@ class RoundLoop:
         landed = self._land()
         merge = self.strategy.merge(self._view(NO_CLIENTS), self._at_server)
         merged = self._merge(checked_merge(merge, self.strategy, self.round))
-        against = self.watch.refused(self._refusals)
-        aside_j, aside = self._set_aside(np.array(sorted(against), dtype=np.int64)), self._why_aside(against)
-        arrived, refusals = Updates.join(landed, self._unfit), tuple(self._refusals)
-        uploads = len(arrived) + self._num_copies
-        self._refusals, self._unfit, self._num_copies = [], self._flight.work_of(NO_CLIENTS), 0
+        against = self.rejection_ledger.reject(self._rejections)
+        excluded_j, aside = self._exclude(np.array(sorted(against), dtype=np.int64)), self._why_excluded(against)
+        arrived, rejections = Updates.join(landed, self._unfit), tuple(self._rejections)
+        uploads = len(arrived)
+        self._rejections, self._unfit = [], self._flight.work_of(NO_CLIENTS)
         moved = len(plan.starts) or len(plan.drops) or uploads or len(merged) or self.now_s > start_s
         self.stop_reason = self._find_stop_reason(bool(moved), until_s)
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
         notes = [plan.note, note, promoted, aside, self.stop_reason]
-        spent_j += aside_j + self._spent_j(arrived, np.inf) + self._unmeasured_j
+        spent_j += excluded_j + self._spent_j(arrived, np.inf) + self._unmeasured_j
         return self._extend_record(
             landed,
             RoundRecord(
@@ -162,8 +162,8 @@ class RoundLoop:
                 compute_j=known_j(spent_j[0]),
                 transmit_j=known_j(spent_j[1]),
                 note="; ".join(filter(None, notes)),
-                refusals=refusals,
-                set_aside=tuple(against),
+                rejections=rejections,
+                excluded=tuple(against),
             ),
         )
 
@@ -176,8 +176,8 @@ class RoundLoop:
 
     def _nobody(self) -> str:
         """That nobody is left, and why."""
-        aside = int(np.count_nonzero(self.watch.aside))
-        return NOBODY if not aside else f"{NOBODY}; {aside} of {len(self.fleet)} clients were set aside"
+        aside = int(np.count_nonzero(self.rejection_ledger.excluded))
+        return NOBODY if not aside else f"{NOBODY}; {aside} of {len(self.fleet)} clients were excluded"
 
     def _extend_record(self, landed: Updates, record: RoundRecord) -> RoundRecord:  # noqa: ARG002
         """The record of a round in which these updates landed, with what else there is to tell."""
@@ -291,7 +291,7 @@ class RoundLoop:
 
     def _stays_without(self) -> bool:
         """Whether some clients are gone for good and nobody else is going to come."""
-        return bool(self.watch.aside.any())
+        return bool(self.rejection_ledger.excluded.any())
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:  # noqa: ARG002
         """When the round closes, with a note; who waits for real clients need not wait longer than `until_s`."""
@@ -322,7 +322,7 @@ class RoundLoop:
     def _land(self) -> Updates:
         """Updates that have arrived by now; they wait at the server."""
         landed = self._accepted(self._flight.land(self.now_s))
-        self.watch.arrived(landed.client, landed.index)
+        self.rejection_ledger.receive(landed.client, landed.index)
         self._idle[landed.client] = self._connected[landed.client]
         self._waiting[landed.client] += 1
         self._freed.append(landed.client)
@@ -357,23 +357,23 @@ class RoundLoop:
         updates = here[merged]
         moves = groups is not None and bool(groups.weights)
         if self.learner is not None and (len(updates) or moves):
-            refusals = self.learner.merge(updates, weights[places], merge, self.version, self.round)
-            updates = updates if not refusals else self._without(updates, refusals)
+            rejections = self.learner.merge(updates, weights[places], merge, self.version, self.round)
+            updates = updates if not rejections else self._without(updates, rejections)
         if len(updates) or moves:
             self._users.setdefault(self.version, 0)
             self.version += 1
-        self.watch.merged(updates.client)
+        self.rejection_ledger.accept(updates.client)
         self._release(here[leaving])
         return updates
 
-    def _without(self, updates: Updates, refusals: Sequence[Rejection]) -> Updates:
-        """What is left of updates of which some were refused."""
-        self._refusals += refusals
-        refused = {(refusal.client, refusal.index) for refusal in refusals}
-        return updates[np.array([update not in refused for update in updates.keys])]
+    def _without(self, updates: Updates, rejections: Sequence[Rejection]) -> Updates:
+        """What is left of updates of which some were rejected."""
+        self._rejections += rejections
+        rejected = {(rejection.client, rejection.index) for rejection in rejections}
+        return updates[np.array([update not in rejected for update in updates.keys])]
 
-    def _set_aside(self, clients: IntArray) -> FloatArray:
-        """Part with clients whose updates were refused too often; the joules of what they were at."""
+    def _exclude(self, clients: IntArray) -> FloatArray:
+        """Part with clients whose updates were rejected too often; the joules of what they were at."""
         if not len(clients):
             return np.zeros(2)
         spent_j = self._drop(clients[self._flight.busy(clients)])
@@ -389,14 +389,14 @@ class RoundLoop:
         self._num_connected -= int(np.count_nonzero(self._connected[clients]))
         self._connected[clients] = self._idle[clients] = False
 
-    def _why_aside(self, against: Mapping[int, str]) -> str:
-        """Who is set aside for which reason, for people."""
-        often, told = self.watch.set_aside_after, []
+    def _why_excluded(self, against: Mapping[int, str]) -> str:
+        """Who is excluded for which reason, for people."""
+        often, told = self.rejection_ledger.exclude_after, []
         for reason in dict.fromkeys(against.values()):
             names = [str(self.fleet.names[client]) for client, why in against.items() if why == reason]
             more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
             times = f"{often} times in a row" if often > 1 else "once"
-            told.append(f"set aside {', '.join(names[:MAX_NAMED])}{more}: refused {times}, {reason}")
+            told.append(f"excluded {', '.join(names[:MAX_NAMED])}{more}: rejected {times}, {reason}")
         return "; ".join(told)
 
     def _release(self, updates: Updates) -> None:
@@ -420,24 +420,22 @@ class RoundLoop:
         arrays |= {f"server.{name}": getattr(self._at_server, name) for name in Updates.__slots__}
         arrays |= {"idle": self._idle, "waiting": self._waiting, "work": self._work, "in_turn": self._in_turn}
         arrays |= {"freed": distinct(self._freed)}
-        arrays |= {f"watch.{name}": array for name, array in self.watch.state().items()}
+        arrays |= {f"rejections.{name}": array for name, array in self.rejection_ledger.state().items()}
         return values, copied(arrays)
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned, to the bit."""
         for name in _VALUES:
-            setattr(self, name, values.get(name, 0))  # older checkpoints do not count empty rounds
-        once = np.ones(len(arrays["server.id"]), dtype=np.int64)
-        arrays = {"flight._batches": np.ones_like(self._waiting), "server.batches": once} | arrays  # an older one's
+            setattr(self, name, values[name])
         self._users = {int(version): int(count) for version, count in values["users"]}
         self.strategy.restore(values["strategy"])
         self._flight.restore(with_prefix(arrays, "flight."))
         self._at_server = Updates(*(arrays[f"server.{name}"] for name in Updates.__slots__))
         self._idle[:], self._waiting[:], self._work[:] = arrays["idle"], arrays["waiting"], arrays["work"]
-        self._in_turn[:] = arrays.get("in_turn", False)  # older checkpoints know of none
+        self._in_turn[:] = arrays["in_turn"]
         self._freed = [arrays["freed"]]
-        self.watch.restore(with_prefix(arrays, "watch."))
-        self._connected &= ~self.watch.aside
+        self.rejection_ledger.restore(with_prefix(arrays, "rejections."))
+        self._connected &= ~self.rejection_ledger.excluded
         self._num_connected = int(np.count_nonzero(self._connected))
 
     def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:

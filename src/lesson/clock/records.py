@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.fleet import Fleet
-from lesson.settings.guards import Rejection
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,16 +25,16 @@ class RoundRecord:
     merged_arrived_s: FloatArray
     """When their work began, how long it was expected to take, and when they arrived."""
     uploads: int
-    """Updates that arrived in this round, those that were refused at once and those that came twice among them."""
+    """Updates that arrived in this round, those that were rejected at once and those that came twice among them."""
     bytes_up: int
     bytes_down: int
     compute_j: float | None
     transmit_j: float | None
     """Energy of the work that arrived or was broken off in this round."""
     note: str
-    refusals: tuple[Rejection, ...] = ()
-    """Updates that were refused in this round; of real clients also those that were given up."""
-    set_aside: tuple[int, ...] = ()
+    rejections: tuple[Rejection, ...] = ()
+    """Updates that were rejected in this round; of real clients also those that were given up."""
+    excluded: tuple[int, ...] = ()
     """Clients that take part no more from now on."""
     misses: int | None = None
     """Updates that arrived after the end of a round by which they had been expected; None where times do not vary."""
@@ -44,9 +44,9 @@ class RoundRecord:
     """Updates whose clients left or dropped out before they were through."""
 
     @property
-    def refused(self) -> int:
-        """How many updates were refused."""
-        return len(self.refusals)
+    def rejected(self) -> int:
+        """How many updates were rejected."""
+        return len(self.rejections)
 
 
 def first_tier_note(fleet: Fleet) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.clock.estimates import LatencyEstimator
+from lesson.clock.faults import Disconnections
 from lesson.clock.loop import Learner, RoundLoop, known_j
 from lesson.clock.presence import Attendance
 from lesson.clock.records import RoundRecord
@@ -20,17 +21,17 @@ from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, copied, read_on
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
-from lesson.settings.faults import CorruptedUploads, Disconnections, FaultSettings, Shapes, faults_of
-from lesson.settings.guards import CAME_BEFORE, GuardSettings, InvalidUpdateError, Rejection, check_shapes
-from lesson.settings.scenario import Scenario
+from lesson.settings.faults import FaultSettings
+from lesson.settings.guards import GuardSettings
+from lesson.settings.settings import Settings
 from lesson.strategies.base import Closing, RoundPlan, Strategy, Updates
 
 
 class Simulation(RoundLoop):
     """A strategy and a fleet on the virtual clock; `step` runs one round.
 
-    Of a scenario, only what makes times vary is looked at; without one, work takes as long as the fleet says.
-    What goes wrong on purpose is in `dropouts` and `wrong`; `shapes` are those of the arrays that clients upload.
+    Of the settings, only those that make times vary matter here; without any, local training takes as long as the fleet
+    says. `disconnections` are injected faults.
     """
 
     def __init__(
@@ -40,33 +41,30 @@ class Simulation(RoundLoop):
         *,
         learner: Learner | None = None,
         seed: int = 0,
-        scenario: Scenario | None = None,
-        dropouts: Disconnections | None = None,
-        wrong: CorruptedUploads | None = None,
-        shapes: Shapes | None = None,
+        settings: Settings | None = None,
+        disconnections: Disconnections | None = None,
         guards: GuardSettings | None = None,
     ) -> None:
         self._truth: VaryingWorld | None = None
         self._present: Attendance | None = None
-        self._wrong, self._shapes = wrong, shapes or {"model": (math.ceil(fleet.model_bits / 32),)}
-        scenario = scenario or Scenario()
-        if not scenario.varies and dropouts is None:
+        settings = settings or Settings()
+        if not settings.varies and disconnections is None:
             super().__init__(strategy, fleet, learner=learner, seed=seed, guards=guards)
             return
         self._truth, self._beliefs = (
-            VaryingWorld(scenario, fleet, seed, dropouts),
-            LatencyEstimator(scenario, fleet, seed),
+            VaryingWorld(settings, fleet, seed, disconnections),
+            LatencyEstimator(settings, fleet, seed),
         )
         super().__init__(strategy, self._beliefs.fleet, learner=learner, seed=seed, guards=guards)
         self._known["first_latency_s"] = read_only(self._beliefs.first_latency_s)
-        self._ask_every_s, self._num_asked = scenario.ask_every_s, 0
+        self._ask_every_s, self._num_asked = settings.server.refresh_estimates_every_s, 0
         self._tiers: IntArray = np.zeros(len(fleet), dtype=np.int64)
         """In which each client started last; 0 before."""
         self._retiered = 0
         self._lost = self._flight.work_of(NO_CLIENTS)
         """What happened in the round: clients in another tier than before, work whose clients have left."""
         self._met_s = 0.0
-        if dropouts is not None or self._truth.presence is not None:
+        if disconnections is not None or self._truth.presence is not None:
             self._present = Attendance(len(fleet), self._truth.presence)
             self._idle &= self._present.is_there(0.0)
             self._connected &= self._idle
@@ -99,7 +97,7 @@ class Simulation(RoundLoop):
         """Note who has come and who has left since the last time."""
         came, left = present.changes(self._met_s, self.now_s)
         self._met_s = self.now_s
-        came = came[np.isfinite(self.fleet.latency_s[came]) & ~self.watch.aside[came]]
+        came = came[np.isfinite(self.fleet.latency_s[came]) & ~self.rejection_ledger.excluded[came]]
         self._disconnect(left)
         self._num_connected += len(came)
         self._connected[came], self._idle[came] = True, ~self._flight.busy(came)
@@ -140,10 +138,7 @@ class Simulation(RoundLoop):
         return landed
 
     def _accepted(self, landed: Updates) -> Updates:
-        """What has landed, was not lost and fits the model."""
-        if self._truth is not None:
-            landed = self._arrived(landed, self._truth)
-        return landed if self._wrong is None else self._fitting(landed, self._wrong)
+        return landed if self._truth is None else self._arrived(landed, self._truth)
 
     def _arrived(self, landed: Updates, truth: VaryingWorld) -> Updates:
         """What has landed and was not lost; the server learns from it."""
@@ -162,38 +157,6 @@ class Simulation(RoundLoop):
         """Note that these clients have dropped out and are not back yet."""
         present.drop_out(clients, truth.back_s[clients])
         self._disconnect(clients)
-
-    def _fitting(self, landed: Updates, wrong: CorruptedUploads) -> Updates:
-        """What has arrived for the first time with arrays that fit; the rest is refused at once."""
-        landed = self._with_copies(landed, wrong)
-        clients, index = landed.client, landed.index
-        fits = np.ones(len(landed), dtype=np.bool_)
-        for row in np.flatnonzero(wrong.misshapen(clients, index)).tolist():
-            client, which = int(clients[row]), int(index[row])
-            try:
-                check_shapes(wrong.shapes(client, which, self._shapes), self._shapes)
-            except InvalidUpdateError as unfit:
-                fits[row] = False
-                self._refusals.append(Rejection(client, which, unfit.reason))
-        self._unfit = landed[~fits]
-        self._let_go(self._unfit)
-        return landed[fits]
-
-    def _with_copies(self, landed: Updates, wrong: CorruptedUploads) -> Updates:
-        """What has arrived with what comes a second time, but for what came before."""
-        clients, index, older = landed.client, landed.index, self.watch.newest[landed.client]
-        again = wrong.has("duplicated", clients, index)
-        replayed = wrong.has("replayed", clients, index) & (older >= 0)
-        copies = Updates.join(landed[again], replace(landed[replayed], index=older[replayed]))
-        self._num_copies = len(copies)
-        everything = Updates.join(landed, copies)
-        new = np.ones(len(everything), dtype=np.bool_)
-        for row, (client, which) in enumerate(everything.keys):
-            if self.watch.came_before(client, which):
-                new[row] = False
-                self._refusals.append(Rejection(client, which, CAME_BEFORE))
-            self.watch.arrived(client, which)
-        return everything[new]
 
     def _lose(self, lost: Updates) -> None:
         """Let go of work whose clients have left."""
@@ -252,7 +215,7 @@ class Simulation(RoundLoop):
             for name, digest in self._truth.files.items():
                 if digest != values["files"][name]:
                     raise InputError(
-                        f"[scenario] {name} must be the file that the run began with, it has changed; put it back"
+                        f"[fleet] {name} must be the file that the run started with, but it has changed; restore it"
                     )
             self._tiers[:], self._connected[:] = arrays["tiers"], arrays["connected"]
             self._num_connected, self._met_s = int(np.count_nonzero(self._connected)), self.now_s
@@ -270,21 +233,21 @@ def simulate(
     rounds: int | None = None,
     until_s: float = np.inf,
     seed: int = 0,
-    scenario: Scenario | None = None,
+    settings: Settings | None = None,
     faults: FaultSettings | None = None,
     guards: GuardSettings | None = None,
 ) -> Iterator[RoundRecord]:
     """A record per round, for so many rounds or while they end by `until_s`; fewer if nothing more can happen.
 
-    A scenario says what makes times vary, faults what goes wrong on purpose, if anything does: who drops out, and which
-    copies and arrays arrive. What is wrong with values shows only where somebody learns.
+    `settings` may make times vary, and `faults` may disconnect clients; corrupted values matter only in training.
     """
     if not until_s > 0:
         raise InputError(f"until_s must be > 0, got {until_s}")
     if rounds is None and until_s == np.inf:
         raise InputError("rounds or until_s must be given: a run has to end")
-    parts = faults_of(faults or FaultSettings(), len(fleet), seed)
-    return _records(Simulation(strategy, fleet, seed=seed, scenario=scenario, guards=guards, **parts), rounds, until_s)
+    disconnections = Disconnections.of(faults or FaultSettings(), seed)
+    simulation = Simulation(strategy, fleet, seed=seed, settings=settings, disconnections=disconnections, guards=guards)
+    return _records(simulation, rounds, until_s)
 
 
 def _records(simulation: Simulation, rounds: int | None, until_s: float) -> Iterator[RoundRecord]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from lesson.clock.airtime import Airtime
 from lesson.clock.estimates import PARTS
+from lesson.clock.faults import Disconnections
 from lesson.clock.in_flight import InFlight
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
@@ -20,9 +21,7 @@ from lesson.fleet.fleet import Fleet, check_measured
 from lesson.fleet.tiers import TOLERANCE
 from lesson.fleet.traces import WorkTrace, read_presence, read_work
 from lesson.radio import SharedBand
-from lesson.settings.faults import Disconnections
-from lesson.settings.scenario import Scenario
-from lesson.settings.variation import FILES
+from lesson.settings.settings import INPUT_FILES, Settings
 from lesson.strategies.base import Updates
 
 _ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s")
@@ -31,15 +30,17 @@ _ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s")
 class VaryingWorld:
     """How long each piece of work takes; arrays are (num_clients,), of the work a client is at or did last."""
 
-    def __init__(self, scenario: Scenario, fleet: Fleet, seed: int, dropouts: Disconnections | None = None) -> None:
-        _check_known(scenario, fleet)
+    def __init__(
+        self, settings: Settings, fleet: Fleet, seed: int, disconnections: Disconnections | None = None
+    ) -> None:
+        _check_known(settings, fleet)
         people, compute_w, transmit_w = fleet.population, np.full(len(fleet), np.nan), np.full(len(fleet), np.nan)
         if people is not None:  # where there is no time to divide joules by
-            compute_w, transmit_w = scenario.energy_kappa * people.cpu_hz**3, people.power_w.copy()
+            compute_w, transmit_w = settings.fleet.energy_kappa * people.cpu_hz**3, people.power_w.copy()
         self._compute_w = _ratio(fleet.compute_j, fleet.compute_s, compute_w)
         self._transmit_w = _ratio(fleet.transmit_j, fleet.upload_s, transmit_w)
         fleet = _with_parts(fleet)
-        self._fleet, self._slowdown, self._slow = fleet, scenario.slowdown, key(seed, "slowdown")
+        self._fleet, self._slowdown, self._slow = fleet, settings.fleet.slowdown, key(seed, "slowdown")
         self.download_s: FloatArray = np.zeros(len(fleet))
         self.compute_s: FloatArray = np.zeros(len(fleet))
         self.upload_s: FloatArray = np.zeros(len(fleet))
@@ -53,19 +54,19 @@ class VaryingWorld:
         """When that is."""
         self.back_s: FloatArray = np.zeros(len(fleet))
         """When those who drop out are back; infinite if never."""
-        self._dropouts = dropouts
-        self._trace = _traced(Path(scenario.trace), fleet) if scenario.trace else None
-        self.presence = read_presence(Path(scenario.presence), fleet.names) if scenario.presence else None
-        self.files = {name: _digest(getattr(scenario, name)) for name in scenario.changed(*FILES)}
-        """What is in the files that a scenario names."""
+        self._disconnections = disconnections
+        self._trace = _traced(Path(settings.fleet.trace), fleet) if settings.fleet.trace else None
+        self.presence = read_presence(Path(settings.fleet.presence), fleet.names) if settings.fleet.presence else None
+        self.files = {name: _digest(getattr(settings.fleet, name)) for name in settings.fleet.changed(*INPUT_FILES)}
+        """Digests of the files that [fleet] names."""
         self._airtime: Airtime | None = None
-        if people is not None and (scenario.channel_changes or scenario.spectrum != "fixed"):
-            self._airtime = Airtime(scenario, fleet, people, seed)
-        self._downloads = scenario.download
+        if people is not None and (settings.channel_changes or settings.radio.spectrum != "fixed"):
+            self._airtime = Airtime(settings, fleet, people, seed)
+        self._downloads = settings.radio.download
         self._band: SharedBand | None = None
-        if self._airtime is not None and scenario.spectrum != "fixed":
-            self._band = SharedBand(scenario.spectrum, self._airtime.shared_rate_bps, self._airtime.coherence_s)
-        self._spectrum, self._to_forecast = scenario.spectrum, False
+        if self._airtime is not None and settings.radio.spectrum != "fixed":
+            self._band = SharedBand(settings.radio.spectrum, self._airtime.shared_rate_bps, self._airtime.coherence_s)
+        self._spectrum, self._to_forecast = settings.radio.spectrum, False
 
     def launch(
         self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float, free_s: float | None = None
@@ -77,7 +78,11 @@ class VaryingWorld:
         drops_out_s = self._drop_out(clients, index, ready_s, now_s, leaves_s)
         leaves_s = np.minimum(leaves_s, drops_out_s)
         self._leaves_s[clients], self._shares[clients] = leaves_s, False
-        late_s = 0.0 if self._dropouts is None else np.where(leaves_s == drops_out_s, self._dropouts.notice_s, 0.0)
+        late_s = (
+            0.0
+            if self._disconnections is None
+            else np.where(leaves_s == drops_out_s, self._disconnections.detection_delay_s, 0.0)
+        )
         if self._band is not None and self._airtime is not None and free_s is None:
             self._upload_begins_s[clients], self.upload_s[clients] = ready_s, 0.0
             self.lost[clients] = leaves_s < np.inf
@@ -90,7 +95,7 @@ class VaryingWorld:
             begins_s, self.upload_s[clients] = ready_s, self._sends_s(clients, index, ready_s)
         elif self._spectrum == "equal":
             raise InputError(
-                "[scenario] spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'"
+                "[radio] spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'"
             )
         else:
             begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, leaves_s, free_s)
@@ -103,13 +108,13 @@ class VaryingWorld:
     ) -> FloatArray:
         """When each of these clients drops out of work that would have it ready at a time, unless it leaves before;
         infinite if it does not. Who has dropped out, unnoticed, and is not back yet is gone at once."""
-        if self._dropouts is None:
+        if self._disconnections is None:
             return np.full(len(clients), np.inf)
-        moments = self._dropouts.moments(clients, index)
+        moments = self._disconnections.moments(clients, index)
         at_s = np.where(np.isinf(moments), np.inf, now_s + np.minimum(moments, 1.0) * (ready_s - now_s))
         away = self.back_s[clients] > now_s
         at_s = np.where(away, now_s, np.where(at_s <= leaves_s, at_s, np.inf))
-        back_s = np.where(np.isinf(at_s), 0.0, at_s + self._dropouts.away_s(clients, index))
+        back_s = np.where(np.isinf(at_s), 0.0, at_s + self._disconnections.offline_s(clients, index))
         self.back_s[clients] = np.where(away, self.back_s[clients], back_s)
         return at_s
 
@@ -165,7 +170,7 @@ class VaryingWorld:
         """Tell those in flight when they land on a shared band, if nobody else starts."""
         if self._band is not None and self._to_forecast:
             clients, arrives_s = self._band.forecast()
-            if self._dropouts is not None:
+            if self._disconnections is not None:
                 others = np.setdiff1d(flight.everybody(), clients)
                 clients = np.concatenate([clients, others])
                 arrives_s = np.concatenate([arrives_s, flight.work_of(others).arrived_s])
@@ -220,7 +225,7 @@ class VaryingWorld:
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned."""
         for name in _ARRAYS:
-            getattr(self, name)[:] = state.get(name, getattr(self, name))  # older checkpoints know of no dropouts
+            getattr(self, name)[:] = state[name]
         if self._band is not None:
             self._band.restore(with_prefix(state, "band."))
 
@@ -240,13 +245,13 @@ def _traced(path: Path, fleet: Fleet) -> WorkTrace:
     return WorkTrace(pace * work.compute_s, pace * work.upload_s, work.offsets)
 
 
-def _check_known(scenario: Scenario, fleet: Fleet) -> None:
+def _check_known(settings: Settings, fleet: Fleet) -> None:
     """Raise if a fleet does not tell what its scenario needs."""
     if fleet.population is None:
-        check_measured(scenario)
-        if scenario.slowdown and np.any(np.isnan(fleet.compute_s)[fleet.reachable]):
+        check_measured(settings)
+        if settings.fleet.slowdown and np.any(np.isnan(fleet.compute_s)[fleet.reachable]):
             raise InputError(
-                "[scenario] slowdown needs compute_s of every client; add the column to the file of latencies"
+                "[fleet] slowdown needs compute_s of every client; add the column to the file of latencies"
             )
 
 

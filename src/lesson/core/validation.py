@@ -71,7 +71,7 @@ class Checked(BaseModel):
         """Settings that were changed and change nothing, a line each: by whether what they go with is there, and what
         that is."""
         return [
-            f"{section}{name} = {getattr(self, name)} changes nothing; it goes with {what}"
+            f"{section}{name} = {getattr(self, name)} has no effect without {what}"
             for names, (there, what) in needed.items()
             for name in self.changed(*names)
             if not there
@@ -115,7 +115,7 @@ def plain(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Show a given value, cut where it is long; Python refuses to print numbers of thousands of digits."""
+    """Show a given value, cut where it is long; Python rejects to print numbers of thousands of digits."""
     try:
         text = "a huge number" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
     except (ValueError, RecursionError):

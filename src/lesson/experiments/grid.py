@@ -12,17 +12,10 @@ from typing import Any
 from lesson.core.errors import InputError, unknown
 from lesson.core.validation import plain
 from lesson.learn.data.dataset import NAMES
-from lesson.settings.settings import (
-    SECTIONS,
-    Settings,
-    StrategySettings,
-    apply_changes,
-    check_set_once,
-    make_settings,
-    read_sections,
-    to_toml,
-    without_none,
-)
+from lesson.settings.loading import apply_changes, check_set_once, read_sections
+from lesson.settings.sections import StrategySettings
+from lesson.settings.settings import SECTIONS, Settings, without_none
+from lesson.settings.toml_text import to_toml
 from lesson.strategies import (
     STRATEGIES,
     find_strategy,
@@ -35,8 +28,11 @@ from lesson.strategies import (
 MAX_TRIALS, MAX_SEEDS = 100_000, 1000
 MAX_NAME = 150
 STRATEGY = "strategy.name"
+COMMON = ("name", "deadline_s", "ensure_first_tier")
+"""Settings of [strategy] that are not options of one strategy."""
 
-Sections = Mapping[str, Mapping[str, Any]]
+Sections = Mapping[str, Any]
+"""Tables of plain values by section, and perhaps `preset`."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +88,11 @@ def make_grid(sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: 
     like a strategy holds options of that one alone.
     """
     axes, num_seeds = {key: plain(values) for key, values in axes.items()}, plain(num_seeds)
-    tables = {section: without_none(plain(dict(values))) for section, values in sections.items()}
+    tables = {section: _plain_table(values) for section, values in sections.items()}
     for key, values in axes.items():
         _check_axis(key, values)
     if not axes:
-        raise InputError('[sweep] must hold lists of values, such as "scenario.beta" = [0.1, 1.0]')
+        raise InputError('[sweep] must hold lists of values, such as "data.beta" = [0.1, 1.0]')
     if isinstance(num_seeds, bool) or not isinstance(num_seeds, int) or not 1 <= num_seeds <= MAX_SEEDS:
         raise InputError(f"seeds must be a whole number from 1 to {MAX_SEEDS}, got {num_seeds!r}")
     num_trials = num_seeds * math.prod(map(len, axes.values()))
@@ -110,6 +106,10 @@ def make_grid(sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: 
             trials[trial.name] = trial
     table = {key: list(values) for key, values in axes.items()} | {"seeds": num_seeds}
     return Grid(tuple(axes), tuple(trials.values()), to_toml(tables | {"sweep": table}))
+
+
+def _plain_table(values: Any) -> Any:
+    return without_none(plain(dict(values))) if isinstance(values, Mapping) else plain(values)
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
@@ -167,15 +167,15 @@ def _points(sections: Sections, axes: Mapping[str, Sequence[Any]]) -> dict[str, 
     """The settings of every combination of values by its name, from the first seed."""
     given = sections.get("strategy", {})
     strategies = [StrategySettings(name=name).name for name in axes.get(STRATEGY, [given.get("name", "lesson")])]
-    own = {name: values for name, values in sections.items() if name not in SECTIONS}
+    own = {name: values for name, values in sections.items() if name not in (*SECTIONS, "preset")}
     varying = dict.fromkeys(key.partition(".")[2] for key in axes if key.startswith("strategy."))
-    options_of(strategies, {name: one for name, one in {**given, **varying}.items() if name != "name"}, own)
+    options_of(strategies, {name: one for name, one in {**given, **varying}.items() if name not in COMMON}, own)
     points: dict[str, tuple[dict[str, Any], Settings]] = {}
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))
         strategy = values.get(STRATEGY, strategies[0])
         fixed = own.get(strategy, {})
-        allowed = ["name", *(name for name in setting_names(find_strategy(strategy)) if name not in fixed)]
+        allowed = [*COMMON, *(name for name in setting_names(find_strategy(strategy)) if name not in fixed)]
         values = {key: one for key, one in values.items() if _belongs(key, allowed)}
         name = _name(values)
         if name in points and points[name][0] != values:
@@ -200,14 +200,16 @@ def _settings(
 
 def checked_settings(sections: Sections, values: Mapping[str, Any]) -> Settings:
     """The settings of tables with values by section.key put in, checked as far as can be without their data."""
-    tables = {section: dict(sections.get(section, {})) for section in SECTIONS}
+    tables: dict[str, Any] = {section: dict(sections.get(section, {})) for section in SECTIONS}
+    if "preset" in sections:
+        tables["preset"] = sections["preset"]
     for key, value in values.items():
         section, _, name = key.partition(".")
         tables[section][name] = value
-    settings = make_settings(tables)
-    make_strategy(settings.strategy.name, settings.scenario.deadline_s, settings.strategy.options)
-    if settings.run.dataset not in NAMES:
-        raise unknown("dataset", settings.run.dataset, NAMES)
+    settings = Settings(**tables)
+    make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
+    if settings.data.dataset not in NAMES:
+        raise unknown("dataset", settings.data.dataset, NAMES)
     return settings
 
 

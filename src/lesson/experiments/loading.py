@@ -10,7 +10,8 @@ from lesson.core.errors import InputError
 from lesson.experiments.grid import STRATEGY, read_axes
 from lesson.experiments.study import COMPARED, FAILURES, Run, Study, hashable, value_at
 from lesson.runs.folder import RunFolder, read_kept
-from lesson.settings.settings import SECTIONS, Settings, load_settings
+from lesson.settings.loading import load_settings
+from lesson.settings.settings import SECTIONS, Settings
 
 _WANTED = "it must be the folder of a run, a comparison or a sweep"
 _BESIDES = (STRATEGY, "run.seed", "run.checkpoint_every_s", "run.device", "run.precision", "run.trainer")

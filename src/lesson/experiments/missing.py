@@ -55,7 +55,7 @@ def run_missing(
     The command is noted beside them, with the commit this code is of and how many runs it made.
     """
     out = Path(out)
-    for dataset in {settings.run.dataset for settings in missing.values()}:
+    for dataset in {settings.data.dataset for settings in missing.values()}:
         load_dataset(dataset, data_dir)
     if not missing:
         return Results.load(out)

@@ -24,7 +24,8 @@ from lesson.fleet.tiers import assign_tiers
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import Shape
 from lesson.runs.summary import read_metrics
-from lesson.settings.settings import Settings, load_settings, make_settings
+from lesson.settings.loading import load_settings
+from lesson.settings.settings import Settings
 from lesson.strategies import fleet_for
 
 CURVE = ("round", "time_s", "accuracy", "uploads")
@@ -95,7 +96,7 @@ class Result:
         """What `to_json` gave."""
         values = json.loads(line)
         _Line.model_validate(values)
-        settings = make_settings(_restored(values["settings"]))
+        settings = Settings(**_restored(values["settings"]))
         curve = pd.DataFrame(values["curve"]).astype({"time_s": float, "accuracy": float})
         curve = curve[[*CURVE, *({ENERGY} & set(curve))]]
         frames = curve, pd.DataFrame(values["clients"])
@@ -160,8 +161,8 @@ def _clients(metrics: pd.DataFrame, settings: Settings) -> pd.DataFrame:
         return pd.DataFrame(columns=["round", "time_s", "global_loss"])
     scored = metrics.dropna(subset="client_loss")
     accuracy = np.array(scored["client_accuracy"].to_list(), dtype=float)
-    deadline_s = settings.scenario.deadline_s
-    fleet = fleet_for("lesson", draw_fleet(settings.scenario, seed=settings.run.seed), settings.scenario)
+    deadline_s = settings.strategy.deadline_s
+    fleet = fleet_for("lesson", draw_fleet(settings, seed=settings.run.seed), settings)
     fast = assign_tiers(fleet.latency_s, deadline_s) == 1
     groups = {"accuracy_tier1": fast, "accuracy_others": ~fast}
     means = {name: np.nanmean(accuracy[:, group], axis=1) for name, group in groups.items() if group.any()}

@@ -22,7 +22,8 @@ from lesson.learn.models import ModelFactory
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import SURPRISES, TARGETS, read_metrics
 from lesson.runs.trackers import Tracker
-from lesson.settings.settings import Settings, StrategySettings, load_settings
+from lesson.settings.loading import load_settings
+from lesson.settings.settings import Settings
 from lesson.strategies import make_strategy, options_of
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Study:
 
     def _means(self, runs: Sequence[Run]) -> dict[str, float]:
         frame = Study(runs, self.by).to_frame()
-        return means(frame, [*FIGURES, *(name for name in ("refused", *SURPRISES) if name in frame)], TIMES)
+        return means(frame, [*FIGURES, *(name for name in ("rejected", *SURPRISES) if name in frame)], TIMES)
 
     def failures_by_strategy(self) -> dict[str, dict[str, str]]:
         """The failures of a comparison by strategy; by the name in the folder, where all runs of a strategy failed."""
@@ -236,8 +237,8 @@ def compare(
     """
     if num_processes > 1 and (dataset is not None or model is not None):
         raise InputError(f"num_processes must be 1 with a dataset or model of your own, got {num_processes}")
-    if dataset is None and settings.run.dataset not in NAMES:
-        raise unknown("dataset", settings.run.dataset, NAMES)
+    if dataset is None and settings.data.dataset not in NAMES:
+        raise unknown("dataset", settings.data.dataset, NAMES)
     out = Path(out)
     by_name = options_of(strategies, settings.strategy.options, options)
     plan = _plan(settings, by_name, num_seeds, out, resume)
@@ -278,11 +279,11 @@ def _plan(
     plan = {}
     for seed in range(settings.run.seed, settings.run.seed + num_seeds):
         for name in options:
-            strategy = StrategySettings(name=name, options=options[name])
-            make_strategy(name, settings.scenario.deadline_s, strategy.options)
+            of_one = settings.with_strategy(name, options[name])
+            make_strategy(name, settings.strategy.deadline_s, of_one.strategy.options)
             run = settings.run.model_copy(update={"seed": seed})
             path = out / f"{name.replace(':', '.')}-seed{seed}"
-            plan[path] = settings.model_copy(update={"strategy": strategy, "run": run})
+            plan[path] = of_one.model_copy(update={"run": run})
             RunFolder(path).check(plan[path], resume)
     return plan
 

@@ -11,7 +11,7 @@ from lesson.core.csv_rows import number, read_rows
 from lesson.core.errors import InputError
 from lesson.core.validation import MAX_SAMPLES
 from lesson.fleet.fleet import Fleet, check_measured, measured_fleet
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 
 REQUIRED = ("client", "latency_s")
 OPTIONAL = ("compute_s", "upload_s", "num_samples")
@@ -19,14 +19,14 @@ SPLIT_TOLERANCE = 0.01
 """How far compute_s + upload_s may lie from latency_s: measurements are rounded."""
 
 
-def read_fleet(path: Path | str, scenario: Scenario) -> Fleet:
+def read_fleet(path: Path | str, settings: Settings) -> Fleet:
     """The fleet of a file. An infinite latency marks a client that cannot be reached; what is left out is NaN.
 
     Names that are all whole numbers become numbers. Without `num_samples` everybody has what the scenario says. A
     measured `upload_s` is taken as that of a client alone on the channel, whoever else there is: also in turn.
     """
     path = Path(path)
-    check_measured(scenario)
+    check_measured(settings)
     names: dict[str, int] = {}
     seconds: dict[str, list[float]] = {"compute_s": [], "upload_s": [], "latency_s": []}
     samples: list[int] = []
@@ -41,12 +41,12 @@ def read_fleet(path: Path | str, scenario: Scenario) -> Fleet:
         for column, values in seconds.items():
             values.append(_seconds(row[column], column, where))
         _check_split(where, *(values[-1] for values in seconds.values()))
-        samples.append(_samples(row["num_samples"], where) or _usual_samples(scenario))
+        samples.append(_samples(row["num_samples"], where) or _usual_samples(settings))
     if not names:
         raise InputError(f"{path} has no clients; write one line per client under the header")
     num_samples = np.array(samples, dtype=np.int64)
     numbered = [int(name) for name in names] if all(map(_is_number, names)) else list(names)
-    return measured_fleet(scenario, numbered, num_samples, **{name: np.array(part) for name, part in seconds.items()})
+    return measured_fleet(settings, numbered, num_samples, **{name: np.array(part) for name, part in seconds.items()})
 
 
 def fleet_csv(fleet: Fleet) -> str:
@@ -81,8 +81,8 @@ def _samples(text: str, where: str) -> int:
     return int(text)
 
 
-def _usual_samples(scenario: Scenario) -> int:
-    samples = scenario.samples_per_client
+def _usual_samples(settings: Settings) -> int:
+    samples = settings.data.samples_per_client
     return sum(samples) // 2 if isinstance(samples, tuple) else samples
 
 

@@ -11,12 +11,13 @@ from lesson import radio
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet import latency
+from lesson.fleet.population import Population, draw_population
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers
 from lesson.fleet.traces import read_positions, read_work
 from lesson.radio.channel import Channel, off_the_station
-from lesson.settings.scenario import Population, Scenario, draw_population
-from lesson.settings.variation import RADIO
+from lesson.settings.settings import Settings, section_of
 
+NEEDS_POSITIONS = ("path_loss", "shadowing_db", "download", "fading", "speed_mps", "positions", "spectrum")
 MAX_PROCESSED = 10**18
 """Samples that one piece of local work may see: more do not fit into 64 bits."""
 
@@ -120,23 +121,23 @@ class Fleet:
 
 
 def draw_fleet(
-    scenario: Scenario, num_clients: int | None = None, seed: int = 0, num_samples: IntArray | None = None
+    settings: Settings, num_clients: int | None = None, seed: int = 0, num_samples: IntArray | None = None
 ) -> Fleet:
     """The fleet of a drawn population, with the latencies of Eq. (3) to (6).
 
     `num_samples` is what each client really holds, where a data set has been divided; else it is drawn.
     """
-    people = draw_population(scenario, num_clients, seed)
+    people = draw_population(settings, num_clients, seed)
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)
-    if scenario.positions:
-        people = _as_itinerary_begins(people, scenario)
+    if settings.fleet.positions:
+        people = _as_itinerary_begins(people, settings)
     with np.errstate(all="ignore"):  # settings far out give infinite latencies: unreachable clients
-        return _as_traced(_fleet_of(scenario, people), scenario)
+        return _as_traced(_fleet_of(settings, people), settings)
 
 
 def measured_fleet(
-    scenario: Scenario,
+    settings: Settings,
     names: Sequence[int | str],
     num_samples: IntArray,
     compute_s: FloatArray,
@@ -156,36 +157,36 @@ def measured_fleet(
         transmit_j=unknown,
         shared_transmit_j=unknown,
         num_samples=num_samples,
-        client_weight=client_weight(scenario, num_samples),
-        local_steps=local_work(scenario, num_samples)[0],
-        model_bits=scenario.model_bits,
+        client_weight=client_weight(settings, num_samples),
+        local_steps=local_work(settings, num_samples)[0],
+        model_bits=settings.upload.model_bits,
     )
-    return _as_traced(measured, scenario)
+    return _as_traced(measured, settings)
 
 
-def check_measured(scenario: Scenario) -> None:
-    """Raise if a scenario says of the radio what makes no sense for clients whose times were measured."""
-    for name in scenario.changed(*RADIO):
+def check_measured(settings: Settings) -> None:
+    """Raise if a setting needs the positions of clients, which measured latencies do not give."""
+    for name in settings.changed_names(*NEEDS_POSITIONS):
         raise InputError(
-            f"[scenario] {name} must be left out with measured latencies: they do not tell where clients are"
+            f"[{section_of(name)}] {name} must be left out with measured latencies: they do not tell where clients are"
         )
 
 
-def _as_itinerary_begins(people: Population, scenario: Scenario) -> Population:
+def _as_itinerary_begins(people: Population, settings: Settings) -> Population:
     """A population that stands where a file of positions says that it is at first."""
     everybody = np.arange(len(people))
-    places = read_positions(Path(scenario.positions), everybody.tolist(), scenario.area_km)
+    places = read_positions(Path(settings.fleet.positions), everybody.tolist(), settings.fleet.area_km)
     x_km, y_km = radio.Itinerary(places).at(everybody, np.zeros((len(people), 1)))
     x_km, y_km = off_the_station(x_km[:, 0], y_km[:, 0])
     return replace(people, x_km=x_km, y_km=y_km)
 
 
-def _as_traced(fleet: Fleet, scenario: Scenario) -> Fleet:
+def _as_traced(fleet: Fleet, settings: Settings) -> Fleet:
     """A fleet with the times that a trace says of each client's first piece of work, if there is one."""
-    if not scenario.trace:
+    if not settings.fleet.trace:
         return fleet
     everybody = np.arange(len(fleet))
-    compute, upload = read_work(Path(scenario.trace), fleet.names).at(everybody, np.zeros_like(everybody))
+    compute, upload = read_work(Path(settings.fleet.trace), fleet.names).at(everybody, np.zeros_like(everybody))
     with np.errstate(divide="ignore", invalid="ignore"):
         return replace(
             fleet,
@@ -199,21 +200,25 @@ def _as_traced(fleet: Fleet, scenario: Scenario) -> Fleet:
         )
 
 
-def _fleet_of(scenario: Scenario, people: Population) -> Fleet:
-    steps, processed = local_work(scenario, people.num_samples)
-    charged = processed if scenario.latency_samples == "processed" else np.full(len(people), scenario.latency_samples)
-    cycles = latency.num_cycles(scenario.local_iterations, people.cycles_per_sample, charged)
-    gain = radio.gain(Channel(scenario, people.seed).loss_db(people.x_km, people.y_km))
+def _fleet_of(settings: Settings, people: Population) -> Fleet:
+    steps, processed = local_work(settings, people.num_samples)
+    charged = (
+        processed
+        if settings.training.latency_samples == "processed"
+        else np.full(len(people), settings.training.latency_samples)
+    )
+    cycles = latency.num_cycles(settings.training.local_iterations, people.cycles_per_sample, charged)
+    gain = radio.gain(Channel(settings, people.seed).loss_db(people.x_km, people.y_km))
 
     def sent_s(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
         """Seconds to send a model over so many clients' bands, noise included: b and N0 grow with them, p does not."""
-        noise_w = num_bands * radio.watts(scenario.noise_dbm)
+        noise_w = num_bands * radio.watts(settings.radio.noise_dbm)
         snr = radio.signal_to_noise(power_w, gain, noise_w)
-        return radio.upload_s(scenario.model_bits, radio.rate_bps(num_bands * scenario.bandwidth_hz, snr))
+        return radio.upload_s(settings.upload.model_bits, radio.rate_bps(num_bands * settings.radio.bandwidth_hz, snr))
 
     compute, upload = latency.compute_s(cycles, people.cpu_hz), sent_s(people.power_w)
-    station_w = np.full(len(people), scenario.station_power_w)
-    download = sent_s(station_w) if scenario.download else np.zeros(len(people))
+    station_w = np.full(len(people), settings.radio.station_power_w)
+    download = sent_s(station_w) if settings.radio.download else np.zeros(len(people))
     shared_upload = np.nan_to_num(sent_s(people.power_w, len(people)), nan=np.inf, posinf=np.inf)
     return Fleet(
         names=range(len(people)),
@@ -222,32 +227,31 @@ def _fleet_of(scenario: Scenario, people: Population) -> Fleet:
         shared_upload_s=shared_upload,
         latency_s=np.nan_to_num(download + latency.latency_s(compute, upload), nan=np.inf, posinf=np.inf),
         download_s=download,
-        compute_j=latency.compute_j(scenario.energy_kappa, cycles, people.cpu_hz),
+        compute_j=latency.compute_j(settings.fleet.energy_kappa, cycles, people.cpu_hz),
         transmit_j=latency.transmit_j(people.power_w, upload),
         shared_transmit_j=latency.transmit_j(people.power_w, shared_upload),
         num_samples=people.num_samples,
-        client_weight=client_weight(scenario, people.num_samples),
+        client_weight=client_weight(settings, people.num_samples),
         local_steps=steps,
-        model_bits=scenario.model_bits,
+        model_bits=settings.upload.model_bits,
         population=people,
     )
 
 
-def local_work(scenario: Scenario, num_samples: IntArray) -> tuple[IntArray, IntArray]:
+def local_work(settings: Settings, num_samples: IntArray) -> tuple[IntArray, IntArray]:
     """Minibatches of one piece of local work and the samples they see, each (num_clients,)."""
-    batch = np.minimum(scenario.batch_size, num_samples)
-    if scenario.local_epochs:
-        if (most := int(num_samples.max(initial=0))) * scenario.local_epochs > MAX_PROCESSED:
-            raise InputError(
-                f"local_epochs * num_samples must be at most {MAX_PROCESSED:g}, got {scenario.local_epochs} and {most}"
-            )
-        return scenario.local_epochs * -(-num_samples // batch), scenario.local_epochs * num_samples
-    return np.full(len(num_samples), scenario.local_steps), scenario.local_steps * batch
+    training = settings.training
+    batch, epochs = np.minimum(training.batch_size, num_samples), training.local_epochs
+    if epochs:
+        if (most := int(num_samples.max(initial=0))) * epochs > MAX_PROCESSED:
+            raise InputError(f"local_epochs * num_samples must be at most {MAX_PROCESSED:g}, got {epochs} and {most}")
+        return epochs * -(-num_samples // batch), epochs * num_samples
+    return np.full(len(num_samples), training.local_steps), training.local_steps * batch
 
 
-def client_weight(scenario: Scenario, num_samples: IntArray) -> FloatArray:
+def client_weight(settings: Settings, num_samples: IntArray) -> FloatArray:
     """What each client counts for in a merge before normalizing, (num_clients,)."""
-    return num_samples.astype(np.float64) if scenario.weighting == "samples" else np.ones(len(num_samples))
+    return num_samples.astype(np.float64) if settings.training.weighting == "samples" else np.ones(len(num_samples))
 
 
 Columns = dict[str, list[Any] | None]

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
-from lesson.settings.guards import WRONG_TYPE, InvalidUpdateError, check_names, check_shape, check_values
+from lesson.clock.rejections import WRONG_TYPE
+from lesson.learn.robust.checks import InvalidUpdateError, check_names, check_shape, check_values
 
 Vector = npt.NDArray[np.floating]
 

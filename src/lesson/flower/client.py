@@ -10,9 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from lesson.clock.faults import CorruptedUploads
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
@@ -20,7 +21,6 @@ from lesson.learn.build import dataset_of, task_of
 from lesson.learn.process import settle_process
 from lesson.learn.remote import train_update
 from lesson.learn.task import Task
-from lesson.settings.faults import CorruptedUploads, faults_of
 from lesson.settings.settings import Settings
 
 TIMED, ENOUGH_S = 3, 5.0
@@ -36,10 +36,10 @@ def make_client_app() -> ClientApp:
         (model,), (config,) = message.content.array_records.values(), message.content.config_records.values()
         told: dict[str, Any] = dict(config)
         vector, layout = _train(context, model, told), Layout.of(model)
-        client, wrong = int(context.node_config["partition-id"]), _wrong_of(context)
+        client, faults = int(context.node_config["partition-id"]), _faults_of(context)
+        if faults is not None:
+            vector = _corrupt(layout.vector(model), vector, faults, client, int(told["update"]))
         arrays = layout.record(vector)
-        if wrong is not None:
-            arrays = corrupted(layout, layout.vector(model), vector, wrong, client, int(told["update"]))
         metrics = MetricRecord({"num-examples": int(_task_of(context).holdings.num_samples[client])})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
@@ -67,9 +67,9 @@ def _measure(context: Context, model: ArrayRecord) -> tuple[list[float], int]:
     """Seconds of the usual local work, a few times if it is short, and the samples of this client."""
     task, client = _task_of(context), int(context.node_config["partition-id"])
     settings = _settings_of(context)
-    steps = settings.scenario.local_steps
-    if settings.scenario.local_epochs:
-        steps = settings.scenario.local_epochs * -(-int(task.holdings.num_samples[client]) // task.batch_size)
+    steps = settings.training.local_steps
+    if settings.training.local_epochs:
+        steps = settings.training.local_epochs * -(-int(task.holdings.num_samples[client]) // task.batch_size)
     config = {"update": 0, "lr": 0.0, "local-steps": steps, "batches": 1}
     took_s: list[float] = []
     while len(took_s) < TIMED and sum(took_s) < ENOUGH_S:
@@ -83,10 +83,10 @@ def _settings_of(context: Context) -> Settings:
     return _settings(json.dumps(dict(context.run_config), sort_keys=True), int(context.node_config["num-partitions"]))
 
 
-def _wrong_of(context: Context) -> CorruptedUploads | None:
-    """What is to be wrong with uploads, if anything is."""
+def _faults_of(context: Context) -> CorruptedUploads | None:
+    """Return the faults to inject into uploads; None if there are none."""
     settings = _settings_of(context)
-    return faults_of(settings.faults, settings.scenario.num_clients, settings.run.seed)["wrong"]
+    return CorruptedUploads.of(settings.faults, settings.fleet.num_clients, settings.run.seed)
 
 
 def _task_of(context: Context) -> Task:
@@ -103,27 +103,16 @@ def _task(config: str, num_clients: int) -> Task:
     """What there is to learn, kept while the process lives: one that Flower simulates clients in serves many."""
     settle_process()
     settings = _settings(config, num_clients)
-    return task_of(settings, dataset_of(settings.run.dataset, None))
+    return task_of(settings, dataset_of(settings.data.dataset, None))
 
 
-def corrupted(
-    layout: Layout, base: Vector, vector: Vector, wrong: CorruptedUploads, client: int, index: int
-) -> ArrayRecord:
-    """The arrays of an upload: those of the vector that training made of the base, with what is wrong with them."""
+def _corrupt(base: Vector, vector: Vector, faults: CorruptedUploads, client: int, index: int) -> Vector:
+    """Return the vector that training made of the base, with the faults injected into this upload."""
     who, which = np.array([client]), np.array([index])
-    factor, filling = wrong.factor(who, which)[0], wrong.filling(who, which)[0]
+    factor, filling = faults.factor(who, which)[0], faults.filling(who, which)[0]
     if factor != 1:
         vector = base + factor.astype(base.dtype) * (vector - base)
     if filling != 0:
         vector = vector.copy()
-        vector[wrong.place(who, which, len(vector))[0]] += filling
-    record = layout.record(vector)
-    shapes = dict(zip(layout.names, layout.shapes, strict=True))
-    spoilt_shapes = wrong.shapes(client, index, shapes)
-    for name, shape in shapes.items():
-        sent = spoilt_shapes.get(name)
-        if sent is None:
-            del record[name]
-        elif sent != shape:
-            record[name] = Array(np.resize(record[name].numpy(), sent))
-    return record
+        vector[faults.place(who, which, len(vector))[0]] += filling
+    return vector

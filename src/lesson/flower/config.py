@@ -6,7 +6,8 @@ from typing import Any
 
 from lesson.core.errors import InputError, unknown
 from lesson.learn.models import FACTORIES
-from lesson.settings.settings import Settings, load_settings
+from lesson.settings.loading import load_settings
+from lesson.settings.settings import Settings
 from lesson.strategies import find_strategy
 
 AUTO = "auto"
@@ -75,19 +76,17 @@ def settings_of(config: Mapping[str, Any], num_clients: int, deadline_s: float |
     return load_settings(
         config["scenario"],
         changes,
-        scenario={
-            "num_clients": num_clients,
-            "beta": float(config["beta"]),
-            "deadline_s": deadline_of(config) if deadline_s is None else deadline_s,
-        },
-        strategy={"name": config["strategy"]},
-        run={
-            "dataset": config["dataset"],
-            "seed": config["seed"],
-            "rounds": config["rounds"] or None,
-            "time_budget_s": float(config["time-budget"]) or None,
-            "eval_every_s": float(config["eval-every"]) or None,
-            "device": "cpu",
+        {
+            "fleet.num_clients": num_clients,
+            "data.dataset": config["dataset"],
+            "data.beta": float(config["beta"]),
+            "strategy.name": config["strategy"],
+            "strategy.deadline_s": deadline_of(config) if deadline_s is None else deadline_s,
+            "run.seed": config["seed"],
+            "run.rounds": config["rounds"] or None,
+            "run.time_budget_s": float(config["time-budget"]) or None,
+            "run.eval_every_s": float(config["eval-every"]) or None,
+            "run.device": "cpu",
         },
     )
 

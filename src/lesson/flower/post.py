@@ -13,14 +13,15 @@ from flwr.serverapp import Grid
 
 from lesson.clock.federation import Event, Joined, Left, Reply
 from lesson.clock.federation.clients import LOST, NO_REPLY, TOO_LATE
+from lesson.clock.rejections import UNREADABLE, WRONG_ARRAYS
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import printable
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import Inbox, check_weight, read_metrics, scalars
 from lesson.learn.received import Received
+from lesson.learn.robust.checks import InvalidUpdateError
 from lesson.learn.server_models import ServerModels
-from lesson.settings.guards import UNREADABLE, WRONG_ARRAYS, InvalidUpdateError
 from lesson.strategies.base import Updates, shares
 
 Key = tuple[int, int]

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from lesson.core.validation import MAX_SAMPLES
 from lesson.flower.replies import Inbox, read_metrics, scalars
-from lesson.settings.scenario import MAX_CLIENTS
+from lesson.settings.sections import MAX_CLIENTS
 
 KIND = "profile"
 TYPE = f"query.{KIND}"

@@ -8,9 +8,10 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from lesson.clock.rejections import NO_WEIGHT, WRONG_METRICS
 from lesson.core.errors import MAX_SHOWN
 from lesson.core.validation import MAX_SAMPLES
-from lesson.settings.guards import NO_WEIGHT, WRONG_METRICS, InvalidUpdateError
+from lesson.learn.robust.checks import InvalidUpdateError
 
 MAX_METRICS = 100
 """A reply with more metrics than this is rejected."""

@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
+from lesson.clock.faults import Disconnections
 from lesson.clock.federation import Federation, VirtualFederation, WallFederation
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError, RunStoppedError
@@ -34,8 +35,9 @@ from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.report.plan_text import print_plan
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
-from lesson.settings.faults import FaultSettings, faults_of
-from lesson.settings.settings import Settings, load_settings
+from lesson.settings.faults import FaultSettings
+from lesson.settings.loading import load_settings
+from lesson.settings.settings import Settings
 from lesson.strategies import fleet_for
 
 Clock = Literal["virtual", "wall"]
@@ -111,17 +113,18 @@ def _whole(summary: dict[str, Any]) -> dict[str, Any]:
 
 def _check_faults(faults: FaultSettings, clock: Clock) -> None:
     """Raise if something is to go wrong that Flower's clients cannot have go wrong."""
-    if faults.duplicated or faults.replayed:
-        raise InputError("faults.duplicated and faults.replayed must be 0 on Flower, which delivers each reply once")
-    if faults.drop_out and clock == "wall":
-        raise InputError("faults.dropout_before and faults.dropout_during must be 0 on the wall: end clients instead")
+    if faults.disconnects and clock == "wall":
+        raise InputError(
+            "faults.disconnect_before and faults.disconnect_during must be 0 on the wall: end clients instead"
+        )
 
 
 def _ended(folder: RunFolder, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """The summary of this folder's run, if it has ended; raises if it is another's or not to be gone on with."""
     if folder.config.exists():
-        begun = load_settings(str(folder.config)).scenario
-        folder.check(settings_of(config, begun.num_clients, deadline_of(config) or begun.deadline_s), config["resume"])
+        begun = load_settings(str(folder.config))
+        deadline_s = deadline_of(config) or begun.strategy.deadline_s
+        folder.check(settings_of(config, begun.fleet.num_clients, deadline_s), config["resume"])
     return folder.finished()
 
 
@@ -195,16 +198,19 @@ def make_federation(
     settings: Settings, grid: Grid, clock: Clock, profiles: Mapping[int, Profile], profiler: Profiler
 ) -> tuple[Federation, Learner]:
     """The federation of a run and what merges in it."""
-    scenario, seed = settings.scenario, settings.run.seed
-    strategy, task = strategy_of(settings), task_of(settings, dataset_of(settings.run.dataset, None))
+    seed = settings.run.seed
+    strategy, task = strategy_of(settings), task_of(settings, dataset_of(settings.data.dataset, None))
     received = Received()
-    backend, rates = ReceivingBackend(received, CpuBackend(task, None)), (scenario.learning_rate, scenario.lr_cap)
+    backend, rates = (
+        ReceivingBackend(received, CpuBackend(task, None)),
+        (settings.training.learning_rate, settings.training.lr_cap),
+    )
     learner = Learner(
         task, *rates, backend, "reference", settings.server, strategy.needs, settings.guards, elsewhere=True
     )
     post = Post(
         grid,
-        scenario.num_clients,
+        settings.fleet.num_clients,
         {client: profile.node for client, profile in profiles.items()},
         Layout.of(profiler.model),
         learner,
@@ -216,11 +222,10 @@ def make_federation(
     options: dict[str, Any] = {"learner": learner, "seed": seed, "guards": settings.guards, "tell": tell}
     fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
     if clock == "virtual":
-        fleet = fleet_for(settings.strategy.name, fleet, scenario)
-        dropouts = faults_of(settings.faults, len(fleet), seed)["dropouts"]
-        options |= {"scenario": scenario, "dropouts": dropouts}
+        fleet = fleet_for(settings.strategy.name, fleet, settings)
+        options |= {"settings": settings, "disconnections": Disconnections.of(settings.faults, seed)}
         return VirtualFederation(strategy, fleet, post, **options), learner
-    sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # real traffic, not that of the scenario
+    sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # real traffic, not that of the settings
     federation = WallFederation(strategy, sent, post, **options)
     for client, profile in profiles.items():
         federation.believe(client, profile.latency_s)
@@ -234,22 +239,22 @@ def _fleet(
 
     What these hold, who may come later, is known where the data have been divided.
     """
-    scenario, seed = settings.scenario, settings.run.seed
-    num_samples = np.ones(scenario.num_clients, dtype=np.int64) if known_samples is None else known_samples.copy()
-    seconds = {name: np.full(scenario.num_clients, np.inf) for name in ("compute_s", "upload_s", "latency_s")}
+    seed = settings.run.seed
+    num_samples = np.ones(settings.fleet.num_clients, dtype=np.int64) if known_samples is None else known_samples.copy()
+    seconds = {name: np.full(settings.fleet.num_clients, np.inf) for name in ("compute_s", "upload_s", "latency_s")}
     for client, profile in profiles.items():
         num_samples[client] = profile.num_samples
         for name, values in seconds.items():
             values[client] = getattr(profile, name)
     if clock == "virtual":
-        return draw_fleet(scenario, seed=seed, num_samples=num_samples)
-    return measured_fleet(scenario, range(scenario.num_clients), num_samples, **seconds)
+        return draw_fleet(settings, seed=seed, num_samples=num_samples)
+    return measured_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
 
 
 def _deadline_s(folder: RunFolder, fleet: Fleet) -> float:
     """The deadline this folder's run began with, or one that suits the fleet."""
     if folder.config.exists():
-        return load_settings(str(folder.config)).scenario.deadline_s
+        return load_settings(str(folder.config)).strategy.deadline_s
     return propose_deadline_s(fleet)
 
 
@@ -259,7 +264,7 @@ def _tell_answer(profile: Profile) -> None:
 
 def _tell_plan(fleet: Fleet, settings: Settings) -> None:
     """What the deadline makes of the fleet, with the table of other deadlines."""
-    deadline_s, paper = settings.scenario.deadline_s, StringIO()
+    deadline_s, paper = settings.strategy.deadline_s, StringIO()
     plan = make_plan(fleet, deadline_s, ensure_first_tier=False)
     print_plan(plan, f"{len(fleet)} clients, deadline {deadline_s:g} s", [], Console(file=paper, width=100))
     for line in paper.getvalue().rstrip().splitlines():

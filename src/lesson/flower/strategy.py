@@ -22,10 +22,11 @@ from lesson.flower.post import Post, Words, weighted_means
 from lesson.flower.profile import by_registration
 from lesson.flower.server import Clock, clock_of
 from lesson.learn.received import Received
+from lesson.learn.robust.checks import InvalidUpdateError
 from lesson.learn.server_models import ServerModels, as_tensor
-from lesson.settings.guards import GuardSettings, InvalidUpdateError
-from lesson.settings.scenario import Scenario
-from lesson.settings.settings import ServerSettings
+from lesson.settings.guards import GuardSettings
+from lesson.settings.sections import ServerSettings
+from lesson.settings.settings import Settings
 from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.strategies.checks import check_count, check_number
@@ -167,7 +168,7 @@ class LessonStrategy(FlowerStrategy):
         clock = self.clock or clock_of("auto", grid)
         latency_s = self.latency_s
         if clock == "virtual" and latency_s is None:
-            latency_s = draw_fleet(Scenario(), len(nodes), self.seed).latency_s.copy()
+            latency_s = draw_fleet(Settings(), len(nodes), self.seed).latency_s.copy()
             tell("latencies are drawn as for the paper's wireless clients; latency_s=[…] gives others, one per node")
         if latency_s is not None and len(latency_s) != len(nodes):
             raise InputError(f"latency_s must have one per node, got {len(latency_s)} for {len(nodes)} nodes")
@@ -210,7 +211,7 @@ class LessonStrategy(FlowerStrategy):
         known = np.full(num_clients, np.inf)
         known[:num_nodes] = self.deadline_s if latency_s is None else latency_s
         unknown, once = np.full(num_clients, np.nan), np.ones(num_clients, dtype=np.int64)
-        return measured_fleet(Scenario(), range(num_clients), once, unknown, unknown.copy(), known)
+        return measured_fleet(Settings(), range(num_clients), once, unknown, unknown.copy(), known)
 
     def _evaluate(self, round: int, arrays: ArrayRecord, evaluate_fn: EvaluateFn | None, result: Result) -> None:
         told = evaluate_fn(round, arrays) if evaluate_fn is not None else None

@@ -3,6 +3,7 @@
 from functools import lru_cache
 from pathlib import Path
 
+from lesson.clock.faults import CorruptedUploads, Disconnections
 from lesson.clock.simulate import Simulation
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import draw_fleet
@@ -12,7 +13,6 @@ from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
 from lesson.learn.models import FACTORIES, ModelFactory
 from lesson.learn.task import Task, make_task
-from lesson.settings.faults import faults_of
 from lesson.settings.settings import Settings
 from lesson.strategies import Strategy, fleet_for, make_strategy
 
@@ -27,14 +27,13 @@ def build(
 ) -> tuple[Simulation, Learner]:
     """The simulation of a run and what learns in it; a data set or model of one's own takes the place of the named."""
     settings = on_device(settings)
-    data = dataset or dataset_of(settings.run.dataset, data_dir)
+    data = dataset or dataset_of(settings.data.dataset, data_dir)
     if model is None and data.name not in FACTORIES:
         raise InputError(f"model must be given for the data set '{data.name}'")
-    scenario, seed = settings.scenario, settings.run.seed
+    seed = settings.run.seed
     strategy = strategy_of(settings)
     task = task_of(settings, data, model)
-    backend, rates = _backend(task, settings, num_threads), (scenario.learning_rate, scenario.lr_cap)
-    faults = faults_of(settings.faults, scenario.num_clients, seed)
+    backend, rates = _backend(task, settings, num_threads), (settings.training.learning_rate, settings.training.lr_cap)
     learner = Learner(
         task,
         *rates,
@@ -43,33 +42,32 @@ def build(
         settings.server,
         strategy.needs,
         settings.guards,
-        wrong=faults["wrong"],
+        corrupted=CorruptedUploads.of(settings.faults, settings.fleet.num_clients, seed),
     )
-    fleet = draw_fleet(scenario, seed=seed, num_samples=task.holdings.num_samples)
-    fleet = fleet_for(settings.strategy.name, fleet, scenario)
+    fleet = draw_fleet(settings, seed=seed, num_samples=task.holdings.num_samples)
+    fleet = fleet_for(settings.strategy.name, fleet, settings)
     clock = Simulation(
         strategy,
         fleet,
         learner=learner,
         seed=seed,
-        scenario=scenario,
-        shapes=task.shapes(),
+        settings=settings,
+        disconnections=Disconnections.of(settings.faults, seed),
         guards=settings.guards,
-        **faults,
     )
     return clock, learner
 
 
 def strategy_of(settings: Settings) -> Strategy:
     """The strategy of a run."""
-    return make_strategy(settings.strategy.name, settings.scenario.deadline_s, settings.strategy.options)
+    return make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
 
 
 def task_of(settings: Settings, data: Dataset, model: ModelFactory | None = None) -> Task:
     """What is to be learnt in a run, with samples held out where its strategy looks at them."""
-    scenario, limits = settings.scenario, settings.run
+    limits = settings.run
     holding_out = "client_accuracy" in strategy_of(settings).needs
-    return make_task(scenario, data, scenario.num_clients, limits.seed, model, limits.device, holding_out)
+    return make_task(settings, data, settings.fleet.num_clients, limits.seed, model, limits.device, holding_out)
 
 
 def _backend(task: Task, settings: Settings, num_threads: int | None) -> Backend:

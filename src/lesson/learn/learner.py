@@ -12,18 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lesson.clock.faults import CorruptedUploads
+from lesson.clock.rejections import NOT_FINITE, Rejection
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
-from lesson.learn.corrupted import SpoilingTrainer
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.learn.models import make_model
 from lesson.learn.partition import Holdings
+from lesson.learn.robust.corruption import CorruptingTrainer
 from lesson.learn.server_models import Jobs, ServerModels, check_finite
 from lesson.learn.task import Task
-from lesson.settings.faults import CorruptedUploads
-from lesson.settings.guards import NOT_FINITE, GuardSettings, Rejection
-from lesson.settings.settings import ServerSettings
+from lesson.settings.guards import GuardSettings
+from lesson.settings.sections import ServerSettings
 from lesson.strategies.base import Updates
 
 
@@ -43,16 +44,16 @@ class Learner(ServerModels):
         server: ServerSettings | None = None,
         watched: frozenset[str] = frozenset(),
         guards: GuardSettings | None = None,
-        wrong: CorruptedUploads | None = None,
+        corrupted: CorruptedUploads | None = None,
         elsewhere: bool = False,
     ) -> None:
-        trusted = not elsewhere and (wrong is None or not wrong.spoils_values)
+        trusted = not elsewhere and (corrupted is None or not corrupted.may_be_infinite)
         initial = task.initial_vector()
         super().__init__(initial, learning_rate, lr_cap, self._trainer_for, server, watched, guards, trusted)
         self.task, self.trainer = task, trainer
-        self._wrong, self._elsewhere = wrong, elsewhere
-        if wrong is not None and wrong.spoils_values:
-            self._remedy = "uploads are wrong on purpose: guards.finite and guards.norm = 'refuse' are against that"
+        self._corrupted, self._elsewhere = corrupted, elsewhere
+        if corrupted is not None and corrupted.may_be_infinite:
+            self._remedy = "uploads are wrong on purpose: guards.finite and guards.norm = 'reject' are against that"
         elif task.proximal_mu and self.server.optimizer == "none":
             self._remedy = "take a smaller learning_rate, lr_cap or proximal_mu"
         elif task.proximal_mu:
@@ -116,18 +117,20 @@ class Learner(ServerModels):
         """One step: fused. More: batched. Unless another was asked for."""
         one_step = bool(np.all(updates.local_steps == 1))
         if (not one_step or self.task.sampler.epochs) and np.any(updates.batches > 1):
-            raise InputError("[scenario] local_steps must be 1 and local_epochs 0 for steps of several minibatches")
+            raise InputError("[training] local_steps must be 1 and local_epochs 0 for steps of several minibatches")
         name: TrainerName = ("fused" if one_step else "batched") if self.trainer == "auto" else self.trainer
         if name == "fused" and not one_step:
             raise InputError("[run] trainer must be 'batched' or 'reference' for more than one local step, got 'fused'")
         if name not in self._trainers:
             trainer = self._backend.trainer(name)
-            self._trainers[name] = trainer if self._wrong is None else SpoilingTrainer(trainer, self._wrong)
+            self._trainers[name] = trainer if self._corrupted is None else CorruptingTrainer(trainer, self._corrupted)
         return self._trainers[name]
 
-    def _check_honest(self, refusals: Sequence[Rejection], jobs: Jobs, round: int) -> None:
-        for one in refusals if not self._elsewhere else ():
-            if one.reason == NOT_FINITE and (self._wrong is None or self._wrong.values_fit(one.client, one.index)):
+    def _check_honest(self, rejections: Sequence[Rejection], jobs: Jobs, round: int) -> None:
+        for one in rejections if not self._elsewhere else ():
+            if one.reason == NOT_FINITE and (
+                self._corrupted is None or self._corrupted.is_intact(one.client, one.index)
+            ):
                 base, _, work = next(job for job in jobs if one.client in job[2].client)
                 self._note(base, work, round)
                 check_finite("model", False, self.newest_cohort)

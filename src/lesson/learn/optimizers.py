@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from lesson.settings.settings import ServerSettings
+from lesson.settings.sections import ServerSettings
 
 Moments = Mapping[str, Tensor]
 Step = tuple[Tensor, Moments]

@@ -11,8 +11,9 @@ from torch import Tensor
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.core.random import stream
+from lesson.fleet.population import draw_population
 from lesson.learn.counters import Key, key, words
-from lesson.settings.scenario import Scenario, draw_population
+from lesson.settings.settings import Settings
 
 Lookup = Callable[[Tensor, Tensor], Tensor]
 
@@ -74,16 +75,16 @@ class _StoredLookup:
         return self.samples[self.offsets[clients] + positions]
 
 
-def make_partition(scenario: Scenario, labels: IntArray, num_clients: int, seed: int) -> Holdings:
+def make_partition(settings: Settings, labels: IntArray, num_clients: int, seed: int) -> Holdings:
     """What each client holds in a scenario."""
-    if scenario.split == "iid":
+    if settings.data.split == "iid":
         return split_iid(labels, num_clients, seed)
-    if scenario.split == "dirichlet-per-class":
-        return split_dirichlet_per_class(labels, num_clients, scenario.beta, scenario.batch_size, seed)
-    num_samples = draw_population(scenario, num_clients, seed).num_samples
-    if scenario.split == "dirichlet-pool":
-        return draw_pool(labels, num_samples, scenario.beta, seed)
-    return split_dirichlet_per_client(labels, num_samples, scenario.beta, seed)
+    if settings.data.split == "dirichlet-per-class":
+        return split_dirichlet_per_class(labels, num_clients, settings.data.beta, settings.training.batch_size, seed)
+    num_samples = draw_population(settings, num_clients, seed).num_samples
+    if settings.data.split == "dirichlet-pool":
+        return draw_pool(labels, num_samples, settings.data.beta, seed)
+    return split_dirichlet_per_client(labels, num_samples, settings.data.beta, seed)
 
 
 def split_iid(labels: IntArray, num_clients: int, seed: int) -> Partition:
@@ -118,7 +119,7 @@ def split_dirichlet_per_class(
         if held.min() >= min_samples:
             return Partition.of([np.sort(np.concatenate(part)) for part in parts])
     raise InputError(
-        f"[scenario] beta = {beta:g} leaves one of {num_clients} clients with fewer than {min_samples} samples in each "
+        f"[data] beta = {beta:g} leaves one of {num_clients} clients with fewer than {min_samples} samples in each "
         f"of {MAX_TRIES} draws; take a larger beta, fewer clients or split = 'dirichlet-per-client'"
     )
 
@@ -132,7 +133,7 @@ def split_dirichlet_per_client(labels: IntArray, num_samples: IntArray, beta: fl
     num_clients = len(num_samples)
     if num_samples.sum() > len(labels):
         raise InputError(
-            f"[scenario] samples_per_client asks for {num_samples.sum()} samples, there are {len(labels)}; take fewer"
+            f"[data] samples_per_client asks for {num_samples.sum()} samples, there are {len(labels)}; take fewer"
         )
     rng = stream(seed, "partition/per-client")
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(int(labels.max()) + 1)]
@@ -161,11 +162,11 @@ def _draw_counts(rng: np.random.Generator, shares: FloatArray, wanted: int, left
 def _check_enough(num_labels: int, num_clients: int, min_samples: int) -> None:
     if min_samples > num_labels:
         raise InputError(
-            f"[scenario] batch_size must be at most {num_labels}, the samples there are, got {min_samples}"
+            f"[training] batch_size must be at most {num_labels}, the samples there are, got {min_samples}"
         )
     if num_clients * min_samples > num_labels:
         raise InputError(
-            f"[scenario] num_clients must be at most {num_labels // min_samples}, got {num_clients}: "
+            f"[fleet] num_clients must be at most {num_labels // min_samples}, got {num_clients}: "
             f"there are {num_labels} samples, and every client needs {min_samples}"
         )
 

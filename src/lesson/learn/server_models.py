@@ -15,15 +15,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn.backend import Trainer
 from lesson.learn.group_memory import GroupVectors, group_of_each
-from lesson.learn.merge_guard import MergeGuard, Uploads, finite_only, uploads_of
 from lesson.learn.optimizers import OPTIMISERS, Moments
+from lesson.learn.robust.guard import MergeGuard, Uploads, finite_only, uploads_of
 from lesson.learn.task import Work, to_device
-from lesson.settings.guards import GuardSettings, Rejection
-from lesson.settings.settings import ServerSettings
+from lesson.settings.guards import GuardSettings
+from lesson.settings.sections import ServerSettings
 from lesson.strategies.base import Merge, Updates
 
 
@@ -147,25 +148,25 @@ class ServerModels:
         self._looks = self._guard.settings.finite and not trusted
         self._confirmation = Confirmation(initial.device.type) if "confirmation" in watched else None
         plain = self.server.optimizer == "none"
-        rates = "learning_rate or lr_cap" if plain else "server.learning_rate or scenario.learning_rate"
+        rates = "learning_rate or lr_cap" if plain else "server.learning_rate or settings.training.learning_rate"
         self._remedy = f"take a smaller {rates}"
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
-        """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them is refused.
+        """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them is rejected.
 
         What is left counts for all: it is merged as if the others had not come. If nothing is, and no groups count,
         there is no new version.
         """
-        model, (merged, refusals) = self.versions[version], self._merged(updates, weights, merge, version, round)
-        if len(refusals) == len(updates) and not (merge.groups is not None and merge.groups.weights):
-            return refusals
+        model, (merged, rejections) = self.versions[version], self._merged(updates, weights, merge, version, round)
+        if len(rejections) == len(updates) and not (merge.groups is not None and merge.groups.weights):
+            return rejections
         new = merged
         if self.server.optimizer != "none":
             new, self._moments = OPTIMISERS[self.server.optimizer](model, model - merged, self._moments, self.server)
         if merge.groups is not None or new is not merged:
             self._check_model(new)
         self.versions[version + 1] = new
-        return refusals
+        return rejections
 
     def forget(self, version: int) -> None:
         """Free a version that nobody works from any more."""
@@ -208,14 +209,14 @@ class ServerModels:
     def _merged(
         self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
     ) -> tuple[Tensor, list[Rejection]]:
-        """The model that a merge gives by its formula, its groups filled on the way; and what is refused."""
+        """The model that a merge gives by its formula, its groups filled on the way; and what is rejected."""
         model, of, groups = self.versions[version], self._of(merge, weights), merge.groups
         jobs: Jobs = list(cohorts_of(updates, weights, self.step_sizes(updates.lr_scale), merge))
-        cohorts, refusals = self._taken(updates, jobs, round)
-        stands_for = _stands_for(jobs, cohorts) if refusals else {}
-        planned = float(weights.sum()) if stands_for or not refusals else 0.0
+        cohorts, rejections = self._taken(updates, jobs, round)
+        stands_for = _stands_for(jobs, cohorts) if rejections else {}
+        planned = float(weights.sum()) if stands_for or not rejections else 0.0
         kept = 1 - planned if of == "models" else 1.0
-        names = [""] if groups is None else groups.names if not refusals else stands_for
+        names = [""] if groups is None else groups.names if not rejections else stands_for
         sums = {name: model * kept if groups is None else torch.zeros_like(model) for name in names}
         for (base, group, work), cohort in zip(jobs, cohorts, strict=True):
             if cohort.is_empty or group not in sums:
@@ -224,14 +225,14 @@ class ServerModels:
             self._note(base, work, round)
             if self._confirmation is not None and base != version:
                 self._confirmation.add(model - start, factor * (cohort.total - weight * start), factor * weight)
-            if self._guard.settings.merge == "mean":
+            if self._guard.settings.aggregation == "mean":
                 sums[group] += cohort.total if factor == 1 else factor * cohort.total
                 if of == "updates":
                     sums[group] -= factor * weight * start
                 self._check_model(sums[group])
-        if self._guard.settings.merge != "mean":
-            self._add_middles({name: sums[name] for name in (stands_for if refusals else sums)}, jobs, cohorts, of)
-        return (sums[""] if groups is None else self._groups.merge(model, sums, groups, of)), refusals
+        if self._guard.settings.aggregation != "mean":
+            self._add_middles({name: sums[name] for name in (stands_for if rejections else sums)}, jobs, cohorts, of)
+        return (sums[""] if groups is None else self._groups.merge(model, sums, groups, of)), rejections
 
     def _add_middles(self, sums: dict[str, Tensor], jobs: Jobs, cohorts: Sequence[_Cohort], of: Of) -> None:
         """Add to each sum what a robust merge makes of its updates, with the weight that was planned for them."""
@@ -246,7 +247,7 @@ class ServerModels:
                 self._check_model(sums[name])
 
     def _taken(self, updates: Updates, jobs: Jobs, round: int) -> tuple[list[_Cohort], list[Rejection]]:
-        """What is taken of each cohort, and what is refused."""
+        """What is taken of each cohort, and what is rejected."""
         if not jobs:
             return [], []
         trainer = self._trainer(updates)
@@ -254,21 +255,21 @@ class ServerModels:
         if self._guard.needs_each:
             self._guard.check_room(sum(len(work) for *_, work in jobs), len(pairs[0][0]))
             each = [uploads_of(*job, models) for job, models in zip(jobs, trainer.models(pairs), strict=True)]
-            taken, refusals = self._guard.judge(each, [base for base, _ in pairs])
-            self._check_honest(refusals, jobs, round)
-            return [_Cohort.of(uploads) for uploads in taken], refusals
+            taken, rejections = self._guard.judge(each, [base for base, _ in pairs])
+            self._check_honest(rejections, jobs, round)
+            return [_Cohort.of(uploads) for uploads in taken], rejections
         sums = zip(trainer.cohorts(pairs), pairs, strict=True)
-        cohorts, refusals = [_Cohort(total, float(work.weight.sum())) for total, (_, work) in sums], []
+        cohorts, rejections = [_Cohort(total, float(work.weight.sum())) for total, (_, work) in sums], []
         for place, job in enumerate(jobs if self._looks else ()):
             if not torch.isfinite(cohorts[place].total).all():
                 (models,) = trainer.models([pairs[place]])
-                finite, refused = finite_only(uploads_of(*job, models))
-                self._check_honest(refused, [job], round)
-                cohorts[place], refusals = _Cohort.of(finite), refusals + refused
-        return cohorts, refusals
+                finite, rejected = finite_only(uploads_of(*job, models))
+                self._check_honest(rejected, [job], round)
+                cohorts[place], rejections = _Cohort.of(finite), rejections + rejected
+        return cohorts, rejections
 
-    def _check_honest(self, refusals: Sequence[Rejection], jobs: Jobs, round: int) -> None:
-        """Raise if something was refused of which training itself is the reason: of clients elsewhere, nobody knows."""
+    def _check_honest(self, rejections: Sequence[Rejection], jobs: Jobs, round: int) -> None:
+        """Raise if an update was rejected although no fault was injected: then training has diverged."""
 
     def _note(self, base: int, work: Work, round: int) -> None:
         """Note what is merged, for whoever finds that the model is not finite."""
@@ -279,19 +280,19 @@ class ServerModels:
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:
         """Whether models or updates are merged: as the strategy says, unless the settings do."""
-        if self.server.stale == "strategy":
+        if self.server.aggregate == "strategy":
             return merge.of
-        if merge.groups is not None and self.server.stale != merge.of:
+        if merge.groups is not None and self.server.aggregate != merge.of:
             raise InputError(
                 f"[server] stale must be 'strategy' or '{merge.of}' for this strategy, which keeps {merge.of} between "
-                f"merges, got '{self.server.stale}'"
+                f"merges, got '{self.server.aggregate}'"
             )
-        if self.server.stale == "models" and weights.sum() > 1 + 1e-9:
+        if self.server.aggregate == "models" and weights.sum() > 1 + 1e-9:
             raise InputError(
                 f"[server] stale must be 'strategy' or 'updates' for this strategy, got 'models': weights of models "
                 f"must sum to at most 1, its sum to {weights.sum():g}"
             )
-        return self.server.stale
+        return self.server.aggregate
 
     def _vectors(self, state: dict[str, npt.NDArray[np.floating]], prefix: str) -> dict[str, Tensor]:
         """The vectors of a state whose name begins so, on the device."""

@@ -16,7 +16,7 @@ from lesson.learn.dropout import draw_kept
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector, make_model
 from lesson.learn.partition import Holdings, Partition, make_partition
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 
 SHARE = 0.1
 
@@ -171,7 +171,7 @@ class Task:
 
 
 def make_task(
-    scenario: Scenario,
+    settings: Settings,
     dataset: Dataset,
     num_clients: int,
     seed: int,
@@ -184,12 +184,12 @@ def make_task(
     Where clients hold samples out, `holdings` is the rest, which they train on.
     """
     chosen = factory or FACTORIES[dataset.name]
-    holdings = make_partition(scenario, dataset.train_labels, num_clients, seed)
+    holdings = make_partition(settings, dataset.train_labels, num_clients, seed)
     held_out = None
     if holding_out:
         holdings, held_out = hold_out(holdings, seed)
-    epochs, mu = scenario.local_epochs > 0, scenario.proximal_mu
-    return Task(dataset, holdings, chosen, scenario.batch_size, epochs, seed, device, mu, held_out)
+    epochs, mu = settings.training.local_epochs > 0, settings.training.proximal_mu
+    return Task(dataset, holdings, chosen, settings.training.batch_size, epochs, seed, device, mu, held_out)
 
 
 def scaled(images: Tensor) -> Tensor:

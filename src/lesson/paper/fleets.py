@@ -17,7 +17,7 @@ from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.fleet.latency import latency_s
 from lesson.fleet.tiers import assign_tiers
 from lesson.planning.plan import look_at_deadline
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 from lesson.strategies import Lesson, fleet_for, make_strategy
 
 SCENARIOS = ("printed", "released")
@@ -60,19 +60,19 @@ def round_lengths(deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> pd.Da
             "strategy": strategy,
             "paper_s": paper_s,
             "draw": draw,
-            "round_s": mean_round_s(strategy, fleet, scenario),
+            "round_s": mean_round_s(strategy, fleet, settings),
         }
         for preset in SCENARIOS
-        for scenario in [Scenario(preset=preset, deadline_s=deadline_s)]
+        for settings in [Settings(preset=preset, deadline_s=deadline_s)]
         for strategy, paper_s in PAPER_ROUND_S.items()
-        for draw, fleet in _draw_fleets(scenario, num_draws)
+        for draw, fleet in _draw_fleets(settings, num_draws)
     )
 
 
-def mean_round_s(strategy: str, fleet: Fleet, scenario: Scenario) -> float:
+def mean_round_s(strategy: str, fleet: Fleet, settings: Settings) -> float:
     """Seconds of a round of a strategy with the scenario's deadline, over a few rounds."""
     rounds = simulate(
-        make_strategy(strategy, scenario.deadline_s), fleet_for(strategy, fleet, scenario), rounds=ROUNDS_TIMED
+        make_strategy(strategy, settings.strategy.deadline_s), fleet_for(strategy, fleet, settings), rounds=ROUNDS_TIMED
     )
     return float(np.mean([record.end_s - record.start_s for record in rounds]))
 
@@ -81,34 +81,34 @@ def latency_summary(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
     """Latencies by scenario and draw, and whether all of them are beyond the paper's first deadline."""
     return pd.DataFrame(
         {"scenario": preset, "draw": draw}
-        | _summary(fleet.latency_s, scenario.deadline_s)
+        | _summary(fleet.latency_s, settings.strategy.deadline_s)
         | {"nobody_within_10s": bool(np.all(fleet.latency_s > PAPER_MEDIAN_S))}
         for preset in SCENARIOS
-        for scenario in [Scenario(preset=preset)]
-        for draw, fleet in _draw_fleets(scenario, num_draws)
+        for settings in [Settings(preset=preset)]
+        for draw, fleet in _draw_fleets(settings, num_draws)
     )
 
 
 def what_if(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
     """Latencies of `released` by draw after one change at a time, each to what the paper's text says or may mean."""
     rows = [
-        {"change": change, "draw": draw} | _summary(fleet.latency_s, scenario.deadline_s)
-        for change, settings in WHAT_IF.items()
-        for scenario in [Scenario(**settings)]
-        for draw, fleet in _draw_fleets(scenario, num_draws)
+        {"change": change, "draw": draw} | _summary(fleet.latency_s, settings.strategy.deadline_s)
+        for change, values in WHAT_IF.items()
+        for settings in [Settings(**values)]
+        for draw, fleet in _draw_fleets(settings, num_draws)
     ]
-    scenario = Scenario()
+    settings = Settings()
     rows += [
         {"change": "path loss without log10", "draw": draw}
-        | _summary(_latency_without_logarithm_s(scenario, fleet), scenario.deadline_s)
-        for draw, fleet in _draw_fleets(scenario, num_draws)
+        | _summary(_latency_without_logarithm_s(settings, fleet), settings.strategy.deadline_s)
+        for draw, fleet in _draw_fleets(settings, num_draws)
     ]
     return pd.DataFrame(rows)
 
 
 def deadline_effects(deadlines_s: Sequence[float] = (10.0, 20.0, 60.0), num_draws: int = NUM_DRAWS) -> pd.DataFrame:
     """What LESSON does in the long run under `released`, by deadline and draw."""
-    scenario = Scenario()
+    settings = Settings()
     return pd.DataFrame(
         {
             "deadline_s": deadline_s,
@@ -119,8 +119,8 @@ def deadline_effects(deadlines_s: Sequence[float] = (10.0, 20.0, 60.0), num_draw
             "round_s": row.round_s,
         }
         for deadline_s in deadlines_s
-        for draw, fleet in _draw_fleets(scenario, num_draws)
-        for row in [look_at_deadline(fleet, deadline_s, scenario.ensure_first_tier)]
+        for draw, fleet in _draw_fleets(settings, num_draws)
+        for row in [look_at_deadline(fleet, deadline_s, settings.strategy.ensure_first_tier)]
     )
 
 
@@ -131,7 +131,7 @@ def towards_zero(
     return pd.DataFrame(
         {"deadline_s": deadline_s, "draw": draw} | look_at_merges(fleet, deadline_s, until_s)
         for deadline_s in deadlines_s
-        for draw, fleet in _draw_fleets(Scenario(), num_draws)
+        for draw, fleet in _draw_fleets(Settings(), num_draws)
     )
 
 
@@ -162,8 +162,8 @@ def merged_arrivals(rounds: Iterable[RoundRecord], fleet: Fleet) -> Iterator[tup
         yield record, started_s[record.merged] + fleet.latency_s[record.merged]
 
 
-def _draw_fleets(scenario: Scenario, num_draws: int) -> Iterator[tuple[int, Fleet]]:
-    return ((seed, draw_fleet(scenario, seed=seed)) for seed in range(num_draws))
+def _draw_fleets(settings: Settings, num_draws: int) -> Iterator[tuple[int, Fleet]]:
+    return ((seed, draw_fleet(settings, seed=seed)) for seed in range(num_draws))
 
 
 def _summary(latencies_s: FloatArray, deadline_s: float) -> dict[str, float]:
@@ -174,10 +174,12 @@ def _summary(latencies_s: FloatArray, deadline_s: float) -> dict[str, float]:
     }
 
 
-def _latency_without_logarithm_s(scenario: Scenario, fleet: Fleet) -> FloatArray:
+def _latency_without_logarithm_s(settings: Settings, fleet: Fleet) -> FloatArray:
     """Latency of each client, (num_clients,), if path loss were 128.1 + 37.6·d as the text prints it."""
     people = fleet.population
     assert people is not None
-    path_loss_db = scenario.path_loss_1km_db + scenario.path_loss_slope_db * people.distance_km
-    snr = radio.signal_to_noise(people.power_w, radio.gain(path_loss_db), radio.watts(scenario.noise_dbm))
-    return latency_s(fleet.compute_s, radio.upload_s(scenario.model_bits, radio.rate_bps(scenario.bandwidth_hz, snr)))
+    path_loss_db = settings.radio.path_loss_1km_db + settings.radio.path_loss_slope_db * people.distance_km
+    snr = radio.signal_to_noise(people.power_w, radio.gain(path_loss_db), radio.watts(settings.radio.noise_dbm))
+    return latency_s(
+        fleet.compute_s, radio.upload_s(settings.upload.model_bits, radio.rate_bps(settings.radio.bandwidth_hz, snr))
+    )

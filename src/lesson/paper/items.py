@@ -14,7 +14,7 @@ from lesson.core.errors import unknown
 from lesson.experiments.grid import make_grid
 from lesson.experiments.naming import run_name
 from lesson.paper.scale import Scale
-from lesson.settings.settings import Settings
+from lesson.settings.settings import SECTIONS, Settings
 
 FOLDER = Path(__file__).parent / "items"
 TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9")
@@ -48,11 +48,12 @@ class Item:
         """Its runs by name."""
         found = {}
         for block in self.blocks:
-            sections = {name: dict(block.get(name, {})) for name in ("scenario", "strategy", "run")}
-            sections["run"] = scale.limits(sections["run"], sections["scenario"])
+            sections: dict[str, Any] = {name: dict(block.get(name, {})) for name in SECTIONS}
+            sections |= {"preset": block["preset"]} if "preset" in block else {}
+            scale.shorten(sections)
             axes = dict(block["sweep"])
             if scale.quick:
-                axes.pop("run.dataset", None)
+                axes.pop("data.dataset", None)
             for trial in make_grid(sections, axes, scale.seeds).trials:
                 found[run_name(trial.settings)] = trial.settings
         return found

@@ -1,7 +1,6 @@
 """How much of the paper is run."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,16 +48,19 @@ class Scale:
         """What stands above such a series."""
         return words.replace("CIFAR-10", "MNIST for CIFAR-10") if self.quick else words
 
-    def limits(self, run: Mapping[str, Any], scenario: Mapping[str, Any]) -> dict[str, Any]:
-        """The [run] table of a block. Of whole epochs, a quick look has time for a few rounds only."""
+    def shorten(self, sections: dict[str, dict[str, Any]]) -> None:
+        """Shorten the runs of a block for a quick look; runs of whole epochs last a few rounds only."""
         if self.dataset is None:
-            return dict(run)
-        short = dict(run) | {"dataset": self.dataset, "eval_every_s": 200.0, "client_scores_every_s": math.inf}
-        if "local_epochs" in scenario:
-            return short | {"rounds": QUICK_EPOCHS, "eval_every_s": 20.0}
-        if "rounds" in run:
-            return short | {"rounds": min(run["rounds"], self.max_rounds or run["rounds"])}
-        return short | {"time_budget_s": min(run["time_budget_s"], self.max_time_s)}
+            return
+        run = sections["run"]
+        sections["data"]["dataset"] = self.dataset
+        run |= {"eval_every_s": 200.0, "client_scores_every_s": math.inf}
+        if "local_epochs" in sections["training"]:
+            run |= {"rounds": QUICK_EPOCHS, "eval_every_s": 20.0}
+        elif "rounds" in run:
+            run["rounds"] = min(run["rounds"], self.max_rounds or run["rounds"])
+        else:
+            run["time_budget_s"] = min(run["time_budget_s"], self.max_time_s)
 
 
 FULL = Scale()

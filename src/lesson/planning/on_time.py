@@ -12,7 +12,7 @@ from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 from lesson.strategies import Lesson
 from lesson.strategies.base import RoundPlan, ServerView, Updates
 
@@ -87,19 +87,19 @@ class _Watched(Lesson):
         return OnTime(float(made.mean()), dict(zip(tiers.tolist(), shares.tolist(), strict=True)))
 
 
-def try_deadline(fleet: Fleet, deadline_s: float, scenario: Scenario | None = None, seed: int = 0) -> OnTime:
+def try_deadline(fleet: Fleet, deadline_s: float, settings: Settings | None = None, seed: int = 0) -> OnTime:
     """Which share of updates makes its slot under LESSON; all do where nothing varies.
 
     Of a large fleet its first clients are tried, where nobody's times depend on the others.
     """
-    if scenario is None or not scenario.varies:
+    if settings is None or not settings.varies:
         return OnTime(1.0, always=True)
-    shared = scenario.spectrum != "fixed"
-    if not (shared or scenario.trace or scenario.presence or scenario.positions):
+    shared = settings.radio.spectrum != "fixed"
+    if not (shared or settings.fleet.trace or settings.fleet.presence or settings.fleet.positions):
         fleet = fleet.first(MAX_CLIENTS)
     slowest_tier = float(assign_tiers(fleet.latency_s, deadline_s).max())
     rounds = MIN_ROUNDS if shared else int(np.clip(UPLOADS_EACH * slowest_tier, MIN_ROUNDS, MAX_ROUNDS))
-    simulation = Simulation(_Watched(deadline_s, len(fleet)), fleet, seed=seed, scenario=scenario)
+    simulation = Simulation(_Watched(deadline_s, len(fleet)), fleet, seed=seed, settings=settings)
     watched = cast("_Watched", simulation.strategy)
     max_slots = MAX_SLOTS_SHARED if shared else MAX_SLOTS
     while simulation.round < rounds and watched.num_ended < max_slots and not simulation.stop_reason:
@@ -119,7 +119,7 @@ def find_deadline_s(
     begin_s: float,
     *,
     ensure_first_tier: bool,
-    scenario: Scenario | None = None,
+    settings: Settings | None = None,
     seed: int = 0,
     tell: Callable[[float], None] | None = None,
 ) -> float:
@@ -134,7 +134,7 @@ def find_deadline_s(
         if tell is not None:
             tell(deadline_s)
         tried = fleet.with_first_tier(deadline_s) if ensure_first_tier else fleet
-        found = try_deadline(tried, deadline_s, scenario, seed).share or 0.0
+        found = try_deadline(tried, deadline_s, settings, seed).share or 0.0
         if found >= share:
             return deadline_s
         best, best_s = max((best, best_s), (found, deadline_s))
@@ -142,7 +142,7 @@ def find_deadline_s(
     raise InputError(
         f"on_time must be at most {math.floor(best * 1000) / 1000:g}, the best of all deadlines up to {limit_s:.3g} s "
         f"(at {best_s:g} s), got {share:g}; ask for less, or let the server expect more: "
-        'scenario.estimate = "quantile", and a larger estimate_quantile'
+        'server.estimate = "quantile", and a larger estimate_quantile'
     )
 
 

@@ -14,7 +14,7 @@ from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers, check_deadline
 from lesson.planning.on_time import OnTime, try_deadline
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 from lesson.strategies import Lesson
 
 DEADLINES_S = (5.0, 10.0, 20.0, 30.0, 60.0)
@@ -119,7 +119,7 @@ def make_plan(
     *,
     ensure_first_tier: bool,
     num_rounds: int = 12,
-    scenario: Scenario | None = None,
+    settings: Settings | None = None,
     seed: int = 0,
 ) -> Plan:
     """The plan of a fleet for one deadline. A scenario says what makes times vary, if anything does."""
@@ -131,11 +131,11 @@ def make_plan(
     tiers = assign_tiers(fleet_then.latency_s, deadline_s)
     if not tiers.any():
         raise InputError(f"deadline_s must be longer, got {deadline_s:g}: every client would take over 2^53 rounds")
-    rounds = list(simulate(Lesson(deadline_s), fleet_then, rounds=num_rounds, scenario=scenario, seed=seed))
-    on_time = try_deadline(fleet_then, deadline_s, scenario, seed)
+    rounds = list(simulate(Lesson(deadline_s), fleet_then, rounds=num_rounds, settings=settings, seed=seed))
+    on_time = try_deadline(fleet_then, deadline_s, settings, seed)
     here = _deadline_row(fleet_then, deadline_s, on_time.share)
     others_s = {*_usual_deadlines_s(slowest_s), slowest_s} - {deadline_s}
-    others = [look_at_deadline(fleet, other_s, ensure_first_tier, scenario, seed) for other_s in others_s]
+    others = [look_at_deadline(fleet, other_s, ensure_first_tier, settings, seed) for other_s in others_s]
     return Plan(
         fleet=fleet_then,
         deadline_s=deadline_s,
@@ -148,7 +148,7 @@ def make_plan(
         },
         rounds=rounds,
         deadlines=sorted([*others, *([here] if math.isfinite(deadline_s) else [])], key=lambda row: row.deadline_s),
-        varying=[] if scenario is None else scenario.varying,
+        varying=[] if settings is None else settings.varying,
     )
 
 
@@ -171,12 +171,12 @@ def _usual_deadlines_s(slowest_s: float) -> list[float]:
 
 
 def look_at_deadline(
-    fleet: Fleet, deadline_s: float, ensure_first_tier: bool, scenario: Scenario | None = None, seed: int = 0
+    fleet: Fleet, deadline_s: float, ensure_first_tier: bool, settings: Settings | None = None, seed: int = 0
 ) -> DeadlineRow:
     """What LESSON does with a deadline in the long run. A scenario says what makes times vary, if anything does."""
     if ensure_first_tier:
         fleet = fleet.with_first_tier(deadline_s)
-    return _deadline_row(fleet, deadline_s, try_deadline(fleet, deadline_s, scenario, seed).share)
+    return _deadline_row(fleet, deadline_s, try_deadline(fleet, deadline_s, settings, seed).share)
 
 
 def _deadline_row(fleet: Fleet, deadline_s: float, on_time: float | None) -> DeadlineRow:

@@ -6,7 +6,7 @@ from lesson.core.arrays import BoolArray, FloatArray
 from lesson.radio.path_loss import log_distance_path_loss_db
 from lesson.radio.shadowing import GaussianField, shadowing_db
 from lesson.radio.tr38901 import UrbanModel, line_of_sight_probability, path_loss_db
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 
 SIGHT_KM = 0.05
 """Distance at which line of sight is correlated by 1/e, TR 38.901, table 7.6.3.1-2."""
@@ -23,28 +23,30 @@ def off_the_station(x_km: FloatArray, y_km: FloatArray) -> tuple[FloatArray, Flo
 class Channel:
     """Loss between a place and the base station at (0, 0), without what changes with time."""
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
-        self._scenario = scenario
-        self._shadows = GaussianField(seed, "shadowing", scenario.shadowing_km)
+    def __init__(self, settings: Settings, seed: int) -> None:
+        self._settings = settings
+        self._shadows = GaussianField(seed, "shadowing", settings.radio.shadowing_km)
         self._sights = GaussianField(seed, "line of sight", SIGHT_KM)
 
     def loss_db(self, x_km: FloatArray, y_km: FloatArray) -> FloatArray:
         """Path loss and shadowing at these places, in their shape."""
-        scenario, distance_km = self._scenario, np.hypot(x_km, y_km)
-        if scenario.path_loss == "log-distance":
-            loss_db = log_distance_path_loss_db(distance_km, scenario.path_loss_1km_db, scenario.path_loss_slope_db)
+        settings, distance_km = self._settings, np.hypot(x_km, y_km)
+        if settings.radio.path_loss == "log-distance":
+            loss_db = log_distance_path_loss_db(
+                distance_km, settings.radio.path_loss_1km_db, settings.radio.path_loss_slope_db
+            )
         else:
-            seen = self._line_of_sight(scenario.path_loss, x_km, y_km)
-            loss_db = path_loss_db(scenario.path_loss, distance_km, scenario.carrier_ghz, seen)
-        if scenario.shadowing_db:
-            loss_db = loss_db + shadowing_db(x_km, y_km, self._shadows, scenario.shadowing_db)
+            seen = self._line_of_sight(settings.radio.path_loss, x_km, y_km)
+            loss_db = path_loss_db(settings.radio.path_loss, distance_km, settings.radio.carrier_ghz, seen)
+        if settings.radio.shadowing_db:
+            loss_db = loss_db + shadowing_db(x_km, y_km, self._shadows, settings.radio.shadowing_db)
         return loss_db
 
     def _line_of_sight(self, model: UrbanModel, x_km: FloatArray, y_km: FloatArray) -> BoolArray:
         """Where the base station is seen: of places close together both or neither, mostly."""
-        scenario = self._scenario
-        if scenario.line_of_sight != "drawn":
-            return np.full(np.shape(x_km), scenario.line_of_sight == "always")
+        settings = self._settings
+        if settings.radio.line_of_sight != "drawn":
+            return np.full(np.shape(x_km), settings.radio.line_of_sight == "always")
         probability = line_of_sight_probability(model, np.hypot(x_km, y_km))
         return np.less(_normal_share(self._sights(x_km, y_km)), probability)
 

@@ -49,7 +49,7 @@ def what_is_shown(table: pd.DataFrame) -> str:
 
 def surprises(table: pd.DataFrame) -> dict[str, str]:
     """What to tell of what went wrong, by what it is called in the table: nothing where nothing did."""
-    told = {"late uploads": "misses", "changes of tier": "retiered", "work lost": "lost", "refused": "refused"}
+    told = {"late uploads": "misses", "changes of tier": "retiered", "work lost": "lost", "rejected": "rejected"}
     return {label: name for label, name in told.items() if name in table and (table[name] > 0).any()}
 
 

@@ -47,7 +47,7 @@ def kept_clients(study: Study) -> tuple[KeptClients | None, list[str]]:
     if clients is None or not clients.tiers.any():
         return None, [f"no figure of clients: {RunFolder(run.path).clients} is missing or has no latency"]
     notes = [] if clients.placed else ["no map of clients: their places are not known"]
-    fleets = {(one.settings.scenario.model_dump_json(), one.settings.run.seed) for one in study.runs}
+    fleets = {(one.settings.model_dump_json(), one.settings.run.seed) for one in study.runs}
     if len(fleets) > 1:
         notes.append(f"clients and latency are those of {run.path.name}, the first of {len(fleets)} fleets")
     return clients, notes
@@ -57,7 +57,7 @@ def _read(run: Run) -> KeptClients | None:
     kept = RunFolder(run.path).read_clients()
     if not kept:
         return None
-    columns, deadline_s = kept["clients"], run.settings.scenario.deadline_s
+    columns, deadline_s = kept["clients"], run.settings.strategy.deadline_s
     names = ("x_km", "y_km", "compute_s", "upload_s", "latency_s")
     unknown = [None] * len(columns["number"])
     arrays = {name: np.array(columns[name] or unknown, dtype=float) for name in names}

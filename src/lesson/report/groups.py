@@ -10,7 +10,7 @@ from lesson.experiments.study import Run, Study
 from lesson.report.palette import STYLES, Look, line_looks, strategy_looks
 from lesson.settings.settings import Settings
 
-_SAID = {"strategy": "{}", STRATEGY: "{}", "scenario.beta": "β = {}", "scenario.deadline_s": "τ = {} s"}
+_SAID = {"strategy": "{}", STRATEGY: "{}", "data.beta": "β = {}", "strategy.deadline_s": "τ = {} s"}
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ def is_unknown(value: object) -> bool:
 
 def title_of(settings: Settings, varied: Sequence[str] = ()) -> str:
     """The data set, split, deadline and length of runs, but for what varies among them."""
-    limits, scenario = settings.run, settings.scenario
+    limits = settings.run
     length = f"{limits.time_budget_s:g} s" if math.isfinite(limits.time_budget_s) else f"{limits.rounds} rounds"
     parts = {
-        "run.dataset": limits.dataset,
-        "scenario.beta": f"β = {scenario.beta:g}",
-        "scenario.deadline_s": f"τ = {scenario.deadline_s:g} s",
+        "data.dataset": settings.data.dataset,
+        "data.beta": f"β = {settings.data.beta:g}",
+        "strategy.deadline_s": f"τ = {settings.strategy.deadline_s:g} s",
         "run.time_budget_s": length,
     }
     return ", ".join(part for key, part in parts.items() if key not in varied)

@@ -14,7 +14,7 @@ from lesson.paper.fleets import PAPER_MEDIAN_S, SCENARIOS, merged_arrivals, with
 from lesson.planning.plan import Plan, make_plan
 from lesson.report.files import COLUMN_IN, PAGE_IN, in_paper_style
 from lesson.report.panels import MAX_ROUNDS_DRAWN, MAX_TIERS_DRAWN, density, draw_tier_blocks
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
 MAX_ROUNDS_NAMED = 16
@@ -25,11 +25,11 @@ def draw_schedule(
     deadline_s: float = 20.0, num_rounds: int = 12, seed: int = 0, num_clients: int | None = None
 ) -> Figure:
     """Fig. 2: local training, uploads and merges of each tier of `released` over the global rounds."""
-    scenario = Scenario()
+    settings = Settings()
     plan = make_plan(
-        draw_fleet(scenario, num_clients, seed),
+        draw_fleet(settings, num_clients, seed),
         deadline_s,
-        ensure_first_tier=scenario.ensure_first_tier,
+        ensure_first_tier=settings.strategy.ensure_first_tier,
         num_rounds=num_rounds,
     )
     if len(plan.tier_rows) > MAX_TIERS_DRAWN or num_rounds > MAX_ROUNDS_DRAWN:
@@ -82,9 +82,9 @@ def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float 
     figure = Figure(figsize=(COLUMN_IN, 2.5), layout="constrained")
     panels = figure.subplots(len(SCENARIOS), 1, sharex=True)
     for preset, axes in zip(SCENARIOS, panels, strict=True):
-        scenario = Scenario(preset=preset)
+        settings = Settings(preset=preset)
         draws = range(seed, seed + num_draws)
-        latencies = np.concatenate([draw_fleet(scenario, seed=draw).latency_s for draw in draws])
+        latencies = np.concatenate([draw_fleet(settings, seed=draw).latency_s for draw in draws])
         axes.hist(latencies, bins=np.arange(np.ceil(latencies.max()) + 1), density=True, color="#BFDBEB")
         if (curve := density(latencies)) is not None:
             axes.plot(*curve, color=BLUE, label=f"{preset} parameters")

@@ -10,7 +10,7 @@ from lesson.learn.data import load_dataset
 from lesson.learn.partition import make_partition
 from lesson.report.files import COLUMN_IN, in_paper_style
 from lesson.report.palette import LABEL_COLOURS
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 
 
 @in_paper_style
@@ -22,7 +22,7 @@ def draw_label_shares(
     figure = Figure(figsize=(COLUMN_IN, 0.75 + 0.17 * num_clients), layout="constrained")
     panels = figure.subplots(1, len(betas), sharey=True, squeeze=False)[0]
     for beta, axes in zip(betas, panels, strict=True):
-        shares = _label_shares(Scenario(beta=beta), labels, num_clients, seed)
+        shares = _label_shares(Settings(beta=beta), labels, num_clients, seed)
         begin = np.cumsum(shares, axis=1) - shares
         for label, color in zip(range(shares.shape[1]), LABEL_COLOURS, strict=True):
             place = {"left": begin[:, label], "color": color, "label": f"{label}"}
@@ -39,9 +39,9 @@ def draw_label_shares(
     return figure
 
 
-def _label_shares(scenario: Scenario, labels: IntArray, num_clients: int, seed: int) -> FloatArray:
+def _label_shares(settings: Settings, labels: IntArray, num_clients: int, seed: int) -> FloatArray:
     """What part of a client's samples has each label, (num_clients, num_labels); rows sum to 1."""
-    partition = make_partition(scenario, labels, scenario.num_clients, seed)
+    partition = make_partition(settings, labels, settings.fleet.num_clients, seed)
     counts = np.array([np.bincount(labels[partition[client]], minlength=10) for client in range(num_clients)])
     shares: FloatArray = counts / counts.sum(axis=1, keepdims=True)
     return shares

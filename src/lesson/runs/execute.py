@@ -22,7 +22,8 @@ from lesson.learn.process import settled_process
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
-from lesson.settings.settings import RunLimits, Settings
+from lesson.settings.sections import RunSettings
+from lesson.settings.settings import Settings
 
 Progress = Callable[[dict[str, Any]], None]
 Make = Callable[..., tuple[Simulation, Learner]]
@@ -81,7 +82,7 @@ def _execute(
     simulation, learner = make(settings, **parts)
     try:
         folder.begin(settings)
-        with folder.owned(), folder.withdrawn_if_refused():
+        with folder.owned(), folder.withdrawn_if_rejected():
             folder.load(simulation, learner)
             kept = read_metrics(folder.metrics) if trackers else []
             with Tracking(trackers, settings, folder.path, kept) as tracking:
@@ -238,8 +239,8 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
         "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
         **(_merged_fields(record) if named else {}),
         **(_surprises(record, named) if record.misses is not None else {}),
-        **({"refused": record.refused, "refusals": _refusals(record)} if record.refused else {}),
-        **({"set_aside": list(record.set_aside)} if record.set_aside else {}),
+        **({"rejected": record.rejected, "rejections": _rejections(record)} if record.rejected else {}),
+        **({"excluded": list(record.excluded)} if record.excluded else {}),
         **({"note": record.note} if record.note else {}),
     }
 
@@ -260,11 +261,11 @@ def _surprises(record: RoundRecord, named: bool) -> dict[str, Any]:
     return believed | {"misses": record.misses, "retiered": record.retiered, "lost": record.lost}
 
 
-def _refusals(record: RoundRecord) -> dict[str, list[int]]:
-    """Whose updates were refused, by the reason."""
+def _rejections(record: RoundRecord) -> dict[str, list[int]]:
+    """Whose updates were rejected, by the reason."""
     clients: dict[str, list[int]] = {}
-    for refusal in record.refusals:
-        clients.setdefault(refusal.reason, []).append(refusal.client)
+    for rejection in record.rejections:
+        clients.setdefault(rejection.reason, []).append(rejection.client)
     return clients
 
 
@@ -285,7 +286,7 @@ class EvaluationGrid:
     which tier 2 has just been aggregated.
     """
 
-    def __init__(self, limits: RunLimits) -> None:
+    def __init__(self, limits: RunSettings) -> None:
         self._seed, self._every_s = limits.seed, limits.eval_every_s
         self._part_s = limits.time_budget_s / NUM_EVALUATIONS
         self._part_rounds = math.inf if limits.rounds is None else limits.rounds / NUM_EVALUATIONS

@@ -33,7 +33,9 @@ from lesson.learn.learner import Learner
 from lesson.runs.checkpoints import Tensors, packed, unpacked
 from lesson.runs.read_back import read_clients, read_json, read_summary
 from lesson.runs.summary import TARGETS, clients_of
-from lesson.settings.settings import AUTOMATIC, Settings, load_settings, to_toml
+from lesson.settings.loading import FORMAT, load_settings
+from lesson.settings.settings import AUTOMATIC, Settings
+from lesson.settings.toml_text import to_toml
 
 _REMEDY = "free some disk space or mend the folder, then --resume continues from the last checkpoint"
 Kept = TypeVar("Kept")
@@ -94,8 +96,8 @@ class RunFolder:
             if self.config.exists():
                 self._tell_other_versions(_versions(settings.run.device))
             else:
-                sections = settings.to_sections() | {"versions": _versions(settings.run.device)}
-                write_whole(self.config, to_toml(sections).encode())
+                tables = {"format": FORMAT} | settings.to_sections() | {"versions": _versions(settings.run.device)}
+                write_whole(self.config, to_toml(tables).encode())
 
     def _tell_other_versions(self, here: dict[str, str]) -> None:
         """Say so if the run was begun with what computes otherwise."""
@@ -123,8 +125,8 @@ class RunFolder:
         return locked(self.path)
 
     @contextlib.contextmanager
-    def withdrawn_if_refused(self) -> Iterator[None]:
-        """Leave nothing of a run that is refused before its first round has ended; for who owns the folder."""
+    def withdrawn_if_rejected(self) -> Iterator[None]:
+        """Leave nothing of a run that is rejected before its first round has ended; for who owns the folder."""
         try:
             yield
         except InputError:

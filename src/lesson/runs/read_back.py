@@ -56,9 +56,9 @@ class Line(Shape):
     misses: Count = 0
     retiered: Count = 0
     lost: Count = 0
-    refused: Count = 0
-    refusals: dict[Text, Clients] = {}
-    set_aside: Clients = []
+    rejected: Count = 0
+    rejections: dict[Text, Clients] = {}
+    excluded: Clients = []
     note: Text = ""
     global_loss: Real | None = None
     client_accuracy: list[Share | None] = []
@@ -84,9 +84,9 @@ class Summary(Shape):
     notes: list[Text]
     time_to_s: dict[Text, NotNegative | None]
     wall_s: NotNegative
-    refused: Count = 0
-    refused_by: dict[Text, Count] = {}
-    set_aside: Clients = []
+    rejected: Count = 0
+    rejected_by: dict[Text, Count] = {}
+    excluded: Clients = []
     misses: Count = 0
     retiered: Count = 0
     lost: Count = 0
@@ -207,11 +207,11 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
         yield content
 
 
-def _refuse(constant: str) -> Any:
+def _reject(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_DECODER = json.JSONDecoder(parse_constant=_reject)
 
 
 def _decode(content: bytes) -> Any:

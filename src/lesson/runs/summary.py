@@ -41,7 +41,7 @@ def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, o
     silent = [] if uploads else ["no update has arrived: the model is the initial one"]
     return {
         "strategy": settings.strategy.name,
-        "dataset": settings.run.dataset,
+        "dataset": settings.data.dataset,
         "seed": settings.run.seed,
         "device": settings.run.device,
         "rounds": len(lines),
@@ -50,9 +50,9 @@ def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, o
         "loss": loss,
         "accuracy_last10": sum(last) / len(last),
         "uploads": uploads,
-        "refused": sum(line.get("refused", 0) for line in lines),
-        "refused_by": _by_reason(lines),
-        "set_aside": [client for line in lines for client in line.get("set_aside", [])],
+        "rejected": sum(line.get("rejected", 0) for line in lines),
+        "rejected_by": _by_reason(lines),
+        "excluded": [client for line in lines for client in line.get("excluded", [])],
         **{name: sum(line[name] for line in lines) for name in SURPRISES if lines and name in lines[0]},
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
@@ -82,10 +82,10 @@ def _wild(loss: float) -> list[str]:
 
 
 def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:
-    """How many updates were refused for each reason."""
+    """How many updates were rejected for each reason."""
     counts = Counter[str]()
     for line in lines:
-        counts.update({reason: len(clients) for reason, clients in line.get("refusals", {}).items()})
+        counts.update({reason: len(clients) for reason, clients in line.get("rejections", {}).items()})
     return dict(sorted(counts.items()))
 
 

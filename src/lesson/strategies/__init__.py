@@ -7,8 +7,8 @@ from typing import Any
 from lesson.core.errors import InputError, unknown
 from lesson.core.plugins import load_class
 from lesson.fleet.fleet import Fleet
-from lesson.settings.scenario import Scenario
-from lesson.settings.settings import apply_changes
+from lesson.settings.loading import apply_changes
+from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy
 from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedat import FedAT
@@ -123,15 +123,15 @@ def options_of(
     }
 
 
-def fleet_for(name: str, fleet: Fleet, scenario: Scenario) -> Fleet:
+def fleet_for(name: str, fleet: Fleet, settings: Settings) -> Fleet:
     """The fleet as a strategy uses it: with somebody in tier 1, where it has a deadline and the scenario says so.
 
     A strategy with a deadline but without tiers says `has_tiers = False` and gets everybody's own times.
     """
     kind = find_strategy(name)
     tiers = "deadline_s" in setting_names(kind) and getattr(kind, "has_tiers", True)
-    if scenario.ensure_first_tier and tiers:
-        return fleet.with_first_tier(scenario.deadline_s)
+    if settings.strategy.ensure_first_tier and tiers:
+        return fleet.with_first_tier(settings.strategy.deadline_s)
     return fleet
 
 

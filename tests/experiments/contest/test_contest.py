@@ -25,8 +25,8 @@ def rising(settings: Settings) -> list[float]:
     if settings.strategy.name == "fedavg":
         late = 3 + settings.run.seed % 100 + (settings.strategy.options["fraction"] == 1.0)
     else:
-        late = 1 if settings.scenario.deadline_s == 10.0 else 2
-    return [0.1] * late + [0.6 if settings.scenario.beta == 0.1 else 0.8] * (8 - late)
+        late = 1 if settings.strategy.deadline_s == 10.0 else 2
+    return [0.1] * late + [0.6 if settings.data.beta == 0.1 else 0.8] * (8 - late)
 
 
 def test_the_point_of_the_highest_accuracy_is_chosen_and_the_first_of_several(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_the_point_of_the_highest_accuracy_is_chosen_and_the_first_of_several(tm
         runs[name] = made(settings, [0.9, last, last, last, 0.0])  # 500 s is too late to count
     runs[name] = replace(runs[name], stopped="no longer finite")  # the best has diverged: a guess
     assert case.scores(Results(runs)) == pytest.approx([0.3, 0.5, 0.5, 0.1])
-    assert case.chosen(Results(runs)) == {"scenario.learning_rate": 0.05, "strategy.fraction": 0.5}
+    assert case.chosen(Results(runs)) == {"training.learning_rate": 0.05, "strategy.fraction": 0.5}
     assert list(case.finals(Results(runs)) or ()) == [
         "fedavg-mnist-fraction=0.5-learning_rate=0.05-seed0",
         "fedavg-mnist-fraction=0.5-learning_rate=0.05-seed1",
@@ -52,7 +52,7 @@ def test_tuning_runs_are_short_and_of_another_seed(tmp_path: Path) -> None:
     assert {(one.run.seed, one.run.time_budget_s) for one in case.tuning().values()} == {(100, 400.0)}
     assert not Case(contest.by_name["lesson τ=10"], 0.1, contest.rules).tuning()
     final = next(iter(Case(contest.by_name["lesson τ=10"], 0.1, contest.rules).finals(Results({})).values()))  # type: ignore[union-attr]
-    assert (final.run.time_budget_s, final.run.eval_every_s, final.scenario.beta) == (800.0, 100.0, 0.1)
+    assert (final.run.time_budget_s, final.run.eval_every_s, final.data.beta) == (800.0, 100.0, 0.1)
 
 
 def test_what_is_measured_of_a_run(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_one_lucky_seed_makes_no_reference(tmp_path: Path) -> None:
     results = everything(
         contest,
         lambda one: (
-            [0.8 if (one.scenario.deadline_s, one.run.seed) == lucky else 0.6] * 4
-            + [0.6 if one.scenario.deadline_s == 20.0 else 0.8] * 4
+            [0.8 if (one.strategy.deadline_s, one.run.seed) == lucky else 0.6] * 4
+            + [0.6 if one.strategy.deadline_s == 20.0 else 0.8] * 4
         ),
     )
     figures = table(contest, results).set_index(["beta", "entry"])
@@ -154,7 +154,7 @@ def test_one_lucky_seed_makes_no_reference(tmp_path: Path) -> None:
 
 def test_without_a_time_the_most_accurate_is_the_reference(tmp_path: Path) -> None:
     contest = small(tmp_path)
-    results = everything(contest, lambda one: [0.4 if one.scenario.deadline_s == 20.0 else 0.3] * 8)
+    results = everything(contest, lambda one: [0.4 if one.strategy.deadline_s == 20.0 else 0.3] * 8)
     figures = table(contest, results)
     assert set(figures[figures["group"] == "deadlines"]["reference"]) == {"lesson τ=20"}
 

@@ -32,10 +32,10 @@ def test_a_grid_is_combined_with_points(tmp_path: Path) -> None:
 
 
 KEYS = (
-    "points and grid must have keys of one of scenario, strategy, server, faults, guards, a dot and a setting, "
+    "points and grid must have keys of one of settings, strategy, server, faults, guards, a dot and a setting, "
     "in quotes, got"
 )
-POINTS = '[{ "scenario.deadline_s" = 20.0 }, { "scenario.deadline_s" = 10.0 }]'
+POINTS = '[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]'
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ POINTS = '[{ "scenario.deadline_s" = 20.0 }, { "scenario.deadline_s" = 10.0 }]'
         ("strategy.fraction", "strategy.fractoin", "[strategy] setting 'fractoin' is unknown to fedavg; did you mean"),
         ("strategy.fraction", "run.rounds", f"entry 'fedavg': {KEYS} 'run.rounds'"),
         ('"strategy.fraction"', "fraction", f"entry 'fedavg': {KEYS} 'fraction'"),
-        (POINTS, '{ "scenario.deadline_s" = 20.0 }', "entry 'lesson': points must be a list of tables, such as"),
+        (POINTS, '{ "strategy.deadline_s" = 20.0 }', "entry 'lesson': points must be a list of tables, such as"),
         (POINTS, "[20.0, 10.0]", "entry 'lesson': points must be a list of tables, such as"),
-        (POINTS, "[{ scenario.deadline_s = 20.0 }]", f"entry 'lesson': {KEYS} 'scenario'"),
-        (POINTS, '[{ "scenario.beta" = 0.5 }]', "entry 'lesson': points and scenario must leave beta to the rules"),
+        (POINTS, "[{ strategy.deadline_s = 20.0 }]", f"entry 'lesson': {KEYS} 'scenario'"),
+        (POINTS, '[{ "data.beta" = 0.5 }]', "entry 'lesson': points and settings must leave beta to the rules"),
         ('name = "lesson"\n', 'name = "_l"\n', "entry '_l': name must be at most 60 letters, digits and signs,"),
         ('name = "lesson"\n', "name = 'a $x'\n", "entry 'a $x': name must be at most 60 letters, digits and signs,"),
         ('name = "lesson"\n', 'name = "strategies"\n', "an entry must not be called like a group, got 'strategies'"),
@@ -65,7 +65,7 @@ POINTS = '[{ "scenario.deadline_s" = 20.0 }, { "scenario.deadline_s" = 10.0 }]'
         (
             "deadline_s = 20.0 }\n",
             "deadline_s = 0.0 }\n",
-            "entry 'lesson τ=20': [scenario] deadline_s must be > 0, got 0.0",
+            "entry 'lesson τ=20': [strategy] deadline_s must be > 0, got 0.0",
         ),
         ('references = ["fedavg"]', 'references = ["fedavgs"]', "entry 'fedavgs' is unknown; did you mean 'fedavg'?"),
         ('references = ["fedavg"]', "references = []", "'strategies': references must be a list of entries, got []"),
@@ -167,7 +167,7 @@ def test_evaluations_are_not_in_step_with_the_slots_of_any_deadline() -> None:
     for entry in contest.entries:
         for point in entry.points:
             settings = entry.settings(point, 1.0, 0, contest.rules)
-            every_s, tau_s = settings.run.eval_every_s, settings.scenario.deadline_s
+            every_s, tau_s = settings.run.eval_every_s, settings.strategy.deadline_s
             rounds = [-int(-look * every_s // tau_s) for look in range(1, int(settings.run.time_budget_s / every_s))]
             for tier in (2, 3):
                 due = sum(number % tier == 0 for number in rounds) / len(rounds)

@@ -18,7 +18,7 @@ from lesson.experiments.engines import LocalEngine
 from lesson.experiments.missing import run_missing
 from lesson.experiments.results import Results
 from lesson.runs.folder import RunFolder
-from lesson.settings.settings import make_settings
+from lesson.settings.settings import Settings
 
 TINY = (
     FILE.replace("tuning_s = 400.0", "tuning_s = 80.0")
@@ -120,7 +120,7 @@ def test_a_folder_is_of_a_contest_or_of_the_paper(tmp_path: Path, capsys: pytest
 
 @pytest.mark.slow
 def test_runs_stop_at_a_time_with_a_checkpoint(tmp_path: Path) -> None:
-    settings = make_settings({"strategy": {"name": "fedcs"}, "run": {"time_budget_s": 1e9, "eval_every_s": 1e6}})
+    settings = Settings(strategy={"name": "fedcs"}, run={"time_budget_s": 1e9, "eval_every_s": 1e6})
     missing, engine, begun = dict.fromkeys(("a", "b", "c"), settings), LocalEngine(2), set[str]()
 
     def report(name: str, _: object) -> None:

@@ -19,25 +19,25 @@ title = "Shadowing"
 references = ["far, 0 dB"]
 [groups.shadowing.levels]
 "0 dB" = {}
-"8 dB" = { "scenario.shadowing_db" = 8.0 }
+"8 dB" = { "radio.shadowing_db" = 8.0 }
 
 [groups.fading]
 title = "Fading"
 references = ["far, none"]
 [groups.fading.levels]
 "none" = {}
-"rayleigh" = { "scenario.fading" = "rayleigh", "strategy.scaling" = false }
+"rayleigh" = { "radio.fading" = "rayleigh", "strategy.scaling" = false }
 
 [[entries]]
 name = "far"
 group = ["shadowing", "fading"]
-scenario = { area_km = 3.0 }
+settings = { area_km = 3.0 }
 strategy = { name = "lesson" }
 
 [[entries]]
 name = "near"
 group = "shadowing"
-scenario = { area_km = 1.0 }
+settings = { area_km = 1.0 }
 """
 WITH_LEVELS = FILE[: FILE.index("[groups.strategies]")] + LEVELS
 
@@ -50,7 +50,7 @@ def test_an_entry_takes_part_at_each_level_of_each_of_its_groups(tmp_path: Path)
     faded = contest.by_name["far, rayleigh"]
     assert (faded.group, faded.line, faded.level) == ("fading", "far", "rayleigh")
     settings = faded.settings({}, 1.0, 0, contest.rules)
-    assert (settings.scenario.area_km, settings.scenario.fading) == (3.0, "rayleigh")
+    assert (settings.fleet.area_km, settings.radio.fading) == (3.0, "rayleigh")
     assert settings.strategy.options == {"scaling": False}
     same = [contest.by_name[name].settings({}, 1.0, 0, contest.rules) for name in ("far, 0 dB", "far, none")]
     assert run_name(same[0]) == run_name(same[1])
@@ -58,8 +58,8 @@ def test_an_entry_takes_part_at_each_level_of_each_of_its_groups(tmp_path: Path)
 
 def worse(settings: Settings) -> list[float]:
     """80 % from 300 s on, with shadowing 40 %; whoever is near never gets beyond 60 % in one seed."""
-    best = 0.4 if settings.scenario.shadowing_db else 0.8
-    best = 0.6 if settings.scenario.area_km == 1.0 and settings.run.seed == 1 else best
+    best = 0.4 if settings.radio.shadowing_db else 0.8
+    best = 0.6 if settings.fleet.area_km == 1.0 and settings.run.seed == 1 else best
     return [0.1, 0.1, *[best] * 6]
 
 
@@ -90,11 +90,11 @@ def test_lines_go_from_level_to_level(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ('"scenario.shadowing_db"', '"shadowing_db"', "levels must have keys of one of scenario, strategy"),
-        ('"scenario.shadowing_db"', '"run.seed"', "levels must have keys of one of scenario, strategy"),
-        ('db" = 8.0', 'db" = -8.0', "entry 'far, 8 dB': [scenario] shadowing_db must be >= 0"),
+        ('"radio.shadowing_db"', '"shadowing_db"', "levels must have keys of one of settings, strategy"),
+        ('"radio.shadowing_db"', '"run.seed"', "levels must have keys of one of settings, strategy"),
+        ('db" = 8.0', 'db" = -8.0', "entry 'far, 8 dB': [radio] shadowing_db must be >= 0"),
         ('"shadowing", "fading"', '"shadowing", "fadign"', "group 'fadign' is unknown; did you mean 'fading'"),
-        ("{ area_km = 3.0 }", "3.0", "entry 'far, 0 dB': scenario must be a table"),
+        ("{ area_km = 3.0 }", "3.0", "entry 'far, 0 dB': settings must be a table"),
         ('"none" = {}', '"none" = 3', "levels must be a table of tables"),
         ('"far, none"', '"far"', "entry 'far' is unknown"),
     ],

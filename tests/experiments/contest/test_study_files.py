@@ -21,8 +21,8 @@ def test_entries_of_study_files_run_two_rounds(path: Path, tmp_path: Path) -> No
     for number, entry in enumerate(highest_levels.values()):
         settings = entry.settings(entry.points[-1], rules.betas[0], rules.seeds[0], rules)
         run = settings.run.model_copy(update={"rounds": 2, "device": "cpu"})
-        scenario = settings.scenario.model_copy(update={"split": "iid"})  # other splits need more data
-        short = settings.model_copy(update={"run": run, "scenario": scenario})
+        settings = settings.model_copy(update={"split": "iid"})  # other splits need more data
+        short = settings.model_copy(update={"run": run, "scenario": settings})
         try:
             summary = execute(short, tmp_path / str(number), dataset=dataset, model=TinyNet, num_threads=1)
         except DivergedError:  # as the study shows: nothing keeps NaN out

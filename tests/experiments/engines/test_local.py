@@ -11,7 +11,7 @@ import pytest
 
 from lesson.experiments.engines import LocalEngine, local
 from lesson.experiments.engines.trial import Line
-from lesson.settings.settings import Settings, make_settings
+from lesson.settings.settings import Settings
 
 KILLED, CRASHED = -9, 1
 UNFORESEEN = {"error": "it broke", "kind": "KeyError"}
@@ -54,7 +54,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Follow:
         engine, given = LocalEngine(1, max_restarts=1, stop_at_s=stop_at_s), list[str]()
         made_up = {"engine": engine, "given": given, "last": last, "time_after": time_after}
         monkeypatch.setattr(local, "_Worker", type("Worker", (MadeUp,), made_up))
-        settings = make_settings({"run": {"device": "cpu"}})
+        settings = Settings(run={"device": "cpu"})
         told = [line for _, line in engine.run({tmp_path / "a": settings, tmp_path / "b": settings})]
         return "".join(given), told
 

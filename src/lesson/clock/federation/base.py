@@ -9,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.clock.estimates import TIMES
+from lesson.clock.faults import Disconnections
 from lesson.clock.federation.clients import Clients, Reply
 from lesson.clock.loop import Learner
 from lesson.clock.records import RoundRecord
+from lesson.clock.rejections import Rejection
 from lesson.clock.simulate import Simulation
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.fleet.fleet import Fleet
-from lesson.settings.faults import Disconnections
-from lesson.settings.guards import GuardSettings, Rejection
-from lesson.settings.scenario import Scenario
+from lesson.settings.guards import GuardSettings
+from lesson.settings.settings import Settings
 from lesson.strategies.base import Merge, RoundPlan, Strategy, Updates
 
 PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
@@ -35,17 +36,17 @@ class Federation(Simulation):
         *,
         learner: Learner | None = None,
         seed: int = 0,
-        scenario: Scenario | None = None,
-        dropouts: Disconnections | None = None,
+        settings: Settings | None = None,
+        disconnections: Disconnections | None = None,
         guards: GuardSettings | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        options: dict[str, Any] = {"scenario": scenario, "dropouts": dropouts, "guards": guards}
+        options: dict[str, Any] = {"settings": settings, "disconnections": disconnections, "guards": guards}
         # Replies change times and weights: those of this copy, not of the caller's fleet.
         own = replace(fleet, **{name: getattr(fleet, name).copy() for name in (*TIMES, "client_weight")})
         super().__init__(strategy, own, learner=learner, seed=seed, **options)
-        self.refused = Counter[str]()
-        """How many updates were refused or given up in all, by the kind of fault."""
+        self.rejected = Counter[str]()
+        """How many updates were rejected or given up in all, by the kind of fault."""
         self.merged_metrics: list[tuple[float, Mapping[str, float]]] = []
         """What clients told with the updates of the last merge, and what each of these clients counts for."""
         self._clients, self._tell = clients, tell
@@ -53,11 +54,11 @@ class Federation(Simulation):
         self._released: dict[tuple[int, int], Mapping[str, float]] = {}
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
-        """Run the next round; see `Simulation`. The record says what was refused, and why."""
+        """Run the next round; see `Simulation`. The record says what was rejected, and why."""
         record = super().step(until_s)
-        if record is None or not record.refusals:
+        if record is None or not record.rejections:
             return record
-        why = [f"refused {self.fleet.names[refusal.client]}: {refusal.reason}" for refusal in record.refusals]
+        why = [f"rejected {self.fleet.names[rejection.client]}: {rejection.reason}" for rejection in record.rejections]
         return replace(record, note="; ".join([*filter(None, [record.note]), *why]))
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -65,12 +66,12 @@ class Federation(Simulation):
         values, arrays = super().state()
         waiting = self._clients.models_of(self._at_server)
         arrays |= {f"waiting.{place}": model for place, model in enumerate(waiting)}
-        return values | {"refused": dict(self.refused)}, arrays
+        return values | {"rejected": dict(self.rejected)}, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Go on from what `state` returned."""
         super().restore(values, arrays)
-        self.refused.update(values["refused"])
+        self.rejected.update(values["rejected"])
         waiting = with_prefix(arrays, "waiting.")
         self._clients.put_back(self._at_server, [waiting[str(place)] for place in range(len(self._at_server))])
 
@@ -103,13 +104,13 @@ class Federation(Simulation):
         self.merged_metrics = list(zip(weights, told, strict=True))
         return merged
 
-    def _without(self, updates: Updates, refusals: Sequence[Rejection]) -> Updates:
-        for refusal in refusals:
-            self._tell_refused(Reply(refusal.client, refusal.index, fault=refusal.reason))
-        return super()._without(updates, refusals)
+    def _without(self, updates: Updates, rejections: Sequence[Rejection]) -> Updates:
+        for rejection in rejections:
+            self._tell_rejected(Reply(rejection.client, rejection.index, fault=rejection.reason))
+        return super()._without(updates, rejections)
 
-    def _why_aside(self, against: Mapping[int, str]) -> str:
-        note = super()._why_aside(against)
+    def _why_excluded(self, against: Mapping[int, str]) -> str:
+        note = super()._why_excluded(against)
         if note:
             self._tell(f"round {self.round}: {note}")
         return note
@@ -130,12 +131,12 @@ class Federation(Simulation):
         who = np.array([reply.client])
         return bool(self._flight.busy(who)[0]) and int(self._flight.work_of(who).index[0]) == reply.index
 
-    def _refuse(self, fault: Reply) -> None:
+    def _reject(self, fault: Reply) -> None:
         """Note, count and tell an update that is not used."""
-        self._refusals.append(Rejection(fault.client, fault.index, fault.fault))
-        self._tell_refused(fault)
+        self._rejections.append(Rejection(fault.client, fault.index, fault.fault))
+        self._tell_rejected(fault)
 
-    def _tell_refused(self, fault: Reply) -> None:
-        self.refused[fault.fault] += 1
+    def _tell_rejected(self, fault: Reply) -> None:
+        self.rejected[fault.fault] += 1
         name, detail = self.fleet.names[fault.client], f" ({fault.detail})" if fault.detail else ""
-        self._tell(f"round {self.round}: refused an update of client {name}: {fault.fault}{detail}")
+        self._tell(f"round {self.round}: rejected an update of client {name}: {fault.fault}{detail}")

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from lesson.clock.federation.base import Federation
 from lesson.clock.federation.clients import Reply
+from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
-from lesson.settings.guards import CAME_BEFORE, OF_CONTENT
 from lesson.strategies.base import Updates
 
 POLL_S = 0.02
@@ -45,7 +45,7 @@ class VirtualFederation(Federation):
         for place, update in enumerate(landed.keys):
             reply = self._early.pop(update)
             good[place], unfit[place] = not reply.fault, reply.fault in OF_CONTENT
-            (self._refuse if reply.fault else self._take_in)(reply)
+            (self._reject if reply.fault else self._take_in)(reply)
         if not good.all():
             self._let_go(landed[~good])
             self._unfit = landed[unfit]
@@ -63,9 +63,9 @@ class VirtualFederation(Federation):
             for reply in replies:
                 # A reply to anything else is to what the strategy dropped: no fault, and it comes when it likes.
                 if (reply.client, reply.index) in self._early or (
-                    not reply.fault and self.watch.came_before(reply.client, reply.index)
+                    not reply.fault and self.rejection_ledger.already_seen(reply.client, reply.index)
                 ):
-                    self._refuse(replace(reply, fault=CAME_BEFORE))
+                    self._reject(replace(reply, fault=ALREADY_SEEN))
                 elif (reply.client, reply.index) in landed or self._is_at(reply):
                     self._early[reply.client, reply.index] = reply
             if not replies:

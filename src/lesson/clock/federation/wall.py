@@ -13,9 +13,9 @@ from lesson.clock.estimates import conservative_window
 from lesson.clock.federation.base import Federation
 from lesson.clock.federation.clients import LOST, NO_REPLY, RESTARTED, TOO_LATE, Event, Joined, Left, Reply
 from lesson.clock.records import RoundRecord
+from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT
 from lesson.core.arrays import FloatArray, IntArray, copied
 from lesson.core.errors import RunStoppedError
-from lesson.settings.guards import CAME_BEFORE, OF_CONTENT
 from lesson.strategies.base import Closing, Updates
 
 POLL_S = 0.1
@@ -64,7 +64,7 @@ class WallFederation(Federation):
         self.fleet.latency_s[known] = arrays["latency_s"][known]
         lost = self._flight.take(self._flight.everybody())
         for client, index in lost.keys:
-            self._refuse(Reply(client, index, fault=RESTARTED))
+            self._reject(Reply(client, index, fault=RESTARTED))
         self._let_go(lost)
         self._idle[:] = self._connected
         self._freed.append(np.flatnonzero(self._idle))
@@ -76,7 +76,9 @@ class WallFederation(Federation):
 
     def _opens(self, until_s: float) -> bool:
         known = np.isfinite(self.fleet.latency_s)
-        return not self.watch.aside[known].all() or super()._opens(until_s)  # whoever is not there may come
+        return not self.rejection_ledger.excluded[known].all() or super()._opens(
+            until_s
+        )  # whoever is not there may come
 
     def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:  # noqa: ARG002
         return np.full_like(expected_s, np.inf)
@@ -115,21 +117,21 @@ class WallFederation(Federation):
                 self._replied(event, now_s)
             case Left(client=client) if self._connected[client]:
                 self._gone(client, now_s)
-            case Joined(client=client) if not self._connected[client] and not self.watch.aside[client]:
+            case Joined(client=client) if not self._connected[client] and not self.rejection_ledger.excluded[client]:
                 self._come(client, event)
 
     def _replied(self, reply: Reply, now_s: float) -> None:
         client, current = reply.client, self._is_at(reply)
-        if not reply.fault and self.watch.came_before(client, reply.index):
-            self._refuse(replace(reply, fault=CAME_BEFORE))
+        if not reply.fault and self.rejection_ledger.already_seen(client, reply.index):
+            self._reject(replace(reply, fault=ALREADY_SEEN))
             return
         if not reply.fault and current:
-            self.watch.arrived(client, reply.index)
+            self.rejection_ledger.receive(client, reply.index)
             self._flight.arrive(client, now_s)
             self._take_in(reply)
             self._see(client, now_s)
             return
-        self._refuse(reply if reply.fault else replace(reply, fault=TOO_LATE))
+        self._reject(reply if reply.fault else replace(reply, fault=TOO_LATE))
         if reply.fault == NO_REPLY and current:
             self._see(client, now_s)
         if current:

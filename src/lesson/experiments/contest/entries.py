@@ -15,7 +15,7 @@ from lesson.core.toml import read_toml
 from lesson.core.validation import Text
 from lesson.experiments.contest.rules import MAX_POINTS, Rules, Several, Table
 from lesson.experiments.grid import checked_settings, in_words
-from lesson.experiments.naming import run_name
+from lesson.experiments.naming import BARE, run_name
 from lesson.settings.settings import SECTIONS, Settings
 
 FILE = Path(__file__).parent / "entries.toml"
@@ -33,7 +33,7 @@ class Group(Table):
     wanted: ClassVar[dict[str, str]] = {
         "name": "letters, digits, - and _, as files are called by it",
         "references": "a list of entries",
-        "levels": 'a table of tables, such as { "4 dB" = { "scenario.shadowing_db" = 4.0 } }',
+        "levels": 'a table of tables, such as { "4 dB" = { "radio.shadowing_db" = 4.0 } }',
     }
 
     name: Annotated[str, Field(pattern=r"^[\w-]+$")]
@@ -56,8 +56,8 @@ class Entry(Table):
     wanted: ClassVar[dict[str, str]] = {
         "name": "at most 60 letters, digits and signs, a letter or digit first, none of $|*`[] or a backslash",
         **dict.fromkeys(FIXED, "a table"),
-        "grid": 'a table of lists, such as { "scenario.deadline_s" = [10.0, 20.0] }',
-        "points": 'a list of tables, such as [{ "scenario.deadline_s" = 10.0 }]',
+        "grid": 'a table of lists, such as { "strategy.deadline_s" = [10.0, 20.0] }',
+        "points": 'a list of tables, such as [{ "strategy.deadline_s" = 10.0 }]',
     }
 
     name: Annotated[str, Field(strict=True, pattern=r"^[^\W_][^$|*`\\\[\]\n]{0,59}$")]
@@ -65,7 +65,12 @@ class Entry(Table):
     line: Text = ""
     level: Text = ""
     """Where the group has levels: what the entry was called before, and which level this is."""
-    scenario: Values = Field(default_factory=dict)
+    preset: Text = "released"
+    fleet: Values = Field(default_factory=dict)
+    radio: Values = Field(default_factory=dict)
+    training: Values = Field(default_factory=dict)
+    data: Values = Field(default_factory=dict)
+    upload: Values = Field(default_factory=dict)
     strategy: Values = Field(default_factory=dict)
     server: Values = Field(default_factory=dict)
     faults: Values = Field(default_factory=dict)
@@ -83,15 +88,16 @@ class Entry(Table):
         combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
         points = tuple(one | other for one in combinations for other in given)
         _check_keys(points, "and grid ")
-        if any("scenario.beta" in point for point in points) or "beta" in info.data.get("scenario", {}):
-            raise ValueError("and scenario must leave beta to the rules")
+        if any("data.beta" in point for point in points) or "beta" in info.data.get("data", {}):
+            raise ValueError("and settings must leave beta to the rules")
         return points
 
     def settings(self, point: Point, beta: float, seed: int, rules: Rules) -> Settings:
         """Those of a run."""
         fixed = {section: getattr(self, section) for section in FIXED}
+        values = point | rules.limits(seed) | {"data.beta": beta}
         try:
-            return checked_settings({**fixed, "run": rules.limits(seed)}, {**point, "scenario.beta": beta})
+            return checked_settings({"preset": self.preset, **fixed}, values)
         except InputError as error:
             raise InputError(f"entry '{self.name}': {error}") from None
 
@@ -209,5 +215,5 @@ def _check_keys(points: Iterable[Point], also: str = "") -> None:
 
 def point_words(point: Point) -> str:
     """A point as people read it."""
-    names = {key: key.removeprefix("scenario.").removeprefix("strategy.") for key in point}
+    names = {key: key.partition(".")[2] if key.partition(".")[0] in BARE else key for key in point}
     return ", ".join(f"{names[key]} = {in_words(value)}" for key, value in point.items()) or "–"

@@ -74,6 +74,11 @@ class Rules(Table):
         return self.model_dump(mode="json")
 
     def limits(self, seed: int) -> dict[str, Any]:
-        """The [run] table of a run from a seed; the tuning seed's are shorter."""
+        """Return data set, seed and length of a run by section.key; runs of the tuning seed are shorter."""
         time_s = self.tuning_s if seed == self.tuning_seed else self.final_s
-        return {"dataset": self.dataset, "seed": seed, "time_budget_s": time_s, "eval_every_s": self.eval_every_s}
+        return {
+            "data.dataset": self.dataset,
+            "run.seed": seed,
+            "run.time_budget_s": time_s,
+            "run.eval_every_s": self.eval_every_s,
+        }

@@ -12,7 +12,7 @@ from lesson.learn.data import load_dataset
 from lesson.learn.partition import make_partition
 from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim
 from lesson.paper.verdicts import Part, above, below
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 
 NUM_SEEDS = 5
 REGROWTH = 1.1
@@ -79,10 +79,10 @@ def _lowest_loss(looks: pd.DataFrame) -> float:
 
 def _largest_shares(beta: float) -> FloatArray:
     """The mean over clients of their largest label's share of their samples, per seed, on MNIST."""
-    labels, scenario = load_dataset("mnist").train_labels, Scenario(beta=beta)
+    labels, settings = load_dataset("mnist").train_labels, Settings(beta=beta)
     means = []
     for seed in range(NUM_SEEDS):
-        partition = make_partition(scenario, labels, scenario.num_clients, seed)
-        counts = [np.bincount(labels[partition[client]]) for client in range(scenario.num_clients)]
+        partition = make_partition(settings, labels, settings.fleet.num_clients, seed)
+        counts = [np.bincount(labels[partition[client]]) for client in range(settings.fleet.num_clients)]
         means.append(np.mean([count.max() / count.sum() for count in counts]))
     return np.array(means)

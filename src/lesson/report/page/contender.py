@@ -9,7 +9,7 @@ from lesson.report.groups import Group, groups_of
 from lesson.report.page.course import Course, course_of
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import each_line
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 
 BLACK, GREY = "#000000", "#7f7f7f"
 
@@ -28,9 +28,9 @@ class Contender:
         return self.runs[0]
 
     @property
-    def scenario(self) -> Scenario:
+    def settings(self) -> Settings:
         """That of all its runs."""
-        return self.first.settings.scenario
+        return self.first.settings
 
     @cached_property
     def courses(self) -> list[Course]:

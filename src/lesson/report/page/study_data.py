@@ -13,7 +13,7 @@ from lesson.report.page.contender import Contender, contenders
 from lesson.report.page.study_words import verdict, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
 from lesson.runs.summary import TARGETS, time_to
-from lesson.settings.settings import to_toml
+from lesson.settings.toml_text import to_toml
 
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _COSTS = {"seconds": "time_s", "uploads": "uploads", "bytes": "bytes_up", "joules": "energy_j"}
@@ -40,8 +40,8 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
         "fleet": known and _fleet(known),
         "latencies": known and latencies(known.clients[0]),
         "schedule": [schedule(group.courses[0], group.clients[0]) for group in drawn],
-        "participation": [participation(group.courses, group.clients, group.scenario) for group in drawn],
-        "fairness": [fairness(group.clients, group.scenario) for group in drawn],
+        "participation": [participation(group.courses, group.clients, group.settings) for group in drawn],
+        "fairness": [fairness(group.clients, group.settings) for group in drawn],
         "costs": list(costs.values()),
         "notes": _notes(study),
         "failures": dict(study.failures),
@@ -89,12 +89,12 @@ def _costs(group: Contender) -> list[dict[str, Any]]:
 
 def _fleet(group: Contender) -> dict[str, Any]:
     """The clients of the first run as the deadline explorer takes them."""
-    kept, scenario = group.clients[0], group.scenario
+    kept, settings = group.clients[0], group.settings
     return {
         "clients": kept["clients"],
         "num_clients": kept["num_clients"],
-        "deadline_s": scenario.deadline_s,
-        "ensure_first_tier": scenario.ensure_first_tier,
+        "deadline_s": settings.strategy.deadline_s,
+        "ensure_first_tier": settings.strategy.ensure_first_tier,
         "source": f"the clients of seed {group.first.summary['seed']}",
     }
 

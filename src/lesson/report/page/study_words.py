@@ -23,14 +23,14 @@ TARGETS_SHOWN = 3
 def what_was_run(groups: Sequence[Contender]) -> str:
     """The study in two sentences; what varies among its runs is not told as everybody's."""
     runs = [run for group in groups for run in group.runs]
-    limits, scenarios = [run.settings.run for run in runs], [group.scenario for group in groups]
+    limits, several = [run.settings.run for run in runs], [group.settings for group in groups]
     names = "; ".join(group.label for group in groups[:6]) + ("; …" if len(groups) > 6 else "")
     who = names if len(groups) == 1 else f"{len(groups)} contenders ({names})"
     lengths = _different(" or ".join(_limits(one)) for one in limits)
-    num_clients = sorted({scenario.num_clients for scenario in scenarios})
+    num_clients = sorted({settings.fleet.num_clients for settings in several})
     many = " or ".join(f"{count:,}" for count in num_clients)
     first = (
-        f"{who} trained a model on {_different(one.dataset for one in limits)} for {lengths}, from "
+        f"{who} trained a model on {_different(run.settings.data.dataset for run in runs)} for {lengths}, from "
         f"{count(len({one.seed for one in limits}), 'seed')}, with the data of {many} clients{_split(groups)}."
     )
     return " ".join(filter(None, [first, _latencies(groups) if len(num_clients) == 1 else ""]))
@@ -45,7 +45,7 @@ def _limits(limits: Any) -> list[str]:
 
 def _split(groups: Sequence[Contender]) -> str:
     """How unequally the data is shared, where that is the same for all."""
-    splits = {(group.scenario.split, group.scenario.beta) for group in groups}
+    splits = {(group.settings.data.split, group.settings.data.beta) for group in groups}
     if len(splits) > 1:
         return ""
     ((split, beta),) = splits
@@ -54,12 +54,12 @@ def _split(groups: Sequence[Contender]) -> str:
 
 def _latencies(groups: Sequence[Contender]) -> str:
     """How long clients take, over all runs, and what the deadline makes of them if all runs have the same."""
-    kept = [(clients, group.scenario) for group in groups for clients in group.clients if clients]
+    kept = [(clients, group.settings) for group in groups for clients in group.clients if clients]
     known = [value for clients, _ in kept for value in clients["clients"]["latency_s"] if value is not None]
     if not known:
         return ""
     seconds = np.array(known)
-    deadlines = {group.scenario.deadline_s for group in groups}
+    deadlines = {group.settings.strategy.deadline_s for group in groups}
     told = f"One piece of local work and its upload takes the fastest of them {seconds.min():.1f} s and the slowest "
     told += f"{seconds.max():.1f} s"
     if len(deadlines) > 1:
@@ -67,7 +67,7 @@ def _latencies(groups: Sequence[Contender]) -> str:
     (deadline_s,) = deadlines
     if not math.isfinite(deadline_s):
         return f"{told}; there is no deadline."
-    found = [np.unique(tiers_of(clients, scenario)) for clients, scenario in kept]
+    found = [np.unique(tiers_of(clients, settings)) for clients, settings in kept]
     return (
         f"{told}; a deadline of {deadline_s:g} s sorts them into {_tiers([one[one != UNREACHABLE] for one in found])}."
     )

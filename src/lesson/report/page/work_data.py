@@ -9,7 +9,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers
 from lesson.report.page.course import Course
 from lesson.report.panels import density
-from lesson.settings.scenario import Scenario
+from lesson.settings.settings import Settings
 
 MAX_PIECES, MAX_SHOWN, MAX_ENDS = 600, 60, 80
 """Pieces of work in a schedule, clients, those that are spread evenly from fast to slow, and ends of rounds."""
@@ -57,13 +57,13 @@ def _trained_s(started_s: float, arrived_s: float, upload_s: float | None, laten
     return round(max(started_s, arrived_s - upload_s), 3)
 
 
-def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], scenario: Scenario) -> list[dict[str, Any]]:
+def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], settings: Settings) -> list[dict[str, Any]]:
     """A row per tier: its clients, how often they were merged in 1,000 s and how stale, over all seeds."""
     if not all(course.first and clients for course, clients in zip(runs, kept, strict=True)):
         return []
     rows = []  # tier, merges, staleness in sum, length of the run: of each client of each run
     for course, clients in zip(runs, kept, strict=True):
-        for client, tier in zip(clients["clients"]["number"], tiers_of(clients, scenario).tolist(), strict=True):
+        for client, tier in zip(clients["clients"]["number"], tiers_of(clients, settings).tolist(), strict=True):
             rows.append((tier, course.merges[client], course.staleness[client], course.end_s))
     tier, merges, stale, seconds = np.array(rows, dtype=float).T
     found = []
@@ -81,7 +81,7 @@ def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], scenar
     return found
 
 
-def fairness(kept: Sequence[dict[str, Any]], scenario: Scenario) -> dict[str, Any]:
+def fairness(kept: Sequence[dict[str, Any]], settings: Settings) -> dict[str, Any]:
     """Accuracy of the final model on each class, on data like that of each tier's clients, and over clients: the
     least, the quarters and the greatest. All are means over seeds.
     """
@@ -89,7 +89,7 @@ def fairness(kept: Sequence[dict[str, Any]], scenario: Scenario) -> dict[str, An
     if not there:
         return {"classes": [], "tiers": [], "clients": []}
     accuracies = [np.array(clients["clients"]["accuracy"], dtype=float) for clients in there]
-    tier, accuracy = np.concatenate([tiers_of(clients, scenario) for clients in there]), np.concatenate(accuracies)
+    tier, accuracy = np.concatenate([tiers_of(clients, settings) for clients in there]), np.concatenate(accuracies)
     known = [one[np.isfinite(one)] for one in accuracies if np.isfinite(one).any()]
     spreads = [np.quantile(one, [0, 0.25, 0.5, 0.75, 1]) for one in known]
     return {
@@ -114,13 +114,13 @@ def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
     return curves or None
 
 
-def tiers_of(kept: dict[str, Any], scenario: Scenario) -> IntArray:
+def tiers_of(kept: dict[str, Any], settings: Settings) -> IntArray:
     """The tier of each client by the deadline, also where the strategy has none; of one never heard of, 0."""
     seconds: FloatArray = np.array([np.inf if one is None else one for one in kept["clients"]["latency_s"]])
     if not np.isfinite(seconds).any():
         return np.full(len(seconds), UNREACHABLE)
-    tiers = assign_tiers(seconds, scenario.deadline_s)
-    if scenario.ensure_first_tier and not np.any(tiers == 1):
+    tiers = assign_tiers(seconds, settings.strategy.deadline_s)
+    if settings.strategy.ensure_first_tier and not np.any(tiers == 1):
         tiers[np.argmin(seconds)] = 1
     return tiers
 

@@ -31,7 +31,7 @@ class Tracker(Protocol):
 
 
 class Tracking:
-    """Tells trackers about a run from its first line on, so that one which is refused before leaves no trace.
+    """Tells trackers about a run from its first line on, so that one which is rejected before leaves no trace.
 
     What a tracker raises keeps nobody else from being told. The first such error is kept in `problem`.
     """

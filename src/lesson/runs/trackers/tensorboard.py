@@ -7,7 +7,8 @@ from pathlib import Path
 from lesson.core.errors import InputError
 from lesson.core.files import open_to_change
 from lesson.runs.trackers.base import Line, flat_settings, numbers
-from lesson.settings.settings import Settings, to_toml
+from lesson.settings.settings import Settings
+from lesson.settings.toml_text import to_toml
 
 FOLDER = "tensorboard"
 SHOWN = ("accuracy", "loss", "uploads", "bytes_up", "bytes_down", "energy_j", "staleness")

@@ -60,7 +60,7 @@ const Explorer = (() => {
     function choose(deadline_s) {
       const look = lookAt(deadline_s);
       if (!look.tiers.length) {
-        controls.refuse(`the deadline must be longer, got ${deadline_s} s: every client would take over 2^53 rounds`);
+        controls.reject(`the deadline must be longer, got ${deadline_s} s: every client would take over 2^53 rounds`);
         return;
       }
       Object.assign(state, {
@@ -147,10 +147,10 @@ const Explorer = (() => {
     function typed() {
       const value = Number(field.value);
       if (field.value && value > 0) later(value);
-      else refuse(`the deadline must be a number > 0, got '${field.value}'`);
+      else reject(`the deadline must be a number > 0, got '${field.value}'`);
     }
 
-    function refuse(message) {
+    function reject(message) {
       alert.textContent = message;
       field.setAttribute("aria-invalid", "true");
     }
@@ -191,7 +191,7 @@ const Explorer = (() => {
         h("label", {}, box, " put the fastest client into tier 1 if nobody meets the deadline"),
       ),
     ];
-    return { elements, begin, show, refuse };
+    return { elements, begin, show, reject };
   }
 
   /** Where the fleet comes from, and how to put another in its place. */

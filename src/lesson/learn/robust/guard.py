@@ -12,11 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lesson.clock.rejections import NOT_FINITE, TOO_FAR, Rejection
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
-from lesson.learn.robust import coordinate_median, finite_rows, norms, trimmed_mean
+from lesson.learn.robust.aggregation import coordinate_median, finite_rows, norms, trimmed_mean
 from lesson.learn.task import Work
-from lesson.settings.guards import NOT_FINITE, TOO_FAR, GuardSettings, Rejection
+from lesson.settings.guards import GuardSettings
 
 MAX_BYTES = 8 * 2**30
 """Of models that are looked at together, and a copy of them."""
@@ -46,8 +47,8 @@ class Uploads:
         kept = {name: getattr(self, name)[rows] for name in ("client", "index", "weight", "pace")}
         return replace(self, models=self.models[torch.from_numpy(rows)], **kept)
 
-    def refusals(self, rows: BoolArray, reason: str) -> list[Rejection]:
-        """Some of them as refused."""
+    def rejections(self, rows: BoolArray, reason: str) -> list[Rejection]:
+        """Some of them as rejected."""
         found = zip(self.client[rows].tolist(), self.index[rows].tolist(), strict=True)
         return [Rejection(client, index, reason) for client, index in found]
 
@@ -83,25 +84,25 @@ class MergeGuard:
     @property
     def needs_each(self) -> bool:
         """Whether every client's model is needed."""
-        return self.settings.norm != "none" or self.settings.merge != "mean"
+        return self.settings.norm != "none" or self.settings.aggregation != "mean"
 
     def check_room(self, num_updates: int, num_parameters: int) -> None:
         """Raise if so many models are too many."""
         if 2 * num_updates * num_parameters * 4 > MAX_BYTES:
             raise InputError(
-                f"guards.norm and guards.merge need every client's model at once: {num_updates} of {num_parameters} "
-                f"values, twice, are more than {MAX_BYTES >> 30} GB; have fewer clients in a merge, as by participation"
+                f"guards.norm and guards.aggregation need all models of a merge in memory: twice {num_updates} models of "
+                f"{num_parameters} values exceed {MAX_BYTES >> 30} GB; let fewer clients participate"
             )
 
     def judge(self, cohorts: Sequence[Uploads], bases: Sequence[Tensor]) -> tuple[list[Uploads], list[Rejection]]:
-        """What is taken of each cohort, which started from a base, as it is taken; and what is refused."""
-        taken, refusals = list[Uploads](), list[Rejection]()
+        """What is taken of each cohort, which started from a base, as it is taken; and what is rejected."""
+        taken, rejections = list[Uploads](), list[Rejection]()
         for cohort in cohorts:
-            finite, refused = finite_only(cohort)
+            finite, rejected = finite_only(cohort)
             taken.append(finite)
-            refusals += refused
+            rejections += rejected
         if self.settings.norm == "none":
-            return taken, refusals
+            return taken, rejections
         lengths = [_lengths(cohort, base) for cohort, base in zip(taken, bases, strict=True)]
         window = self.settings.norm_window
         seen = np.concatenate([self.norms, *lengths])[-max(window, sum(map(len, lengths))) :]
@@ -109,17 +110,19 @@ class MergeGuard:
         limit = self.settings.norm_limit * float(np.median(seen)) if len(seen) else np.inf
         for place, (cohort, length) in enumerate(zip(taken, lengths, strict=True)):
             far: BoolArray = length > limit
-            if self.settings.norm == "refuse":
-                refusals += cohort.refusals(far, TOO_FAR)
+            if self.settings.norm == "reject":
+                rejections += cohort.rejections(far, TOO_FAR)
                 taken[place] = cohort.only(~far)
             for row in np.flatnonzero(far).tolist() if self.settings.norm == "clip" else ():
                 cohort.models[row] = bases[place] + (limit / length[row]) * (cohort.models[row] - bases[place])
-        return taken, refusals
+        return taken, rejections
 
     def middle(self, models: Tensor) -> Tensor:
         """What a robust merge makes of models, or of how far they moved: one of them, (num_parameters,)."""
         return (
-            coordinate_median(models) if self.settings.merge == "median" else trimmed_mean(models, self.settings.trim)
+            coordinate_median(models)
+            if self.settings.aggregation == "median"
+            else trimmed_mean(models, self.settings.trim)
         )
 
     def state(self) -> dict[str, npt.NDArray[np.floating]]:
@@ -132,9 +135,9 @@ class MergeGuard:
 
 
 def finite_only(cohort: Uploads) -> tuple[Uploads, list[Rejection]]:
-    """Those updates whose values are finite, and the others as refused."""
+    """Those updates whose values are finite, and the others as rejected."""
     finite = finite_rows(cohort.models).cpu().numpy()
-    return (cohort, []) if finite.all() else (cohort.only(finite), cohort.refusals(~finite, NOT_FINITE))
+    return (cohort, []) if finite.all() else (cohort.only(finite), cohort.rejections(~finite, NOT_FINITE))
 
 
 def _lengths(cohort: Uploads, base: Tensor) -> FloatArray:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lesson import InputError
 from lesson.learn import robust
-from lesson.learn.robust import coordinate_median, finite_rows, norms, trimmed_mean
+from lesson.learn.robust.aggregation import coordinate_median, finite_rows, norms, trimmed_mean
 
 FIVE = torch.tensor([[1.0, -4.0], [5.0, 0.5], [2.0, 7.0], [90.0, 0.0], [3.0, 1.0]])
 """Columns in order: 1, 2, 3, 5, 90 and −4, 0, 0.5, 1, 7."""

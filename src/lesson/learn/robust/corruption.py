@@ -7,22 +7,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lesson.clock.faults import CorruptedUploads
 from lesson.core.arrays import BoolArray, FloatArray
 from lesson.learn.backend import Trainer
 from lesson.learn.task import Job, Work
-from lesson.settings.faults import CorruptedUploads
 
 
-class SpoilingTrainer:
+class CorruptingTrainer:
     """A trainer between whose clients and the server uploads go wrong: m becomes base + factor · (m − base), and one of
     its values may be no number. Cohorts are linear in their models and are corrupted as such."""
 
-    def __init__(self, trainer: Trainer, wrong: CorruptedUploads) -> None:
-        self._trainer, self._wrong = trainer, wrong
+    def __init__(self, trainer: Trainer, corrupted: CorruptedUploads) -> None:
+        self._trainer, self._faults = trainer, corrupted
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
         """The weighted sum of what the clients of each cohort send."""
-        factors = [self._wrong.factor(work.client, work.index) for _, work in jobs]
+        factors = [self._faults.factor(work.client, work.index) for _, work in jobs]
         weighed = [
             (base, replace(work, weight=work.weight * factor))
             for (base, work), factor in zip(jobs, factors, strict=True)
@@ -32,7 +32,7 @@ class SpoilingTrainer:
 
     def models(self, jobs: Sequence[Job]) -> list[Tensor]:
         """What each row of each cohort's work sends, (len(work), num_parameters)."""
-        return [self._spoilt(*job, models) for job, models in zip(jobs, self._trainer.models(jobs), strict=True)]
+        return [self._corrupted(*job, models) for job, models in zip(jobs, self._trainer.models(jobs), strict=True)]
 
     def close(self) -> None:
         """Let the trainer go."""
@@ -44,22 +44,22 @@ class SpoilingTrainer:
         rows, values = self._fillings(work)
         if rows.any():
             total = total.clone()
-            places = torch.from_numpy(self._wrong.place(work.client[rows], work.index[rows], len(base)))
+            places = torch.from_numpy(self._faults.place(work.client[rows], work.index[rows], len(base)))
             total.index_add_(0, places.to(total.device), values.to(total.device, total.dtype))
         return total
 
-    def _spoilt(self, base: Tensor, work: Work, models: Tensor) -> Tensor:
-        factor = torch.from_numpy(self._wrong.factor(work.client, work.index)).to(models.device, models.dtype)[:, None]
+    def _corrupted(self, base: Tensor, work: Work, models: Tensor) -> Tensor:
+        factor = torch.from_numpy(self._faults.factor(work.client, work.index)).to(models.device, models.dtype)[:, None]
         models = torch.where(factor == 1, models, base + factor * (models - base))
         rows, values = self._fillings(work)
         if rows.any():
-            places = torch.from_numpy(self._wrong.place(work.client[rows], work.index[rows], len(base)))
+            places = torch.from_numpy(self._faults.place(work.client[rows], work.index[rows], len(base)))
             where = torch.from_numpy(np.flatnonzero(rows)).to(models.device), places.to(models.device)
             models.index_put_(where, values.to(models.device, models.dtype), accumulate=True)
         return models
 
     def _fillings(self, work: Work) -> tuple[BoolArray, Tensor]:
         """Which rows have a value that is not finite, and these values."""
-        filling = self._wrong.filling(work.client, work.index)
+        filling = self._faults.filling(work.client, work.index)
         rows = filling != 0
         return rows, torch.from_numpy(filling[rows])

@@ -1,0 +1,80 @@
+"""Injected faults: which clients disconnect, and which uploads are corrupted.
+
+Faults are drawn by (seed, client, index of its local training), so they do not depend on who else trains or on a
+resume.
+"""
+
+import numpy as np
+
+from lesson.core.arrays import BoolArray, FloatArray, IntArray
+from lesson.core.random import exponentials, key, uniforms
+from lesson.settings.faults import FaultSettings
+
+
+class Disconnections:
+    """Which clients disconnect from which local training, and for how long."""
+
+    def __init__(self, settings: FaultSettings, seed: int) -> None:
+        self._settings = settings
+        self.detection_delay_s = settings.detection_delay_s
+        self._keys = {what: key(seed, f"dropout/{what}") for what in ("before", "during", "moment", "gone", "away")}
+
+    @classmethod
+    def of(cls, settings: FaultSettings, seed: int) -> "Disconnections | None":
+        """Return the disconnections of these settings; None if there are none."""
+        return cls(settings, seed) if settings.disconnects else None
+
+    def moments(self, clients: IntArray, index: IntArray) -> FloatArray:
+        """Return the fraction of a local training after which each client disconnects: 0 is before it, inf is never."""
+        before = uniforms(self._keys["before"], clients, index) < self._settings.disconnect_before
+        during = uniforms(self._keys["during"], clients, index) < self._settings.disconnect_during
+        moment = np.where(during, uniforms(self._keys["moment"], clients, index), np.inf)
+        return np.where(before, 0.0, moment)
+
+    def offline_s(self, clients: IntArray, index: IntArray) -> FloatArray:
+        """Return how long each client that disconnected stays offline; inf is for ever."""
+        gone = uniforms(self._keys["gone"], clients, index) < self._settings.offline_forever
+        return np.where(gone, np.inf, self._settings.offline_s * exponentials(self._keys["away"], clients, index))
+
+
+class CorruptedUploads:
+    """Which uploads are corrupted, and how; an upload can have several faults."""
+
+    def __init__(self, settings: FaultSettings, num_clients: int, seed: int) -> None:
+        self._settings, self._seed = settings, seed
+        drawn = uniforms(key(seed, "wrong client"), np.arange(num_clients))
+        self.is_corrupting: BoolArray = np.zeros(num_clients, dtype=np.bool_)
+        """Which clients may send corrupted uploads, shape (num_clients,)."""
+        self.is_corrupting[np.argsort(drawn, kind="stable")[: settings.num_corrupting(num_clients)]] = True
+        self.may_be_infinite = any(getattr(settings, name) > 0 for name in ("nan", "infinity", "scaled"))
+        """Whether uploads may have values that are not finite."""
+
+    @classmethod
+    def of(cls, settings: FaultSettings, num_clients: int, seed: int) -> "CorruptedUploads | None":
+        """Return the corruptions of these settings; None if there are none."""
+        return cls(settings, num_clients, seed) if settings.corrupts else None
+
+    def has(self, fault: str, clients: IntArray, index: IntArray) -> BoolArray:
+        """Return which of these uploads have a fault, given by the name of its setting."""
+        drawn = uniforms(key(self._seed, f"wrong/{fault}"), clients, index)
+        happens: BoolArray = drawn < getattr(self._settings, fault)
+        return self.is_corrupting[clients] & happens
+
+    def factor(self, clients: IntArray, index: IntArray) -> FloatArray:
+        """Return the factor by which each upload exaggerates its update; 1 if it does not."""
+        scaled = np.where(self.has("scaled", clients, index), self._settings.scale, 1.0)
+        return np.where(self.has("flipped", clients, index), -scaled, scaled)
+
+    def filling(self, clients: IntArray, index: IntArray) -> FloatArray:
+        """Return what is added to one parameter of each upload: 0, infinity or NaN."""
+        infinite = np.where(self.has("infinity", clients, index), np.inf, 0.0)
+        return np.where(self.has("nan", clients, index), np.nan, infinite)
+
+    def is_intact(self, client: int, index: int) -> bool:
+        """Return whether an upload has the values that training gave."""
+        who, which = np.array([client]), np.array([index])
+        return bool(self.factor(who, which)[0] == 1 and self.filling(who, which)[0] == 0)
+
+    def place(self, clients: IntArray, index: IntArray, size: int) -> IntArray:
+        """Return the index of the corrupted parameter of each upload, in [0, size)."""
+        return (uniforms(key(self._seed, "wrong/place"), clients, index) * size).astype(np.int64)

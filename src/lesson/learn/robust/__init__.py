@@ -1,0 +1,1 @@
+"""Protection against bad updates: checks of arrays and norms, robust aggregation, and uploads corrupted on purpose."""

@@ -1,0 +1,120 @@
+"""Settings from a preset or a TOML file, changed by `--set` and flags."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lesson.core.errors import InputError, unknown
+from lesson.core.toml import parse_toml, read_toml
+from lesson.settings.migration import check_names, migrate, new_name
+from lesson.settings.presets import PRESETS
+from lesson.settings.settings import SECTIONS, Settings, section_of, without_none
+
+FORMAT = 2
+"""Version of the names in a settings file that a run wrote; files without one are of format 1."""
+_FLAGS = {"deadline_s": "deadline", "num_clients": "clients", "time_budget_s": "time-budget", "name": "strategy"}
+"""Settings whose flags have another name."""
+
+Tables = dict[str, Any]
+"""Tables of plain values by section, and perhaps `preset`."""
+
+
+def load_settings(source: Path | str, changes: Sequence[str] = (), flags: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings of a preset or of a TOML file.
+
+    Changes are `section.key=value` or `key=value`, of which the last wins. Flags are values by `section.key`; those
+    that are not None win over both.
+    """
+    source = str(source)
+    if source in PRESETS:
+        tables: Tables = {"preset": source}
+    else:
+        tables = _read_settings(source)
+        try:
+            Settings(**tables)
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
+    apply_changes(tables, changes)
+    for name, value in without_none(flags or {}).items():
+        section, _, key = name.partition(".")
+        tables.setdefault(section, {})[key] = value
+    return Settings(**tables)
+
+
+def apply_changes(tables: Tables, changes: Sequence[str], allowed: Sequence[str] = SECTIONS) -> None:
+    """Put `section.key=value` or `key=value` into tables of plain values."""
+    for change in changes:
+        section, key, value = _parse_change(change, allowed)
+        if (section, key) == ("", "preset"):
+            tables[key] = value
+        else:
+            tables.setdefault(section, {})[key] = value
+
+
+def check_set_once(changes: Sequence[str], flags: Mapping[str, Any] | None = None) -> None:
+    """Raise if a command line gives a setting twice, by --set or by a flag."""
+    changed: dict[str, Any] = {}
+    for change in changes:
+        section, key, value = _parse_change(change)
+        if (name := f"{section}.{key}") in changed:
+            raise InputError(f"{name} must be set once, got it twice by --set")
+        changed[name] = value
+    given = without_none(flags or {})
+    for name in given.keys() & changed.keys():
+        flag = _FLAGS.get(key := name.partition(".")[2], key)
+        raise InputError(f"{name} must be set once, got {changed[name]!r} by --set and {given[name]!r} by --{flag}")
+
+
+def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, also: Collection[str] = ()) -> Tables:
+    """Return the tables of a TOML file; `wanted` says what the file should be, for the error if it does not exist.
+
+    Tables must be among `allowed`. With `also`, tables named like one of these strategies or like module:Class are
+    allowed, too. A file that a run wrote is migrated if it is of an older format.
+    """
+    _, tables = read_toml(path, wanted)
+    written_by_run = tables.pop("versions", None) is not None
+    file_format = tables.pop("format", None if written_by_run else FORMAT)
+    if file_format is None:
+        tables = migrate(tables)
+    elif file_format != FORMAT:
+        raise InputError(f"{path}: format must be {FORMAT}, got {file_format!r}: another version of lesson wrote it")
+    try:
+        check_names(tables)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    for name, values in tables.items():
+        if name == "preset":
+            continue
+        if name in allowed and not isinstance(values, dict):
+            raise InputError(f"{path}: {name} must be one table, written [{name}]")
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: '{name}' must be inside a section, one of: [{'], ['.join(allowed)}]")
+        if name not in (*allowed, *also) and not (also and ":" in name):
+            raise InputError(f"{path}: {unknown('section', name, allowed)}")
+    return tables
+
+
+def _read_settings(source: str) -> Tables:
+    path = Path(source)
+    if path.suffix != ".toml":
+        raise unknown("scenario", source, [*PRESETS, "FILE.toml"])
+    return read_sections(path, f"scenario must be a preset ({', '.join(PRESETS)}) or a file")
+
+
+def _parse_change(change: str, allowed: Sequence[str] | None = None) -> tuple[str, str, Any]:
+    """Return section, key and value of a change; the value as TOML, or as text if it is not TOML."""
+    name, equals, text = change.partition("=")
+    section, dot, key = name.strip().rpartition(".")
+    if not (equals and key):
+        raise InputError(f"--set must be section.key=value, such as radio.power_w=0.2, got '{change}'")
+    if renamed := new_name(section, key):
+        raise InputError(f"{name.strip()} is now called {renamed}")
+    if not dot:
+        section = "" if key == "preset" else section_of(key)
+    elif allowed is not None and section not in allowed:
+        raise unknown("section", section, allowed)
+    try:
+        parsed = parse_toml(f"value = {text}")
+    except (ValueError, RecursionError):
+        parsed = {}
+    return section, key, parsed["value"] if list(parsed) == ["value"] else text.strip()

@@ -1,0 +1,290 @@
+"""The sections of a settings file and every setting in them, except [faults] and [guards], which have their own files.
+
+Defaults are those of the preset `released`; `presets.py` has what `printed` changes.
+"""
+
+import math
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from lesson.core.validation import (
+    MAX_COUNT,
+    Checked,
+    Count,
+    CountRange,
+    Finite,
+    Flag,
+    NotNegative,
+    Positive,
+    Range,
+    Text,
+    Unbounded,
+    shown,
+)
+from lesson.settings.toml_text import storable, to_toml
+
+MAX_CLIENTS = 10_000_000
+MIN_COHERENCE_S = 0.01
+MAX_OPTIONS = 200_000
+"""Characters that all options of a strategy may take in a settings file."""
+Speed = Annotated[float, Field(ge=0, le=1000, strict=True)]
+
+
+class FleetSettings(Checked):
+    """The clients: how many, where, how fast, and when they are available."""
+
+    section: ClassVar[str] = "fleet"
+    wanted: ClassVar[dict[str, str]] = {
+        "cpu_hz": "[low, high], both > 0",
+        "cycles_per_sample": "[low, high], both > 0",
+    }
+
+    num_clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS, strict=True)] = Field(50, description="number of clients")
+    area_km: Positive = Field(2.0, description="side of the square area; the base station is at its center")
+    cpu_hz: Range = Field((0.8e9, 3e9), description="CPU frequency f of a client, uniform in [low, high]")
+    cycles_per_sample: Range = Field(
+        (3e8, 5e8), description="CPU cycles C to train on one sample, uniform in [low, high]"
+    )
+    energy_kappa: Positive = Field(1e-28, description="κ of the compute energy κ·f²·cycles")
+    slowdown: Annotated[float, Field(ge=0, le=1000, strict=True)] = Field(
+        0.0, description="mean of an exponential E: each local training takes 1 + E times the usual compute time"
+    )
+    positions: Text = Field("", description="CSV file client,time_s,x_km,y_km with the clients' positions over time")
+    presence: Text = Field(
+        "", description="CSV file client,from_s,to_s with the times when clients are available; others always are"
+    )
+    trace: Text = Field(
+        "", description="CSV file client,round,compute_s,upload_s with measured times that replace the model's"
+    )
+
+
+class RadioSettings(Checked):
+    """The channel between a client and the base station."""
+
+    section: ClassVar[str] = "radio"
+    wanted: ClassVar[dict[str, str]] = {"speed_mps": "[low, high], both 0 to 1000"}
+
+    bandwidth_hz: Positive = Field(30e3, description="bandwidth b of each client")
+    power_w: Positive = Field(0.1, description="transmit power p of a client")
+    noise_dbm: Finite = Field(-100.0, description="noise plus inter-cell interference N0 on a client's band")
+    path_loss: Literal["log-distance", "uma", "umi"] = Field(
+        "log-distance",
+        description="path-loss model: log-distance as in the paper; uma or umi: 3GPP TR 38.901 macro cell or street "
+        "canyon",
+    )
+    path_loss_1km_db: Finite = Field(128.1, description="path loss at 1 km, for log-distance")
+    path_loss_slope_db: Finite = Field(37.6, description="path loss per decade of distance, for log-distance")
+    line_of_sight: Literal["drawn", "always", "never"] = Field(
+        "drawn", description="line of sight for uma and umi: drawn with the standard's probability, or fixed"
+    )
+    carrier_ghz: Annotated[float, Field(ge=0.5, le=100, strict=True)] = Field(
+        2.0, description="carrier frequency, for uma and umi"
+    )
+    shadowing_db: NotNegative = Field(0.0, description="standard deviation of log-normal shadowing; 0 for none")
+    shadowing_km: Positive = Field(0.05, description="distance at which the correlation of shadowing falls to 1/e")
+    fading: Literal["none", "rayleigh", "rician"] = Field(
+        "none", description="block fading, drawn again every coherence_s"
+    )
+    rician_k_db: Annotated[float, Field(ge=-300, le=300, strict=True)] = Field(
+        6.0, description="power of the direct path relative to all others, for rician"
+    )
+    coherence_s: Annotated[float, Field(ge=MIN_COHERENCE_S, strict=True)] = Field(
+        1.0, description="time for which a channel stays constant when clients fade or move"
+    )
+    speed_mps: tuple[Speed, Speed] = Field(
+        (0.0, 0.0), description="random-waypoint mobility: speed of a leg, uniform in [low, high]; [0, 0] for none"
+    )
+    pause_s: NotNegative = Field(0.0, description="pause at each waypoint")
+    spectrum: Literal["fixed", "equal", "in-turn"] = Field(
+        "fixed",
+        description="a fixed band per client; or the total bandwidth, split equally among uploading clients or used "
+        "by one client at a time",
+    )
+    download: Flag = Field(False, description="whether clients wait for the model download; the paper neglects it")
+    station_power_w: Positive = Field(20.0, description="transmit power of the base station, for download")
+
+    @model_validator(mode="after")
+    def _check_speed(self) -> Self:
+        low, high = self.speed_mps
+        if low > high or (low == 0) != (high == 0):
+            raise ValueError(
+                f"speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [{low:g}, {high:g}]; "
+                "with low = 0, clients end up standing still"
+            )
+        return self
+
+
+class TrainingSettings(Checked):
+    """Local training, and the compute time that is charged for it."""
+
+    section: ClassVar[str] = "training"
+    wanted: ClassVar[dict[str, str]] = {"latency_samples": f"a whole number from 1 to {MAX_COUNT} or 'processed'"}
+
+    batch_size: Count = Field(20, description="samples in a minibatch")
+    local_steps: Count = Field(1, description="minibatches of one local training")
+    local_epochs: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
+        0, description="passes over the client's data; replaces local_steps unless 0"
+    )
+    learning_rate: Positive = Field(0.1, description="step size δ")
+    lr_cap: Unbounded = Field(1.0, description="upper bound of the scaled step size δ·j; inf for none")
+    proximal_mu: Annotated[float, Field(ge=0, le=1e30, strict=True)] = Field(
+        0.0, description="μ of FedProx, which adds μ·(w − initial model) to each local gradient; 0 for none"
+    )
+    weighting: Literal["uniform", "samples"] = Field(
+        "uniform", description="weight of a client in an aggregation: equal for all, or its number of samples"
+    )
+    latency_samples: Count | Literal["processed"] = Field(
+        20, description="samples that the compute latency is charged for; 'processed': those the local training sees"
+    )
+    theta: Positive = Field(1.0, description="θ of the number of local iterations θ·log2(1/ε)")
+    epsilon: Annotated[float, Field(gt=0, lt=1, strict=True)] = Field(
+        0.05, description="ε of the number of local iterations θ·log2(1/ε)"
+    )
+
+    @property
+    def local_iterations(self) -> float:
+        """θ·log2(1/ε): how often local training passes over its samples, Eq. (4)."""
+        return self.theta * math.log2(1 / self.epsilon)
+
+
+class DataSettings(Checked):
+    """What is learned, and how the samples are distributed over the clients."""
+
+    section: ClassVar[str] = "data"
+    wanted: ClassVar[dict[str, str]] = {"samples_per_client": f"a whole number from 1 to {MAX_COUNT} or [low, high]"}
+
+    dataset: Text = Field("mnist", description="mnist, cifar10 or fashion-mnist")
+    split: Literal["dirichlet-per-class", "dirichlet-per-client", "dirichlet-pool", "iid"] = Field(
+        "dirichlet-per-class", description="how the data set is divided among clients"
+    )
+    beta: Positive = Field(1.0, description="concentration β of the Dirichlet split; smaller is more unequal")
+    samples_per_client: Count | CountRange = Field(
+        1000,
+        description="training samples of a client, or [low, high]; dirichlet-per-class and iid set their own numbers",
+    )
+
+
+class UploadSettings(Checked):
+    """What a client sends."""
+
+    section: ClassVar[str] = "upload"
+
+    model_bits: Positive = Field(100e3, description="size s of an uploaded model")
+
+
+class ServerSettings(Checked):
+    """How the server aggregates updates and estimates latencies."""
+
+    section: ClassVar[str] = "server"
+
+    optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = Field(
+        "none", description="server optimizer; none uses the aggregated model as it is"
+    )
+    learning_rate: Positive | None = Field(
+        None, description="step size of the optimizer; by default 1 for momentum and 0.01 for adaptive ones"
+    )
+    beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(0.9, description="decay of the mean gradient m")
+    beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
+        0.99, description="decay of the mean square v, for adam and yogi"
+    )
+    epsilon: Annotated[float, Field(ge=1e-30, le=1e15, strict=True)] = Field(
+        1e-3, description="bounds the steps of adagrad, adam and yogi; τ in their paper"
+    )
+    aggregate: Literal["strategy", "models", "updates"] = Field(
+        "strategy",
+        description="models: average models as in Eq. (10); updates: add each update to the newest model; strategy: "
+        "as the strategy prescribes",
+    )
+    estimate: Literal["last", "mean", "quantile"] = Field(
+        "last",
+        description="latency estimate of a client: its last observation, or the mean or a quantile of the last few",
+    )
+    estimate_window: Annotated[int, Field(ge=1, le=1000, strict=True)] = Field(
+        5, description="number of observations that mean and quantile use"
+    )
+    estimate_quantile: Annotated[float, Field(gt=0, le=1, strict=True)] = Field(
+        0.8, description="quantile of the observations, for estimate = quantile"
+    )
+    refresh_estimates_every_s: Unbounded = Field(
+        float("inf"), description="time after which the server asks idle clients for their current times; inf for never"
+    )
+    estimate_error: Annotated[float, Field(ge=0, le=5, strict=True)] = Field(
+        0.0, description="σ of a log-normal error factor on every estimate"
+    )
+
+    @property
+    def step_size(self) -> float:
+        """The given learning rate, or the optimizer's default: adaptive ones move each parameter by about this much."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        return 0.01 if self.optimizer in ("adagrad", "adam", "yogi") else 1.0
+
+
+class StrategySettings(Checked):
+    """The strategy and its deadline; further keys are the strategy's own options."""
+
+    section: ClassVar[str] = "strategy"
+
+    name: Text = Field("lesson", description="a built-in strategy or module:Class")
+    deadline_s: Unbounded = Field(20.0, description="deadline τ of a round, for strategies that have one")
+    ensure_first_tier: Flag = Field(
+        True, description="if tier 1 would be empty, treat the fastest client as meeting the deadline"
+    )
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_options(cls, values: dict[str, Any]) -> dict[str, Any]:
+        stored = dict[str, Any]()
+        for name, value in values.get("options", {}).items():
+            if value is None:
+                continue
+            try:
+                stored |= storable({name: value})
+            except (TypeError, ValueError):
+                kinds = "text, a number, true, false, or a list or table of those"
+                raise ValueError(f"{str(name)[:80]} must be {kinds}, got {shown(value)}") from None
+        if len(to_toml({"strategy": stored})) > MAX_OPTIONS:
+            raise ValueError(f"options must take at most {MAX_OPTIONS} characters in a settings file")
+        return values | {"options": stored}
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the settings as one table of plain values, the options among them."""
+        return {"name": self.name, "deadline_s": self.deadline_s, "ensure_first_tier": self.ensure_first_tier} | (
+            self.options
+        )
+
+
+class RunSettings(Checked):
+    """Seed, length, evaluation, checkpoints and hardware of a run."""
+
+    section: ClassVar[str] = "run"
+    wanted: ClassVar[dict[str, str]] = {"eval_every_s": "a number >= 0.001 or 'auto'"}
+
+    seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="random seed")
+    rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] | None = Field(
+        None, description="number of rounds after which the run ends"
+    )
+    time_budget_s: Unbounded = Field(float("inf"), description="simulated time after which the run ends")
+    eval_every_s: Literal["auto"] | Annotated[float, Field(ge=1e-3, strict=True)] = Field(
+        "auto",
+        description="simulated time between evaluations; auto: 40 evaluations at times drawn from the seed",
+    )
+    client_scores_every_s: Annotated[float, Field(ge=1e-3, strict=True, allow_inf_nan=True)] = Field(
+        float("inf"), description="simulated time between evaluations on every client's own data; inf for none"
+    )
+    checkpoint_every_s: Positive = Field(20.0, description="wall-clock time between checkpoints")
+    trainer: Literal["auto", "reference", "fused", "batched"] = Field(
+        "auto", description="implementation that trains cohorts; all agree up to rounding"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to train; auto uses a GPU if present")
+    precision: Literal["auto", "tf32", "float32", "bfloat16"] = Field(
+        "auto", description="precision of matrix products; auto: tf32 on a GPU, float32 on a CPU"
+    )
+
+    @model_validator(mode="after")
+    def _check_end(self) -> Self:
+        if self.rounds is None and self.time_budget_s == float("inf"):
+            raise ValueError("rounds or a finite time_budget_s must be given: a run has to end")
+        return self
