@@ -255,7 +255,7 @@ def test_greedy_fedcs_schedules_uploads_after_the_download() -> None:
             assert (record.started.tolist(), record.end_s) == (started, end_s)
 
 
-@pytest.mark.parametrize("scenario", [None, Settings(slowdown=1e-300)], ids=["as believed", "varying"])
+@pytest.mark.parametrize("settings", [None, Settings(slowdown=1e-300)], ids=["as believed", "varying"])
 def test_work_broken_off_in_the_download_has_cost_nothing(settings: Settings | None) -> None:
     """Rounds of 1 s. At 3 s clients 2 and 3 are called back: 2 after 3 s of its download of 4 s; 3, with one of 1 s,
     after 2 of 50 s of computing for 4 J."""

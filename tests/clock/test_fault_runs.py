@@ -17,11 +17,11 @@ PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads"
 DROPOUTS = {"disconnect_before": 0.1, "disconnect_during": 0.1, "offline_s": 60.0}
 TROUBLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "not finite": (DROPOUTS | {"corrupting_clients": 0.4, "nan": 0.3, "infinity": 0.1}, {}),
-    "copies": (DROPOUTS | {"duplicated": 0.3, "replayed": 0.3, "wrong_shape": 0.2}, {"exclude_after_rejections": 3}),
+    "excluded": (DROPOUTS | {"corrupting_clients": 0.4, "nan": 0.6}, {"exclude_after_rejections": 3}),
     "clipped": ({"corrupting_clients": 0.3, "scaled": 0.5, "scale": 30.0}, {"norm": "clip", "norm_window": 20}),
     "too far": ({"corrupting_clients": 0.3, "scaled": 0.5, "scale": 30.0}, {"norm": "reject"}),
-    "median": (DROPOUTS | {"corrupting_clients": 0.3, "flipped": 1.0, "scaled": 0.5}, {"merge": "median"}),
-    "trimmed": ({"corrupting_clients": 0.3, "flipped": 1.0}, {"merge": "trimmed-mean", "trim": 0.3}),
+    "median": (DROPOUTS | {"corrupting_clients": 0.3, "flipped": 1.0, "scaled": 0.5}, {"aggregation": "median"}),
+    "trimmed": ({"corrupting_clients": 0.3, "flipped": 1.0}, {"aggregation": "trimmed-mean", "trim": 0.3}),
 }
 
 
@@ -40,7 +40,7 @@ def settings(trouble: str, strategy: str = "lesson", rounds: int = 25) -> Settin
 
 @pytest.mark.parametrize(
     ("trouble", "strategy"),
-    [("copies", "lesson"), ("clipped", "fedasync"), ("median", "fedat")],
+    [("excluded", "lesson"), ("clipped", "fedasync"), ("median", "fedat")],
 )
 def test_a_run_with_faults_goes_on_with_the_same_bytes(tmp_path: Path, trouble: str, strategy: str) -> None:
     check_goes_on(settings(trouble, strategy), tmp_path, 11, **PARTS)
@@ -91,8 +91,8 @@ def test_a_run_whose_clients_are_all_gone_ends_with_what_it_has(
     assert main(["run", "--out", str(out), "--time-budget", "5000", "--device", "cpu", *faults]) == 3
 
 
-def test_a_comparison_in_which_clients_are_all_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sets = ["faults.wrong_arrays=1.0", "guards.exclude_after_rejections=2", "fleet.num_clients=4", "faults.scale=3.0"]
+def test_a_comparison_in_which_clients_are_all_excluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = ["faults.nan=1.0", "guards.exclude_after_rejections=2", "fleet.num_clients=4", "faults.scale=3.0"]
     flags = [word for one in sets for word in ("--set", one)]
     command = ["compare", "--strategies", "lesson,fedavg", "--seeds", "1", "--out", str(tmp_path / "out"), *flags]
     assert main([*command, "--time-budget", "3000"]) == 3

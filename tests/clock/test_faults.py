@@ -267,9 +267,12 @@ def test_a_run_with_faults_goes_on_with_the_same_bits(kind: type[Any]) -> None:
     fleet = draw_fleet(settings, seed=1)
 
     def begin() -> Simulation:
-        options: dict[str, Any] = {"guards": GuardSettings(exclude_after_rejections=2), "learner": RejectingLearner(1)}
-        disconnections = Disconnections.of(TROUBLE, 1)
-        return Simulation(make(kind), fleet, seed=1, settings=settings, disconnections=disconnections, **options)
+        learner, guards = RejectingLearner(1), GuardSettings(exclude_after_rejections=2)
+        learner.versions |= set(range(1000))  # a restored run releases versions that its learner has never made
+        faults = Disconnections.of(TROUBLE, 1)
+        return Simulation(
+            make(kind), fleet, seed=1, learner=learner, settings=settings, disconnections=faults, guards=guards
+        )
 
     whole, broken = begin(), begin()
     for round in range(60):

@@ -555,7 +555,7 @@ def test_a_reply_that_comes_again_on_the_virtual_clock_is_rejected() -> None:
     federation = VirtualFederation(FedAvg(), make_fleet([5.0, 6.0]), Twice(0))
     records = [federation.step() for _ in range(4)]
     assert all(record is not None and sorted(record.merged.tolist()) == [0, 1] for record in records)
-    assert federation.rejected.keys() == {"came before"}
+    assert federation.rejected.keys() == {"already received"}
 
 
 def test_on_the_wall_what_is_rejected_for_what_it_holds_was_uploaded_and_sets_its_client_aside() -> None:
@@ -596,7 +596,7 @@ def test_a_federation_on_the_wall_leaves_the_fleet_it_is_given_alone() -> None:
     assert federation.fleet.latency_s.tolist() != fleet.latency_s.tolist() == [5.0, 9.0]
 
 
-@pytest.mark.parametrize("scenario", [Settings(), Settings(slowdown=0.5)], ids=["fixed times", "varying times"])
+@pytest.mark.parametrize("settings", [Settings(), Settings(slowdown=0.5)], ids=["fixed times", "varying times"])
 def test_a_federation_on_the_virtual_clock_leaves_the_fleet_it_is_given_alone(settings: Settings) -> None:
     class Weighed(Somewhere):
         def poll(self) -> Sequence[Event]:

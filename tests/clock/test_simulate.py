@@ -233,7 +233,7 @@ def test_unknown_energy_stays_unknown() -> None:
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 1), np.ones(2))), "sum to more than 1"),
         (
             Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), groups=GroupMemory([], {}))),
-            "one slot per update",
+            "one group per update",
         ),
     ],
 )

@@ -58,9 +58,9 @@ def setting(kind: type[Any], way: str) -> tuple[Settings, Fleet]:
 
 
 @everyone
-def test_a_scenario_in_which_nothing_varies_changes_nothing(kind: type[Any]) -> None:
+def test_settings_under_which_nothing_varies_change_nothing(kind: type[Any]) -> None:
     scenario = Settings(shadowing_db=6.0, path_loss="umi", download=True, **NEAR)
-    assert not settings.varies
+    assert not scenario.varies
     fleet = draw_fleet(scenario)
     plain = [fields(record) for record in simulate(make(kind), fleet, rounds=30)]
     assert [fields(record) for record in simulate(make(kind), fleet, rounds=30, settings=scenario)] == plain
@@ -105,14 +105,9 @@ def test_a_run_goes_on_with_the_same_bits(kind: type[Any], way: str) -> None:
     assert broken.fleet.latency_s.tolist() == whole.fleet.latency_s.tolist()
 
 
-def settings(strategy: str = "lesson", rounds: int = 12, checkpoint_every_s: float = 1e9, **scenario: Any) -> Settings:
-    return Settings(
-        fleet={"num_clients": NUM_CLIENTS},
-        training={"batch_size": 5},
-        data={"split": "iid"} | scenario,
-        strategy={"name": strategy},
-        run={"eval_every_s": 100.0, "rounds": rounds, "device": "cpu", "checkpoint_every_s": checkpoint_every_s},
-    )
+def settings(strategy: str = "lesson", rounds: int = 12, checkpoint_every_s: float = 1e9, **changes: Any) -> Settings:
+    run = {"eval_every_s": 100.0, "rounds": rounds, "device": "cpu", "checkpoint_every_s": checkpoint_every_s}
+    return Settings(num_clients=NUM_CLIENTS, batch_size=5, split="iid", name=strategy, run=run, **changes)
 
 
 @pytest.mark.parametrize("way", ["moving", "presence"])
@@ -154,24 +149,30 @@ def test_how_far_the_server_was_wrong_is_written_down_only_where_times_vary(
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"shadowing_db": -1.0}, "shadowing_db must be >= 0, got -1.0"),
-    ({"slowdown": -0.5}, "slowdown must be >= 0, got -0.5"),
-    ({"estimate_error": -0.1}, "estimate_error must be >= 0, got -0.1"),
-    ({"estimate_error": float("inf")}, "estimate_error must be a finite number, got inf"),
-    ({"coherence_s": 0.0}, "coherence_s must be >= 0.01, got 0.0"),
-    ({"refresh_estimates_every_s": 0.0}, "refresh_estimates_every_s must be > 0, got 0.0"),
-    ({"speed_mps": (0.0, 2.0)}, "speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [0, 2]"),
-    ({"speed_mps": (3.0, 2.0)}, "speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [3, 2]"),
-    ({"speed_mps": (-1.0, 2.0)}, "speed_mps must be [low, high], both 0 to 1000, got -1.0"),
-    ({"fading": "some"}, "fading must be 'none', 'rayleigh' or 'rician', got 'some'"),
-    ({"estimate_quantile": 0.0}, "estimate_quantile must be > 0, got 0.0"),
-    ({"estimate_window": 0}, "estimate_window must be >= 1, got 0"),
-    ({"carrier_ghz": 0.1}, "carrier_ghz must be >= 0.5, got 0.1"),
-    ({"trace": "work.csv", "fading": "rayleigh"}, "trace must be left out with fading"),
-    ({"trace": "work.csv", "spectrum": "equal"}, "trace must be left out with spectrum"),
-    ({"trace": "work.csv", "slowdown": 0.1}, "trace must be left out with slowdown"),
-    ({"positions": "p.csv", "speed_mps": (1.0, 2.0)}, "positions must be left out with speed_mps"),
-    ({"presence": "p.csv", "spectrum": "in-turn"}, "presence must be left out with a shared spectrum"),
+    ({"shadowing_db": -1.0}, "[radio] shadowing_db must be >= 0, got -1.0"),
+    ({"slowdown": -0.5}, "[fleet] slowdown must be >= 0, got -0.5"),
+    ({"estimate_error": -0.1}, "[server] estimate_error must be >= 0, got -0.1"),
+    ({"estimate_error": float("inf")}, "[server] estimate_error must be a finite number, got inf"),
+    ({"coherence_s": 0.0}, "[radio] coherence_s must be >= 0.01, got 0.0"),
+    ({"refresh_estimates_every_s": 0.0}, "[server] refresh_estimates_every_s must be > 0, got 0.0"),
+    (
+        {"speed_mps": (0.0, 2.0)},
+        "[radio] speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [0, 2]",
+    ),
+    (
+        {"speed_mps": (3.0, 2.0)},
+        "[radio] speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [3, 2]",
+    ),
+    ({"speed_mps": (-1.0, 2.0)}, "[radio] speed_mps must be [low, high], both 0 to 1000, got -1.0"),
+    ({"fading": "some"}, "[radio] fading must be 'none', 'rayleigh' or 'rician', got 'some'"),
+    ({"estimate_quantile": 0.0}, "[server] estimate_quantile must be > 0, got 0.0"),
+    ({"estimate_window": 0}, "[server] estimate_window must be >= 1, got 0"),
+    ({"carrier_ghz": 0.1}, "[radio] carrier_ghz must be >= 0.5, got 0.1"),
+    ({"trace": "work.csv", "fading": "rayleigh"}, "[fleet] trace must be left out with fading"),
+    ({"trace": "work.csv", "spectrum": "equal"}, "[fleet] trace must be left out with spectrum"),
+    ({"trace": "work.csv", "slowdown": 0.1}, "[fleet] trace must be left out with slowdown"),
+    ({"positions": "p.csv", "speed_mps": (1.0, 2.0)}, "[fleet] positions must be left out with [radio] speed_mps"),
+    ({"presence": "p.csv", "spectrum": "in-turn"}, "[fleet] presence must be left out with a shared [radio] spectrum"),
 ]
 
 
@@ -179,7 +180,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_impossible_settings_are_rejected_when_made(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as rejected:
         Settings(**changes)
-    assert str(rejected.value).startswith(f"[scenario] {message}")
+    assert str(rejected.value).startswith(message)
     assert "\n" not in str(rejected.value)
 
 
@@ -209,7 +210,7 @@ def test_a_file_that_cannot_be_used_is_one_line_and_leaves_no_folder(
     if text is not None:
         traced(tmp_path / "file.csv", text)
     before = sorted(tmp_path.iterdir())
-    scenario = ["fleet.num_clients=2", f"scenario.{setting}=file.csv"]
+    scenario = ["fleet.num_clients=2", f"fleet.{setting}=file.csv"]
     changes = [word for change in scenario for word in ("--set", change)]
     assert main(["run", "--rounds", "1", "--device", "cpu", "--out", "runs/bad", *changes]) == 2
     output = capsys.readouterr()
@@ -237,8 +238,8 @@ def test_a_file_that_has_changed_is_told_when_a_run_goes_on() -> None:
 
 
 def test_settings_that_change_nothing_are_told() -> None:
-    assert not Settings().without_effect()
-    assert not Settings(fading="rician", rician_k_db=3.0, coherence_s=2.0, estimate="mean").without_effect()
+    assert not Settings().caveats()
+    assert not Settings(fading="rician", rician_k_db=3.0, coherence_s=2.0, estimate="mean").caveats()
     assert Settings(rician_k_db=3.0, estimate="mean").caveats() == [
         "rician_k_db = 3.0 has no effect without fading = rician",
         "estimate = mean has no effect without times that vary, such as fading",

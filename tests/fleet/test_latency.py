@@ -16,7 +16,7 @@ def one(value: float) -> np.ndarray:
     return np.array([value])
 
 
-ITERATIONS = Settings().local_iterations
+ITERATIONS = Settings().training.local_iterations
 
 
 def test_number_of_local_iterations() -> None:

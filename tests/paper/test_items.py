@@ -11,10 +11,9 @@ from lesson.settings.settings import Settings
 
 def test_series_are_told_by_what_differs_from_the_preset() -> None:
     sections = {
-        "data": {"beta": 0.1},
+        "data": {"beta": 0.1, "dataset": "cifar10"},
         "strategy": {"deadline_s": 10.0},
         "training": {"learning_rate": 0.02},
-        "data": {"dataset": "cifar10"},
     }
     assert series_name(Settings(**sections)) == "lesson-cifar10-deadline_s=10-beta=0.1-learning_rate=0.02"
     sections = {"preset": "printed", "strategy": {"name": "fedavg"}, "run": {"seed": 3}}

@@ -1,6 +1,7 @@
 import datetime
 import math
 import tomllib
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,53 +16,56 @@ from lesson.experiments.grid import load_grid, make_grid
 from lesson.settings.faults import FaultSettings
 from lesson.settings.guards import GuardSettings
 from lesson.settings.loading import load_settings
-from lesson.settings.sections import RunSettings, ServerSettings
+from lesson.settings.migration import MOVED
+from lesson.settings.sections import RadioSettings, RunSettings, ServerSettings
+from lesson.settings.settings import NAMES
 from lesson.settings.toml_text import to_toml
 from lesson.strategies import make_strategy
 
 
-def load_scenario(source: str, changes: list[str] | tuple[str, ...] = (), **flags: object) -> Settings:
-    return load_settings(source, changes, settings=flags).scenario
-
-
 def test_presets_by_name() -> None:
-    assert load_scenario("released") == Settings()
-    assert load_scenario("printed") == Settings(preset="printed")
+    assert load_settings("released") == Settings()
+    assert load_settings("printed") == Settings(preset="printed")
 
 
 def test_a_file_holds_only_differences(tmp_path: Path) -> None:
     path = tmp_path / "strong.toml"
-    path.write_text('preset = "printed\n"\npower_w = 2\ncpu_hz = [1e9, 2e9]\nlr_cap = inf\n')
+    path.write_text(
+        'preset = "printed"\n[radio]\npower_w = 2\n[fleet]\ncpu_hz = [1e9, 2e9]\n[training]\nlr_cap = inf\n'
+    )
     expected = Settings(preset="printed", power_w=2.0, cpu_hz=(1e9, 2e9), lr_cap=math.inf)
-    assert load_scenario(str(path)) == expected
+    assert load_settings(str(path)) == expected
 
 
 def test_changes_win_over_the_file_and_flags_over_changes(tmp_path: Path) -> None:
     path = tmp_path / "few.toml"
     path.write_text("[fleet]\nnum_clients = 5\n[radio]\npower_w = 0.3\n")
-    settings = load_scenario(str(path), ["radio.power_w=0.4", "fleet.num_clients=6"], num_clients=7, deadline_s=None)
+    flags = {"fleet.num_clients": 7, "strategy.deadline_s": None}
+    settings = load_settings(str(path), ["radio.power_w=0.4", "fleet.num_clients=6"], flags)
     assert (settings.radio.power_w, settings.fleet.num_clients, settings.strategy.deadline_s) == (0.4, 7, 20.0)
 
 
 @pytest.mark.parametrize(
     ("change", "name", "value"),
     [
-        ("strategy.ensure_first_tier=false", "ensure_first_tier", False),
-        ("fleet.cpu_hz=[1e9, 2e9]", "cpu_hz", (1e9, 2e9)),
-        ("training.weighting=samples", "weighting", "samples"),
-        ("settings.preset=printed", "noise_dbm", -94.0),
-        ("strategy.deadline_s=inf", "deadline_s", math.inf),
+        ("strategy.ensure_first_tier=false", "strategy.ensure_first_tier", False),
+        ("fleet.cpu_hz=[1e9, 2e9]", "fleet.cpu_hz", (1e9, 2e9)),
+        ("training.weighting=samples", "training.weighting", "samples"),
+        ("preset=printed", "radio.noise_dbm", -94.0),
+        ("strategy.deadline_s=inf", "strategy.deadline_s", math.inf),
+        ("bandwidth_hz=1e5", "radio.bandwidth_hz", 1e5),
+        (" deadline_s = 3", "strategy.deadline_s", 3.0),
     ],
 )
 def test_changes_are_toml_or_plain_text(change: str, name: str, value: object) -> None:
-    assert getattr(load_scenario("released", [change]), name) == value
+    assert attrgetter(name)(load_settings("released", [change])) == value
 
 
 def test_the_server_section(tmp_path: Path) -> None:
     path = tmp_path / "adam.toml"
     path.write_text('[server]\noptimizer = "adam"\nlearning_rate = 0.01\n')
     server = load_settings(str(path), ["server.epsilon=1e-4", "server.aggregate=updates"]).server
-    assert server == ServerSettings(optimizer="adam", learning_rate=0.01, epsilon=1e-4, stale="updates")
+    assert server == ServerSettings(optimizer="adam", learning_rate=0.01, epsilon=1e-4, aggregate="updates")
     assert load_settings("released").server == ServerSettings()
     assert load_settings("released", ["server.beta1=0"]).to_sections()["server"]["beta1"] == 0.0
     with pytest.raises(InputError, match=r"^\[server\] optimizer must be 'none', .* got 'sgd'$"):
@@ -71,29 +75,44 @@ def test_the_server_section(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("power_w=1", "--set must be section.key=value, such as radio.power_w=0.2, got 'power_w=1'"),
+        ("=1", "--set must be section.key=value, such as radio.power_w=0.2, got '=1'"),
+        ("powr_w=1", "setting 'powr_w' is unknown; did you mean 'power_w'?"),
+        (
+            "learning_rate=1",
+            "learning_rate is a setting of [training] and [server]; name one: training.learning_rate, ",
+        ),
+        ("scenario.power_w=1", "scenario.power_w is now called radio.power_w"),
+        ("server.stale=updates", "server.stale is now called server.aggregate"),
+        ("ask_every_s=5", "ask_every_s is now called server.refresh_estimates_every_s"),
+        ("faults.replayed=1", "faults.replayed was removed: such uploads were always rejected"),
         ("radio.power_w", "--set must be section.key=value"),
-        ("scenaro.power_w=1", "section 'scenaro' is unknown; did you mean 'scenario'?"),
+        ("radoi.power_w=1", "section 'radoi' is unknown; did you mean 'radio'?"),
         ("radio.power_w=abc", "[radio] power_w must be a number, got 'abc'"),
-        ("scenario.powr_w=1", "[scenario] setting 'powr_w' is unknown; did you mean 'power_w'?"),
+        ("radio.powr_w=1", "[radio] setting 'powr_w' is unknown; did you mean 'power_w'?"),
         ("radio.power_w=" + "[" * 5000, "[radio] power_w must be a number, got"),
     ],
 )
 def test_bad_changes(change: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        load_scenario("released", [change])
+        load_settings("released", [change])
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"[scenario]\npowr_w = 1\n", "setting 'powr_w' is unknown; did you mean 'power_w'?"),
-        (b"power_w = 1\n", "'power_w' must be inside a section, one of: [scenario], [strategy], [run]"),
-        (b"[scenari]\npower_w = 1\n", "section 'scenari' is unknown; did you mean 'scenario'?"),
-        (b"[[scenario]]\npower_w = 1\n", "scenario must be one table, written [scenario]"),
+        (b"[radio]\npowr_w = 1\n", "[radio] setting 'powr_w' is unknown; did you mean 'power_w'?"),
+        (b"power_w = 1\n", "'power_w' must be inside a section, one of: [fleet], [radio], [training], [data]"),
+        (b"[radoi]\npower_w = 1\n", "section 'radoi' is unknown; did you mean 'radio'?"),
+        (b"[scenario]\npower_w = 1\n", "[scenario] power_w is now [radio] power_w"),
+        (b'[scenario]\npreset = "printed"\n', "[scenario] preset is now preset"),
+        (b"[scenario]\n", "[scenario] was divided into [fleet], [radio], [training], [data], [upload] and [strategy]"),
+        (b"[run]\ndataset = 'mnist'\n", "[run] dataset is now [data] dataset"),
+        (b"[faults]\nwrong_shape = 0.1\n", "faults.wrong_shape was removed: such uploads were always rejected"),
+        (b"format = 3\n", "format must be 2, got 3: another version of lesson wrote it"),
+        (b"[[radio]]\npower_w = 1\n", "radio must be one table, written [radio]"),
         (b"[radio]\npower_w = " + b"1" * 5000, "cannot be read"),
-        (b"[scenario\n", "cannot be read: Expected ']'"),
+        (b"[radio\n", "cannot be read: Expected ']'"),
         (b"\xff\xfe", "cannot be read: not TOML in UTF-8"),
         (b"a = " + b"[" * 100_000, "cannot be read"),
         (b"#" * (1 << 20) + b"\n", "cannot be read: it must have at most 1048576 bytes, got 1048577"),
@@ -107,19 +126,19 @@ def test_bad_files(tmp_path: Path, text: bytes, message: str) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(text)
     with pytest.raises(InputError) as caught:
-        load_scenario(str(path))
+        load_settings(str(path))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none.toml does not exist; settings must be a preset"):
-        load_scenario(str(tmp_path / "none.toml"))
+    with pytest.raises(InputError, match=r"none.toml does not exist; scenario must be a preset"):
+        load_settings(str(tmp_path / "none.toml"))
     (tmp_path / "folder.toml").mkdir()
     with pytest.raises(InputError, match=r"folder.toml cannot be read: Is a directory"):
-        load_scenario(str(tmp_path / "folder.toml"))
+        load_settings(str(tmp_path / "folder.toml"))
     with pytest.raises(InputError, match=r"scenario 'relased' is unknown; did you mean 'released'\?"):
-        load_scenario("relased")
+        load_settings("relased")
 
 
 HARD = {
@@ -187,7 +206,12 @@ VALUES = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text(max_size=8).filter(lambda name: name != "name"), st.one_of(st.none(), VALUES)))
+@given(
+    st.dictionaries(
+        st.text(max_size=8).filter(lambda name: name not in ("name", "deadline_s", "ensure_first_tier", "options")),
+        st.one_of(st.none(), VALUES),
+    )
+)
 def test_whatever_options_are_accepted_read_back_equal(options: dict[str, Any]) -> None:
     try:
         settings = Settings(strategy={"name": "lesson", **options})
@@ -195,7 +219,9 @@ def test_whatever_options_are_accepted_read_back_equal(options: dict[str, Any]) 
         return
     written = tomllib.loads(to_toml(settings.to_sections()))
     assert Settings(**written) == settings
-    assert written == settings.to_sections() | {"scenario": written["scenario"]}  # whose tuples are lists there
+    assert {name: written[name] for name in ("strategy", "run", "server")} == {
+        name: settings.to_sections()[name] for name in ("strategy", "run", "server")
+    }
     assert settings.strategy.options.keys() == {name for name, value in options.items() if value is not None}
 
 
@@ -261,7 +287,7 @@ def test_a_grid_of_numpy_values_reads_back_equal(tmp_path: Path) -> None:
     grid = make_grid(sections, {"data.beta": np.array([0.1, 1.0]), "strategy.name": ("lesson", "fedavg")}, np.int64(2))
     (tmp_path / "sweep.toml").write_text(grid.toml)
     assert load_grid(str(tmp_path / "sweep.toml")) == grid
-    with pytest.raises(InputError, match=r"scenario\.beta must be .*got None"):
+    with pytest.raises(InputError, match=r"data\.beta must be .*got None"):
         make_grid({}, {"data.beta": [None, 1.0]})
 
 
@@ -271,14 +297,14 @@ def test_a_grid_of_numpy_values_reads_back_equal(tmp_path: Path) -> None:
         ({"radio": {"bandwidth_hz": -30000.0}}, "[radio] bandwidth_hz must be > 0, got -30000.0"),
         ({"radio": {"speed_mps": [0.0, 2.0]}}, "[radio] speed_mps must be [low, high] with 0 < low <= high"),
         ({"fleet": {"cpu_hz": [2e9, 1e9]}}, "[fleet] cpu_hz must be [low, high] with low <= high"),
-        ({"preset": "relased"}, "[scenario] preset 'relased' is unknown; did you mean 'released'?"),
-        ({"scenario": {"powr_w": 1}}, "[scenario] setting 'powr_w' is unknown; did you mean 'power_w'?"),
+        ({"preset": "relased"}, "preset 'relased' is unknown; did you mean 'released'?"),
+        ({"radio": {"powr_w": 1}}, "[radio] setting 'powr_w' is unknown; did you mean 'power_w'?"),
         ({"strategy": {"name": 3}}, "[strategy] name must be text, got 3"),
         ({"run": {"rounds": 0}}, "[run] rounds must be >= 1, got 0"),
         ({"run": {"time_budget_s": math.inf}}, "[run] rounds or a finite time_budget_s must be given"),
         ({"server": {"beta1": 1.0}}, "[server] beta1 must be < 1, got 1.0"),
         ({"faults": {"offline_s": 1e10}}, "[faults] offline_s must be at most 1e+09"),
-        ({"guards": {"finite": False, "norm": "clip"}}, "[guards] finite must be true with norm or merge"),
+        ({"guards": {"finite": False, "norm": "clip"}}, "[guards] finite must be true with norm or aggregation"),
     ],
 )
 def test_messages_name_the_section(sections: dict[str, dict[str, Any]], message: str) -> None:
@@ -289,7 +315,7 @@ def test_messages_name_the_section(sections: dict[str, dict[str, Any]], message:
 
 def test_messages_name_the_section_when_a_section_is_made_alone() -> None:
     for kind, section in (
-        (Settings, "scenario"),
+        (RadioSettings, "radio"),
         (RunSettings, "run"),
         (ServerSettings, "server"),
         (FaultSettings, "faults"),
@@ -312,3 +338,53 @@ def test_messages_of_strategies_name_the_section(name: str, options: dict[str, A
     with pytest.raises(InputError) as caught:
         make_strategy(name, 20.0, options)
     assert str(caught.value).startswith(message)
+
+
+OLD = """
+[scenario]
+preset = "printed"
+num_clients = 7
+fading = "rayleigh"
+deadline_s = 3.0
+ask_every_s = 40.0
+learning_rate = 0.05
+[strategy]
+name = "lesson"
+late = "drop"
+[run]
+dataset = "cifar10"
+rounds = 4
+[server]
+stale = "updates"
+learning_rate = 0.5
+[faults]
+wrong_clients = 0.25
+duplicated = 0.0
+[guards]
+norm = "refuse"
+set_aside_after = 3
+[versions]
+lesson = "0.1.0"
+"""
+
+
+def test_settings_that_version_0_1_wrote_into_a_run_folder_are_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(OLD)
+    assert load_settings(path) == Settings(
+        preset="printed",
+        fleet={"num_clients": 7},
+        radio={"fading": "rayleigh"},
+        training={"learning_rate": 0.05},
+        data={"dataset": "cifar10"},
+        server={"aggregate": "updates", "learning_rate": 0.5, "refresh_estimates_every_s": 40.0},
+        strategy={"name": "lesson", "deadline_s": 3.0, "late": "drop"},
+        run={"rounds": 4},
+        faults={"corrupting_clients": 0.25},
+        guards={"norm": "reject", "exclude_after_rejections": 3},
+    )
+
+
+def test_every_old_name_has_a_setting_today() -> None:
+    for section, name in MOVED.values():
+        assert section in NAMES.get(name, ()) or (section, name) == ("", "preset")

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,8 @@ class _Line(Shape):
     stopped: str
     curve: dict[str, list[float | None]]
     clients: dict[str, list[float | None]]
-    settings: dict[str, dict[str, Any]]
+    format: int
+    settings: dict[str, Any]
     versions: dict[str, str]
 
 
@@ -49,6 +50,8 @@ class _Line(Shape):
 class Result:
     """A run as far as figures and claims need it."""
 
+    FORMAT: ClassVar[int] = 2
+    """Of an archived line; `tools/migrate_results.py` migrates archives of version 0.1."""
     settings: Settings
     versions: Mapping[str, str]
     stopped: str
@@ -81,12 +84,13 @@ class Result:
     def to_json(self) -> str:
         """One line of strict JSON."""
         values = {
+            "format": self.FORMAT,
             "series": series_name(self.settings),
             "seed": self.seed,
             "stopped": self.stopped,
             "curve": self.curve.to_dict("list"),
             "clients": self.clients.to_dict("list"),
-            "settings": _plain(self.settings.to_sections()),
+            "settings": plain(self.settings.to_sections()),
             "versions": dict(self.versions),
         }
         return json.dumps(values, allow_nan=False, ensure_ascii=False)
@@ -96,7 +100,9 @@ class Result:
         """What `to_json` gave."""
         values = json.loads(line)
         _Line.model_validate(values)
-        settings = Settings(**_restored(values["settings"]))
+        if values["format"] != cls.FORMAT:
+            raise ValueError(f"format must be {cls.FORMAT}, got {values['format']}: another version of lesson wrote it")
+        settings = Settings(**restored(values["settings"]))
         curve = pd.DataFrame(values["curve"]).astype({"time_s": float, "accuracy": float})
         curve = curve[[*CURVE, *({ENERGY} & set(curve))]]
         frames = curve, pd.DataFrame(values["clients"])
@@ -170,14 +176,15 @@ def _clients(metrics: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     return frame.round({"time_s": 3, "global_loss": 5} | dict.fromkeys(means, 4)).reset_index(drop=True)
 
 
-def _plain(value: Any) -> Any:
-    """The value as strict JSON has it: infinity in words."""
+def plain(value: Any) -> Any:
+    """Return a value as strict JSON: infinity as text."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: plain(one) for key, one in value.items()}
     return "inf" if value == math.inf else value
 
 
-def _restored(value: Any) -> Any:
+def restored(value: Any) -> Any:
+    """Return the value that `plain` was given."""
     if isinstance(value, dict):
-        return {key: _restored(one) for key, one in value.items()}
+        return {key: restored(one) for key, one in value.items()}
     return math.inf if value == "inf" else value

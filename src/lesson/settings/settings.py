@@ -6,7 +6,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from lesson.core.errors import InputError, unknown
-from lesson.core.validation import Checked, plain
+from lesson.core.validation import Checked
 from lesson.settings.faults import FaultSettings
 from lesson.settings.guards import GuardSettings
 from lesson.settings.presets import PRESETS
@@ -215,7 +215,7 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
     tables: dict[str, Any] = {section: {} for section in SECTIONS}
     for name, value in values.items():
         if name in SECTIONS:
-            tables[name] |= value.model_dump() if isinstance(value, Checked) else without_none(plain(dict(value)))
+            tables[name] |= value.model_dump() if isinstance(value, Checked) else without_none(value)
         elif name != "preset" and value is not None:
             tables[section_of(name)][name] = value
     tables["strategy"] = _with_options(tables["strategy"])

@@ -90,7 +90,7 @@ class MergeGuard:
         """Raise if so many models are too many."""
         if 2 * num_updates * num_parameters * 4 > MAX_BYTES:
             raise InputError(
-                f"guards.norm and guards.aggregation need all models of a merge in memory: twice {num_updates} models of "
+                f"guards.norm and guards.aggregation keep all models of a merge in memory; 2 × {num_updates} models of "
                 f"{num_parameters} values exceed {MAX_BYTES >> 30} GB; let fewer clients participate"
             )
 

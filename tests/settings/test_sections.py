@@ -1,4 +1,5 @@
 import math
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -10,35 +11,36 @@ from lesson import InputError, Settings, draw_population
 
 # The design's table, row by row: (setting, printed, released).
 TABLE: list[tuple[str, Any, Any]] = [
-    ("power_w", 1.0, 0.1),
-    ("noise_dbm", -94.0, -100.0),
-    ("cycles_per_sample", (3e5, 5e5), (3e8, 5e8)),
-    ("latency_samples", 1000, 20),
-    ("weighting", "samples", "uniform"),
-    ("split", "dirichlet-per-client", "dirichlet-per-class"),
-    ("lr_cap", math.inf, 1.0),
-    ("ensure_first_tier", False, True),
-    ("path_loss_1km_db", 128.1, 128.1),
-    ("path_loss_slope_db", 37.6, 37.6),
-    ("num_clients", 50, 50),
-    ("area_km", 2.0, 2.0),
-    ("bandwidth_hz", 30e3, 30e3),
-    ("model_bits", 100e3, 100e3),
-    ("cpu_hz", (0.8e9, 3e9), (0.8e9, 3e9)),
-    ("local_iterations", math.log2(20), math.log2(20)),
-    ("samples_per_client", 1000, 1000),
-    ("learning_rate", 0.1, 0.1),
-    ("batch_size", 20, 20),
-    ("local_steps", 1, 1),
-    ("beta", 1.0, 1.0),
+    ("radio.power_w", 1.0, 0.1),
+    ("radio.noise_dbm", -94.0, -100.0),
+    ("fleet.cycles_per_sample", (3e5, 5e5), (3e8, 5e8)),
+    ("training.latency_samples", 1000, 20),
+    ("training.weighting", "samples", "uniform"),
+    ("data.split", "dirichlet-per-client", "dirichlet-per-class"),
+    ("training.lr_cap", math.inf, 1.0),
+    ("strategy.ensure_first_tier", False, True),
+    ("radio.path_loss_1km_db", 128.1, 128.1),
+    ("radio.path_loss_slope_db", 37.6, 37.6),
+    ("fleet.num_clients", 50, 50),
+    ("fleet.area_km", 2.0, 2.0),
+    ("radio.bandwidth_hz", 30e3, 30e3),
+    ("upload.model_bits", 100e3, 100e3),
+    ("fleet.cpu_hz", (0.8e9, 3e9), (0.8e9, 3e9)),
+    ("training.local_iterations", math.log2(20), math.log2(20)),
+    ("data.samples_per_client", 1000, 1000),
+    ("training.learning_rate", 0.1, 0.1),
+    ("training.batch_size", 20, 20),
+    ("training.local_steps", 1, 1),
+    ("data.beta", 1.0, 1.0),
 ]
 
 
 @pytest.mark.parametrize(("name", "printed", "released"), TABLE)
 def test_presets(name: str, printed: Any, released: Any) -> None:
-    assert getattr(Settings(preset="printed"), name) == printed
-    assert getattr(Settings(preset="released"), name) == released
-    assert getattr(Settings(), name) == released
+    value = attrgetter(name)
+    assert value(Settings(preset="printed")) == printed
+    assert value(Settings(preset="released")) == released
+    assert value(Settings()) == released
 
 
 def test_given_values_win_over_the_preset() -> None:
@@ -49,48 +51,56 @@ def test_given_values_win_over_the_preset() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"power_w": -1.0}, "power_w must be > 0, got -1.0"),
-        ({"power_w": math.nan}, "power_w must be a finite number, got nan"),
-        ({"noise_dbm": math.inf}, "noise_dbm must be a finite number, got inf"),
-        ({"power_w": "0.1"}, "power_w must be a number, got '0.1'"),
-        ({"power_w": True}, "power_w must be a number, got True"),
-        ({"num_clients": 0}, "num_clients must be >= 1, got 0"),
-        ({"num_clients": 10**12}, "num_clients must be <= 10000000, got 1000000000000"),
-        ({"num_clients": 2.5}, "num_clients must be a whole number, got 2.5"),
-        ({"local_steps": 10**30}, "local_steps must be <= 1000000000, got 1000000000000000000000000000000"),
-        ({"batch_size": 10**9000}, "batch_size must be <= 1000000000, got a huge number"),
-        ({"epsilon": 1.0}, "epsilon must be < 1, got 1.0"),
-        ({"deadline_s": 0.0}, "deadline_s must be > 0, got 0.0"),
-        ({"deadline_s": math.nan}, "deadline_s must be > 0, got nan"),
-        ({"cpu_hz": (3e9, 1e9)}, "cpu_hz must be [low, high] with low <= high, got [3000000000.0, 1000000000.0]"),
-        ({"cpu_hz": 2e9}, "cpu_hz must be [low, high], both > 0, got 2000000000.0"),
-        ({"cpu_hz": (1e9, -1.0)}, "cpu_hz must be [low, high], both > 0, got -1.0"),
-        ({"cpu_hz": (1e9,)}, "cpu_hz must be [low, high], both > 0, got (1000000000.0,)"),
-        ({"samples_per_client": 0}, "samples_per_client must be a whole number from 1 to 1000000000"),
-        ({"latency_samples": "all"}, "latency_samples must be a whole number from 1 to 1000000000 or 'processed'"),
-        ({"proximal_mu": -0.1}, "proximal_mu must be >= 0, got -0.1"),
-        ({"proximal_mu": math.inf}, "proximal_mu must be a finite number, got inf"),
-        ({"weighting": "equal"}, "weighting must be 'uniform' or 'samples', got 'equal'"),
-        ({"ensure_first_tier": 1}, "ensure_first_tier must be true or false, got 1"),
+        ({"power_w": -1.0}, "[radio] power_w must be > 0, got -1.0"),
+        ({"power_w": math.nan}, "[radio] power_w must be a finite number, got nan"),
+        ({"noise_dbm": math.inf}, "[radio] noise_dbm must be a finite number, got inf"),
+        ({"power_w": "0.1"}, "[radio] power_w must be a number, got '0.1'"),
+        ({"power_w": True}, "[radio] power_w must be a number, got True"),
+        ({"num_clients": 0}, "[fleet] num_clients must be >= 1, got 0"),
+        ({"num_clients": 10**12}, "[fleet] num_clients must be <= 10000000, got 1000000000000"),
+        ({"num_clients": 2.5}, "[fleet] num_clients must be a whole number, got 2.5"),
+        ({"local_steps": 10**30}, "[training] local_steps must be <= 1000000000, got 1000000000000000000000000000000"),
+        ({"batch_size": 10**9000}, "[training] batch_size must be <= 1000000000, got a huge number"),
+        ({"training": {"epsilon": 1.0}}, "[training] epsilon must be < 1, got 1.0"),
+        ({"epsilon": 0.1}, "epsilon is a setting of [training] and [server]; name one: training.epsilon, server.ep"),
+        ({"radio": {"powr_w": 1.0}}, "[radio] setting 'powr_w' is unknown; did you mean 'power_w'?"),
+        ({"deadline_s": 0.0}, "[strategy] deadline_s must be > 0, got 0.0"),
+        ({"deadline_s": math.nan}, "[strategy] deadline_s must be > 0, got nan"),
+        (
+            {"cpu_hz": (3e9, 1e9)},
+            "[fleet] cpu_hz must be [low, high] with low <= high, got [3000000000.0, 1000000000.0]",
+        ),
+        ({"cpu_hz": 2e9}, "[fleet] cpu_hz must be [low, high], both > 0, got 2000000000.0"),
+        ({"cpu_hz": (1e9, -1.0)}, "[fleet] cpu_hz must be [low, high], both > 0, got -1.0"),
+        ({"cpu_hz": (1e9,)}, "[fleet] cpu_hz must be [low, high], both > 0, got (1000000000.0,)"),
+        ({"samples_per_client": 0}, "[data] samples_per_client must be a whole number from 1 to 1000000000"),
+        (
+            {"latency_samples": "all"},
+            "[training] latency_samples must be a whole number from 1 to 1000000000 or 'processed'",
+        ),
+        ({"proximal_mu": -0.1}, "[training] proximal_mu must be >= 0, got -0.1"),
+        ({"proximal_mu": math.inf}, "[training] proximal_mu must be a finite number, got inf"),
+        ({"weighting": "equal"}, "[training] weighting must be 'uniform' or 'samples', got 'equal'"),
+        ({"ensure_first_tier": 1}, "[strategy] ensure_first_tier must be true or false, got 1"),
         ({"preset": "relased"}, "preset 'relased' is unknown; did you mean 'released'? one of: printed, released"),
-        ({"self": 1.0}, "setting 'self' is unknown; one of: area_km, "),
-        ({"powr_w": 1.0}, "setting 'powr_w' is unknown; did you mean 'power_w'? one of: area_km, "),
+        ({"self": 1.0}, "setting 'self' is unknown; one of: aggregate, "),
+        ({"powr_w": 1.0}, "setting 'powr_w' is unknown; did you mean 'power_w'? one of: aggregate, "),
     ],
 )
 def test_bad_values_are_one_line(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         Settings(**values)
-    assert str(caught.value).startswith(f"[scenario] {message}")
+    assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Settings().power_w = 1.0  # type: ignore[misc]
+        Settings().radio.power_w = 1.0  # type: ignore[misc]
 
 
 def test_deadline_may_be_infinite() -> None:
-    assert Settings(deadline_s=math.inf).deadline_s == math.inf
+    assert Settings(deadline_s=math.inf).strategy.deadline_s == math.inf
 
 
 def test_local_work_that_the_latency_does_not_follow_is_told() -> None:
@@ -102,7 +112,7 @@ def test_local_work_that_the_latency_does_not_follow_is_told() -> None:
 
 def test_a_proximal_term_that_one_step_does_not_feel_is_told() -> None:
     (caveat,) = Settings(proximal_mu=0.1).caveats()
-    assert caveat.startswith("proximal_mu = 0.1 changes nothing where the local work is one step")
+    assert caveat.startswith("proximal_mu = 0.1 has no effect on a single local step")
     for more in ({"local_steps": 2}, {"local_epochs": 1}):
         assert Settings(proximal_mu=0.1, latency_samples="processed", **more).caveats() == []
     assert len(Settings(proximal_mu=0.1, batch_size=5).caveats()) == 2
