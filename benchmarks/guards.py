@@ -18,8 +18,8 @@ CASES: dict[str, dict[str, Any]] = {
     "none, a second time": OFF,
     "defaults": {},
     "norm = clip": {"norm": "clip"},
-    "merge = median": {"merge": "median"},
-    "merge = trimmed-mean": {"merge": "trimmed-mean"},
+    "aggregation = median": {"aggregation": "median"},
+    "aggregation = trimmed-mean": {"aggregation": "trimmed-mean"},
 }
 
 
@@ -28,7 +28,7 @@ class Round:
 
     def __init__(self, strategy: str, num_clients: int, device: str, guards: dict[str, Any]) -> None:
         settings = Settings(
-            settings={"num_clients": num_clients},
+            fleet={"num_clients": num_clients},
             strategy={"name": strategy},
             run={"rounds": 1, "device": device},
             guards=guards,

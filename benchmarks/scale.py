@@ -44,9 +44,10 @@ def row(size: Size, num_clients: int, participation: int) -> None:
     """One line of the table."""
     settle_process()
     sections: dict[str, dict[str, Any]] = {
-        "scenario": {"num_clients": num_clients, "split": "dirichlet-pool", "samples_per_client": 500},
+        "fleet": {"num_clients": num_clients},
+        "data": {"dataset": size.dataset, "split": "dirichlet-pool", "samples_per_client": 500},
         "strategy": {"participation": participation},
-        "run": {"dataset": size.dataset, "rounds": 10**6, "device": DEVICE},
+        "run": {"rounds": 10**6, "device": DEVICE},
     }
     begin = time.perf_counter()
     simulation, learner = build(Settings(**sections))

@@ -60,7 +60,7 @@ CHECKPOINTS: dict[str, Write] = {
     "state that is no number": _with_state('{"metrics_bytes": NaN}'),
 }
 SETTINGS: dict[str, Write] = {
-    "100 MB": lambda path: path.write_bytes(b"[scenario]\n" + b"# a comment, and another one\n" * 3_600_000),
+    "100 MB": lambda path: path.write_bytes(b"[radio]\n" + b"# a comment, and another one\n" * 3_600_000),
     "1 GB of nothing": _sparse(GIB),
     "nested 100,000 deep": lambda path: path.write_bytes(b"a = " + b"[" * 100_000 + b"]" * 100_000),
     "tables 100,000 deep": lambda path: path.write_bytes(b"a = " + b"{a = " * 100_000 + b"}" * 100_000),
@@ -87,7 +87,7 @@ TABLES: dict[str, Write] = {
 }
 READERS: dict[str, list[str]] = {
     "latencies": ["plan", "--latencies", "file"],
-    **{name: ["plan", "--set", f"scenario.{name}=file"] for name in ("trace", "presence", "positions")},
+    **{name: ["plan", "--set", f"fleet.{name}=file"] for name in ("trace", "presence", "positions")},
 }
 
 

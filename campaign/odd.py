@@ -14,7 +14,7 @@ CONTRADICTORY: tuple[Tables, ...] = (
     {"fleet": {"positions": "a.csv"}, "radio": {"speed_mps": [1.0, 2.0]}},
     {"fleet": {"trace": "a.csv"}, "radio": {"fading": "rayleigh"}},
     {"radio": {"spectrum": "equal"}, "fleet": {"presence": "a.csv"}},
-    {"radio": {"spectrum": "in-turn"}, "scenario": {"refresh_estimates_every_s": 5.0}},
+    {"radio": {"spectrum": "in-turn"}, "server": {"refresh_estimates_every_s": 5.0}},
     {"fleet": {"cpu_hz": [3e9, 1e9]}},
     {"fleet": {"trace": "."}},
     {"fleet": {"presence": "/dev/null"}},

@@ -44,7 +44,7 @@ def test_most_of_what_shall_be_valid_is() -> None:
 
 
 def test_edges_are_those_of_the_setting() -> None:
-    field = sections()["scenario"]["estimate_quantile"]  # 0 < x <= 1
+    field = sections()["server"]["estimate_quantile"]  # 0 < x <= 1
     drawn = {draw_edge(field, random.Random(seed)) for seed in range(50)}
     assert {0.0, 1.0, math.nextafter(0, 1), math.nextafter(1, 2)} <= drawn
 

@@ -48,9 +48,9 @@ def test_files_that_are_read(tmp_path: Path, as_given: Callable[[Path], Path | s
     read_work(file("trace.csv", "client,round,compute_s,upload_s\n0,1,1,1\n1,1,1,1\n"), [0, 1])
     read_presence(file("presence.csv", "client,from_s,to_s\n0,0,9\n"), [0, 1])
     read_positions(file("positions.csv", "client,time_s,x_km,y_km\n0,0,1,1\n1,0,1,1\n"), [0, 1], 2.0)
-    assert Settings(trace=as_given(tmp_path / "trace.csv")).trace == str(tmp_path / "trace.csv")
+    assert Settings(trace=as_given(tmp_path / "trace.csv")).fleet.trace == str(tmp_path / "trace.csv")
     assert load_settings(file("settings.toml", "[run]\nrounds = 3\n")).run.rounds == 3
-    assert len(load_grid(file("sweep.toml", "[sweep]\nscenario.beta = [1, 2]\n")).trials) == 2
+    assert len(load_grid(file("sweep.toml", "[sweep]\ndata.beta = [1, 2]\n")).trials) == 2
     assert read_axes(as_given(tmp_path / "sweep.toml")) == {"data.beta": [1, 2]}
     assert load_contest(as_given(FILE)).entries
     assert read_metrics(as_given(tmp_path / "none.jsonl")) == []

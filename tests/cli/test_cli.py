@@ -90,7 +90,7 @@ def test_a_measured_fleet_is_left_as_it_is_unless_asked(capsys: pytest.CaptureFi
 def test_the_scenario_comes_from_preset_file_and_changes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     printed = told(capsys, "--scenario", "printed")
     path = tmp_path / "mine.toml"
-    path.write_text('preset = "printed\n"\ndeadline_s = 7\nnum_clients = 9\n')
+    path.write_text('preset = "printed"\n[strategy]\ndeadline_s = 7\n[fleet]\nnum_clients = 9\n')
     from_file = told(capsys, "--scenario", str(path))
     assert len(from_file["clients"]) == 9
     assert from_file["round_s"]["lesson"] == 7.0
@@ -170,7 +170,7 @@ def test_measured_clients_whose_times_vary(
     (tmp_path / "fleet.csv").write_text(LATENCIES)
     (tmp_path / "rows.csv").write_text(rows)
     value = str(tmp_path / "rows.csv") if rows else "0.3"
-    flags = ["--latencies", str(tmp_path / "fleet.csv"), "--deadline", "20", "--set", f"scenario.{setting}={value}"]
+    flags = ["--latencies", str(tmp_path / "fleet.csv"), "--deadline", "20", "--set", f"{setting}={value}"]
     plan = told(capsys, *flags)
     assert {who for record in plan["rounds"] for who in record["clients"]} == {"a", "b", "c"}
     assert 0.5 < plan["tiers"][0]["on_time"] <= 1
@@ -204,7 +204,7 @@ def test_what_measured_latencies_do_not_tell(
     fleet = tmp_path / "fleet.csv"
     fleet.write_text(LATENCIES)
     written = ["--html", str(tmp_path / "plan.html"), "--figure", str(tmp_path / "plan.png")]
-    assert main(["plan", "--latencies", str(fleet), "--set", f"scenario.{change}", *written]) == 2
+    assert main(["plan", "--latencies", str(fleet), "--set", change, *written]) == 2
     assert capsys.readouterr() == ("", f"lesson: {message}\n")
     assert list(tmp_path.iterdir()) == [fleet]
 
@@ -232,10 +232,10 @@ BAD = [
     (["plan", "--seed", "-1"], "seed must be >= 0, got -1"),
     (["plan", "--rounds", "0"], "rounds must be 1 to 100000, got 0"),
     (["plan", "--scenario", "relased"], "scenario 'relased' is unknown; did you mean 'released'?"),
-    (["plan", "--scenario", "none.toml"], "none.toml does not exist; settings must be a preset"),
+    (["plan", "--scenario", "none.toml"], "none.toml does not exist; scenario must be a preset"),
     (["plan", "--latencies", "none.csv"], "none.csv does not exist; latencies must be a CSV file"),
     (["plan", "--latencies", "x.csv", "--clients", "5"], "--clients must be left out with --latencies"),
-    (["plan", "--set", "scenario.powr_w=1"], "[scenario] setting 'powr_w' is unknown; did you mean 'power_w'?"),
+    (["plan", "--set", "radio.powr_w=1"], "[radio] setting 'powr_w' is unknown; did you mean 'power_w'?"),
     (["plan", "--set", "radio.noise_dbm=1e5"], "no client can be reached: all 50 latencies are infinite"),
     (["plan", "--set", "fleet.area_km=5e-324"], "distance_km must be > 0, got 0.0 for client"),
     (["plan", "--figure", "plan.gif"], "figure must end in .png, .pdf, .svg, got 'plan.gif'"),

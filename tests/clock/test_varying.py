@@ -233,7 +233,9 @@ def test_a_file_that_has_changed_is_told_when_a_run_goes_on() -> None:
     Path("work.csv").write_text(Path("work.csv").read_text().replace("0,1,", "0,1,9"))
     scenario, fleet = setting(Lesson, "trace")
     after = Simulation(make(Lesson), fleet, settings=scenario)
-    with pytest.raises(InputError, match="trace must be the file that the run began with, it has changed; put it back"):
+    with pytest.raises(
+        InputError, match="trace must be the file that the run started with, but it has changed; restore it"
+    ):
         after.restore(*before.state())
 
 

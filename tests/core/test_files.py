@@ -67,13 +67,13 @@ def read_comparison_file(name: str) -> Callable[[Path], tuple[Path, Callable[[],
     return prepare
 
 
-def read_scenario_file(setting: str) -> Callable[[Path], tuple[Path, Callable[[], object]]]:
+def read_fleet_file(setting: str) -> Callable[[Path], tuple[Path, Callable[[], object]]]:
     def prepare(folder: Path) -> tuple[Path, Callable[[], object]]:
         path = folder / "given.csv"
 
         def plan() -> None:
             (folder / "latencies.csv").write_text("client,latency_s\na,1\nb,2\n")
-            how = ["--set", f"scenario.{setting}='{path}'"]
+            how = ["--set", f"fleet.{setting}='{path}'"]
             if main(["plan", "--latencies", str(folder / "latencies.csv"), *how]) == 2:
                 raise InputError("rejected")
 
@@ -96,8 +96,8 @@ INPUTS: dict[str, Callable[[Path], tuple[Path, Callable[[], object]]]] = {
     "sweep file": lambda folder: (folder / "a.toml", lambda: load_grid(str(folder / "a.toml"))),
     "contest file": lambda folder: (folder / "a.toml", lambda: load_contest(folder / "a.toml")),
     "--latencies": lambda folder: (folder / "a.csv", lambda: read_fleet(folder / "a.csv", Settings())),
-    "presence": read_scenario_file("presence"),
-    "trace": read_scenario_file("trace"),
+    "presence": read_fleet_file("presence"),
+    "trace": read_fleet_file("trace"),
     "config.toml": read_run_file("config.toml"),
     "summary.json": read_run_file("summary.json"),
     "clients.json": read_run_file("clients.json"),

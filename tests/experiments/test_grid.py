@@ -7,6 +7,7 @@ import pytest
 from lesson import InputError
 from lesson.cli import main
 from lesson.experiments.grid import MAX_NAME, load_grid, make_grid
+from lesson.settings.settings import section_of
 
 RUN = {"run": {"rounds": 2}}
 
@@ -34,7 +35,7 @@ def test_names_fit_file_systems() -> None:
         "deadline_s=inf-noise_dbm=-94-seed0"
     ]
     keys = ["power_w", "noise_dbm", "bandwidth_hz", "model_bits", "path_loss_1km_db", "path_loss_slope_db", "area_km"]
-    long = names({f"scenario.{key}": [1 / 3, 2 / 3] for key in keys})
+    long = names({f"{section_of(key)}.{key}": [1 / 3, 2 / 3] for key in keys})
     assert len(set(long)) == 2 ** len(keys)
     assert max(map(len, long)) <= MAX_NAME + 9
 
@@ -54,7 +55,7 @@ def test_options_go_to_the_strategies_that_know_them() -> None:
 
 def test_quotes_do_not_matter_and_the_grid_written_down_is_the_grid(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[run]\nrounds = 2\n[sweep]\nseeds = 2\n"data.beta" = [0.1, 1]\n')
-    (tmp_path / "b.toml").write_text("[run]\nrounds = 2\n[sweep]\nseeds = 2\nscenario.beta = [0.1, 1]\n")
+    (tmp_path / "b.toml").write_text("[run]\nrounds = 2\n[sweep]\nseeds = 2\ndata.beta = [0.1, 1]\n")
     grid = load_grid(str(tmp_path / "a.toml"))
     assert load_grid(str(tmp_path / "b.toml")) == grid
     (tmp_path / "c.toml").write_text(grid.toml)
@@ -66,25 +67,28 @@ def test_quotes_do_not_matter_and_the_grid_written_down_is_the_grid(tmp_path: Pa
 BAD = [
     ("[run]\nrounds = 2", "[sweep] must hold lists of values, such as"),
     ("[sweep]\nseeds = 3", "[sweep] must hold lists of values, such as"),
-    ("[sweep]\nscenario.beta = []", "data.beta must be a list of values, got []"),
-    ("[sweep]\nscenario.beta = 0.1", "data.beta must be a list of values, got 0.1"),
+    ("[sweep]\ndata.beta = []", "data.beta must be a list of values, got []"),
+    ("[sweep]\ndata.beta = 0.1", "data.beta must be a list of values, got 0.1"),
     ('[sweep]\nstrategy.name = "lesson"', "strategy.name must be a list of values, got 'lesson'"),
-    ("[sweep]\nscenario.beta = [0.1, 0.0]", "[data] beta must be > 0, got 0.0"),
-    ('[sweep]\nscenario.beta = [0.1, "much"]', "[data] beta must be a number, got 'much'"),
-    ("[sweep]\nscenario.beta = [10, 0.1, 10.0]", "data.beta must be different values, got 10.0 twice"),
-    ('[sweep]\nscenario.beta = [1]\n"data.beta" = [2]', "data.beta must be in [sweep] once"),
-    ("[sweep]\nscenario.bta = [0.1]", "[scenario] setting 'bta' is unknown; did you mean 'beta'?"),
+    ("[sweep]\ndata.beta = [0.1, 0.0]", "[data] beta must be > 0, got 0.0"),
+    ('[sweep]\ndata.beta = [0.1, "much"]', "[data] beta must be a number, got 'much'"),
+    ("[sweep]\ndata.beta = [10, 0.1, 10.0]", "data.beta must be different values, got 10.0 twice"),
+    ('[sweep]\ndata.beta = [1]\n"data.beta" = [2]', "data.beta must be in [sweep] once"),
+    ("[sweep]\nscenario.beta = [0.1]", "scenario.beta is now called data.beta"),
+    ("[sweep]\ndata.bta = [0.1]", "[data] setting 'bta' is unknown; did you mean 'beta'?"),
     (
         "[sweep]\nbeta = [0.1]",
-        "a key of [sweep] must be seeds or one of settings, strategy, run, server, faults, guards, a dot and a key",
+        "a key of [sweep] must be seeds or one of fleet, radio, training, data, "
+        "upload, server, strategy, run, faults, guards, a dot and a key",
     ),
     (
         "[sweep]\nscenaro.beta = [0.1]",
-        "a key of [sweep] must be seeds or one of settings, strategy, run, server, faults, guards, a dot",
+        "a key of [sweep] must be seeds or one of fleet, radio, training, data, "
+        "upload, server, strategy, run, faults, guards, a dot",
     ),
     ("[sweep]\nrun.seed = [1, 2]", "run.seed must not be in [sweep]; seeds = N takes N of them from run.seed on"),
-    ("[sweep]\nscenario.beta = [1]\nseeds = 0", "seeds must be a whole number from 1 to 1000, got 0"),
-    ("[sweep]\nscenario.beta = [1]\nseeds = true", "seeds must be a whole number from 1 to 1000, got True"),
+    ("[sweep]\ndata.beta = [1]\nseeds = 0", "seeds must be a whole number from 1 to 1000, got 0"),
+    ("[sweep]\ndata.beta = [1]\nseeds = true", "seeds must be a whole number from 1 to 1000, got True"),
     ('[sweep]\nstrategy.name = ["lesson", "leson"]', "strategy 'leson' is unknown; did you mean 'lesson'?"),
     ("[sweep]\nstrategy.name = [5]", "[strategy] name must be text, got 5"),
     ('[sweep]\nstrategy.late = ["merge", "wait"]', "[strategy] late must be 'merge' or 'drop', got 'wait'"),
@@ -92,12 +96,12 @@ BAD = [
         '[sweep]\nstrategy.name = ["lesson", "fedavg"]\nstrategy.lat = ["drop"]',
         "[strategy] setting 'lat' is unknown to lesson and fedavg; did you mean 'late'?",
     ),
-    ('[sweep]\nrun.dataset = ["mnist", "mnits"]', "dataset 'mnits' is unknown; did you mean 'mnist'?"),
+    ('[sweep]\ndata.dataset = ["mnist", "mnits"]', "dataset 'mnits' is unknown; did you mean 'mnist'?"),
     ("[sweep]\nrun.rounds = [0]", "[run] rounds must be >= 1, got 0"),
-    ("[[sweep]]\nscenario.beta = [1]", "sweep must be one table, written [sweep]"),
-    ("[swep]\nscenario.beta = [1]", "section 'swep' is unknown; did you mean 'sweep'?"),
+    ("[[sweep]]\ndata.beta = [1]", "sweep must be one table, written [sweep]"),
+    ("[swep]\ndata.beta = [1]", "section 'swep' is unknown; did you mean 'sweep'?"),
     (
-        f"[sweep]\nseeds = 1000\nscenario.beta = {list(range(1, 102))}",
+        f"[sweep]\nseeds = 1000\ndata.beta = {list(range(1, 102))}",
         "a sweep must have at most 100000 trials, got 101000; take fewer values",
     ),
 ]

@@ -19,8 +19,8 @@ def result(accuracies: list[float], seed: int = 0, strategy: str = "lesson", sto
     """Evaluations every 100 s and 5 rounds, 10 uploads between."""
     count = np.arange(1, len(accuracies) + 1)
     curve = pd.DataFrame({"round": 5 * count, "time_s": 100.0 * count, "accuracy": accuracies, "uploads": 10 * count})
-    sections = {"scenario": settings, "strategy": {"name": strategy}, "run": {"seed": seed, "rounds": 50}}
-    return Result(Settings(**sections), {"torch": "2"}, stopped, curve, pd.DataFrame())
+    made = Settings(name=strategy, seed=seed, rounds=50, **settings)
+    return Result(made, {"torch": "2"}, stopped, curve, pd.DataFrame())
 
 
 def results(*runs: Result) -> Results:

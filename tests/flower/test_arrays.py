@@ -64,8 +64,8 @@ def test_half_precision_is_merged_in_32_bits_and_sent_as_it_was() -> None:
     [
         ({"w": np.ones((2, 3), dtype=np.float32)}, "wrong shape", "'w' has (2, 3), not (2, 2)"),
         ({"w": np.ones(4, dtype=np.float32)}, "wrong shape", "'w' has (4,), not (2, 2)"),
-        ({"b": np.array([np.nan], dtype=np.float32)}, "not finite", "'b' has values that are no numbers"),
-        ({"b": np.array([-np.inf], dtype=np.float32)}, "not finite", "'b' has values that are no numbers"),
+        ({"b": np.array([np.nan], dtype=np.float32)}, "not finite", "'b' has NaN or infinite values"),
+        ({"b": np.array([-np.inf], dtype=np.float32)}, "not finite", "'b' has NaN or infinite values"),
         ({"b": np.array([1j])}, "wrong type", "'b' has complex128"),
         ({"b": np.array(["x"])}, "wrong type", "'b' has <U1"),
         ({"c": np.ones(1, dtype=np.float32)}, "wrong arrays", "'c' is new"),

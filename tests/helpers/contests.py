@@ -47,12 +47,12 @@ points = [{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]
 [[entries]]
 name = "lesson τ=10"
 group = "deadlines"
-settings = { deadline_s = 10.0 }
+strategy = { deadline_s = 10.0 }
 
 [[entries]]
 name = "lesson τ=20"
 group = "deadlines"
-settings = { deadline_s = 20.0 }
+strategy = { deadline_s = 20.0 }
 """
 
 

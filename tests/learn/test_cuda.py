@@ -15,12 +15,13 @@ from helpers.trainers import colors, make_work, several
 from lesson import InputError, Lesson, LessonMemory, Settings, Simulation, draw_fleet
 from lesson.core.errors import DivergedError
 from lesson.experiments.study import compare
-from lesson.learn import counters, dropout, robust
+from lesson.learn import counters, dropout
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
 from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.robust import aggregation
 from lesson.learn.task import Job, Task, make_task
 from lesson.runs.execute import execute
 from lesson.runs.summary import read_metrics
@@ -187,20 +188,20 @@ def test_models_do_not_wait_for_the_gpu(trainer: Any) -> None:
 @pytest.mark.parametrize("num", [1, 4, 9])
 def test_robust_means_agree_with_the_cpu(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over several blocks, the last one narrower, and to the bit for rows in another order."""
-    monkeypatch.setattr(robust, "BLOCK_VALUES", 1000 * num)
+    monkeypatch.setattr(aggregation, "BLOCK_VALUES", 1000 * num)
     rng = torch.Generator().manual_seed(0)
     models = torch.randn(num, 4321, generator=rng).round(decimals=2) * 1e25
     order = torch.randperm(num, generator=rng)
     there, turned = models.cuda(), models[order].cuda()
-    for function in (robust.coordinate_median, lambda rows: robust.trimmed_mean(rows, 0.25)):
+    for function in (aggregation.coordinate_median, lambda rows: aggregation.trimmed_mean(rows, 0.25)):
         given = function(there)
         assert given.is_cuda
         assert torch.allclose(given.cpu(), function(models), rtol=1e-6)
         assert torch.equal(given.view(torch.int32), function(turned).view(torch.int32))
-    assert torch.allclose(robust.norms(there).cpu(), robust.norms(models), rtol=1e-12)
-    assert torch.equal(robust.norms(turned), robust.norms(there)[order.cuda()])
+    assert torch.allclose(aggregation.norms(there).cpu(), aggregation.norms(models), rtol=1e-12)
+    assert torch.equal(aggregation.norms(turned), aggregation.norms(there)[order.cuda()])
     there[0, 7] = torch.nan
-    assert robust.finite_rows(there).tolist() == [False] + [True] * (num - 1)
+    assert aggregation.finite_rows(there).tolist() == [False] + [True] * (num - 1)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +210,8 @@ def test_robust_means_agree_with_the_cpu(num: int, monkeypatch: pytest.MonkeyPat
         ({"nan": 0.3, "infinity": 0.1}, {}),
         ({"scaled": 0.5, "scale": 100.0}, {"norm": "reject"}),
         ({"scaled": 0.5, "flipped": 0.5}, {"norm": "clip"}),
-        ({"flipped": 1.0, "scaled": 1.0}, {"merge": "median"}),
-        ({"flipped": 1.0, "nan": 0.2}, {"merge": "trimmed-mean", "trim": 0.3}),
+        ({"flipped": 1.0, "scaled": 1.0}, {"aggregation": "median"}),
+        ({"flipped": 1.0, "nan": 0.2}, {"aggregation": "trimmed-mean", "trim": 0.3}),
     ],
 )
 def test_wrong_uploads_and_guards_agree_with_the_cpu(

@@ -70,7 +70,7 @@ def test_the_signal_is_the_accuracy_on_what_is_held_out() -> None:
 
 def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_look_evaluate() -> None:
     data, looks = tiny_data(900), []
-    sections = {"scenario": SCENARIO, "strategy": STRATEGY, "run": {"rounds": 5, "device": "cpu"}}
+    sections = {**SCENARIO, "strategy": STRATEGY, "run": {"rounds": 5, "device": "cpu"}}
     simulation, learner = build(Settings(**sections), dataset=data, model=TinyNet)
     whole = make_partition(Settings(**SCENARIO), data.train_labels, 6, 0)
     assert np.array_equal(simulation.fleet.num_samples, learner.task.holdings.num_samples)
@@ -102,7 +102,7 @@ def test_a_learner_that_holds_nothing_out_has_no_signal() -> None:
 def test_a_run_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
     def settings(**limits: Any) -> Any:
         run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu"} | limits
-        return Settings(scenario=SCENARIO, strategy=STRATEGY, run=run)
+        return Settings(**SCENARIO, strategy=STRATEGY, run=run)
 
     def stop(line: dict[str, Any]) -> None:
         if line["round"] == 7:

@@ -67,7 +67,7 @@ def test_without_a_server_optimizer_a_merge_keeps_its_bits(of: Any) -> None:
 
 def test_stale_updates_by_hand() -> None:
     """The strategy averages models; the setting applies what each changed since its own base to the newest model."""
-    made = make_learner(tiny_task(4), trainer="reference", server={"stale": "updates"})
+    made = make_learner(tiny_task(4), trainer="reference", server={"aggregate": "updates"})
     made.versions[1] = made.versions[0] + 0.01
     made.versions[2] = made.versions[0] - 0.02
     first = trained(made, 0, 0, 0.1) - made.versions[0]
@@ -80,7 +80,7 @@ def test_stale_updates_by_hand() -> None:
 
 def test_stale_models_by_hand() -> None:
     """The strategy merges updates; the setting averages the models themselves, if their weights allow that."""
-    made = make_learner(tiny_task(4), trainer="reference", server={"stale": "models"})
+    made = make_learner(tiny_task(4), trainer="reference", server={"aggregate": "models"})
     made.versions[1] = made.versions[0] + 0.01
     model = trained(made, 0, 0, 0.1)
     merge = Merge(np.array([0]), np.array([0.25]), of="updates")

@@ -14,10 +14,10 @@ from helpers.small_tasks import cohort, make_learner, tiny_task
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.rejections import NOT_FINITE, TOO_FAR, Rejection
 from lesson.core.errors import DivergedError, InputError
-from lesson.learn import merge_guard
 from lesson.learn.learner import Learner
 from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.robust import guard as merge_guard
 from lesson.learn.robust.guard import MergeGuard, Uploads
 from lesson.learn.server_models import ServerModels
 from lesson.learn.task import Work
@@ -38,9 +38,9 @@ class Corrupted(CorruptedUploads):
 
 
 @contextmanager
-def learning(trainer: str = "fused", wrong: CorruptedUploads | None = None, **options: Any) -> Iterator[Learner]:
+def learning(trainer: str = "fused", corrupted: CorruptedUploads | None = None, **options: Any) -> Iterator[Learner]:
     guards = GuardSettings(**{name: options.pop(name) for name in list(options) if name in GuardSettings.model_fields})
-    learner = make_learner(tiny_task(NUM), trainer=trainer, guards=guards, wrong=wrong, **options)
+    learner = make_learner(tiny_task(NUM), trainer=trainer, guards=guards, corrupted=corrupted, **options)
     yield learner
     learner.close()
 
@@ -97,7 +97,7 @@ def test_what_is_not_finite_is_rejected_and_the_others_stand_for_it(trainer: str
 
 def test_of_updates_the_others_stand_for_what_is_rejected() -> None:
     """Two from version 0 and two from version 1, one of each rejected: half of each way of the others is gone."""
-    with learning(wrong=Corrupted(1, 3, nan=1.0)) as learner:
+    with learning(corrupted=Corrupted(1, 3, nan=1.0)) as learner:
         learner.versions[1] = learner.versions[0] + 0.01
         rejected = merge(learner, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
         assert [rejection.client for rejection in rejected] == [1, 3]
@@ -107,7 +107,7 @@ def test_of_updates_the_others_stand_for_what_is_rejected() -> None:
 
 def test_a_part_of_the_model_that_was_to_stay_stays() -> None:
     """Weights of 0.3 each: 0.4 of the model stays, and the one update that is taken counts for 0.6."""
-    with learning(wrong=Corrupted(1, nan=1.0)) as learner:
+    with learning(corrupted=Corrupted(1, nan=1.0)) as learner:
         some, weights = updates([0, 1]), np.array([0.3, 0.3])
         learner.merge(some, weights, Merge(some.id, weights), 0, round=1)
         assert close(learner.versions[1], 0.4 * learner.versions[0] + 0.6 * model_of(learner, 0))
@@ -115,7 +115,7 @@ def test_a_part_of_the_model_that_was_to_stay_stays() -> None:
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
 def test_a_merge_of_which_nothing_is_left_makes_no_version(guard: str) -> None:
-    with learning(wrong=Corrupted(0, 1, nan=1.0), merge=guard) as learner:
+    with learning(corrupted=Corrupted(0, 1, nan=1.0), aggregation=guard) as learner:
         assert len(merge(learner, updates([0, 1]))) == 2
         assert list(learner.versions) == [0]
 
@@ -123,21 +123,21 @@ def test_a_merge_of_which_nothing_is_left_makes_no_version(guard: str) -> None:
 @pytest.mark.parametrize("guard", ["mean", "median"])
 def test_a_slot_of_which_nothing_is_left_stays_as_it_was(guard: str) -> None:
     groups = GroupMemory(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
-    with learning(wrong=Corrupted(1, nan=1.0), merge=guard) as learner:
+    with learning(corrupted=Corrupted(1, nan=1.0), aggregation=guard) as learner:
         some, ones = updates([0, 1]), np.ones(2)
         assert len(learner.merge(some, ones, Merge(some.id, ones, groups=groups), 0, round=1)) == 1
         assert close(learner.versions[1], 0.5 * model_of(learner, 0) + 0.5 * learner.versions[0])
 
 
 def test_training_that_diverges_by_itself_ends_the_run_all_the_same() -> None:
-    with learning(wrong=Corrupted(1, nan=1.0)) as learner:
+    with learning(corrupted=Corrupted(1, nan=1.0)) as learner:
         learner.versions[0] = learner.versions[0] * 1e30
         with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):
             merge(learner, updates([0, 1, 2]))
 
 
 def test_without_the_guard_what_is_not_finite_ends_the_run() -> None:
-    with learning(wrong=Corrupted(1, nan=1.0), finite=False) as learner, pytest.raises(DivergedError):
+    with learning(corrupted=Corrupted(1, nan=1.0), finite=False) as learner, pytest.raises(DivergedError):
         merge(learner, updates([0, 1, 2]))
 
 
@@ -163,7 +163,7 @@ def test_an_update_that_goes_too_far_is_rejected(trainer: str) -> None:
 def test_an_update_that_goes_too_far_is_clipped_to_so_many_medians() -> None:
     """The median of four lengths, the largest corrupted, is the mean of the second and third of them; 1.5 times that is
     how far client 3's update may go, in its own direction."""
-    with learning(wrong=Corrupted(3, scaled=1.0, scale=50.0), norm="clip", norm_limit=1.5) as learner:
+    with learning(corrupted=Corrupted(3, scaled=1.0, scale=50.0), norm="clip", norm_limit=1.5) as learner:
         honest, base = lengths(learner), learner.versions[0]
         assert merge(learner, updates([0, 1, 2, 3])) == []
         limit = 1.5 * float(np.median([*honest[:3], 50 * honest[3]]))
@@ -193,7 +193,7 @@ def test_the_median_is_of_the_last_updates_and_survives_a_restart() -> None:
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_the_median_of_models(trainer: str) -> None:
-    with learning(trainer, Corrupted(2, scaled=1.0, flipped=1.0, scale=1e6), merge="median") as learner:
+    with learning(trainer, Corrupted(2, scaled=1.0, flipped=1.0, scale=1e6), aggregation="median") as learner:
         merge(learner, updates([0, 1, 2, 3, 4]))
         base = learner.versions[0]
         models = [model_of(learner, client) for client in (0, 1, 3, 4)]
@@ -204,7 +204,7 @@ def test_the_median_of_models(trainer: str) -> None:
 
 def test_a_trimmed_mean_of_updates_from_several_versions() -> None:
     """Of five ways, from two versions, the shortest and the longest in every direction are left out."""
-    with learning(merge="trimmed-mean", trim=0.2) as learner:
+    with learning(aggregation="trimmed-mean", trim=0.2) as learner:
         learner.versions[1] = learner.versions[0] + 0.01
         bases = [0, 0, 1, 1, 1]
         merge(learner, updates([0, 1, 2, 3, 4], bases), version=1, of="updates")
@@ -215,7 +215,7 @@ def test_a_trimmed_mean_of_updates_from_several_versions() -> None:
 
 
 def test_a_robust_merge_has_the_weight_the_strategy_gives() -> None:
-    with learning(merge="median") as learner:
+    with learning(aggregation="median") as learner:
         some, weights = updates([0, 1, 2]), np.array([0.1, 0.1, 0.3])
         learner.merge(some, weights, Merge(some.id, weights), 0, round=1)
         middle = torch.stack([model_of(learner, client) for client in range(3)]).median(0).values
@@ -224,7 +224,7 @@ def test_a_robust_merge_has_the_weight_the_strategy_gives() -> None:
 
 def test_steps_of_several_minibatches_are_one_update() -> None:
     """With one update, the median is the update itself: the mean of its three models."""
-    with learning(merge="median") as robust, learning() as plain:
+    with learning(aggregation="median") as robust, learning() as plain:
         some = updates([0, 1], batches=3)[np.array([0])]
         for learner in (robust, plain):
             merge(learner, some)
@@ -247,7 +247,7 @@ def received(models: dict[int, list[float]], **options: Any) -> ServerModels:
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
 def test_what_counts_for_nothing_does_not_stand_for_what_is_rejected(guard: Any) -> None:
-    server = received({0: [np.nan, 1.0], 1: [5.0, 5.0]}, guards=GuardSettings(merge=guard))
+    server = received({0: [np.nan, 1.0], 1: [5.0, 5.0]}, guards=GuardSettings(aggregation=guard))
     some, weights = updates([0, 1]), np.array([1.0, 0.0])
     assert len(server.merge(some, weights, Merge(some.id, weights), 0, round=1)) == 1
     assert server.versions[1].tolist() == [2.0, 2.0]
@@ -277,8 +277,8 @@ def test_the_median_is_of_all_of_a_merge_however_short_the_window() -> None:
 def test_more_models_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_guard, "MAX_BYTES", 1000)
     with (
-        learning(merge="median") as learner,
-        pytest.raises(InputError, match="need every client's model at once: 6 of"),
+        learning(aggregation="median") as learner,
+        pytest.raises(InputError, match="keep all models of a merge in memory; 2 × 6 models"),
     ):
         merge(learner, updates([0, 1, 2, 3, 4, 5]))
 
@@ -289,9 +289,9 @@ def test_more_models_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> 
         ({"norm": "cut"}, "norm must be 'none', 'clip' or 'reject', got 'cut'"),
         ({"norm_limit": 0.5}, "norm_limit must be >= 1, got 0.5"),
         ({"trim": 0.5}, "trim must be < 0.5, got 0.5"),
-        ({"merge": "mode"}, "merge must be 'mean', 'median' or 'trimmed-mean', got 'mode'"),
+        ({"aggregation": "mode"}, "aggregation must be 'mean', 'median' or 'trimmed-mean', got 'mode'"),
         ({"exclude_after_rejections": -1}, "exclude_after_rejections must be >= 0, got -1"),
-        ({"finite": False, "merge": "median"}, "finite must be true with norm or merge"),
+        ({"finite": False, "aggregation": "median"}, "finite must be true with norm or aggregation"),
     ],
 )
 def test_impossible_guards(settings: dict[str, Any], message: str) -> None:

@@ -78,7 +78,7 @@ def test_yogi_moves_its_moment_either_way() -> None:
         ({"beta1": 1.0}, "beta1 must be < 1, got 1.0"),
         ({"beta2": -0.1}, "beta2 must be >= 0, got -0.1"),
         ({"epsilon": 0.0}, "epsilon must be >= 1e-30, got 0.0"),
-        ({"stale": "drop"}, "stale must be 'strategy', 'models' or 'updates', got 'drop'"),
+        ({"aggregate": "drop"}, "aggregate must be 'strategy', 'models' or 'updates', got 'drop'"),
         ({"optimizer": "adam"}, "setting 'optimizer' is unknown; did you mean 'optimizer'?"),
     ],
 )

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lesson import InputError
-from lesson.learn import robust
+from lesson.learn.robust import aggregation
 from lesson.learn.robust.aggregation import coordinate_median, finite_rows, norms, trimmed_mean
 
 FIVE = torch.tensor([[1.0, -4.0], [5.0, 0.5], [2.0, 7.0], [90.0, 0.0], [3.0, 1.0]])
@@ -139,10 +139,10 @@ def test_blocks_change_no_bit_and_models_stay_as_they_are(models: Tensor) -> Non
     before = models.clone()
     whole = coordinate_median(models), trimmed_mean(models, 0.3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(robust, "BLOCK_VALUES", 2 * len(models))
+        patch.setattr(aggregation, "BLOCK_VALUES", 2 * len(models))
         assert bits(coordinate_median(models)) == bits(whole[0])
         assert bits(trimmed_mean(models, 0.3)) == bits(whole[1])
-        patch.setattr(robust, "BLOCK_VALUES", 1)
+        patch.setattr(aggregation, "BLOCK_VALUES", 1)
         assert bits(coordinate_median(models)) == bits(whole[0])
     assert bits(models.flatten()) == bits(before.flatten())
 

@@ -215,7 +215,7 @@ def test_what_a_study_shows(study: Study) -> None:
     assert "6 clients that share it evenly" in data["what"]
     first = next(card for card in data["verdict"]["cards"] if card["label"].startswith("First at"))
     assert first["who"].startswith(("lesson", "fedavg"))
-    assert data["settings"].startswith("[scenario]")
+    assert data["settings"].startswith('preset = "released"')
 
 
 def test_the_real_latency_of_a_promoted_client_is_shown(study: Study, tmp_path: Path) -> None:

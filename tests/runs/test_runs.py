@@ -43,7 +43,7 @@ def test_a_folder_holds_the_contract(tmp_path: Path) -> None:
     names = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert names == ["clients.json", "config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
     config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
-    assert config["scenario"]["num_clients"] == 6
+    assert config["fleet"]["num_clients"] == 6
     assert config["versions"]["numpy"] == np.__version__
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 31))
@@ -326,15 +326,15 @@ def test_an_unfinished_run_wants_to_be_resumed(tmp_path: Path) -> None:
 def test_a_run_in_which_nobody_arrives_says_so(tmp_path: Path, time_budget_s: float) -> None:
     """Rounds of 20 s and slow radio: nobody is there at 20 s, and none ends within 10 s."""
     slow = settings(rounds=None, time_budget_s=time_budget_s)
-    scenario = slow.scenario.model_copy(update={"power_w": 1e-9, "ensure_first_tier": False})
-    summary = execute(slow.model_copy(update={"scenario": scenario}), tmp_path / "run", **PARTS)
+    far = slow.with_changes(power_w=1e-9, ensure_first_tier=False)
+    summary = execute(far, tmp_path / "run", **PARTS)
     assert (summary["uploads"], summary["notes"]) == (0, ["no update has arrived: the model is the initial one"])
 
 
 def test_a_run_that_ends_far_worse_than_guessing_says_so(tmp_path: Path) -> None:
     wild = settings(rounds=10)
-    scenario = wild.scenario.model_copy(update={"learning_rate": 1e6, "lr_cap": math.inf})
-    summary = execute(wild.model_copy(update={"scenario": scenario}), tmp_path / "run", **PARTS)
+    training = wild.training.model_copy(update={"learning_rate": 1e6, "lr_cap": math.inf})
+    summary = execute(wild.model_copy(update={"training": training}), tmp_path / "run", **PARTS)
     assert summary["loss"] > 100
     (note,) = summary["notes"]
     assert note.startswith(f"the final loss, {summary['loss']:.3g}, is far above the 2.3 of guessing among ten classes")
@@ -342,7 +342,7 @@ def test_a_run_that_ends_far_worse_than_guessing_says_so(tmp_path: Path) -> None
     assert execute(settings(rounds=10), tmp_path / "usual", **PARTS)["notes"] == []
 
 
-@pytest.mark.parametrize(("section", "name"), [("scenario", "proximal_mu"), ("server", "epsilon")])
+@pytest.mark.parametrize(("section", "name"), [("training", "proximal_mu"), ("server", "epsilon")])
 def test_numbers_that_training_cannot_compute_with_are_rejected(section: str, name: str) -> None:
     with pytest.raises(InputError, match=rf"^\[{section}\] {name} must be <= "):
         Settings(**{section: {name: 1e300}})
@@ -350,9 +350,9 @@ def test_numbers_that_training_cannot_compute_with_are_rejected(section: str, na
 
 def test_a_run_that_diverges_by_its_proximal_term_names_it(tmp_path: Path) -> None:
     wild = settings(rounds=10)
-    scenario = wild.scenario.model_copy(update={"proximal_mu": 1e30, "local_steps": 4})
+    pulled = wild.with_changes(proximal_mu=1e30, local_steps=4)
     with pytest.raises(DivergedError, match="take a smaller learning_rate, lr_cap or proximal_mu"):
-        execute(wild.model_copy(update={"scenario": scenario}), tmp_path / "run", **PARTS)
+        execute(pulled, tmp_path / "run", **PARTS)
 
 
 def test_a_run_resumed_under_other_versions_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

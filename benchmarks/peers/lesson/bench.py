@@ -24,7 +24,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
         num_clients=workload.num_clients,
         split="iid",
         batch_size=workload.batch_size,
-        learning_rate=LEARNING_RATE,
+        training={"learning_rate": LEARNING_RATE},
         **local,
     )
     whole, held = load_dataset(workload.dataset), workload.num_clients * workload.samples_per_client

@@ -13,6 +13,7 @@ from lesson.core.errors import InputError, unknown
 from lesson.core.validation import plain
 from lesson.learn.data.dataset import NAMES
 from lesson.settings.loading import apply_changes, check_set_once, read_sections
+from lesson.settings.migration import new_name
 from lesson.settings.sections import StrategySettings
 from lesson.settings.settings import SECTIONS, Settings, without_none
 from lesson.settings.toml_text import to_toml
@@ -146,6 +147,8 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
 def _check_axis(key: str, values: Any) -> None:
     """Raise unless a key of [sweep] may vary and has different values."""
     section, _, name = key.partition(".")
+    if renamed := new_name(section, name):
+        raise InputError(f"{key} is now called {renamed}")
     if section not in SECTIONS or not name:
         raise InputError(
             f"a key of [sweep] must be seeds or one of {', '.join(SECTIONS)}, a dot and a key, got '{key}'"

@@ -13,12 +13,13 @@ QUALIFIED = ("server", "faults", "guards")
 def series_name(settings: Settings) -> str:
     """Return strategy, data set and what differs from the preset, the step size last."""
     ours, usual = settings.to_sections(), Settings(preset=settings.preset).to_sections()
+    options = settings.strategy.options
     changed: dict[str, Any] = {}
     for section in (*BARE, *QUALIFIED):
         prefix = f"{section}." if section in QUALIFIED else ""
-        changed |= {f"{prefix}{name}": one for name, one in ours[section].items() if usual[section].get(name) != one}
-    for named in ("name", "dataset"):
-        changed.pop(named, None)
+        values = {name: one for name, one in ours[section].items() if usual[section].get(name) != one}
+        changed |= {f"{prefix}{name}": one for name, one in values.items() if name not in ("name", "dataset", *options)}
+        changed |= options if section == BARE[-1] else {}
     parts = [settings.strategy.name, settings.data.dataset]
     parts += [settings.preset] if settings.preset != "released" else []
     parts += [f"{name}={in_words(changed[name])}" for name in sorted(changed, key="learning_rate".__eq__)]

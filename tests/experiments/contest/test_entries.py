@@ -32,7 +32,8 @@ def test_a_grid_is_combined_with_points(tmp_path: Path) -> None:
 
 
 KEYS = (
-    "points and grid must have keys of one of settings, strategy, server, faults, guards, a dot and a setting, "
+    "points and grid must have keys of one of fleet, radio, training, data, upload, "
+    "server, strategy, faults, guards, a dot and a setting, "
     "in quotes, got"
 )
 POINTS = '[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]'
@@ -50,7 +51,7 @@ POINTS = '[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]'
         ('"strategy.fraction"', "fraction", f"entry 'fedavg': {KEYS} 'fraction'"),
         (POINTS, '{ "strategy.deadline_s" = 20.0 }', "entry 'lesson': points must be a list of tables, such as"),
         (POINTS, "[20.0, 10.0]", "entry 'lesson': points must be a list of tables, such as"),
-        (POINTS, "[{ strategy.deadline_s = 20.0 }]", f"entry 'lesson': {KEYS} 'scenario'"),
+        (POINTS, "[{ strategy.deadline_s = 20.0 }]", f"entry 'lesson': {KEYS} 'strategy'"),
         (POINTS, '[{ "data.beta" = 0.5 }]', "entry 'lesson': points and settings must leave beta to the rules"),
         ('name = "lesson"\n', 'name = "_l"\n', "entry '_l': name must be at most 60 letters, digits and signs,"),
         ('name = "lesson"\n', "name = 'a $x'\n", "entry 'a $x': name must be at most 60 letters, digits and signs,"),
@@ -70,7 +71,7 @@ POINTS = '[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]'
         ('references = ["fedavg"]', 'references = ["fedavgs"]', "entry 'fedavgs' is unknown; did you mean 'fedavg'?"),
         ('references = ["fedavg"]', "references = []", "'strategies': references must be a list of entries, got []"),
         ('title = "Strategies"', 'titel = ""', "group 'strategies': title must be text, got None"),
-        ('title = "Strategies"', 'title = "S"\ncolour = 1', "group 'strategies': setting 'color' is unknown"),
+        ('title = "Strategies"', 'title = "S"\ncolor = 1', "group 'strategies': setting 'color' is unknown"),
         ("[groups.strategies]", '[groups."a/b"]', "group 'a/b': name must be letters, digits, - and _"),
         ("[rules]", "rule = 3\n[rules]", "setting 'rule' is unknown; did you mean 'rules'?"),
         ("[rules]", "[rulez]", "rules must be a table, [rules], got None"),

@@ -143,7 +143,7 @@ def test_when_time_is_up_after_tuning_no_more_is_begun(
         object.__setattr__(engine, "stop_at_s", time.monotonic())
         return make(missing)
 
-    monkeypatch.setattr("lesson.paper.reproduce.run_missing", tune)
+    monkeypatch.setattr("lesson.experiments.missing.run_missing", tune)
     cases = cases_of(contest.entries, contest.rules)
     results, failed = hold(cases, tmp_path, partial(make_missing, out=tmp_path, engine=engine))
     assert (failed, len(results.runs)) == ("", 2 * (4 + 2))

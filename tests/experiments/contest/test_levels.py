@@ -31,13 +31,13 @@ references = ["far, none"]
 [[entries]]
 name = "far"
 group = ["shadowing", "fading"]
-settings = { area_km = 3.0 }
+fleet = { area_km = 3.0 }
 strategy = { name = "lesson" }
 
 [[entries]]
 name = "near"
 group = "shadowing"
-settings = { area_km = 1.0 }
+fleet = { area_km = 1.0 }
 """
 WITH_LEVELS = FILE[: FILE.index("[groups.strategies]")] + LEVELS
 
@@ -90,11 +90,11 @@ def test_lines_go_from_level_to_level(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ('"radio.shadowing_db"', '"shadowing_db"', "levels must have keys of one of settings, strategy"),
-        ('"radio.shadowing_db"', '"run.seed"', "levels must have keys of one of settings, strategy"),
+        ('"radio.shadowing_db"', '"shadowing_db"', "levels must have keys of one of fleet, radio"),
+        ('"radio.shadowing_db"', '"run.seed"', "levels must have keys of one of fleet, radio"),
         ('db" = 8.0', 'db" = -8.0', "entry 'far, 8 dB': [radio] shadowing_db must be >= 0"),
         ('"shadowing", "fading"', '"shadowing", "fadign"', "group 'fadign' is unknown; did you mean 'fading'"),
-        ("{ area_km = 3.0 }", "3.0", "entry 'far, 0 dB': settings must be a table"),
+        ("{ area_km = 3.0 }", "3.0", "entry 'far, 0 dB': fleet must be a table"),
         ('"none" = {}', '"none" = 3', "levels must be a table of tables"),
         ('"far, none"', '"far"', "entry 'far' is unknown"),
     ],

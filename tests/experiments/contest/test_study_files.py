@@ -20,9 +20,7 @@ def test_entries_of_study_files_run_two_rounds(path: Path, tmp_path: Path) -> No
     highest_levels = {(entry.group, entry.line or entry.name): entry for entry in contest.entries}
     for number, entry in enumerate(highest_levels.values()):
         settings = entry.settings(entry.points[-1], rules.betas[0], rules.seeds[0], rules)
-        run = settings.run.model_copy(update={"rounds": 2, "device": "cpu"})
-        settings = settings.model_copy(update={"split": "iid"})  # other splits need more data
-        short = settings.model_copy(update={"run": run, "scenario": settings})
+        short = settings.with_changes(rounds=2, device="cpu", split="iid")  # other splits need more data
         try:
             summary = execute(short, tmp_path / str(number), dataset=dataset, model=TinyNet, num_threads=1)
         except DivergedError:  # as the study shows: nothing keeps NaN out

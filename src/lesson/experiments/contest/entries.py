@@ -16,6 +16,7 @@ from lesson.core.validation import Text
 from lesson.experiments.contest.rules import MAX_POINTS, Rules, Several, Table
 from lesson.experiments.grid import checked_settings, in_words
 from lesson.experiments.naming import BARE, run_name
+from lesson.settings.migration import new_name
 from lesson.settings.settings import SECTIONS, Settings
 
 FILE = Path(__file__).parent / "entries.toml"
@@ -208,6 +209,8 @@ def _check_keys(points: Iterable[Point], also: str = "") -> None:
     """Raise if a key is not that of a setting that an entry may fix."""
     for key in (key for point in points for key in point):
         section, _, name = key.partition(".")
+        if renamed := new_name(section, name):
+            raise ValueError(f"{also}must have today's names, got '{key}', which is now called {renamed}")
         if section not in FIXED or not name:
             allowed = f"one of {', '.join(FIXED)}, a dot and a setting, in quotes"
             raise ValueError(f"{also}must have keys of {allowed}, got '{key}'")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from lesson.core.errors import RunStoppedError, describe
-from lesson.settings.settings import Settings
+from lesson.settings.settings import SECTIONS, Settings
 
 Line = Mapping[str, Any]
 
@@ -80,9 +80,9 @@ class Tracking:
 
 
 def flat_settings(settings: Settings) -> dict[str, Any]:
-    """Every setting by section.key."""
-    sections = settings.to_sections()
-    return {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
+    """Return every setting by section.key."""
+    tables = settings.to_sections()
+    return {f"{section}.{name}": value for section in SECTIONS for name, value in tables[section].items()}
 
 
 def numbers(line: Line) -> dict[str, float]:
