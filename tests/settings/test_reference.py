@@ -1,9 +1,13 @@
 """Descriptions of settings: units, defaults, bounds, and looking them up by name."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from lesson.core.errors import InputError
 from lesson.settings.loading import load_settings
+from lesson.settings.migration import MOVED, REMOVED
 from lesson.settings.reference import as_text, describe, describe_section, find_descriptions
 from lesson.settings.settings import NAMES, SECTIONS, Settings
 
@@ -113,3 +117,11 @@ def test_unknown_and_old_names_are_errors(name: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         find_descriptions(name)
     assert str(error.value).startswith(message)
+
+
+def test_the_migration_page_lists_every_old_setting() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
+    for (section, name), (place, new) in MOVED.items():
+        kept = re.search(rf"^\| `\[{place}\]` \| .*`{new}`", page, re.MULTILINE)
+        assert kept or f"| `{section}.{name}` | `{place}.{new}` |" in page or name == "preset", name
+    assert [name for section, name in REMOVED if f"`{section}.{name}`" not in page] == []
