@@ -1,4 +1,4 @@
-"""The figures of radio.md: how long FedAvg's rounds last, on average over seeds, with this and that on."""
+"""Mean length of FedAvg's rounds over seeds, with one setting changed at a time; radio.md shows the figures."""
 
 import statistics
 from typing import Any

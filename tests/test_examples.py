@@ -132,7 +132,7 @@ def test_python_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[
 def test_the_comparison_in_the_readme_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = re.search(r"```python\n(from lesson.settings.settings.*?)```", README, re.DOTALL)[1]  # type: ignore[index]
+    code = re.search(r"```python\n(from lesson import Settings\n.*?)```", README, re.DOTALL)[1]  # type: ignore[index]
     assert len([line for line in code.splitlines() if line and "import" not in line]) <= 5
     monkeypatch.chdir(tmp_path)
     exec(compile(code.replace("2000.0", "60.0"), "README.md", "exec"), {})

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lesson.settings.settings import Settings
+from lesson.settings.reference import describe_section
+from lesson.settings.settings import SECTIONS
 from lesson.strategies import STRATEGIES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -50,13 +51,15 @@ def test_no_link_leads_nowhere(site: Path) -> None:
 
 def test_every_setting_has_a_row(site: Path) -> None:
     page = pages(site)["settings.html"]
-    for section in ("scenario", "run", "server"):
-        for name in Settings.model_fields[section].annotation.model_fields:  # type: ignore[union-attr]
-            assert f"<td><code>{name}</code></td>" in page
+    for section in SECTIONS:
+        table = re.search(rf'id="{section}".*?</table>', page, re.DOTALL)[0]  # type: ignore[index]
+        shown = re.findall(r"<tr>\s*<td><code>(\w+)</code></td>", table)
+        assert shown == [setting.name for setting in describe_section(section)]
     row = re.search(r"<td><code>noise_dbm</code></td>.*?</tr>", page, re.DOTALL)[0]  # type: ignore[index]
     assert "<code>-100</code><br>printed: <code>-94</code>" in row
+    assert "<td>dBm</td>" in row
     row = re.search(r"<td><code>epsilon</code></td>.*?</tr>", page, re.DOTALL)[0]  # type: ignore[index]
-    assert "number &gt; 0, &lt; 1" in row
+    assert "number &gt; 0 and &lt; 1" in row
 
 
 def test_every_strategy_has_a_section(site: Path) -> None:

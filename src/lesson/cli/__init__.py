@@ -25,6 +25,7 @@ with one_line_if_interrupted():
     from lesson.cli.plan import PlanCommand
     from lesson.cli.report import ReportCommand
     from lesson.cli.reproduce import ReproduceCommand
+    from lesson.cli.settings import SettingsCommand
     from lesson.cli.strategies import StrategiesCommand
     from lesson.cli.sweep import SweepCommand
     from lesson.core.errors import InputError, RunStoppedError, unknown
@@ -55,6 +56,7 @@ COMMANDS: dict[str, type[Command]] = {
     "report": ReportCommand,
     "reproduce": ReproduceCommand,
     "run": RunCommand,
+    "settings": SettingsCommand,
     "strategies": StrategiesCommand,
     "sweep": SweepCommand,
 }

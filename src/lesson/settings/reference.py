@@ -1,0 +1,131 @@
+"""Descriptions of all settings as text, for the documentation and for `lesson settings`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lesson.core.errors import InputError, unknown
+from lesson.settings.migration import check_names, new_name
+from lesson.settings.presets import PRESETS
+from lesson.settings.settings import NAMES, SECTIONS, Settings, section_of
+
+_UNITS = {
+    "bits": "bit",
+    "db": "dB",
+    "dbm": "dBm",
+    "ghz": "GHz",
+    "hz": "Hz",
+    "km": "km",
+    "mps": "m/s",
+    "s": "s",
+    "w": "W",
+}
+"""Unit by the last part of a setting's name."""
+_KINDS = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text"}
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a user should know about a setting, as text."""
+
+    section: str
+    """Empty for `preset`, which is in no section."""
+    name: str
+    meaning: str
+    unit: str
+    """Empty if the setting is dimensionless."""
+    default: str
+    """Empty if the setting has no value unless one is given."""
+    printed: str
+    """Default in the preset `printed`; empty if it is the same."""
+    allowed: str
+    """Type and bounds, or the possible values."""
+
+    @property
+    def full_name(self) -> str:
+        """The name with its section."""
+        return f"{self.section}.{self.name}" if self.section else self.name
+
+    @property
+    def example(self) -> str:
+        """An argument of `--set`, with the default value or, if there is none, a placeholder."""
+        change = f"{self.full_name}={self.default or 'VALUE'}"
+        return f"'{change}'" if "[" in change else change
+
+
+def describe(section: str, name: str) -> Description:
+    """Return the description of a setting; `preset` is in the section ""."""
+    released, other = (getattr(Settings(preset=one), section) if section else Settings() for one in PRESETS)
+    kind, default, printed = type(released), as_text(getattr(released, name)), as_text(getattr(other, name))
+    field = kind.model_fields[name]
+    allowed = _allowed(kind.model_json_schema()["properties"][name]) if section else ", ".join(PRESETS)
+    if any(getattr(one, "allow_inf_nan", False) for one in field.metadata):
+        allowed += " or inf"
+    return Description(
+        section=section,
+        name=name,
+        meaning=field.description or "",
+        unit=_UNITS.get(name.rpartition("_")[2], "") if "_" in name else "",
+        default=default,
+        printed=printed if printed != default else "",
+        allowed=allowed,
+    )
+
+
+def describe_section(section: str) -> list[Description]:
+    """Return the descriptions of a section's settings, in the order of the settings file."""
+    return [describe(section, name) for name in _names(section)]
+
+
+def find_descriptions(name: str) -> list[Description]:
+    """Return the settings called `name`, `section.name` or, given a section, all of its settings; raise if none is."""
+    if name in SECTIONS:
+        return describe_section(name)
+    if name == "preset":
+        return [describe("", name)]
+    check_names({name: {}})
+    section, dot, key = name.rpartition(".")
+    if renamed := new_name(section, key):
+        raise InputError(f"{name} is now called {renamed}")
+    if not dot:
+        return [describe(one, key) for one in NAMES.get(key) or (section_of(key),)]
+    if section not in SECTIONS:
+        raise unknown("section", section, SECTIONS)
+    if key not in _names(section):
+        raise unknown(f"[{section}] setting", key, _names(section))
+    return [describe(section, key)]
+
+
+def as_text(value: Any) -> str:
+    """Return a value as `--set` takes it; empty for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(as_text, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _names(section: str) -> list[str]:
+    """Return the settings of a section; options of a strategy are not among them."""
+    kind: Any = Settings.model_fields[section].annotation
+    return [name for name in kind.model_fields if section in NAMES.get(name, ())]
+
+
+def _allowed(schema: dict[str, Any]) -> str:
+    """Return the allowed values of a JSON schema in words."""
+    if "anyOf" in schema:
+        return " or ".join(_allowed(one) for one in schema["anyOf"] if one.get("type") != "null")
+    if "prefixItems" in schema:
+        return f"[low, high], each a {_allowed(schema['prefixItems'][0])}"
+    if "enum" in schema or "const" in schema:
+        return ", ".join(schema.get("enum") or [schema["const"]])
+    bounds = {sign: _number(schema[bound]) for bound, sign in _BOUNDS.items() if bound in schema}
+    if bounds.keys() == {">=", "<="}:
+        return f"{_KINDS[schema['type']]} from {bounds['>=']} to {bounds['<=']}"
+    return f"{_KINDS[schema['type']]} {' and '.join(map(' '.join, bounds.items()))}".strip()
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
