@@ -53,13 +53,15 @@ QUICK = Size(1_000, 1, ("lesson",), (50,), 5, 1, 1, 3, 1)
 # One process of the package in PYTHONPATH: for every line it reads, milliseconds of a round.
 ROUNDS = """
 import sys, time
-from lesson import Settings, Simulation, draw_fleet
+import lesson
+from lesson import Simulation, draw_fleet
 from lesson.strategies import STRATEGIES
 
 name, num_clients, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+settings = getattr(lesson, "Settings", None) or lesson.Scenario  # its name before version 0.2
 options = {"lesson": {"deadline_s": 20.0}, "fedavg": {}}
 options["fedbuff"] = {"concurrency": num_clients // 2, "buffer_size": 10}
-simulation = Simulation(STRATEGIES[name](**options[name]), draw_fleet(Settings(), num_clients))
+simulation = Simulation(STRATEGIES[name](**options[name]), draw_fleet(settings(), num_clients))
 for _ in sys.stdin:
     begin = time.process_time()
     for _ in range(rounds):
@@ -113,7 +115,7 @@ def draws_s(size: Size) -> float:
     return seconds(lambda: fading_gain("rayleigh", 0.0, key(0, "fading"), everybody, block), size.repeats)
 
 
-class RoundLoop:
+class RoundTimer:
     """A process that runs rounds of the package in some folder when asked, and tells how long one took."""
 
     def __init__(self, tree: Path, *arguments: object) -> None:
@@ -142,7 +144,7 @@ def beside(size: Size, trees: Sequence[Path], *arguments: object) -> list[list[f
     """Milliseconds of a round in the packages of two folders, which are asked in turn."""
     pairs = []
     for start in range(size.starts):
-        runs = [RoundLoop(tree, *arguments) for tree in (trees[::-1] if start % 2 else trees)]
+        runs = [RoundTimer(tree, *arguments) for tree in (trees[::-1] if start % 2 else trees)]
         runs = runs[::-1] if start % 2 else runs  # which is the older process matters, too
         for ask in range(size.asks):
             times_ms = [0.0, 0.0]
