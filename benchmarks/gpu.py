@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from lesson import InputError, Lesson, Settings, Simulation, draw_fleet
-from lesson.experiments.engines.gpu import shared_gpu
 from lesson.learn import models
 from lesson.learn.backend import Backend, Trainer
 from lesson.learn.cpu import CpuBackend
@@ -54,13 +54,11 @@ class Size:
     num_seeds: int
     together: tuple[str, ...]
     """Data sets on which several seeds run at once."""
-    compare_mps: bool
-    """Whether several seeds are also measured without NVIDIA's Multi-Process Service."""
 
 
 NAMES = ("mnist", "cifar10")
-FULL = Size(50, ("tf32", "float32", "bfloat16"), 60_000, 10_000, 24, 300, 7, 20, 50, 5, NAMES, True)
-QUICK = Size(12, ("tf32",) if DEVICE == "cuda" else ("float32",), 1_000, 100, 3, 2, 1, 1, 2, 2, ("mnist",), False)
+FULL = Size(50, ("tf32", "float32", "bfloat16"), 60_000, 10_000, 24, 300, 7, 20, 50, 5, NAMES)
+QUICK = Size(12, ("tf32",) if DEVICE == "cuda" else ("float32",), 1_000, 100, 3, 2, 1, 1, 2, 2, ("mnist",))
 
 
 def load_or_draw(name: str, size: Size) -> Dataset:
@@ -309,17 +307,14 @@ def get_or_fail(results: Any, processes: Sequence[BaseProcess]) -> Any:
 def together_table(size: Size) -> None:
     """Several seeds at once against one after the other."""
     num = size.num_seeds
-    print(f"\n| {num} seeds, evaluation included | one after the other (rounds/s) | together | ratio | without MPS |")
-    print("|---|---|---|---|---|")
+    shared = "with" if Path("/tmp/nvidia-mps/control").exists() else "without"
+    print(f"\n| {num} seeds, {shared} MPS, evaluation included | one after the other (rounds/s) | together | ratio |")
+    print("|---|---|---|---|")
     for name in size.together:
-        plain = together_s(name, size) if size.compare_mps else None
-        with shared_gpu() as shared:
-            ours = together_s(name, size) if shared or plain is None else plain
-        alone_s, all_s = (plain or ours)[0], ours[1]
-        without = f"{num * 3 * size.rounds / plain[1]:,.0f}" if plain else "–"
+        alone_s, all_s = together_s(name, size)
         print(
             f"| {name} | {3 * size.rounds / alone_s:,.0f} | {num * 3 * size.rounds / all_s:,.0f} | "
-            f"{num * alone_s / all_s:.2f} | {without} |",
+            f"{num * alone_s / all_s:.2f} |",
             flush=True,
         )
 

@@ -70,8 +70,8 @@ def _import_all() -> None:
     import lesson.cli.sweep_progress
     import lesson.experiments.contest.entries
     import lesson.experiments.engines
-    import lesson.report.compare_figure
     import lesson.report.page.study_page
+    import lesson.report.study.accuracy_figure
     import lesson.runs.execute  # noqa: F401
 
 

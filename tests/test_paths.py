@@ -25,10 +25,10 @@ from lesson.learn.data import load_dataset
 from lesson.learn.data.dataset import MNIST_DIR, data_dir
 from lesson.learn.data.idx import read_idx_folder
 from lesson.planning.plan import make_plan
-from lesson.report.compare_figure import draw_comparison
 from lesson.report.page.plan_page import write_plan_page
 from lesson.report.page.study_page import write_study_page
-from lesson.report.plan_figure import draw_plan
+from lesson.report.plan.figure import draw_plan
+from lesson.report.study.accuracy_figure import draw_comparison
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import read_metrics

@@ -42,6 +42,6 @@ def migrate_file(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    for folder in map(Path, sys.argv[1:] or [ROOT / "results"]):
+    for folder in [Path(name) for name in sys.argv[1:]] or [ROOT / "results"]:
         for archive in sorted(folder.rglob("runs.jsonl")):
             migrate_file(archive)

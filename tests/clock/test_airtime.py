@@ -14,9 +14,9 @@ from lesson.clock.airtime import Airtime
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
 from lesson.strategies.base import AllOf, Arrivals, Deadline, RoundPlan
+from lesson.strategies.extensions.lesson_filled import LessonFilled
 from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedcs_greedy import FedCSGreedy
-from lesson.strategies.lesson_filled import LessonFilled
 from lesson.strategies.safa import Safa
 
 

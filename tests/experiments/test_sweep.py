@@ -20,7 +20,7 @@ from lesson.cli.sweep_progress import SweepProgress
 from lesson.experiments.engines import RayEngine
 from lesson.experiments.grid import load_grid, make_grid
 from lesson.experiments.sweep import sweep
-from lesson.report.sweep_text import sweep_table
+from lesson.report.study.sweep_text import sweep_table
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.settings.settings import Settings

@@ -12,7 +12,7 @@ from lesson.paper.items import NAMES, load_item, select_items, wanted_runs
 from lesson.paper.reproduce import missing_runs
 from lesson.paper.scale import FULL
 from lesson.paper.verdicts import Finding
-from lesson.report.paper import claims_frame, item_table, verdict_words
+from lesson.report.paper.items import claims_frame, item_table, verdict_words
 from lesson.report.words import markdown
 
 pytestmark = pytest.mark.slow

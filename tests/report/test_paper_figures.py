@@ -16,7 +16,7 @@ from lesson.learn.data import load_dataset
 from lesson.learn.partition import make_partition
 from lesson.report.files import save_figure
 from lesson.report.palette import LABEL_COLOURS, tier_colours
-from lesson.report.paper_fleets import draw_latency_density, draw_schedule, draw_towards_zero
+from lesson.report.paper.fleets import draw_latency_density, draw_schedule, draw_towards_zero
 from lesson.report.shares_figure import draw_label_shares
 
 TOWARDS_ZERO = pd.DataFrame(

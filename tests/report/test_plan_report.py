@@ -10,8 +10,8 @@ from helpers.fleets import make_fleet
 from lesson import Fleet, InputError, Settings, draw_fleet
 from lesson.planning.plan import make_plan
 from lesson.report.palette import tier_colours
-from lesson.report.plan_figure import draw_plan
-from lesson.report.plan_text import plan_notes, print_plan
+from lesson.report.plan.figure import draw_plan
+from lesson.report.plan.text import plan_notes, print_plan
 
 
 def text(

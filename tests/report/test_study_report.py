@@ -22,11 +22,11 @@ from lesson.cli.report import inches
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.loading import load_together
 from lesson.experiments.study import Run, Study, means
-from lesson.report.compare_text import cell
 from lesson.report.files import save_figures
-from lesson.report.groups import groups_of
 from lesson.report.palette import strategy_looks
-from lesson.report.study_figures import draw_figures
+from lesson.report.study.compare_text import cell
+from lesson.report.study.figures import draw_figures
+from lesson.report.study.groups import groups_of
 from lesson.strategies import STRATEGIES
 
 NAMES = ["accuracy_energy", "accuracy_round", "accuracy_time", "accuracy_uploads", "clients", "latency"]

@@ -121,7 +121,7 @@ def test_an_adaptive_deadline_and_filled_slots_go_on_with_the_same_bits(
     tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look every 5 rounds, one of which has changed the deadline before each break."""
-    monkeypatch.setattr("lesson.strategies.lesson_adaptive.LOOK_ROUNDS", 5)
+    monkeypatch.setattr("lesson.strategies.extensions.lesson_adaptive.LOOK_ROUNDS", 5)
     chosen = settings(strategy, checkpoint_every_s=1e-9)
     execute(chosen, tmp_path / "whole", **PARTS)
     changed = [

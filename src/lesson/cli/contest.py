@@ -50,7 +50,7 @@ class ContestCommand:
         from lesson.experiments.contest.hold import claim_folder, hold
         from lesson.experiments.contest.measures import table
         from lesson.experiments.engines import LocalEngine
-        from lesson.report.contest import missing_runs, write_contest
+        from lesson.report.contest.write import missing_runs, write_contest
         from lesson.runs.folder import RunFolder
 
         if not self.seconds >= 0:
@@ -76,7 +76,7 @@ class ContestCommand:
 
     def _print(self, contest: "Contest", figures: "pd.DataFrame") -> None:
         """The tables, as wide as they are: numbers are never cut."""
-        from lesson.report.contest_tables import group_table
+        from lesson.report.contest.tables import group_table
         from lesson.report.words import terminal_table
 
         console = PipedConsole()

@@ -150,9 +150,9 @@ class CompareCommand(_Learning):
         """Do it."""
         from lesson.cli.progress import RunProgress
         from lesson.experiments.study import COMPARED, compare, write_table
-        from lesson.report.compare_text import comparison_table
-        from lesson.report.groups import title_of
-        from lesson.report.sweep_text import failure_table
+        from lesson.report.study.compare_text import comparison_table
+        from lesson.report.study.groups import title_of
+        from lesson.report.study.sweep_text import failure_table
         from lesson.runs.trackers import make_trackers
 
         trackers = make_trackers(self.log)
@@ -198,7 +198,7 @@ class CompareCommand(_Learning):
         check_ended(run.summary for run in study.runs)
 
     def _draw(self, study: "Study", title: str, out: Path) -> None:
-        from lesson.report.compare_figure import draw_comparison
+        from lesson.report.study.accuracy_figure import draw_comparison
 
         figures = draw_comparison(study, title, out)
         for path in figures:

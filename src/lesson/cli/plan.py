@@ -18,7 +18,7 @@ from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.planning.on_time import check_share, find_deadline_s
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.plan_page import check_page_path, write_plan_page
-from lesson.report.plan_text import plan_notes, print_plan, varying_notes
+from lesson.report.plan.text import plan_notes, print_plan, varying_notes
 from lesson.settings.loading import check_set_once, load_settings
 from lesson.settings.settings import Settings
 
@@ -66,7 +66,7 @@ class PlanCommand:
         settings = load_settings(self.scenario, self.set, flags)
         if self.figure is not None:
             from lesson.report.files import check_figure_path  # matplotlib takes a while to load
-            from lesson.report.plan_figure import draw_plan
+            from lesson.report.plan.figure import draw_plan
 
             check_figure_path(self.figure)
         if self.html is not None:

@@ -68,7 +68,7 @@ class ReportCommand:
     def _draw(self, study: "Study", folder: Path, suffixes: list[str], width_in: float) -> None:
         """All figures there can be, into a folder."""
         from lesson.report.files import save_figures
-        from lesson.report.study_figures import draw_figures
+        from lesson.report.study.figures import draw_figures
 
         figures, notes = draw_figures(study, width_in)
         for path in save_figures(figures, folder, suffixes):

@@ -108,7 +108,7 @@ class SweepCommand:
 
     def _print_outcome(self, study: "Study") -> None:
         """The tables, as wide as they are: numbers are never cut."""
-        from lesson.report.sweep_text import failure_table, sweep_table
+        from lesson.report.study.sweep_text import failure_table, sweep_table
 
         console = PipedConsole()
         if study.failures:

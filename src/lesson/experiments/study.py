@@ -79,7 +79,7 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        from lesson.report.notebook import run_card  # imports this module
+        from lesson.report.study.notebook import run_card  # imports this module
 
         return run_card(self)
 
@@ -145,7 +145,7 @@ class Study:
 
     def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
         """Accuracy over simulated time or over rounds: the mean over seeds, with 95 % bands, of whatever varies."""
-        from lesson.report.compare_figure import draw_accuracy  # imports this module
+        from lesson.report.study.accuracy_figure import draw_accuracy  # imports this module
 
         return draw_accuracy(self, by)
 
@@ -154,7 +154,7 @@ class Study:
         return f"Study({len(self.runs)} runs, {len(seeds)} seeds, by {', '.join(self.by)})"
 
     def _repr_html_(self) -> str:
-        from lesson.report.notebook import study_card  # imports this module
+        from lesson.report.study.notebook import study_card  # imports this module
 
         return study_card(self)
 

@@ -32,7 +32,7 @@ from lesson.learn.received import Received, ReceivingBackend
 from lesson.learn.remote import initial_arrays
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.study_page import REPORT, write_study_page
-from lesson.report.plan_text import print_plan
+from lesson.report.plan.text import print_plan
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.settings.faults import FaultSettings

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as bytes: where a run stands, with a digest by which damage shows."""
+"""Checkpoints as safetensors files: the state of a run, a format version and a digest that reveals damage."""
 
 import hashlib
 import json
@@ -12,40 +12,44 @@ import safetensors.numpy
 from lesson.core.files import open_input
 
 Tensors = dict[str, np.ndarray]
+FORMAT = "2"
+"""A checkpoint of another format cannot be resumed."""
 
 
 def packed(values: dict[str, Any], tensors: Tensors) -> bytes:
-    """A checkpoint as safetensors: arrays, with the other values and the SHA-256 of everything in its metadata."""
+    """Return a checkpoint as bytes: arrays, with the other values, the format and a SHA-256 of all in the metadata."""
     state = json.dumps(values, allow_nan=False)
     whole = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    return safetensors.numpy.save(whole, {"state": state, "sha256": _digest(state, whole)})
+    return safetensors.numpy.save(whole, {"format": FORMAT, "state": state, "sha256": _digest(state, whole)})
 
 
 def unpacked(path: Path) -> tuple[dict[str, Any], Tensors]:
-    """Values and arrays of a checkpoint; ValueError says what is wrong. Older ones, without a digest, are believed."""
+    """Return the values and arrays of a checkpoint; raise ValueError if it is damaged or of another format."""
     try:
         with open_input(path) as raw, safetensors.safe_open(f"/dev/fd/{raw.fileno()}", "numpy") as file:
             told = file.metadata() or {}
+            if (found := told.get("format")) != FORMAT:
+                raise ValueError(f"its format is {found}, not {FORMAT}: another version of lesson wrote it")
             state = told["state"]
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         values = json.loads(state)
     except KeyError:
-        raise ValueError("it does not say where the run stands") from None
+        raise ValueError("it does not contain the state of a run") from None
     except RecursionError:
         raise ValueError("its values are nested too deeply") from None
     except (safetensors.SafetensorError, OSError, MemoryError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ValueError(reason or "it is too large for the memory there is") from None
-    if told.get("sha256", digest := _digest(state, tensors)) != digest:
-        raise ValueError("its SHA-256 is not the one written down in it")
+    if told.get("sha256") != _digest(state, tensors):
+        raise ValueError("its SHA-256 does not match its content")
     size = values.get("metrics_bytes") if isinstance(values, dict) else None
     if not isinstance(size, int) or size < 0:
-        raise ValueError("it does not say where the run stands")
+        raise ValueError("it does not contain the state of a run")
     return values, tensors
 
 
 def _digest(state: str, tensors: Tensors) -> str:
-    """The SHA-256 of values and arrays, in hexadecimal digits."""
+    """Return the SHA-256 of values and arrays in hexadecimal digits."""
     digest = hashlib.sha256(state.encode())
     for name, array in sorted(tensors.items()):
         digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())

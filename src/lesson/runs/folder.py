@@ -198,7 +198,7 @@ class RunFolder:
             try:
                 found = path, *unpacked(path)
             except ValueError as error:
-                wrong.append(f"{path} is damaged ({error})")
+                wrong.append(f"{path} cannot be used ({error})")
                 continue
             if path == self.before:
                 why = wrong[0] if wrong else f"{self.checkpoint} is not there"

@@ -10,6 +10,9 @@ from lesson.fleet.fleet import Fleet
 from lesson.settings.loading import apply_changes
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy
+from lesson.strategies.extensions.lesson_adaptive import LessonAdaptive
+from lesson.strategies.extensions.lesson_filled import LessonFilled
+from lesson.strategies.extensions.lesson_memory import LessonMemory
 from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedat import FedAT
 from lesson.strategies.fedavg import FedAvg
@@ -17,9 +20,6 @@ from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.lesson import Lesson
-from lesson.strategies.lesson_adaptive import LessonAdaptive
-from lesson.strategies.lesson_filled import LessonFilled
-from lesson.strategies.lesson_memory import LessonMemory
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
 from lesson.strategies.tifl import TiFL

@@ -78,7 +78,7 @@ class FedBuff:
     def restore(self, state: dict[str, Any]) -> None:
         self._training = np.array(state["training"], dtype=np.int64)
         self._num_buffered = state["num_buffered"]
-        self._capacity = state.get("buffer_size", self.buffer_size or USUAL_BUFFER_SIZE)  # older states have none
+        self._capacity = state["buffer_size"]
 
     def _find_training(self, view: ServerView) -> IntArray:
         """The connected clients that work. One that has disconnected and is back, still at work, is among the freed."""

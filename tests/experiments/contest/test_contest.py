@@ -13,9 +13,9 @@ from lesson.experiments.contest.cases import Case, is_complete
 from lesson.experiments.contest.measures import measure, table
 from lesson.experiments.naming import run_name
 from lesson.experiments.results import Results
-from lesson.report.contest import missing_runs, write_contest
-from lesson.report.contest_figures import _order, draw_curves
-from lesson.report.contest_tables import group_table, settings_table
+from lesson.report.contest.figures import _order, draw_curves
+from lesson.report.contest.tables import group_table, settings_table
+from lesson.report.contest.write import missing_runs, write_contest
 from lesson.report.palette import line_looks
 from lesson.settings.settings import Settings
 

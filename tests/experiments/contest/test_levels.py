@@ -9,8 +9,8 @@ from helpers.contests import FILE, everything, small
 from lesson.core.errors import InputError
 from lesson.experiments.contest.measures import table
 from lesson.experiments.naming import run_name
-from lesson.report.contest import write_contest
-from lesson.report.contest_levels import SPREAD, draw_levels
+from lesson.report.contest.levels import SPREAD, draw_levels
+from lesson.report.contest.write import write_contest
 from lesson.settings.settings import Settings
 
 LEVELS = """

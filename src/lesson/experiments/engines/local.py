@@ -17,7 +17,6 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 from lesson.core.errors import InputError
-from lesson.experiments.engines.gpu import shared_gpu
 from lesson.experiments.engines.trial import (
     FORESEEN,
     MAX_RESTARTS,
@@ -67,12 +66,11 @@ class LocalEngine:
 
     def _follow(self, settled: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> Generator[Event, None, None]:
         on_gpu = any(settings.run.device == "cuda" for settings in settled.values())
-        with shared_gpu() if on_gpu and len(settled) > 1 else contextlib.nullcontext():
-            workers = _Workers(self, settled, MAX_ON_GPU if on_gpu else len(settled), trackers)
-            try:
-                yield from workers.follow()
-            finally:
-                workers.close()
+        workers = _Workers(self, settled, MAX_ON_GPU if on_gpu else len(settled), trackers)
+        try:
+            yield from workers.follow()
+        finally:
+            workers.close()
 
 
 class _Workers:

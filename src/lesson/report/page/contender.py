@@ -5,8 +5,8 @@ from typing import Any
 
 from lesson.core.errors import InputError
 from lesson.experiments.study import Run, Study
-from lesson.report.groups import Group, groups_of
 from lesson.report.page.course import Course, course_of
+from lesson.report.study.groups import Group, groups_of
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import each_line
 from lesson.settings.settings import Settings

@@ -17,7 +17,7 @@ from lesson.paper.items import Item
 from lesson.paper.reproduce import SCALE_KIND
 from lesson.paper.scale import FULL, QUICK, Scale
 from lesson.report.page.document import write_document
-from lesson.report.paper import command_of, items_in
+from lesson.report.paper.items import command_of, items_in
 from lesson.runs.folder import read_kept
 from lesson.runs.read_back import Shape
 

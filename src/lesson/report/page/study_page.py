@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lesson.experiments.study import Run, Study
-from lesson.report.groups import groups_of
 from lesson.report.page.document import write_document
 from lesson.report.page.plan_page import EXPLORER
 from lesson.report.page.study_data import study_data
+from lesson.report.study.groups import groups_of
 from lesson.runs.folder import RunFolder
 from lesson.settings.settings import Settings
 

@@ -10,9 +10,9 @@ import pandas as pd
 from lesson.core.arrays import IntArray
 from lesson.experiments.study import MIN_SEEDS, half_interval
 from lesson.fleet.tiers import UNREACHABLE
-from lesson.report.compare_text import cell, reached_targets, surprises
 from lesson.report.page.contender import Contender
 from lesson.report.page.work_data import tiers_of
+from lesson.report.study.compare_text import cell, reached_targets, surprises
 from lesson.report.words import count
 from lesson.runs.summary import time_to
 

@@ -14,7 +14,7 @@ from lesson.paper.scale import Scale
 from lesson.report.bands import draw_band, points_of
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import series_colours
-from lesson.report.paper_fleets import draw_towards_zero
+from lesson.report.paper.fleets import draw_towards_zero
 
 AXES = {"round": "global rounds", "time_s": "simulated time (1000 s)"}
 MAX_ACROSS = 3

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from lesson.experiments.grid import short_names
 from lesson.experiments.study import Study
-from lesson.report.compare_text import cell, reached_targets, what_is_shown
-from lesson.report.groups import labels_in_words
+from lesson.report.study.compare_text import cell, reached_targets, what_is_shown
+from lesson.report.study.groups import labels_in_words
 
 MAX_TARGETS = 2
 Column = tuple[str, float, int]

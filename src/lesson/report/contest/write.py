@@ -11,9 +11,9 @@ from lesson.experiments.contest.entries import FILE, Contest, Group
 from lesson.experiments.contest.rules import MAX_POINTS
 from lesson.experiments.missing import load_notes
 from lesson.experiments.results import GUESSED, Results
-from lesson.report.contest_figures import draw_curves, draw_times
-from lesson.report.contest_levels import draw_levels
-from lesson.report.contest_tables import group_table, settings_table
+from lesson.report.contest.figures import draw_curves, draw_times
+from lesson.report.contest.levels import draw_levels
+from lesson.report.contest.tables import group_table, settings_table
 from lesson.report.files import FORMATS, save_figure
 from lesson.report.words import markdown
 

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lesson.experiments.study import Study
-from lesson.report.compare_figure import GroupCurves, draw_lines, group_curves
-from lesson.report.compare_text import reached_targets
 from lesson.report.files import in_paper_style
-from lesson.report.fleet_figures import draw_clients, draw_latency, kept_clients
-from lesson.report.groups import Group, groups_of
+from lesson.report.study.accuracy_figure import GroupCurves, draw_lines, group_curves
+from lesson.report.study.compare_text import reached_targets
+from lesson.report.study.fleet_figures import draw_clients, draw_latency, kept_clients
+from lesson.report.study.groups import Group, groups_of
 from lesson.runs.summary import TARGETS
 
 HEIGHT = 0.68

@@ -5,9 +5,9 @@ from html import escape
 
 from lesson.experiments.grid import short_names
 from lesson.experiments.study import Run, Study
-from lesson.report.compare_text import cell, what_is_shown
-from lesson.report.groups import groups_of, labels_in_words, title_of
-from lesson.report.sweep_text import columns_of
+from lesson.report.study.compare_text import cell, what_is_shown
+from lesson.report.study.groups import groups_of, labels_in_words, title_of
+from lesson.report.study.sweep_text import columns_of
 from lesson.report.words import count
 from lesson.runs.summary import TARGETS
 

@@ -11,7 +11,7 @@ from lesson.core.errors import unknown
 from lesson.experiments.study import Study
 from lesson.report.bands import draw_band
 from lesson.report.files import STYLE, ShownFigure, save_figure
-from lesson.report.groups import Group, groups_of, title_of
+from lesson.report.study.groups import Group, groups_of, title_of
 from lesson.report.words import count
 
 GroupCurves = tuple[Group, list[pd.DataFrame]]

@@ -7,7 +7,7 @@ from lesson.experiments.contest.entries import Contest, point_words
 from lesson.experiments.contest.measures import GAIN, RATIO, accuracy_names, time_names
 from lesson.experiments.contest.rules import Rules
 from lesson.experiments.results import Results
-from lesson.report.compare_text import cell
+from lesson.report.study.compare_text import cell
 
 
 def group_table(figures: pd.DataFrame, rules: Rules) -> pd.DataFrame:

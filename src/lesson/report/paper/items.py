@@ -12,10 +12,10 @@ from lesson.experiments.results import Results
 from lesson.paper.items import NAMES, Item, load_item
 from lesson.paper.scale import Scale
 from lesson.paper.verdicts import Finding
-from lesson.report import paper_fleets
 from lesson.report.files import FORMATS, save_figure
-from lesson.report.paper_curves import draw_accuracy, draw_limits
-from lesson.report.paper_tables import (
+from lesson.report.paper import fleets as paper_fleets
+from lesson.report.paper.curves import draw_accuracy, draw_limits
+from lesson.report.paper.tables import (
     authors_table,
     choices_table,
     parameters_table,

@@ -1,0 +1,1 @@
+"""Extensions of LESSON that are not in the paper."""
