@@ -53,7 +53,7 @@ def test_the_settings_of_a_run() -> None:
     config = {"strategy": "fedbuff", "deadline": 15, "rounds": 4, "eval-every": 50, "beta": 2, "seed": 7}
     config |= {"set": "strategy.buffer_size=3 'strategy.concurrency=2' training.batch_size=5"}
     settings = settings_of(check_config(config), 6)
-    settings, run = settings, settings.run
+    run = settings.run
     assert (
         settings.fleet.num_clients,
         settings.strategy.deadline_s,

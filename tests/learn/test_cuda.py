@@ -46,9 +46,9 @@ def tasks(name: str, **settings: Any) -> tuple[Task, Task]:
         "short": (tiny_data(), 8, {"split": "iid", "batch_size": 30}),
         "pool": (tiny_data(), 5000, {"split": "dirichlet-pool", "samples_per_client": (3, 40), "batch_size": 5}),
     }
-    data, num_clients, settings = made[name]
+    data, num_clients, usual = made[name]
     factory = TinyNet if data.name == "tiny" else None
-    chosen = Settings(**settings | settings)
+    chosen = Settings(**usual | settings)
     cpu, cuda = (make_task(chosen, data, num_clients, 0, factory, device) for device in ("cpu", "cuda"))
     return cpu, cuda
 

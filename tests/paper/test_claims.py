@@ -60,7 +60,7 @@ def make_result(settings: Settings, mirrored: bool) -> Result:
     """Accuracy rises straight to its end; a round lasts the deadline, 68 s for FedAvg, 5 s in the mirror."""
     own = series_name(settings)
     plays = role(own, mirrored)
-    settings, small = settings, settings.training.learning_rate == 0.02
+    small = settings.training.learning_rate == 0.02
     final = FINAL.get(plays, 0.85) if small == mirrored else 0.4
     final = FINAL.get(plays.removesuffix("-learning_rate=0.02"), 0.85) if small and mirrored else final
     final += 0.0002 * settings.run.seed
