@@ -31,16 +31,16 @@ class PlanCommand:
     """
 
     scenario: Annotated[str, arg(metavar="NAME|FILE")] = "released"
-    """Preset (released, printed) or a file with a table [scenario]."""
+    """Preset (released, printed) or a settings file."""
     latencies: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="")] = None
     """Measured latencies instead of drawn ones: client,latency_s."""
-    deadline: Annotated[
-        float | Literal["auto"] | None, arg(metavar="S|auto", help_behavior_hint="(default: the scenario's, 20)")
-    ] = None
+    deadline: Annotated[float | Literal["auto"] | None, arg(metavar="S|auto", help_behavior_hint="(default: 20)")] = (
+        None
+    )
     """Deadline of a round in seconds, or inf; auto proposes one that a quarter of the clients meet."""
     on_time: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="")] = None
     """With --deadline auto: or longer, until this share of updates arrives in time."""
-    clients: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: the scenario's, 50)")] = None
+    clients: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 50)")] = None
     """Clients to draw."""
     seed: Annotated[int, arg(metavar="N")] = 0
     """Same seed, same fleet."""

@@ -25,7 +25,7 @@ class Airtime:
 
     def __init__(self, settings: Settings, fleet: Fleet, people: Population, seed: int) -> None:
         self._settings, self._power_w = settings, people.power_w
-        self.bits: FloatArray = fleet.model_bits * fleet.pace
+        self.bits: FloatArray = fleet.model_bits * fleet.assumed_latency_ratio
         """To upload; fewer for a client that is taken as faster than it is."""
         self.coherence_s = settings.radio.coherence_s if settings.channel_changes else np.inf
         self._fading = key(seed, "fading")

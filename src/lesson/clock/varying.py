@@ -241,8 +241,8 @@ def _digest(path: str) -> str:
 def _traced(path: Path, fleet: Fleet) -> WorkTrace:
     """The work of a trace; less of a client that is taken as faster than it is."""
     work = read_work(path, fleet.names)
-    pace = np.repeat(fleet.pace, np.diff(work.offsets))
-    return WorkTrace(pace * work.compute_s, pace * work.upload_s, work.offsets)
+    ratio = np.repeat(fleet.assumed_latency_ratio, np.diff(work.offsets))
+    return WorkTrace(ratio * work.compute_s, ratio * work.upload_s, work.offsets)
 
 
 def _check_known(settings: Settings, fleet: Fleet) -> None:

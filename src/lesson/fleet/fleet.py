@@ -67,12 +67,12 @@ class Fleet:
         return np.isfinite(self.latency_s)
 
     @property
-    def pace(self) -> FloatArray:
+    def assumed_latency_ratio(self) -> FloatArray:
         """What each client's times are taken to be of what they really are, (num_clients,): 1, unless promoted."""
-        pace = np.ones(len(self))
+        ratio = np.ones(len(self))
         if self.promoted is not None:
-            pace[self.promoted.client] = self.latency_s[self.promoted.client] / self.promoted.latency_s
-        return pace
+            ratio[self.promoted.client] = self.latency_s[self.promoted.client] / self.promoted.latency_s
+        return ratio
 
     @property
     def slowest_s(self) -> float:

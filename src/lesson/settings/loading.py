@@ -112,6 +112,7 @@ def _parse_change(change: str, allowed: Sequence[str] | None = None) -> tuple[st
     if not dot:
         section = "" if key == "preset" else section_of(key)
     elif allowed is not None and section not in allowed:
+        check_names({section: {}})
         raise unknown("section", section, allowed)
     try:
         parsed = parse_toml(f"value = {text}")

@@ -58,7 +58,8 @@ def check_names(tables: Mapping[str, Any]) -> None:
         for name in values if isinstance(values, dict) else ():
             if renamed := new_name(section, name):
                 place, _, key = renamed.rpartition(".")
-                raise InputError(f"[{section}] {name} is now {f'[{place}] ' if place else ''}{key}")
+                where = f"[{place}] {key}" if place else f"{key}, outside all sections"
+                raise InputError(f"[{section}] {name} is now {where}")
     if "scenario" in tables:
         raise InputError("[scenario] was divided into [fleet], [radio], [training], [data], [upload] and [strategy]")
 

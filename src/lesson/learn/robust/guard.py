@@ -34,7 +34,7 @@ class Uploads:
     client: IntArray
     index: IntArray
     weight: FloatArray
-    pace: FloatArray
+    unit_displacement: FloatArray
     """How far a step against a gradient of length 1, taken as often as the local work says, moves each model."""
     models: Tensor
     """(num_updates, num_parameters)"""
@@ -44,7 +44,7 @@ class Uploads:
 
     def only(self, rows: BoolArray) -> "Uploads":
         """Some of them."""
-        kept = {name: getattr(self, name)[rows] for name in ("client", "index", "weight", "pace")}
+        kept = {name: getattr(self, name)[rows] for name in ("client", "index", "weight", "unit_displacement")}
         return replace(self, models=self.models[torch.from_numpy(rows)], **kept)
 
     def rejections(self, rows: BoolArray, reason: str) -> list[Rejection]:
@@ -68,7 +68,7 @@ def uploads_of(base: int, group: str, work: Work, models: Tensor) -> Uploads:
         client=work.client[begins],
         index=work.index[begins],
         weight=np.add.reduceat(work.weight, begins),
-        pace=(work.lr * work.local_steps)[begins],
+        unit_displacement=(work.lr * work.local_steps)[begins],
         models=models,
     )
 
@@ -143,4 +143,4 @@ def finite_only(cohort: Uploads) -> tuple[Uploads, list[Rejection]]:
 def _lengths(cohort: Uploads, base: Tensor) -> FloatArray:
     """How far each update moves its model, for its pace, (num_updates,)."""
     lengths = [norms(some - base) for some in cohort.models.split(ROWS)]
-    return np.asarray(torch.cat(lengths).cpu().numpy() / cohort.pace) if lengths else np.empty(0)
+    return np.asarray(torch.cat(lengths).cpu().numpy() / cohort.unit_displacement) if lengths else np.empty(0)
