@@ -1,4 +1,4 @@
-"""A model as Flower sends it, arrays by name, and as the server merges it, one vector."""
+"""Conversion of a model between Flower's arrays by name and the vector that the server aggregates."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,24 +15,27 @@ Vector = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes and types of a model's arrays, in their order in a vector."""
+    """Names, shapes and types of a model's arrays, in the order in which a vector holds them."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     types: tuple[np.dtype[np.generic], ...]
     precise: bool = False
-    """Whether a vector needs 64 bits: some values have them, or are whole numbers that 32 do not hold."""
+    """Whether a vector needs float64: the model has float64 arrays, or integers of magnitude 2²⁴ or more."""
 
     @classmethod
     def of(cls, record: ArrayRecord) -> "Layout":
-        """The layout of a model."""
+        """Return the layout of a model."""
         arrays = [array.numpy() for array in record.values()]
         shapes, types = tuple(array.shape for array in arrays), tuple(array.dtype for array in arrays)
         large = any(array.dtype.kind in "iu" and array.size and np.abs(array).max() >= 2**24 for array in arrays)
         return cls(tuple(record), shapes, types, large or np.dtype(np.float64) in types)
 
     def vector(self, record: ArrayRecord) -> Vector:
-        """Return all values as one vector, of 64 bits if some have 64; raise InvalidUpdateError if any is invalid."""
+        """Return all values as one vector, float64 if `precise`, else float32.
+
+        Raises InvalidUpdateError if names or shapes differ from the layout, or if a value is not a finite number.
+        """
         check_names(list(record), self.names)
         kind = np.float64 if self.precise else np.float32
         parts: list[Vector] = []
@@ -43,7 +46,7 @@ class Layout:
         return np.concatenate(parts)
 
     def record(self, vector: Vector) -> ArrayRecord:
-        """The arrays of a vector; whole numbers, such as counters, are rounded."""
+        """Return the arrays of a vector; values of integer arrays, such as counters, are rounded."""
         sizes = [int(np.prod(shape)) for shape in self.shapes]
         parts = np.split(vector, np.cumsum(sizes)[:-1])
         arrays = {}
@@ -54,16 +57,16 @@ class Layout:
 
 
 def num_bytes(record: ArrayRecord) -> int:
-    """Size of a model's arrays as they are sent, with their headers."""
+    """Return the size of a model's arrays as they are sent, including their headers."""
     return sum(len(array.data) for array in record.values())
 
 
 def _values(name: str, array: Array) -> npt.NDArray[Any]:
-    """The values of an array; InvalidUpdateError whatever bytes a client has called an array."""
+    """Return the values of an array; raise InvalidUpdateError if a client's bytes are not an array."""
     try:
         values: object = array.numpy()  # never unpickles
     except Exception as error:
-        why = str(error).partition(". ")[0]  # NumPy then explains how to load untrusted files anyway
+        why = str(error).partition(". ")[0]  # the rest explains how to load untrusted files anyway
         raise InvalidUpdateError(WRONG_TYPE, f"'{name}' cannot be read: {why}") from None
     if not isinstance(values, np.ndarray):  # NumPy opens the bytes of an .npz file as an archive
         raise InvalidUpdateError(WRONG_TYPE, f"'{name}' is no array but a {type(values).__name__}")

@@ -1,7 +1,7 @@
-"""A client that holds its part of a data set of this package and trains the paper's network on it.
+"""A client that trains the paper's network on its part of a data set of this package.
 
-Who has data and a model of one's own writes a ClientApp as for Flower's own strategies, and reads the step size `lr`
-from what the server sends.
+For your own data and model, write a ClientApp as you would for Flower's own strategies, and read the step size `lr`
+from the config that the server sends.
 """
 
 import json
@@ -24,11 +24,11 @@ from lesson.learn.task import Task
 from lesson.settings.settings import Settings
 
 TIMED, ENOUGH_S = 3, 5.0
-"""How often local work is timed for a profile, and after how many seconds no more."""
+"""For a profile, local training is timed up to TIMED times, but not again after a total of ENOUGH_S seconds."""
 
 
 def make_client_app() -> ClientApp:
-    """An app that trains for any strategy of this package, and answers how long that takes."""
+    """Return a ClientApp that trains for any strategy of this package and reports its latency."""
     app = ClientApp()
 
     @app.train()
@@ -48,7 +48,7 @@ def make_client_app() -> ClientApp:
 
 
 def _train(context: Context, model: ArrayRecord, config: dict[str, Any]) -> Vector:
-    """The vector of the model after one piece of local work, and after as long as a slow client would take."""
+    """Return the model after one local training as a vector; sleep `slow-s` per minibatch to act as a slow client."""
     vector = train_update(
         _task_of(context),
         Layout.of(model).vector(model),
@@ -64,7 +64,7 @@ def _train(context: Context, model: ArrayRecord, config: dict[str, Any]) -> Vect
 
 
 def _measure(context: Context, model: ArrayRecord) -> tuple[list[float], int]:
-    """Seconds of the usual local work, a few times if it is short, and the samples of this client."""
+    """Return the durations of the usual local training in seconds, and this client's number of samples."""
     task, client = _task_of(context), int(context.node_config["partition-id"])
     settings = _settings_of(context)
     steps = settings.training.local_steps
@@ -100,14 +100,14 @@ def _settings(config: str, num_clients: int) -> Settings:
 
 @lru_cache(maxsize=1)
 def _task(config: str, num_clients: int) -> Task:
-    """What there is to learn, kept while the process lives: one that Flower simulates clients in serves many."""
+    """Return the learning task. It is cached: in Flower's simulation, one process serves many clients."""
     settle_process()
     settings = _settings(config, num_clients)
     return task_of(settings, dataset_of(settings.data.dataset, None))
 
 
 def _corrupt(base: Vector, vector: Vector, faults: CorruptedUploads, client: int, index: int) -> Vector:
-    """Return the vector that training made of the base, with the faults injected into this upload."""
+    """Return the trained vector with the faults of this upload injected; `base` is the model it started from."""
     who, which = np.array([client]), np.array([index])
     factor, filling = faults.factor(who, which)[0], faults.filling(who, which)[0]
     if factor != 1:

@@ -1,4 +1,4 @@
-"""The settings of a run from Flower's run config, which server and clients of a run share."""
+"""The settings of a run from Flower's run config, which the server and all clients share."""
 
 import shlex
 from collections.abc import Mapping
@@ -28,14 +28,14 @@ DEFAULTS: dict[str, Any] = {
     "out": "",
     "resume": False,
 }
-"""What can be set by `flwr run -c`, with what it is otherwise; 0 and "" leave it to the scenario."""
+"""Keys that `flwr run -c` accepts; 0 for rounds, time-budget or eval-every keeps the scenario's value."""
 
 
 KINDS = {str: "text", float: "a number", int: "a whole number", bool: "true or false"}
 
 
 def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The run config with everything in it; raises if a name or a kind is wrong."""
+    """Return the run config completed by the defaults; raise InputError if a name, type or choice is wrong."""
     for name, value in config.items():
         if name not in DEFAULTS:
             raise unknown("run config", name, DEFAULTS)
@@ -53,7 +53,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def deadline_of(config: Mapping[str, Any]) -> float | None:
-    """The deadline in seconds; None if it is to be found out."""
+    """Return the deadline in seconds; None for 'auto'; raise InputError if it is invalid."""
     given = config["deadline"]
     if given == AUTO:
         return None
@@ -66,7 +66,7 @@ def deadline_of(config: Mapping[str, Any]) -> float | None:
 
 
 def settings_of(config: Mapping[str, Any], num_clients: int, deadline_s: float | None = None) -> Settings:
-    """The settings of a run with so many clients."""
+    """Return the settings of a run with `num_clients` clients; `deadline_s` replaces that of the run config."""
     try:
         changes = shlex.split(config["set"])
     except ValueError as error:

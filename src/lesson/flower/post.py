@@ -1,4 +1,4 @@
-"""The clients of a federation behind Flower's grid: models out, updates in, faults told apart."""
+"""Exchange of messages with clients over Flower's grid: sends models, collects updates and classifies faults."""
 
 import math
 import time
@@ -27,7 +27,7 @@ from lesson.strategies.base import Updates, shares
 Key = tuple[int, int]
 """Client and index of an update."""
 LOOK_EVERY_S = 2.0
-"""Seconds from one look at who is connected to the next."""
+"""Seconds between two checks of which nodes are connected."""
 FAULTS = {
     ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "client error",
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "client error",
@@ -40,7 +40,7 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Words:
-    """What records and their fields are called, as Flower's own strategies have it."""
+    """Names of records and fields in messages; the defaults are those of Flower's own strategies."""
 
     arrays: str = "arrays"
     config: str = "config"
@@ -50,24 +50,24 @@ class Words:
 
 @dataclass(eq=False)
 class Post:
-    """Sends what clients shall train and takes in what they answer. `lesson.clock.federation.Clients` on a grid."""
+    """Implements `lesson.clock.federation.Clients` on Flower's grid."""
 
     grid: Grid
     num_clients: int
     node_of: dict[int, int]
-    """The node of each client that is known."""
+    """Node of each known client."""
     layout: Layout
     models: ServerModels
     received: Received
     config: Mapping[str, object] = field(default_factory=dict)
-    """What every client is told besides its step size and work."""
+    """Config that every client gets, in addition to its step size and the size of its local training."""
     words: Words = field(default_factory=Words)
     weighed: bool = True
-    """Whether clients count for what they say, else for what the server says."""
+    """Whether clients report the weight of their updates; otherwise the server decides it."""
     profiler: Profiler | None = None
-    """Finds out which client a node is that nobody knows; without it such a node gets the next number that is free."""
+    """Asks unknown nodes which client they are; without it, an unknown node becomes the next free client."""
     newcomer_s: float = math.nan
-    """The latency it is then believed to have at first."""
+    """Initial latency estimate of such a client, in seconds."""
     tell: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
 
@@ -78,15 +78,15 @@ class Post:
         self._faults: deque[Reply] = deque()
         self._there = set(self.node_of.values())
         self._asked: dict[str, tuple[int, float]] = {}
-        """Nodes that were asked who they are, and when, by message."""
+        """Node that each profile request went to and when it was sent, by message id."""
         self._ask_at_s: dict[int, float] = {}
-        """When to ask a node again that is no client yet."""
+        """When to ask a node again that is not a client yet."""
         self._left_out: dict[int, str] = {}
-        """Nodes that contradict others, and how."""
+        """Why a node takes no part, for nodes whose profile contradicts others."""
         self._looked_s = self.clock()
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
-        """Have clients work on these updates, each from its base version."""
+        """Ask clients to train these updates, each from its base version; messages expire after `patience_s`."""
         bases = {int(base): self._record(int(base)) for base in set(updates.base_version.tolist())}
         messages, rates = [], self.models.step_sizes(updates.lr_scale).tolist()
         for row, (client, index) in enumerate(updates.keys):
@@ -100,7 +100,7 @@ class Post:
             content = RecordDict({self.words.arrays: bases[int(updates.base_version[row])], self.words.config: config})
             ttl, node = float(patience_s[row]), self.node_of[client]
             messages.append(Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=str(round)))
-        # Of a node it does not know, one grid tells by '' in its place, another by leaving it out.
+        # For an unknown node, some grids return '' in its place and others return nothing.
         accepted = set(self.grid.push_messages(messages)) - {""}
         for update, message in zip(updates.keys, messages, strict=True):
             if message.metadata.message_id in accepted:
@@ -110,7 +110,7 @@ class Post:
                 self._faults.append(Reply(*update, fault="not sent", detail=why))
 
     def poll(self) -> Sequence[Event]:
-        """What has happened since the last call."""
+        """Return what has happened since the last call; does not wait."""
         events: list[Event] = list(self._faults)
         self._faults.clear()
         for number, message in self._inbox.pull(list(self._sent)):
@@ -126,26 +126,26 @@ class Post:
         return events
 
     def give_up(self, clients: IntArray) -> None:
-        """Nobody waits for the work of these clients any more; what comes of it all the same is counted."""
+        """Stop waiting for updates of these clients; updates that still arrive are reported as too late."""
         gone = set(clients.tolist())
         for number in [number for number, (client, _) in self._sent.items() if client in gone]:
             self._given_up[number] = self._sent.pop(number)
 
     def forget(self, updates: Updates) -> None:
-        """The models of these updates are not needed any more."""
+        """Drop the models of these updates."""
         for update in updates.keys:
             self.received.held.pop(update, None)
 
     def models_of(self, updates: Updates) -> Sequence[Vector]:
-        """The models of these updates, which have arrived."""
+        """Return the models of these updates, which must have arrived."""
         return [self.received.held[update] for update in updates.keys]
 
     def put_back(self, updates: Updates, models: Sequence[Vector]) -> None:
-        """Have these models again, after a restart."""
+        """Restore the models of updates that had arrived, when a run is resumed."""
         self.received.held |= dict(zip(updates.keys, models, strict=True))
 
     def _introduced(self, number: str, message: Message | Exception) -> list[Event]:
-        """What comes of a node that says who it is: a client that had left, or never was there, has a node."""
+        """Handle the answer to a profile request: assign the node to a new client or to one whose node has left."""
         assert self.profiler is not None, "nobody else asks"
         node, asked_s = self._asked.pop(number)
         profile = self.profiler.read(node, message, self.clock() - asked_s)
@@ -162,7 +162,7 @@ class Post:
         return [Joined(profile.client, profile.latency_s, profile.compute_s)]
 
     def _leave_out(self, node: int, why: str) -> list[Event]:
-        """Leave a node out, log it once, and ask it again later: the client in its place may disconnect."""
+        """Log once why a node takes no part. It is asked again later, as the client in its place may disconnect."""
         if self._left_out.get(node) != why:
             self._left_out[node] = why
             self.tell(f"node {node} takes no part: {why}")
@@ -172,7 +172,7 @@ class Post:
         return self.layout.record(self.models.versions[version].cpu().numpy())
 
     def _reply(self, update: Key, message: Message | Exception) -> Reply:
-        """What a reply amounts to. Whatever is wrong with it is a fault of this reply and nothing else."""
+        """Convert a message to a reply. Anything wrong with it becomes a fault of this reply and affects no other."""
         try:
             if isinstance(message, Exception):
                 raise message
@@ -190,7 +190,7 @@ class Post:
         return Reply(*update, weight, values)
 
     def _look(self) -> list[Event]:
-        """Who has come and who has gone."""
+        """Return which clients have joined and left since the last check, and handle unknown nodes."""
         self._looked_s = self.clock()
         there = set(self.grid.get_node_ids())
         events: list[Event] = [Left(client) for client, node in self.node_of.items() if node in self._there - there]
@@ -205,13 +205,13 @@ class Post:
         return events
 
     def _ask(self, profiler: Profiler, node: int) -> None:
-        """Ask a node who it is, now and, if nothing comes of it, again."""
+        """Ask a node for its profile, and schedule when to ask again if there is no usable answer."""
         self._ask_at_s[node] = self._looked_s + profiler.patience_s
         ids = list(self.grid.push_messages([profiler.question(node)]))
         self._asked |= {number: (node, self._looked_s) for number in ids if number}
 
     def _taken_in(self, node: int) -> list[Event]:
-        """What comes of a new node where nobody is asked: another client, while there are numbers left."""
+        """Make an unknown node a new client, if there is room for one."""
         free = next((client for client in range(self.num_clients) if client not in self.node_of), None)
         if free is not None:
             self.node_of[free] = node
@@ -223,7 +223,7 @@ class Post:
 
 
 def _fault(update: Key, error: Error) -> Reply:
-    """The reply of a client that reports an error, with the last line of its text: that of a traceback says why."""
+    """Return the reply for an error, with the last line of its text: in a traceback, that line says why."""
     lines = (error.reason or "").strip().splitlines() or ["no reason given"]
     fault = FAULTS.get(error.code, "error reply")
     return Reply(*update, fault=fault, detail=printable(f"code {error.code}: {lines[-1]}"))
@@ -237,7 +237,7 @@ def _arrays(content: RecordDict) -> ArrayRecord:
 
 
 def weighted_means(told: Sequence[tuple[float, Mapping[str, float]]]) -> MetricRecord | None:
-    """The means of what clients told, weighted; of what all of them told. None if that is nothing."""
+    """Return the weighted means of the metrics that all clients report; None without any, or if all weights are 0."""
     names = set.intersection(*(set(metrics) for _, metrics in told)) if told else set()
     weights = np.array([weight for weight, _ in told])
     if not names or not weights.any():

@@ -1,8 +1,7 @@
-"""Who the nodes of a federation are and how long they take: a question each answers before training begins.
+"""Profiles of nodes: which client a node is and how long it takes, asked before training begins.
 
-The question carries the model and the answer sends it back: what the way there and back takes, Flower's own work and
-the start of the client included, is measured with what will travel. The client tries its usual local work meanwhile
-and says how long it took.
+The request carries the model and the answer returns it, so the measured transfer time includes Flower's own overhead
+and the start of the client. The client runs its usual local training and reports how long it took.
 """
 
 import time
@@ -23,41 +22,41 @@ KIND = "profile"
 TYPE = f"query.{KIND}"
 POLL_S = 0.1
 Measure = Callable[[Context, ArrayRecord], tuple[Sequence[float], int]]
-"""Seconds of the usual local work on this client, from a model, each time it was tried; how many samples it has."""
+"""Returns the durations of this client's local training from a model, in seconds, and its number of samples."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a node says of itself, and what was measured on the way."""
+    """What a node reports about itself, and its measured times."""
 
     node: int
     client: int
-    """Its number, from 0: the partition of the data that it has."""
+    """Number of the client, from 0: the partition of the data that it holds."""
     num_clients: int
     num_samples: int
     compute_s: float
     upload_s: float
-    """All that is not computing: sending there and back, and starting the client."""
+    """Seconds for everything except computing: transfer in both directions and the start of the client."""
 
     @property
     def latency_s(self) -> float:
-        """From sending a model to having the update."""
+        """Seconds from sending a model to receiving the update."""
         return self.compute_s + self.upload_s
 
 
 @dataclass(frozen=True)
 class Profiler:
-    """Asks nodes who they are."""
+    """Asks nodes for their profiles."""
 
     model: ArrayRecord
     patience_s: float = 120.0
 
     def question(self, node: int) -> Message:
-        """What to ask a node."""
+        """Return the request to a node."""
         return Message(RecordDict({"arrays": self.model}), node, TYPE, ttl=self.patience_s)
 
     def read(self, node: int, answer: Message | Exception, took_s: float) -> Profile | None:
-        """What a node has answered after so many seconds; None if that is no usable answer."""
+        """Return the profile in an answer that took `took_s` seconds; None if the answer is not usable."""
         try:
             if isinstance(answer, Exception) or answer.has_error():
                 return None
@@ -66,7 +65,7 @@ class Profiler:
                 int(numbers[name]) for name in ("client", "num-clients", "num-examples")
             )
             compute_s, busy_s = numbers["compute-s"], numbers["busy-s"]
-        except Exception:  # whatever a node sends, it has given no answer
+        except Exception:  # a malformed answer counts as none
             return None
         if not (0 <= client < num_clients <= MAX_CLIENTS and 0 < num_samples <= MAX_SAMPLES):
             return None
@@ -77,7 +76,7 @@ class Profiler:
     def ask(
         self, grid: Grid, nodes: Iterable[int], answered: Callable[[Profile], None] = lambda _: None
     ) -> dict[int, Profile | None]:
-        """What these nodes answer, all asked at once; None for one that does not know the question or is silent."""
+        """Ask all nodes at once and return their profiles; None for one without a usable answer in `patience_s`."""
         profiles: dict[int, Profile | None] = {}
         inbox, waiting = Inbox(grid), dict[str, tuple[int, float]]()
         for node in nodes:
@@ -97,21 +96,21 @@ class Profiler:
 
 
 def by_registration(grid: Grid) -> list[int]:
-    """The nodes that are connected, the one registered first in front; in Flower's simulation by partition."""
+    """Return the connected nodes in order of registration; in Flower's simulation, that is by partition."""
     return [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: (node.registered_at, node.node_id))]
 
 
 def choose_clients(profiles: Sequence[Profile]) -> tuple[dict[int, Profile], dict[int, str]]:
-    """The profiles of the nodes that take part, by client, and what is wrong with the others, by node.
+    """Return the profiles of the nodes that take part, by client, and what is wrong with the others, by node.
 
-    A node says itself which partition it has, and the server cannot tell who is right when two nodes contradict each
-    other. So `profiles` come in the order of registration, and the first to claim a partition has it: a node that comes
-    later cannot displace one that was there, and node ids, which are drawn anew with every registration, do not count.
-    Leaving out both would let one node remove any other. The number of partitions is the one that most nodes report; if
-    two numbers tie, the one reported first.
+    Each node reports its own partition, and the server cannot know which one is right if two contradict each other.
+    `profiles` must therefore be in order of registration, and the first node to claim a partition gets it: a later node
+    cannot displace an earlier one. Node ids do not matter, as they are drawn again at every registration. Excluding
+    both nodes would let one node remove any other. The number of partitions is the one that most nodes report, and in a
+    tie the one reported first.
     """
     counts = Counter(profile.num_clients for profile in profiles)
-    num_clients = max(counts, key=lambda number: counts[number], default=0)  # the first of equals: dicts keep the order
+    num_clients = max(counts, key=lambda number: counts[number], default=0)  # the first in a tie: dicts are ordered
     chosen, wrong = dict[int, Profile](), dict[int, str]()
     for profile in profiles:
         if profile.num_clients != num_clients:
@@ -124,7 +123,7 @@ def choose_clients(profiles: Sequence[Profile]) -> tuple[dict[int, Profile], dic
 
 
 def answers_profile(app: ClientApp, measure: Measure) -> None:
-    """Make an app answer: in a deployment the server then knows latencies before the first round, not after it."""
+    """Make a ClientApp answer profile requests, so that the server knows its latency before the first round."""
 
     @app.query(KIND)
     def profile(message: Message, context: Context) -> Message:

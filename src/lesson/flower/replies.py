@@ -1,4 +1,4 @@
-"""Reading replies of clients that are not trusted: a malformed reply is rejected and affects no other client."""
+"""Parsing of replies from untrusted clients: a malformed reply is rejected and affects no other client."""
 
 import sys
 from collections.abc import Collection, Sequence
@@ -14,7 +14,7 @@ from lesson.core.validation import MAX_SAMPLES
 from lesson.learn.robust.checks import InvalidUpdateError
 
 MAX_METRICS = 100
-"""A reply with more metrics than this is rejected."""
+"""Largest number of metrics in a reply; a reply with more is rejected."""
 Metric = int | float | list[int] | list[float]
 
 
@@ -26,10 +26,11 @@ class Inbox:
     _one_by_one: bool = field(default=False, init=False)
 
     def pull(self, ids: Collection[str]) -> list[tuple[str, Message | Exception]]:
-        """The replies that have arrived to these messages, each with the id of its message.
+        """Return the replies to these messages that have arrived, each with the id of its message.
 
-        Flower decodes all replies of one call or none, and delivers each once: with the first malformed reply, all that
-        came in the same call are lost. From then on replies are pulled one by one, and each fails for itself alone.
+        Flower decodes either all replies of a call or none, and delivers each only once: the first malformed reply also
+        loses all others of the same call. From then on replies are pulled one by one, so that each can only fail by
+        itself.
         """
         if not ids:
             return []
@@ -54,7 +55,7 @@ class Inbox:
 
 
 def read_metrics(content: RecordDict) -> dict[str, Metric]:
-    """Return the metrics of a reply by name; raise InvalidUpdateError if there are too many or one is unprintable."""
+    """Return the metrics of a reply by name; raise InvalidUpdateError if there are too many or a name is invalid."""
     records = content.metric_records.values()
     if (count := sum(len(record) for record in records)) > MAX_METRICS:
         raise InvalidUpdateError(WRONG_METRICS, f"a reply may have {MAX_METRICS} metrics, it has {count}")
@@ -66,7 +67,7 @@ def read_metrics(content: RecordDict) -> dict[str, Metric]:
 
 
 def scalars(metrics: dict[str, Metric]) -> dict[str, float]:
-    """The metrics that are single numbers; InvalidUpdateError if one is not finite."""
+    """Return the metrics that are single numbers; raise InvalidUpdateError if one is not finite."""
     found = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
     for name, value in found.items():
         if not abs(value) <= sys.float_info.max:
@@ -75,14 +76,14 @@ def scalars(metrics: dict[str, Metric]) -> dict[str, float]:
 
 
 def check_weight(name: str, value: Metric | None) -> float:
-    """The number of examples that a client reports, as a weight; InvalidUpdateError if it cannot be one."""
+    """Return the number of examples that a client reports; raise InvalidUpdateError if it is not a valid weight."""
     if not isinstance(value, int | float) or not 0 < value <= MAX_SAMPLES:
         raise InvalidUpdateError(NO_WEIGHT, f"'{name}' must be > 0 and at most {MAX_SAMPLES:g}, got {_shown(value)}")
     return float(value)
 
 
 def _shown(value: Metric | None) -> str:
-    """A value for a log line, which it cannot flood."""
+    """Format a value for a log line, with bounded length."""
     if isinstance(value, list):
         return f"{len(value)} values"
     if isinstance(value, int) and value.bit_length() > 64:
@@ -91,7 +92,7 @@ def _shown(value: Metric | None) -> str:
 
 
 def _by_id(messages: Sequence[Message], ids: Collection[str]) -> list[tuple[str, Message | Exception]]:
-    """Messages with the ids they reply to; a second reply to a message, or one to another message, is ignored."""
+    """Return replies with the ids they reply to; ignore second replies and replies to other messages."""
     wanted, replies = set(ids), list[tuple[str, Message | Exception]]()
     for message in messages:
         if (number := message.metadata.reply_to_message_id) in wanted:

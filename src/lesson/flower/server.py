@@ -1,4 +1,4 @@
-"""A run on real clients in a run folder: the same settings, strategies and files as of a simulated one."""
+"""Runs on real clients, with the same settings, strategies and run folders as simulations."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -42,11 +42,11 @@ from lesson.strategies import fleet_for
 
 Clock = Literal["virtual", "wall"]
 WAIT_S, WAIT_EVERY_S = 300.0, 5.0
-"""How long to wait for nodes before the run ends."""
+"""Seconds to wait for nodes before the run is aborted, and between two checks for them."""
 
 
 def make_server_app() -> ServerApp:
-    """An app that runs what its run config says: the keys of `lesson.flower.config.DEFAULTS`."""
+    """Return a ServerApp that runs what its run config says; `lesson.flower.config.DEFAULTS` has the keys."""
     app = ServerApp()
 
     @app.main()
@@ -61,9 +61,9 @@ def make_server_app() -> ServerApp:
 
 
 def serve(grid: Grid, context: Context) -> dict[str, Any]:
-    """Run in a folder what the run config says, on the nodes of a grid, and return the summary."""
+    """Run what the run config says on the nodes of a grid, in a run folder, and return the summary."""
     config = check_config(context.run_config)
-    wished = settings_of(config, max(2, config["min-nodes"]))  # what is wrong with it is told before clients fail at it
+    wished = settings_of(config, max(2, config["min-nodes"]))  # an invalid config fails here, not on the clients
     strategy_of(wished)
     clock = clock_of(config["clock"], grid)
     _check_faults(wished.faults, clock)
@@ -73,7 +73,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
         return _whole(ended)
     if config["resume"] and not folder.config.exists():
         tell(f"{folder.path} holds no run to resume: one begins")
-    dataset_of(config["dataset"], None)  # if it is not here, the clients would be the first to say so
+    dataset_of(config["dataset"], None)  # a missing data set fails here, not on the clients
     model = initial_arrays(config["dataset"], config["seed"])
     profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
@@ -105,14 +105,14 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
 
 
 def _whole(summary: dict[str, Any]) -> dict[str, Any]:
-    """The summary of a run that went on to its limit; raises if it did not."""
+    """Return the summary; raise RunStoppedError if the run ended early."""
     if early := summary.get("ended_early"):
         raise RunStoppedError(f"the run ended at {summary['time_s']:g} s: {early}")
     return summary
 
 
 def _check_faults(faults: FaultSettings, clock: Clock) -> None:
-    """Raise if something is to go wrong that Flower's clients cannot have go wrong."""
+    """Raise InputError if a fault is to be injected that cannot be injected on this clock."""
     if faults.disconnects and clock == "wall":
         raise InputError(
             "faults.disconnect_before and faults.disconnect_during must be 0 on the wall: end clients instead"
@@ -120,7 +120,10 @@ def _check_faults(faults: FaultSettings, clock: Clock) -> None:
 
 
 def _ended(folder: RunFolder, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The summary of this folder's run, if it has ended; raises if it is another's or not to be gone on with."""
+    """Return the summary of the run in this folder, or None if it has not ended.
+
+    Raises InputError if the folder belongs to another run, or to an unfinished one without `resume`.
+    """
     if folder.config.exists():
         begun = load_settings(str(folder.config))
         deadline_s = deadline_of(config) or begun.strategy.deadline_s
@@ -129,17 +132,18 @@ def _ended(folder: RunFolder, config: Mapping[str, Any]) -> dict[str, Any] | Non
 
 
 def clock_of(named: str, grid: Grid) -> Clock:
-    """The clock asked for, or the one that suits: nobody sleeps in Flower's simulation."""
+    """Return the clock of this name; 'auto' is the virtual clock in Flower's simulation, else the wall clock."""
     if named != "auto":
         return "virtual" if named == "virtual" else "wall"
     return "virtual" if type(grid).__name__ == "InMemoryGrid" else "wall"
 
 
 def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: bool) -> dict[int, Profile]:
-    """The profiles of the clients that are there, by client, once `min_nodes` are usable; all of them, if asked.
+    """Return the profiles of connected clients by client, once `min_nodes` of them are usable.
 
-    A node that gives no usable answer or contradicts others is left out and logged. It cannot keep the others from
-    starting: while there are too few, they wait as they would without it.
+    A node that gives no usable answer or contradicts others is left out and logged; the others start without it if
+    there are enough of them. InputError is raised if there are too few after WAIT_S seconds. With `everybody`, all
+    clients must answer at the first attempt.
     """
     until_s, profiles, told = time.monotonic() + WAIT_S, dict[int, Profile | None](), dict[int, str]()
     while True:
@@ -167,13 +171,13 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
                 f"{_reasons(wrong)}"
             )
             tell(f"waiting for usable nodes: {len(clients)} of {min_nodes} are there")
-        if everybody or time.monotonic() > until_s:  # on the virtual clock, in simulation, no others come
+        if everybody or time.monotonic() > until_s:  # in simulation, no more nodes connect
             raise InputError(short)
         time.sleep(WAIT_EVERY_S)
 
 
 def _ask(grid: Grid, profiler: Profiler, nodes: Sequence[int], *, tells: bool) -> dict[int, Profile | None]:
-    """What nodes answer; the virtual clock goes by other times, which nobody needs to be told."""
+    """Return the answers of nodes, and log them if `tells`; their times do not matter on the virtual clock."""
     if not nodes:
         return {}
     tell(f"asking {len(nodes)} nodes who they are and how long they take")
@@ -181,14 +185,14 @@ def _ask(grid: Grid, profiler: Profiler, nodes: Sequence[int], *, tells: bool) -
 
 
 def _check_everybody(clients: Mapping[int, Profile], wrong: Mapping[int, str]) -> None:
-    """Raise unless every client is there, as the virtual clock needs it."""
+    """Raise InputError unless all clients have answered, which the virtual clock requires."""
     num_clients = max((profile.num_clients for profile in clients.values()), default=len(wrong))
     if missing := num_clients - len(clients):
         raise InputError(f"every node must answer on the virtual clock, {missing} did not{_reasons(wrong)}")
 
 
 def _reasons(wrong: Mapping[int, str]) -> str:
-    """Why nodes cannot be used, the first few of them, with where to look."""
+    """Return why nodes are unusable, for the first three, and where to look."""
     named = "; ".join(f"node {node} {why}" for node, why in list(wrong.items())[:3])
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return f": {named}{more}; see the log of the clients and --node-config" if wrong else ""
@@ -197,7 +201,7 @@ def _reasons(wrong: Mapping[int, str]) -> str:
 def make_federation(
     settings: Settings, grid: Grid, clock: Clock, profiles: Mapping[int, Profile], profiler: Profiler
 ) -> tuple[Federation, Learner]:
-    """The federation of a run and what merges in it."""
+    """Return the federation of a run and its learner."""
     seed = settings.run.seed
     strategy, task = strategy_of(settings), task_of(settings, dataset_of(settings.data.dataset, None))
     received = Received()
@@ -225,7 +229,7 @@ def make_federation(
         fleet = fleet_for(settings.strategy.name, fleet, settings)
         options |= {"settings": settings, "disconnections": Disconnections.of(settings.faults, seed)}
         return VirtualFederation(strategy, fleet, post, **options), learner
-    sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # real traffic, not that of the settings
+    sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # the actual size, not that of the settings
     federation = WallFederation(strategy, sent, post, **options)
     for client, profile in profiles.items():
         federation.believe(client, profile.latency_s)
@@ -235,9 +239,10 @@ def make_federation(
 def _fleet(
     settings: Settings, clock: Clock, profiles: Mapping[int, Profile], known_samples: IntArray | None = None
 ) -> Fleet:
-    """The clients as the scenario draws them, or as they were measured; those not there are infinitely far.
+    """Return the fleet: drawn by the scenario on the virtual clock, measured on the wall clock.
 
-    What these hold, who may come later, is known where the data have been divided.
+    On the wall clock, the times of clients that are not connected are inf. Their numbers of samples are those of
+    `known_samples`, by default 1.
     """
     seed = settings.run.seed
     num_samples = np.ones(settings.fleet.num_clients, dtype=np.int64) if known_samples is None else known_samples.copy()
@@ -252,7 +257,7 @@ def _fleet(
 
 
 def _deadline_s(folder: RunFolder, fleet: Fleet) -> float:
-    """The deadline this folder's run began with, or one that suits the fleet."""
+    """Return the deadline of the run in this folder, or for a new run one that suits the fleet."""
     if folder.config.exists():
         return load_settings(str(folder.config)).strategy.deadline_s
     return propose_deadline_s(fleet)
@@ -263,7 +268,7 @@ def _tell_answer(profile: Profile) -> None:
 
 
 def _tell_plan(fleet: Fleet, settings: Settings) -> None:
-    """What the deadline makes of the fleet, with the table of other deadlines."""
+    """Log the tiers that the deadline gives, and a table of other deadlines."""
     deadline_s, paper = settings.strategy.deadline_s, StringIO()
     plan = make_plan(fleet, deadline_s, ensure_first_tier=False)
     print_plan(plan, f"{len(fleet)} clients, deadline {deadline_s:g} s", [], Console(file=paper, width=100))

@@ -1,4 +1,4 @@
-"""LESSON, or any strategy of this package, in a Flower app that has FedAvg so far."""
+"""LESSON, or any strategy of this package, as a Flower strategy that replaces FedAvg in an existing app."""
 
 import math
 import time
@@ -32,20 +32,20 @@ from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updat
 from lesson.strategies.checks import check_count, check_number
 
 SPARE = 16
-"""For how many nodes that come later there is room, and as many as there are at first."""
+"""On the wall clock, this many clients can join later, plus as many as there are nodes at the start."""
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 @dataclass
 class MeasuredFirst:
-    """A strategy after a first round of FedAvg, in which the server sees how long everybody takes."""
+    """A strategy whose first round is FedAvg, so that the server can measure the latency of every client."""
 
     strategy: Strategy
     first: Strategy = field(default_factory=FedAvg)
 
     @property
     def needs(self) -> frozenset[str]:
-        """Those of the strategy."""
+        """Signals that the strategy needs."""
         return self.strategy.needs
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
@@ -62,11 +62,12 @@ class MeasuredFirst:
 
 
 class LessonStrategy(FlowerStrategy):
-    """Used where an app has FedAvg: rounds of `deadline_s` seconds, slower clients in fewer of them.
+    """Replaces FedAvg in a Flower app: rounds last `deadline_s` seconds, and slower clients upload in fewer of them.
 
-    Clients get `server-round` and their own `lr`, the train config's times their tier, and reply as to FedAvg. On the
-    wall the first round is FedAvg's, to see how long everybody takes. On the virtual clock, for Flower's simulation,
-    `latency_s` says it, by partition.
+    Clients get `server-round` and their own `lr`, which is that of the train config times their tier, and reply as they
+    would to FedAvg. On the wall clock the first round is FedAvg's, to measure latencies, unless `latency_s` is given.
+    On the virtual clock, for Flower's simulation, `latency_s` has the latency of each partition; by default latencies
+    are drawn as for the paper's clients.
     """
 
     def __init__(
@@ -116,9 +117,9 @@ class LessonStrategy(FlowerStrategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Run so many rounds; see Flower's own `Strategy.start`. `timeout` is for nodes to be there at the beginning.
+        """Run `num_rounds` rounds; see Flower's `Strategy.start`. `timeout` limits the wait for nodes at the start.
 
-        The model is evaluated by `evaluate_fn`, on the server: clients are left to train.
+        The model is evaluated only by `evaluate_fn`, on the server; clients only train.
         """
         config = dict(train_config or {})
         lr = config.get(self.words.lr)
@@ -158,7 +159,7 @@ class LessonStrategy(FlowerStrategy):
         return result
 
     def summary(self) -> None:
-        """Log what will run."""
+        """Log the strategy and its options."""
         tell(f"{type(self).__name__}: {self.strategy}")
 
     def _federation(
@@ -197,7 +198,7 @@ class LessonStrategy(FlowerStrategy):
         return WallFederation(strategy, fleet, post, **options), models
 
     def _nodes(self, grid: Grid, timeout: float) -> list[int]:
-        """The nodes there are, once there are enough, in the order they were registered."""
+        """Wait for enough nodes and return them in order of registration."""
         until_s = time.monotonic() + timeout
         while len(nodes := by_registration(grid)) < self.min_available_nodes:
             if time.monotonic() > until_s:
@@ -207,7 +208,10 @@ class LessonStrategy(FlowerStrategy):
         return nodes
 
     def _fleet(self, latency_s: FloatArray | None, num_nodes: int, num_clients: int) -> Fleet:
-        """What is known beforehand: latencies, or else that nobody is slow; a client weighs what its replies say."""
+        """Return a fleet with the given latencies, or `deadline_s` if unknown; inf for clients that may join later.
+
+        Every client has one sample here, as its replies give its weight.
+        """
         known = np.full(num_clients, np.inf)
         known[:num_nodes] = self.deadline_s if latency_s is None else latency_s
         unknown, once = np.full(num_clients, np.nan), np.ones(num_clients, dtype=np.int64)
@@ -220,7 +224,7 @@ class LessonStrategy(FlowerStrategy):
             result.evaluate_metrics_serverapp[round] = told
 
     def configure_train(self, *_: Any, **__: Any) -> NoReturn:
-        """Not there: rounds overlap, so that no message belongs to one round alone."""
+        """Raise NotImplementedError: rounds overlap, so no message belongs to a single round."""
         raise NotImplementedError("LessonStrategy runs its own loop: call start")
 
     aggregate_train = configure_evaluate = aggregate_evaluate = configure_train

@@ -1,1 +1,1 @@
-"""Learning for real: data, partitions, models and cohort training. The only part that imports torch."""
+"""Model training: data sets, partitions, models, trainers and evaluation. Only this package imports torch."""

@@ -1,4 +1,4 @@
-"""What trains and evaluates: the CPU's cores or a GPU."""
+"""Interfaces of trainers and backends, and the choice of the device: CPU or GPU."""
 
 import os
 import platform
@@ -20,47 +20,51 @@ TrainerName = Literal["reference", "fused", "batched"]
 
 
 class Trainer(Protocol):
-    """A way to train cohorts."""
+    """Trains cohorts. A cohort is a set of updates that start from the same model."""
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The weighted sum of the models of each cohort, good until cohorts are trained again."""
+        """Return the weighted sum of the trained models of each cohort; valid until the next call of `cohorts`."""
         ...
 
     def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The model of each row of each cohort's work, (len(work), num_parameters); a new tensor."""
+        """Return the trained models of each cohort as new tensors, shape (len(work), num_parameters)."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""
         ...
 
 
 class Backend(Protocol):
-    """Trainers and evaluation on one device."""
+    """Training and evaluation on one device."""
 
     def trainer(self, name: TrainerName) -> Trainer:
-        """A new trainer."""
+        """Return a new trainer."""
         ...
 
     def begin_score(self, vector: Tensor) -> PendingScore:
-        """How good the model with these parameters is on the test images."""
+        """Start to evaluate the model with these parameters on the test images."""
         ...
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
-        """How good the model with these parameters is on the training samples that each client holds."""
+        """Evaluate the model with these parameters on the training samples of each client."""
         ...
 
     def judge_test(self, vector: Tensor) -> Tensor:
-        """What the model with these parameters makes of each test image; see `judge`."""
+        """Apply `judge` to all test images, with the model of these parameters; return shape (num_images, 2)."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""
         ...
 
 
 def on_device(settings: Settings) -> Settings:
-    """The settings with device and precision named: a GPU for "auto" where there is one the trainer can use."""
+    """Return the settings with device and precision resolved; raise InputError if they cannot be used here.
+
+    The device "auto" is a GPU if torch finds one and the trainer is not "reference". The precision "auto" is tf32 on a
+    GPU and float32 on a CPU.
+    """
     limits = settings.run
     if limits.device == "cuda" and limits.trainer == "reference":
         raise InputError("[run] trainer must be auto, fused or batched on a GPU, got 'reference'; take device cpu")
@@ -78,12 +82,12 @@ def on_device(settings: Settings) -> Settings:
 
 
 def cpu_capability() -> str:
-    """The CPU instruction set that torch uses here, such as AVX2; with another, results differ by rounding."""
+    """Return the CPU instruction set that torch uses, such as AVX2; results depend on it by rounding."""
     return torch.backends.cpu.get_cpu_capability()
 
 
 def hardware(device: str) -> str:
-    """The name of what a device is here."""
+    """Return the name of the GPU, or the number and type of the CPU cores."""
     if device == "cuda":
         return str(torch.cuda.get_device_name())
     try:

@@ -1,6 +1,6 @@
-"""Several local steps for a whole cohort: worker processes that share the data, each training part of the clients.
+"""Training of several local steps on all CPU cores: worker processes share the data and divide the clients.
 
-Each client is trained exactly as the reference trainer does it, on a single thread, so the bits are the same.
+A worker trains each client as the reference trainer does, on a single thread, so results are bit-identical.
 """
 
 import os
@@ -25,7 +25,7 @@ END_S = 2.0
 
 
 class BatchedTrainer:
-    """Trains cohorts on all cores."""
+    """Trains cohorts on all CPU cores; the model factory must be picklable."""
 
     def __init__(self, task: Task, num_workers: int | None = None) -> None:
         try:
@@ -40,7 +40,7 @@ class BatchedTrainer:
             tensor.share_memory_()
         self._pipes: list[Connection] = []
         self._workers: list[BaseProcess] = []
-        self._end = Finalize(self, _kill, (self._workers,), exitpriority=1)  # they ignore SIGTERM
+        self._end = Finalize(self, _kill, (self._workers,), exitpriority=1)  # workers ignore SIGTERM
         for _ in range(num_workers or os.cpu_count() or 1):
             ours, theirs = context.Pipe()
             worker = context.Process(target=_work, args=(task, self._base, self._models, theirs), daemon=True)
@@ -50,15 +50,15 @@ class BatchedTrainer:
             self._workers.append(worker)
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The weighted sum of the models of each cohort."""
+        """Return the weighted sum of the trained models of each cohort."""
         return [sum_by_blocks(work, self._from(base)) for base, work in jobs]
 
     def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The model of each row of each cohort's work."""
+        """Return the trained models of each cohort, shape (len(work), num_parameters)."""
         return [models_by_blocks(work, len(base), self._from(base)) for base, work in jobs]
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         for pipe in self._pipes:
             pipe.close()
         try:
@@ -68,7 +68,7 @@ class BatchedTrainer:
             self._end()
 
     def _why_ended(self) -> str:
-        """Why no training process answers any more, and the remedy."""
+        """Return why a training process no longer answers, and what to do."""
         for worker in self._workers:
             worker.join(END_S / len(self._workers))
         if any(worker.exitcode == -signal.SIGKILL for worker in self._workers):
@@ -76,7 +76,7 @@ class BatchedTrainer:
         return "a training process has ended; --resume continues from the last checkpoint"
 
     def _from(self, base: Tensor) -> Callable[[Work], Tensor]:
-        """What trains from this model, until another is given."""
+        """Return a function that trains from this model; valid until the next call."""
         self._base.copy_(base)
         return self._train
 
@@ -100,7 +100,7 @@ def _kill(workers: Sequence[BaseProcess]) -> None:
 
 
 def _work(task: Task, base: Tensor, models: Tensor, pipe: Connection) -> None:
-    """Train each request until there are no more. The parent process handles the signals of the process group."""
+    """Train what arrives on the pipe until it closes. Signals to the process group are left to the parent process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     settle_process()

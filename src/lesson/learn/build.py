@@ -1,4 +1,4 @@
-"""From settings to a simulation that learns."""
+"""Builds a simulation with real training from settings."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ def build(
     dataset: Dataset | None = None,
     model: ModelFactory | None = None,
 ) -> tuple[Simulation, Learner]:
-    """The simulation of a run and what learns in it; a data set or model of one's own takes the place of the named."""
+    """Return the simulation of a run and its learner; `dataset` and `model` replace those that the settings name."""
     settings = on_device(settings)
     data = dataset or dataset_of(settings.data.dataset, data_dir)
     if model is None and data.name not in FACTORIES:
@@ -59,25 +59,25 @@ def build(
 
 
 def strategy_of(settings: Settings) -> Strategy:
-    """The strategy of a run."""
+    """Return the strategy of a run."""
     return make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
 
 
 def task_of(settings: Settings, data: Dataset, model: ModelFactory | None = None) -> Task:
-    """What is to be learnt in a run, with samples held out where its strategy looks at them."""
+    """Return the task of a run; clients hold out samples if the strategy needs their accuracy."""
     limits = settings.run
     holding_out = "client_accuracy" in strategy_of(settings).needs
     return make_task(settings, data, settings.fleet.num_clients, limits.seed, model, limits.device, holding_out)
 
 
 def _backend(task: Task, settings: Settings, num_threads: int | None) -> Backend:
-    """What trains on the device the task's data is on."""
+    """Return the backend of the device that holds the task's data."""
     if task.device == "cpu":
         return CpuBackend(task, num_threads)
     from lesson.learn.cuda.backend import CudaBackend
 
-    return CudaBackend(task, settings.run.precision)  # type: ignore[arg-type]  # `on_device` has settled it
+    return CudaBackend(task, settings.run.precision)  # type: ignore[arg-type]  # resolved by `on_device`
 
 
-# Runs that follow each other in one process mostly learn from the same data.
+# Consecutive runs in one process mostly use the same data set.
 dataset_of = lru_cache(maxsize=1)(load_dataset)

@@ -1,7 +1,7 @@
-"""Random words by counter: Philox 4×32-10 (Salmon et al. 2011), the same bits on every device.
+"""Counter-based random numbers: Philox 4×32-10 (Salmon et al. 2011), bit-identical on every device.
 
-A word depends on the seed, on what it is for, and on its own counter alone, so a client's draws do not depend on who
-else trains, where, or in which order.
+A random word depends only on the seed, its purpose and its counter, so a client's draws do not depend on which other
+clients train, on which device, or in which order.
 """
 
 import hashlib
@@ -22,17 +22,17 @@ Block = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def key(seed: int, what: str) -> Key:
-    """Two 32-bit words for one purpose of one seed."""
+    """Return the Philox key, two 32-bit words, of a seed and a purpose."""
     digest = hashlib.blake2b(repr((int(seed), what)).encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
 def philox(counter: Block, key: Key) -> Block:
-    """Four random 32-bit words, held in 64-bit integers, for every counter of four such words."""
+    """Return four random 32-bit words for each counter of four 32-bit words; all are stored as 64-bit integers."""
     a, b, c, d = counter
     left, right = key
     for _ in range(_ROUNDS):
-        # Products wrap at 64 bits; the mask takes the sign of the shifted one away.
+        # Products wrap at 64 bits; the mask removes the sign bits that the shift copies.
         first, second = a * _MULTIPLY[0], c * _MULTIPLY[1]
         a, b, c, d = (
             ((second >> 32) & _MASK) ^ b ^ left,
@@ -45,7 +45,7 @@ def philox(counter: Block, key: Key) -> Block:
 
 
 def words(key: Key, count: int, *ids: Tensor) -> Tensor:
-    """So many random 32-bit words for each row of up to three id tensors of one shape, (*shape, count)."""
+    """Return `count` random 32-bit words for each element of 1 to 3 id tensors of one shape, (*shape, count)."""
     kernels = kernels_for(ids[0])
     if kernels is not None:
         drawn: Tensor = kernels.words(key, count, *ids)
@@ -58,13 +58,16 @@ def words(key: Key, count: int, *ids: Tensor) -> Tensor:
 
 
 def kernels_for(tensor: Tensor) -> ModuleType | None:
-    """The kernels for what lies where this tensor does; None on a CPU, and where they cannot be had."""
+    """Return the GPU kernels for this tensor; None if it is on a CPU or the kernels are unavailable."""
     return gpu_kernels() if tensor.is_cuda else None
 
 
 @cache
 def gpu_kernels() -> ModuleType | None:
-    """The same draws in one kernel each, and faster layers; None where Triton or the compiler it needs is not there."""
+    """Return the Triton kernels; None if Triton or the compiler it needs is unavailable.
+
+    They make the same draws as the functions here in one kernel each, and provide faster layers.
+    """
     try:
         from lesson.learn.cuda import kernels
 

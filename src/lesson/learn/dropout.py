@@ -1,4 +1,4 @@
-"""Dropout of 0.75 from each client's own stream: two random bits a unit, kept where both are 0."""
+"""Dropout with rate 0.75, drawn per client: each unit gets two random bits and is kept if both are 0."""
 
 import numpy as np
 import torch
@@ -9,16 +9,16 @@ from lesson.learn.counters import Key, kernels_for, key, words
 UNITS_PER_WORD = 16
 SCALE = 4.0
 
-# The factors of the four units whose bits are in one byte.
+# Row b has the factors of the four units whose random bits are the byte b.
 _FACTORS = np.array(
     [[SCALE * ((byte >> shift) & 3 == 0) for shift in (0, 2, 4, 6)] for byte in range(256)], dtype=np.float32
 )
 
 
 def draw_kept(seed: int, num_units: int, clients: Tensor, index: Tensor, places: Tensor) -> Tensor:
-    """Factors of the units of each sample, (num_samples, num_units): 4 for a quarter of them, 0 for the others.
+    """Draw the dropout factors of each sample, shape (num_samples, num_units): 4 with probability 1/4, otherwise 0.
 
-    A sample is told by its client, the client's update index and its place among all samples of that update.
+    A draw depends on the client, the index of its update and the sample's position among all samples of that update.
     """
     secret = key(seed, "dropout")
     kernels = kernels_for(places)

@@ -1,4 +1,4 @@
-"""How good a model is on the test images, and on the samples each client holds."""
+"""Evaluation of a model on the test images and on the samples of each client."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,27 +20,27 @@ CHUNK_SAMPLES = 500
 
 @dataclass(frozen=True)
 class Score:
-    """Share of test images classified rightly, and the mean cross-entropy."""
+    """Accuracy and mean cross-entropy on the test images."""
 
     accuracy: float
     loss: float
 
 
 class PendingScore(Protocol):
-    """A score that may still be worked out."""
+    """A score that may not have been computed yet."""
 
     def ready(self) -> bool:
-        """Whether nobody would have to wait for it."""
+        """Return whether `result` returns without waiting."""
         ...
 
     def result(self) -> Score:
-        """The score."""
+        """Return the score; wait until it has been computed."""
         ...
 
 
 @dataclass(frozen=True)
 class KnownScore:
-    """A score that is there."""
+    """A score that has been computed."""
 
     score: Score
 
@@ -53,18 +53,18 @@ class KnownScore:
 
 @dataclass(frozen=True, eq=False)
 class ClientScores:
-    """How good a model is on each client's own samples, (num_clients,); NaN for a client that has none."""
+    """Accuracy and loss on each client's samples, shape (num_clients,); NaN for a client without samples."""
 
     accuracy: FloatArray
-    """Share classified rightly."""
+    """Share of the samples that are classified correctly."""
     loss: FloatArray
-    """Eq. (2): mean cross-entropy f_i."""
+    """Mean cross-entropy f_i, Eq. (2)."""
     global_loss: float
-    """Eq. (1): their mean, weighted by samples."""
+    """Mean of the losses, weighted by number of samples, Eq. (1)."""
 
 
 def score(task: Task, threads: Threads, vector: Tensor) -> Score:
-    """The score of the model with these parameters."""
+    """Evaluate the model with these parameters on the test images."""
     total = len(task.test_labels)
     right, loss = 0, 0.0
     for chunk_right, chunk_loss in _in_threads(threads, _score_chunk, vector, task.test_images, task.test_labels):
@@ -73,20 +73,23 @@ def score(task: Task, threads: Threads, vector: Tensor) -> Score:
 
 
 def judge_all(threads: Threads, vector: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-    """What the model with these parameters makes of any number of images, (num_images, 2); see `judge`."""
+    """Apply `judge` to any number of images; return shape (num_images, 2)."""
     return torch.cat(_in_threads(threads, judge, vector, images, labels))
 
 
 @torch.no_grad()
 def judge(replica: Replica, images: Tensor, labels: Tensor) -> Tensor:
-    """Whether each image is classified rightly, 1 or 0, and its cross-entropy, (num_samples, 2)."""
+    """Return whether each image is classified correctly, 1 or 0, and its cross-entropy, shape (num_images, 2)."""
     logits = replica.logits(scaled(images)).float()
     losses = functional.cross_entropy(logits, labels, reduction="none")
     return torch.stack([(logits.argmax(1) == labels).to(losses.dtype), losses], dim=1)
 
 
 def by_client(holdings: Holdings, judged_by: Callable[[Tensor], Tensor]) -> ClientScores:
-    """The scores of every client, from what a function makes of samples; one that clients share is judged once."""
+    """Return the scores of all clients. `judged_by` maps indices of training samples to the values of `judge`.
+
+    A sample that several clients hold is judged once.
+    """
     clients = np.flatnonzero(holdings.num_samples).tolist()
     held = np.unique(np.concatenate([holdings[client] for client in clients]))
     judged = judged_by(torch.from_numpy(held)).cpu().numpy().astype(np.float64)
@@ -98,14 +101,14 @@ def by_client(holdings: Holdings, judged_by: Callable[[Tensor], Tensor]) -> Clie
 
 
 def chunks(images: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and their labels, so many at a time."""
+    """Return an iterator over images and labels in chunks of `size`; the last chunk may be smaller."""
     return zip(images.split(size), labels.split(size), strict=True)
 
 
 def _in_threads(
     threads: Threads, work: Callable[..., Any], vector: Tensor, images: Tensor, labels: Tensor
 ) -> list[Any]:
-    """What work(replica, images, labels) makes of one chunk after the other."""
+    """Return work(replica, images, labels) of each chunk, in order."""
     parts = [threads.submit(work, vector, *chunk) for chunk in chunks(images, labels, CHUNK_SAMPLES)]
     return [part.result() for part in parts]
 

@@ -1,9 +1,11 @@
-"""One step for a whole cohort at once.
+"""Training of one local step on a CPU, for a whole cohort at once.
 
 After one step of SGD the weighted sum of the clients' models is
-Σ a·(ω − λ·∇f) = (Σ a)·ω − ∇ Σ a·λ·f: one step on one weighted loss, so one forward and backward pass serves everybody.
-FedProx's μ·(ω' − ω) is 0 in the first step, where ω' = ω, and therefore not here.
-Where the models themselves are asked for, each takes a pass of its own.
+
+    Σ a·(ω − λ·∇f) = (Σ a)·ω − ∇ Σ a·λ·f.
+
+This is one step on one weighted loss, so a single forward and backward pass serves all clients. If the models are
+needed, each takes its own pass. FedProx's term μ·(ω' − ω) is omitted, as it is 0 in the first step, where ω' = ω.
 """
 
 from collections import deque
@@ -23,22 +25,22 @@ from lesson.learn.threads import Threads
 CHUNK_SAMPLES = 500
 WORTH_HALVING = 160
 ROWS = 2
-"""Models that a thread makes at a time: few enough for many threads, and it loads their base once."""
+"""Models that one task of a thread trains: few enough to occupy many threads, and their base is loaded once."""
 
 
 class FusedTrainer:
-    """Trains cohorts whose local work is one step."""
+    """Trains cohorts whose clients take one local step."""
 
     def __init__(self, task: Task, threads: Threads) -> None:
         self.task, self._threads = task, threads
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The weighted sum of the models of each cohort."""
-        begun = deque([self._begin_gradients(base, work) for base, work in jobs])  # so that no thread has to wait
+        """Return the weighted sum of the trained models of each cohort."""
+        begun = deque([self._begin_gradients(base, work) for base, work in jobs])  # all, to keep every thread busy
         return [self._sum(base, work, begun.popleft()) for base, work in jobs]
 
     def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The model of each row of each cohort's work."""
+        """Return the trained models of each cohort, shape (len(work), num_parameters)."""
         models = [torch.empty(len(work), len(base)) for base, work in jobs]
         begun = [self._begin_models(base, work, rows) for (base, work), rows in zip(jobs, models, strict=True)]
         for part in chain.from_iterable(begun):
@@ -46,10 +48,10 @@ class FusedTrainer:
         return models
 
     def close(self) -> None:
-        """The threads belong to somebody else."""
+        """Do nothing: the threads belong to the backend."""
 
     def _begin_gradients(self, base: Tensor, work: Work) -> "list[Future[Tensor]]":
-        """Parts of ∇ Σ a·λ·f, on their way."""
+        """Start to compute the parts of ∇ Σ a·λ·f, one per chunk of clients."""
         (samples,) = self.task.minibatches(work, 1)
         num_samples = len(work) * self.task.batch_size
         num_chunks = 1 if num_samples < WORTH_HALVING else max(2, round(num_samples / CHUNK_SAMPLES))
@@ -59,7 +61,7 @@ class FusedTrainer:
         ]
 
     def _sum(self, base: Tensor, work: Work, chunks: "list[Future[Tensor]]") -> Tensor:
-        """(Σ a)·ω less those parts, in their order."""
+        """Return (Σ a)·ω minus the parts of the gradient, subtracted in order."""
         total = base * float(work.weight.sum())
         for chunk in chunks:
             total -= chunk.result()
@@ -73,7 +75,7 @@ class FusedTrainer:
         return replica.gradient(losses @ weight)
 
     def _begin_models(self, base: Tensor, work: Work, models: Tensor) -> "list[Future[None]]":
-        """Parts of a cohort's models, on their way into `models`."""
+        """Start to train the clients of a cohort, writing into `models`."""
         (samples,) = self.task.minibatches(work, 1)
         parts = (slice(begin, begin + ROWS) for begin in range(0, len(work), ROWS))
         return [
@@ -81,7 +83,7 @@ class FusedTrainer:
         ]
 
     def _descend(self, replica: Replica, base: Tensor, work: Work, padded: Tensor, models: Tensor) -> None:
-        """Write ω − λ·∇f of each row into `models`, Eq. (12)."""
+        """Write ω − λ·∇f of each client into its row of `models`, Eq. (12)."""
         batch = self.task.batch(replica, self.task.ids(work), padded, torch.from_numpy(work.first))
         for one, lr, model in zip(batch.split(), work.lr.tolist(), models, strict=True):
             loss = functional.cross_entropy(replica.logits(one.images, one.kept), one.labels)

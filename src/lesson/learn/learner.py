@@ -1,6 +1,6 @@
-"""Clients that are trained here: what a merge asks for is trained in cohorts, by the backend of a device.
+"""A model server that trains its clients itself: updates are trained in cohorts, by the backend of a device.
 
-Training is lazy: a cohort is trained when it is merged, from the version it started with.
+Training is lazy: a cohort is trained when it is aggregated, from the version it started from.
 """
 
 import math
@@ -29,9 +29,9 @@ from lesson.strategies.base import Updates
 
 
 class Learner(ServerModels):
-    """Trains what is merged, keeps the model versions in use and says how good they are.
+    """Trains the updates that are aggregated, keeps the model versions in use and evaluates them.
 
-    What clients trained here send may be `wrong`; `elsewhere` says that others did the training.
+    Faults of `corrupted` are injected into the uploads. `elsewhere` means that remote clients do the training.
     """
 
     def __init__(
@@ -62,25 +62,25 @@ class Learner(ServerModels):
         self._trainers: dict[str, Trainer] = {}
 
     def parameters(self, version: int) -> dict[str, npt.NDArray[np.float32]]:
-        """A version's parameters by name, as the model itself has them."""
+        """Return the parameters of a version by name, in the model's own shapes."""
         model = make_model(self.task.factory)
         torch.nn.utils.vector_to_parameters(self.versions[version].cpu().clone(), model.parameters())
         return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
 
     def score(self, version: int) -> Score:
-        """How good a version is on the test images."""
+        """Evaluate a version on the test images."""
         return self.begin_score(version).result()
 
     def begin_score(self, version: int) -> PendingScore:
-        """The score of a version, which a GPU works out while it goes on training."""
+        """Start to evaluate a version on the test images; a GPU can continue training meanwhile."""
         return _Checked(self._backend.begin_score(self.versions[version]), self.newest_cohort)
 
     def client_scores(self, version: int) -> ClientScores:
-        """How good a version is on the samples each client trains on, waited for."""
+        """Evaluate a version on the samples that each client trains on; waits for the result."""
         return self._client_scores(version, self.task.holdings)
 
     def class_accuracy(self, version: int) -> FloatArray:
-        """How good a version is on the test images of each class, (num_classes,); NaN for a class without any."""
+        """Return a version's test accuracy per class, shape (num_classes,); NaN for a class without test images."""
         right = self._backend.judge_test(self.versions[version])[:, 0].cpu().numpy().astype(np.float64)
         labels = self.task.test_labels.cpu().numpy()
         num_classes = int(max(labels.max(), self.task.train_labels.max().item())) + 1
@@ -88,13 +88,13 @@ class Learner(ServerModels):
         return np.asarray(np.bincount(labels, right, num_classes) / np.where(totals, totals, np.nan))
 
     def class_shares(self, clients: IntArray, num_classes: int) -> FloatArray:
-        """How the samples of clients are divided among classes, (num_clients, num_classes)."""
+        """Return the share of each class in the samples of these clients, shape (len(clients), num_classes)."""
         labels, holdings = self.task.train_labels.cpu().numpy(), self.task.holdings
         counts = np.array([np.bincount(labels[holdings[client]], minlength=num_classes) for client in clients.tolist()])
         return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
     def close(self) -> None:
-        """Let trainers and backend go."""
+        """Close trainers and backend."""
         for trainer in self._trainers.values():
             trainer.close()
         self._backend.close()
@@ -114,7 +114,7 @@ class Learner(ServerModels):
         return scores
 
     def _trainer_for(self, updates: Updates) -> Trainer:
-        """One step: fused. More: batched. Unless another was asked for."""
+        """Return the trainer of the settings; "auto" is fused for one local step and batched for more."""
         one_step = bool(np.all(updates.local_steps == 1))
         if (not one_step or self.task.sampler.epochs) and np.any(updates.batches > 1):
             raise InputError("[training] local_steps must be 1 and local_epochs 0 for steps of several minibatches")
@@ -138,7 +138,7 @@ class Learner(ServerModels):
 
 @dataclass(frozen=True)
 class _Checked:
-    """A score that stops the run if it is not a number."""
+    """A score whose `result` raises DivergedError if the loss is not finite."""
 
     score: PendingScore
     newest_cohort: str

@@ -1,4 +1,4 @@
-"""Which samples a client trains on, drawn from (seed, client, update index, step) alone."""
+"""Minibatches, drawn at random from the seed, the client, the index of its update and the step alone."""
 
 import torch
 from torch import Tensor
@@ -9,11 +9,11 @@ from lesson.learn.partition import Holdings
 
 NO_SAMPLE = -1
 MAX_PAIRS = 64
-"""Samples of a minibatch that are compared each with each; in a larger one, repeated draws are found by sorting."""
+"""Largest minibatch in which repeated draws are found by comparing all pairs; larger ones are sorted."""
 
 
 class Sampler:
-    """Draws minibatches: independent ones without replacement inside each, or passes over all of a client's data."""
+    """Draws minibatches: independent ones, each without replacement, or epochs over all samples of a client."""
 
     def __init__(self, holdings: Holdings, batch_size: int, epochs: bool, seed: int, device: str = "cpu") -> None:
         self.batch_size, self.epochs = batch_size, epochs
@@ -21,7 +21,7 @@ class Sampler:
         self._sizes = torch.tensor(holdings.num_samples, device=device)
         self._longest = int(holdings.num_samples.max())
         self.width = min(batch_size, self._longest)
-        """The most samples a minibatch can have."""
+        """Largest number of samples in a minibatch."""
         self._samples_at = holdings.lookup(device)
         self._turns = torch.arange(self.width, device=device)
 
@@ -35,12 +35,11 @@ class Sampler:
         first: Tensor | None = None,
         begin: int = 0,
     ) -> Tensor:
-        """Samples of so many of each client's minibatches, from step `begin` on, (num_steps, num_clients, width); short
-        ones end with NO_SAMPLE.
+        """Return the samples of minibatches, shape (num_steps, num_clients, width), padded at the end with NO_SAMPLE.
 
-        `longest` is the most samples one of these clients has, `num_passes` the most passes one of them begins or
-        continues in these steps; what is drawn for steps beyond them means nothing. Independent minibatches are counted
-        from `first` on, passes from 0.
+        The first step is `begin`. `longest` is the largest number of samples of any of these clients. `num_passes` is
+        the largest number of epochs that these steps span for any of them; minibatches of later epochs are meaningless.
+        Independent minibatches are numbered from `first`, those of epochs from 0.
         """
         sizes = self._sizes[clients]
         if self.epochs:
@@ -51,7 +50,7 @@ class Sampler:
         return torch.where(positions == NO_SAMPLE, NO_SAMPLE, samples)
 
     def num_held(self, sizes: IntArray) -> float:
-        """Numbers held while a step of one of the clients with so many samples is drawn."""
+        """Return how many numbers are in memory per minibatch while they are drawn; `sizes` is samples per client."""
         if not self.epochs:
             return self.width * min(self.width, MAX_PAIRS)
         shortest_pass = -(-int(sizes.min()) // self.batch_size)
@@ -60,10 +59,11 @@ class Sampler:
     def _draws(
         self, clients: Tensor, index: Tensor, num_steps: int, sizes: Tensor, first: Tensor | None, begin: int
     ) -> Tensor:
-        """Floyd's sampling: the t-th draw is uniform below n − b + t + 1, or that bound if it was drawn before.
+        """Draw positions without replacement by Floyd's algorithm, shape (num_steps, num_clients, width).
 
-        It was drawn before if an earlier turn drew the same number, or drew a number that had been drawn before and
-        took this one, its bound, instead. Following such a chain two, four, eight … turns back settles all at once.
+        In turn t a number in [0, n − b + t] is drawn; if it has been chosen before, the bound n − b + t is chosen
+        instead. A number has been chosen before if an earlier turn drew it as well, or if it is the bound of an earlier
+        turn that chose its bound. Such chains are followed 1, 2, 4, … turns back, for all turns at once.
         """
         steps = torch.arange(begin, begin + num_steps, device=clients.device)[:, None]
         steps = steps if first is None else steps + first
@@ -76,7 +76,7 @@ class Sampler:
         bounds = (sizes - batch)[:, None] + turns
         drawn = (words(self._step_key, self.width, *ids[:3]) * (bounds + 1)) >> 32
         repeated = _repeated(drawn, turns)
-        taken_by = drawn - (sizes - batch)[:, None]  # the turn whose bound this is
+        taken_by = drawn - (sizes - batch)[:, None]  # the turn whose bound is this number
         before = torch.where((taken_by >= 0) & (taken_by < turns), taken_by, turns)
         reach = 1
         while reach < self.width:
@@ -87,7 +87,7 @@ class Sampler:
     def _passes(
         self, clients: Tensor, index: Tensor, num_steps: int, sizes: Tensor, longest: int, num_passes: int, begin: int
     ) -> Tensor:
-        """The cuts of each client's shuffled data; every pass is shuffled anew."""
+        """Cut each client's shuffled positions into minibatches, padded as in `batches`; each epoch is reshuffled."""
         per_epoch = -(-sizes // self.batch_size)
         steps = torch.arange(begin, begin + num_steps, device=clients.device)[:, None]
         before = begin // per_epoch
@@ -103,7 +103,7 @@ class Sampler:
 
 
 def _repeated(drawn: Tensor, turns: Tensor) -> Tensor:
-    """Whether an earlier turn drew the same number, of the same shape."""
+    """Return whether an earlier turn drew the same number, in the shape of `drawn`."""
     if len(turns) <= MAX_PAIRS:
         return ((drawn[..., :, None] == drawn[..., None, :]) & (turns[:, None] > turns)).any(-1)
     ordered, places = drawn.sort(dim=-1, stable=True)

@@ -1,4 +1,4 @@
-"""The paper's two networks, and what any network must be to be trained here."""
+"""The paper's two networks, and the requirements on custom models."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,10 @@ ModelFactory = Callable[[], nn.Module]
 
 
 class MnistNet(nn.Module):
-    """LeNet-5 for 28 × 28 grey images, 61,706 parameters. Pooling before the ReLU gives the same values, sooner."""
+    """LeNet-5 for 28 × 28 gray images, 61,706 parameters.
+
+    Pooling comes before the ReLU, which gives the same values in less time.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +28,7 @@ class MnistNet(nn.Module):
         self.out = nn.Linear(84, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, (num_samples, 10)."""
+        """Return the logits, shape (num_samples, 10)."""
         hidden = conv_pool_relu(self.conv2, conv_pool_relu(self.conv1, images)).flatten(1)
         hidden = functional.relu(self.full2(functional.relu(self.full1(hidden))))
         logits: Tensor = self.out(hidden)
@@ -33,7 +36,10 @@ class MnistNet(nn.Module):
 
 
 class CifarNet(nn.Module):
-    """Four 3 × 3 convolutions, dropout of 0.75 and a layer of 256 for 32 × 32 color images, 1,144,650 parameters."""
+    """Four 3 × 3 convolutions, dropout of 0.75 and a hidden layer of 256 units for 32 × 32 color images.
+
+    The network has 1,144,650 parameters.
+    """
 
     num_dropout_units = 4096
 
@@ -47,7 +53,7 @@ class CifarNet(nn.Module):
         self.out = nn.Linear(256, 10)
 
     def forward(self, images: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Logits, (num_samples, 10). `kept` has 0 for dropped units and 4 for those that stay: see dropout.py."""
+        """Return the logits, shape (num_samples, 10). `kept` has the dropout factors, 0 or 4; see dropout.py."""
         hidden = conv_pool_relu(self.conv2, conv_pool_relu(self.conv1, images))
         hidden = functional.relu(self.conv4(functional.relu(self.conv3(hidden)))).flatten(1)
         if kept is not None:
@@ -57,7 +63,7 @@ class CifarNet(nn.Module):
 
 
 def conv_pool_relu(layer: nn.Conv2d, images: Tensor) -> Tensor:
-    """A convolution, the largest of every 2 × 2 values, and ReLU; on a GPU in kernels of their own."""
+    """Apply a convolution, 2 × 2 max pooling and ReLU; on a GPU with custom kernels if they are available."""
     if kernels_for(images) is not None:
         from lesson.learn.cuda import layers
 
@@ -66,7 +72,7 @@ def conv_pool_relu(layer: nn.Conv2d, images: Tensor) -> Tensor:
 
 
 def max_pool(values: Tensor) -> Tensor:
-    """The largest of every 2 × 2 values. Without gradients as pairwise maxima: torch is slow on a few channels."""
+    """Apply 2 × 2 max pooling; if no gradient is needed by pairwise maxima, as torch is slow for few channels."""
     if torch.is_grad_enabled():
         return functional.max_pool2d(values, 2)
     rows = torch.maximum(values[..., ::2], values[..., 1::2])
@@ -77,9 +83,9 @@ FACTORIES: dict[str, ModelFactory] = {"mnist": MnistNet, "fashion-mnist": MnistN
 
 
 def initial_vector(factory: ModelFactory, seed: int) -> Tensor:
-    """All parameters of a fresh model in one vector, from the seed.
+    """Return all parameters of a new model as one vector, initialized from the seed.
 
-    The paper's networks have Glorot-uniform weights and zero biases; others keep what their factory gives them.
+    The paper's networks get Glorot-uniform weights and zero biases; other models keep the values from their factory.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, "model").integers(2**63)))
@@ -92,13 +98,13 @@ def initial_vector(factory: ModelFactory, seed: int) -> Tensor:
 
 
 def make_model(factory: ModelFactory) -> nn.Module:
-    """A model, without a trace on torch's global generator."""
+    """Return a new model without changing the state of torch's global random generator."""
     with torch.random.fork_rng(devices=[]):
         return factory()
 
 
 def check_model(model: nn.Module) -> None:
-    """Raise if merging would not know what to do with a model."""
+    """Raise InputError if a model cannot be trained and aggregated here."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
             kind = type(module).__name__
@@ -112,7 +118,7 @@ def check_model(model: nn.Module) -> None:
 
 
 class Replica:
-    """A model whose parameters are taken from vectors. One per thread."""
+    """A model whose parameters are loaded from vectors. Each thread needs its own."""
 
     def __init__(self, factory: ModelFactory, device: str = "cpu") -> None:
         self.model = make_model(factory).to(device)
@@ -122,30 +128,30 @@ class Replica:
         self._ends = torch.tensor(sizes).cumsum(0).tolist()
 
     def load(self, vector: Tensor) -> None:
-        """Use the parameters of a vector."""
+        """Set the parameters to the values of a vector."""
         for parameter, values in zip(self.parameters, self._views(vector), strict=True):
-            if values.dim() == 4:  # colors innermost; .contiguous() would leave a single color as it is
+            if values.dim() == 4:  # .contiguous() would not make a single channel channels-last
                 parameter.data = torch.empty_like(values, memory_format=torch.channels_last).copy_(values)
             else:
                 parameter.data = values
 
     def named_views(self, vectors: Tensor) -> dict[str, Tensor]:
-        """The parameters of several models, (num_models, *shape), by name, as views of their vectors."""
+        """Return the parameters of several models by name, shape (num_models, *shape), as views of their vectors."""
         parts = vectors.tensor_split(self._ends[:-1], dim=1)
         named = zip(self.model.named_parameters(), parts, strict=True)
         return {name: part.unflatten(1, parameter.shape) for (name, parameter), part in named}
 
     def logits(self, images: Tensor, kept: Tensor | None = None) -> Tensor:
-        """What the model makes of images."""
+        """Return the logits of the images, shape (num_images, num_classes)."""
         output: Tensor = self.model(images, kept) if kept is not None else self.model(images)
         return output
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient of a loss with respect to all parameters, as a vector."""
+        """Return the gradient of a loss with respect to all parameters as one vector."""
         return torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, self.parameters)])
 
     def descend(self, loss: Tensor, lr: float, base: Tensor, mu: float = 0.0) -> None:
-        """Move the parameters w one step against the gradient of loss + μ/2·‖w − base‖², in place."""
+        """Take one step of SGD on loss + μ/2·‖w − base‖², updating the parameters w in place."""
         gradient = torch.autograd.grad(loss, self.parameters)
         for parameter, part, start in zip(self.parameters, gradient, self._views(base), strict=True):
             if mu:
@@ -153,10 +159,10 @@ class Replica:
             parameter.data.add_(part, alpha=-lr)
 
     def vector(self) -> Tensor:
-        """All parameters in one vector."""
+        """Return all parameters as one vector."""
         return torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
 
     def _views(self, vector: Tensor) -> list[Tensor]:
-        """The parameters in a vector, as views of it."""
+        """Return the parameters as views of a vector."""
         parts = vector.tensor_split(self._ends[:-1])
         return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]

@@ -1,8 +1,8 @@
 """Server optimizers: S. Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2.
 
-A merge is taken as a step against a pseudo-gradient g = w − merged, which the optimizer then applies to the model w in
-its own way. Moments are vectors like the model: m, which is 0 at first, and v, which is ε² (the paper's τ²). As in the
-paper nothing corrects their bias. Each function is one step: the new model, and the moments after it.
+The difference g = w − aggregated model serves as a pseudo-gradient, which the optimizer applies to the model w. Moments
+have the shape of the model: m starts at 0 and v at ε² (the paper's τ²). As in the paper, there is no bias correction.
+Each function takes one step and returns the new model and the new moments.
 """
 
 from collections.abc import Callable, Mapping

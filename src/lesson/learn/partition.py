@@ -1,4 +1,4 @@
-"""How the training samples are divided among clients. Every sample belongs to at most one client, but for pool.py."""
+"""Partitions of the training samples among clients. Each sample belongs to at most one client, except in a `Pool`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ class Holdings(Protocol):
 
     @property
     def num_samples(self) -> IntArray:
-        """Samples of each client, (num_clients,)."""
+        """Number of samples of each client, shape (num_clients,)."""
         ...
 
     def __getitem__(self, client: int) -> IntArray:
-        """The samples of one client."""
+        """Return the samples of a client, as indices into the training set."""
         ...
 
     def lookup(self, device: str) -> Lookup:
-        """A function on a device: the samples at these positions among those of these clients."""
+        """Return a function that maps clients and positions among their samples to samples, on a device."""
         ...
 
 
@@ -40,14 +40,14 @@ MAX_TRIES = 500
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which samples each client holds: those of client i are samples[offsets[i]:offsets[i + 1]]."""
+    """Samples of each client, stored one after the other: client i holds samples[offsets[i]:offsets[i + 1]]."""
 
     samples: IntArray
     offsets: IntArray
 
     @classmethod
     def of(cls, parts: list[IntArray]) -> "Partition":
-        """The partition of one array of samples per client."""
+        """Return the partition with these samples, one array per client."""
         return cls(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
 
     def __len__(self) -> int:
@@ -58,11 +58,11 @@ class Partition:
 
     @property
     def num_samples(self) -> IntArray:
-        """Samples of each client, (num_clients,)."""
+        """Number of samples of each client, shape (num_clients,)."""
         return np.diff(self.offsets)
 
     def lookup(self, device: str) -> Lookup:
-        """A function on a device: the samples at these positions among those of these clients."""
+        """Return a function that maps clients and positions among their samples to samples, on a device."""
         return _StoredLookup(torch.as_tensor(self.samples, device=device), torch.as_tensor(self.offsets, device=device))
 
 
@@ -76,7 +76,7 @@ class _StoredLookup:
 
 
 def make_partition(settings: Settings, labels: IntArray, num_clients: int, seed: int) -> Holdings:
-    """What each client holds in a scenario."""
+    """Return which samples each client holds, as the settings of [data] prescribe."""
     if settings.data.split == "iid":
         return split_iid(labels, num_clients, seed)
     if settings.data.split == "dirichlet-per-class":
@@ -88,7 +88,7 @@ def make_partition(settings: Settings, labels: IntArray, num_clients: int, seed:
 
 
 def split_iid(labels: IntArray, num_clients: int, seed: int) -> Partition:
-    """All samples, shuffled and cut into parts whose sizes differ by at most one."""
+    """Shuffle all samples and split them into parts whose sizes differ by at most one."""
     _check_enough(len(labels), num_clients, 1)
     shuffled = stream(seed, "partition/iid").permutation(len(labels))
     return Partition.of([np.sort(part) for part in np.array_split(shuffled, num_clients)])
@@ -97,10 +97,11 @@ def split_iid(labels: IntArray, num_clients: int, seed: int) -> Partition:
 def split_dirichlet_per_class(
     labels: IntArray, num_clients: int, beta: float, min_samples: int, seed: int
 ) -> Partition:
-    """All samples; each class is divided by shares drawn from Dirichlet(β, …, β) over clients.
+    """Split the samples of each class among clients, with shares from Dirichlet(β, …, β).
 
-    The balance rule of Li et al. ("Federated Learning on Non-IID Data Silos", 2022): a client that already holds its
-    average of samples gets none of the classes that follow. Drawn again until everybody has `min_samples`.
+    As in Li et al. ("Federated Learning on Non-IID Data Silos", 2022), a client that already holds the average number
+    of samples gets none of the remaining classes. The split is drawn again until every client has `min_samples`; after
+    MAX_TRIES draws, InputError is raised.
     """
     _check_enough(len(labels), num_clients, min_samples)
     classes = [np.flatnonzero(labels == label) for label in range(int(labels.max()) + 1)]
@@ -110,7 +111,7 @@ def split_dirichlet_per_class(
         held = np.zeros(num_clients)
         for members in classes:
             shares = rng.dirichlet(np.full(num_clients, beta)) * (held < len(labels) / num_clients)
-            if not shares.sum() > 0:  # every open client drew a share too small for floating point
+            if not shares.sum() > 0:  # the shares of all remaining clients underflowed
                 shares = (held < len(labels) / num_clients).astype(np.float64)
             cuts = (np.cumsum(shares / shares.sum()) * len(members)).astype(np.int64)[:-1]
             for client, part in enumerate(np.split(rng.permutation(members), cuts)):
@@ -125,10 +126,10 @@ def split_dirichlet_per_class(
 
 
 def split_dirichlet_per_client(labels: IntArray, num_samples: IntArray, beta: float, seed: int) -> Partition:
-    """So many samples for each client, its classes drawn with shares from Dirichlet(β, …, β), without replacement.
+    """Draw `num_samples` samples per client without replacement, with class shares from Dirichlet(β, …, β).
 
-    Clients are served in order. When a class runs out, what a client still lacks is drawn from the classes that are
-    left, in proportion to the client's shares of them, evenly if it has none.
+    Clients draw in order. When a class is exhausted, a client draws its missing samples from the remaining classes in
+    proportion to its shares, or evenly if these are 0.
     """
     num_clients = len(num_samples)
     if num_samples.sum() > len(labels):
@@ -148,7 +149,7 @@ def split_dirichlet_per_client(labels: IntArray, num_samples: IntArray, beta: fl
 
 
 def _draw_counts(rng: np.random.Generator, shares: FloatArray, wanted: int, left: IntArray) -> IntArray:
-    """How many samples of each class a client gets, within what is left."""
+    """Draw how many samples of each class a client gets, at most `left`."""
     counts = np.zeros(len(left), dtype=np.int64)
     while counts.sum() < wanted:
         open_shares = shares * (counts < left)
@@ -173,15 +174,15 @@ def _check_enough(num_labels: int, num_clients: int, min_samples: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Which samples each client holds: `num_samples` draws from the data set, by its own shares of the classes."""
+    """Samples of each client, drawn from the whole data set with replacement, with class shares of its own."""
 
     num_samples: IntArray
     thresholds: IntArray
-    """Upper ends of the classes' shares but the last, in 2⁻³², (num_clients, num_classes - 1)."""
+    """Cumulative class shares without the last, in units of 2⁻³², shape (num_clients, num_classes − 1)."""
     members: IntArray
-    """All samples, class by class."""
+    """All samples, sorted by class."""
     starts: IntArray
-    """Where each class begins in `members`, and the end."""
+    """Where each class starts in `members`, followed by the number of samples, shape (num_classes + 1,)."""
     secret: Key
 
     def __len__(self) -> int:
@@ -193,7 +194,7 @@ class Pool:
         return samples
 
     def lookup(self, device: str) -> Lookup:
-        """A function on a device: the samples at these positions among those of these clients."""
+        """Return a function that maps clients and positions among their samples to samples, on a device."""
         arrays = (self.thresholds, self.members, self.starts[:-1], np.diff(self.starts))
         return _PoolLookup(self.secret, *(torch.as_tensor(array, device=device) for array in arrays))
 
@@ -214,7 +215,7 @@ class _PoolLookup:
 
 
 def draw_pool(labels: IntArray, num_samples: IntArray, beta: float, seed: int) -> Pool:
-    """So many samples for each client, its classes drawn with shares from Dirichlet(β, …, β)."""
+    """Let each client draw `num_samples` samples with replacement, with class shares from Dirichlet(β, …, β)."""
     _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     shares = stream(seed, "partition/pool").dirichlet(np.full(len(counts), beta), size=len(num_samples))
     return Pool(

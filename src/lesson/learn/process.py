@@ -1,4 +1,4 @@
-"""Settings of a process that trains on a CPU, which no other code of that process should have."""
+"""Process-wide settings of torch and glibc for training on a CPU, and how to undo them."""
 
 import contextlib
 import ctypes
@@ -11,25 +11,26 @@ import torch
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 _USUAL_MMAP_BYTES, _USUAL_TRIM_BYTES = 32 << 20, 64 << 20
-"""What glibc's thresholds grow to by themselves in a process that frees large arrays."""
+"""Values that glibc's thresholds reach by themselves in a process that frees large arrays."""
 
 
 def settle_process() -> None:
-    """Prepare this process for training, for the rest of its life: one thread for torch, and memory is kept.
+    """Prepare this process for training for the rest of its life: torch uses one thread, and freed memory is kept.
 
-    torch's idle threads spin and take cores from ours. With glibc's thresholds raised, steps on many samples spend no
-    time on fresh pages; elsewhere that part does nothing.
+    Idle threads of torch spin and would take cores from the threads that train. With higher thresholds of glibc, steps
+    on many samples do not wait for fresh pages; without glibc, memory settings are unchanged.
     """
     _users.settle()
 
 
 @contextlib.contextmanager
 def settled_process() -> Iterator[None]:
-    """Do the same for as long as the context lasts, in a process that has other things to do afterwards.
+    """Prepare this process for training while the context lasts, and undo it afterwards.
 
-    The number of torch's threads becomes what it was. glibc does not tell its thresholds, and does not adapt them
-    any more once they were set. So they become what they grow to in a process with large arrays: with their initial
-    128 KiB every array above would take fresh pages each time, ten times as slow. Memory that was kept is given back.
+    The number of torch's threads is restored. glibc's thresholds cannot be read, and glibc no longer adapts them once
+    they have been set. They are therefore set to the values that they reach in a process with large arrays: with the
+    initial 128 KiB, every larger array would take fresh pages each time, which is ten times slower. Memory that was
+    kept is returned to the system.
     """
     _users.settle()
     try:
@@ -39,7 +40,7 @@ def settled_process() -> Iterator[None]:
 
 
 class _Users:
-    """Counts the runs that need a settled process: the last one to end restores it."""
+    """Counts the runs that need a prepared process; the last one to end restores it."""
 
     def __init__(self) -> None:
         self._count, self._num_threads = 0, 1

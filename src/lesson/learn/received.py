@@ -1,4 +1,4 @@
-"""Models that were trained elsewhere, in the place of a trainer."""
+"""Models that remote clients have trained, behind the interfaces of a trainer and a backend."""
 
 from collections.abc import Sequence
 
@@ -15,51 +15,51 @@ from lesson.learn.task import Job, Work
 
 
 class Received:
-    """The models that clients have sent, until they are merged or given up: a trainer with nothing left to train."""
+    """A trainer that returns the models that clients have uploaded. They are held until they are forgotten."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
-        """By client and the index of its update."""
+        """Models by client and index of the update."""
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The weighted sum of the models of each cohort."""
+        """Return the weighted sum of the received models of each cohort."""
         return [sum_by_blocks(work, self._rows) for _, work in jobs]
 
     def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The model of each row of each cohort's work, (len(work), num_parameters)."""
+        """Return the received models of each cohort, shape (len(work), num_parameters)."""
         return [self._rows(work) for _, work in jobs]
 
     def close(self) -> None:
-        """Nothing is held but models."""
+        """Do nothing: there is nothing to release."""
 
     def _rows(self, work: Work) -> Tensor:
-        """The models, (len(work), num_parameters); that of several minibatches stands for each of them."""
+        """Return the model of each row; all rows of a step on several minibatches have the same model."""
         updates = zip(work.client.tolist(), work.index.tolist(), strict=True)
         return torch.stack([torch.from_numpy(self.held[update]) for update in updates])
 
 
 class ReceivingBackend:
-    """Merges what was received, and evaluates as another backend does."""
+    """A backend that takes received models in place of training, and evaluates with another backend."""
 
     def __init__(self, received: Received, backend: Backend) -> None:
         self._received, self._backend = received, backend
 
     def trainer(self, name: TrainerName) -> Trainer:  # noqa: ARG002
-        """What was received, whatever it was trained with."""
+        """Return the received models as a trainer; `name` has no effect."""
         return self._received
 
     def begin_score(self, vector: Tensor) -> PendingScore:
-        """How good the model with these parameters is on the test images."""
+        """Start to evaluate the model with these parameters on the test images."""
         return self._backend.begin_score(vector)
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
-        """How good the model with these parameters is on the training samples that each client holds."""
+        """Evaluate the model with these parameters on the training samples of each client."""
         return self._backend.client_scores(vector, holdings)
 
     def judge_test(self, vector: Tensor) -> Tensor:
-        """What the model with these parameters makes of each test image."""
+        """Apply `judge` to all test images, with the model of these parameters; return shape (num_images, 2)."""
         return self._backend.judge_test(vector)
 
     def close(self) -> None:
-        """Let the other backend go."""
+        """Close the other backend."""
         self._backend.close()

@@ -1,4 +1,4 @@
-"""The plain trainer: one client after the other, as one would write it down. The others must agree with it."""
+"""The reference trainer: one client after the other, without optimizations. All other trainers must agree with it."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,11 +12,11 @@ from lesson.learn.task import Job, Task, Work, to_device
 
 BLOCK = 64
 STEPS_AT_ONCE, MAX_GATHERED = 64, 1 << 14
-"""Steps whose samples are gathered together, and how many samples that may be."""
+"""Largest number of steps whose samples are gathered together, and largest number of these samples."""
 
 
 def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tensor:
-    """The model of a single client after its local steps of SGD, Eq. (12), with FedProx's term where μ is not 0."""
+    """Return the model of one client after its local steps of SGD, Eq. (12), with FedProx's term if μ > 0."""
     replica.load(base.clone())
     num_steps, (client, index) = int(work.local_steps[0]), task.ids(work)
     at_once, gathered = task.steps_at_once(work), max(1, MAX_GATHERED // task.sampler.width)
@@ -31,7 +31,7 @@ def train_client(task: Task, replica: Replica, base: Tensor, work: Work) -> Tens
 
 
 def sum_by_blocks(work: Work, train: Callable[[Work], Tensor]) -> Tensor:
-    """Σ weight · model over a cohort, (num_parameters,), of which at most BLOCK models are held at a time."""
+    """Return Σ weight · model of a cohort, shape (num_parameters,); at most BLOCK models are in memory at a time."""
     total: Tensor | None = None
     for begin in range(0, len(work), BLOCK):
         part = work[begin : begin + BLOCK]
@@ -43,7 +43,7 @@ def sum_by_blocks(work: Work, train: Callable[[Work], Tensor]) -> Tensor:
 
 
 def models_by_blocks(work: Work, num_parameters: int, train: Callable[[Work], Tensor]) -> Tensor:
-    """The models of a cohort, (len(work), num_parameters), of which at most BLOCK are held twice at a time."""
+    """Return the models of a cohort, shape (len(work), num_parameters), trained BLOCK at a time."""
     models = torch.empty(len(work), num_parameters)
     for begin in range(0, len(work), BLOCK):
         models[begin : begin + BLOCK] = train(work[begin : begin + BLOCK])
@@ -51,22 +51,22 @@ def models_by_blocks(work: Work, num_parameters: int, train: Callable[[Work], Te
 
 
 class ReferenceTrainer:
-    """Trains in this process, one client after the other."""
+    """Trains one client after the other in this process."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self._replica = task.replica()
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The weighted sum of the models of each cohort."""
+        """Return the weighted sum of the trained models of each cohort."""
         return [sum_by_blocks(work, partial(self._train, base)) for base, work in jobs]
 
     def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The model of each row of each cohort's work."""
+        """Return the trained models of each cohort, shape (len(work), num_parameters)."""
         return [models_by_blocks(work, len(base), partial(self._train, base)) for base, work in jobs]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
     def _train(self, base: Tensor, work: Work) -> Tensor:
         return torch.stack(

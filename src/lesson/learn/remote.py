@@ -1,4 +1,4 @@
-"""A client's part of training where clients are elsewhere: vectors in, vectors out."""
+"""Local training on a remote client, with models as NumPy arrays."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from lesson.learn.task import Task, Work
 
 
 def initial_arrays(dataset: str, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    """The parameters by name that a run on a data set begins with."""
+    """Return the initial parameters of a run on a data set by name."""
     model = make_model(FACTORIES[dataset])
     torch.nn.utils.vector_to_parameters(initial_vector(FACTORIES[dataset], seed), model.parameters())
     return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
@@ -28,9 +28,9 @@ def train_update(
     local_steps: int = 1,
     batches: int = 1,
 ) -> npt.NDArray[np.float32]:
-    """The model a client makes of another in one piece of local work, with the bits of the reference trainer.
+    """Train one update of a client from `base` and return its model, bit-identical to the reference trainer.
 
-    A step of several minibatches is the mean of as many models, each after a step of one of them.
+    A step on several minibatches is the mean of `batches` models, each after one step on one of the minibatches.
     """
     same: dict[str, Any] = {"client": client, "index": index, "local_steps": local_steps}
     columns = {name: np.full(batches, value) for name, value in same.items()}

@@ -1,7 +1,7 @@
-"""The server's models: which versions are in use, and what a merge makes of the newest.
+"""The server's models: the versions in use, and how updates are aggregated into a new one.
 
-A version is kept while any client still works from it. Group means and the moments of the server's optimizer persist
-between merges. Trainers provide the models that are merged, whether trained here or by remote clients.
+A version is kept while a client still trains from it. Group means and the moments of the server's optimizer persist
+between aggregations. A trainer provides the models to aggregate, whether they are trained here or by remote clients.
 """
 
 import json
@@ -29,7 +29,7 @@ from lesson.strategies.base import Merge, Updates
 
 
 class Signals(Mapping[str, Any]):
-    """Values by name, each worked out when it is looked at: most rounds look at none."""
+    """Values by name, each computed when it is accessed: most rounds access none."""
 
     def __init__(self, functions: Mapping[str, Callable[[], Any]]) -> None:
         self._functions = functions
@@ -48,26 +48,26 @@ class Signals(Mapping[str, Any]):
 
 
 class Confirmation:
-    """How far updates from older versions go the way the model has gone since; see `ServerView.signals`."""
+    """Whether updates from older versions agree with how the model has moved since; see `ServerView.signals`."""
 
     def __init__(self, device: str) -> None:
         self.sums = torch.zeros(2, dtype=torch.float64, device=device)
 
     def add(self, way: Tensor, moved: Tensor, weight: float) -> None:
-        """Take in a cohort that counts for `weight` in all and, weighted, `moved` its models."""
+        """Add a cohort: `weight` is Σ a, `moved` is Σ a·v and `way` is d, as in `ServerView.signals`."""
         products = torch.stack([moved * way, weight * way**2])
         self.sums = self.sums + products.sum(1, dtype=torch.float64)
 
     def look(self) -> tuple[float, ...]:
-        """The two sums, waited for."""
+        """Return the two sums; waits for the GPU if they are on one."""
         return tuple(self.sums.tolist())
 
 
 def cohorts_of(updates: Updates, weights: FloatArray, lr: FloatArray, merge: Merge) -> Iterator[tuple[int, str, Work]]:
-    """The version each cohort started from, its group, and its work; a cohort whose groups differ is divided by them.
+    """Yield the base version, the group and the work of each cohort; updates of different groups are separate cohorts.
 
-    `weights` and `lr`, the step size, are those of each update. A step of several minibatches is the mean of as many
-    models, each after a step of one of them.
+    `weights` and the step sizes `lr` have shape (num_updates,). A step on several minibatches is the mean of as many
+    models, each after one step on one of the minibatches; each of them is a row of the work.
     """
     names, group = group_of_each(updates, merge)
     order = np.lexsort((updates.index, updates.client, group, updates.base_version))
@@ -84,7 +84,7 @@ def cohorts_of(updates: Updates, weights: FloatArray, lr: FloatArray, merge: Mer
 
 
 def _counts_up(lengths: IntArray) -> IntArray:
-    """0 … n − 1 for every length n, one after the other."""
+    """Return the concatenation of 0, …, n − 1 for each length n."""
     numbers: IntArray = np.arange(lengths.sum())
     return numbers - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
@@ -92,37 +92,38 @@ def _counts_up(lengths: IntArray) -> IntArray:
 MAX_STEP = float(np.finfo(np.float32).max)
 Of = Literal["models", "updates"]
 Jobs = Sequence[tuple[int, str, Work]]
-"""Cohorts: the version each started from, its group, and its work."""
+"""Cohorts: the version each started from, its group and its work."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Cohort:
-    """What is taken of a cohort."""
+    """The accepted updates of a cohort."""
 
     total: Tensor
-    """The weighted sum of its models."""
+    """Weighted sum of their models."""
     weight: float
     uploads: Uploads | None = None
-    """Its models one by one, where they were looked at."""
+    """Their individual models; None if only the sum was computed."""
 
     @classmethod
     def of(cls, uploads: Uploads) -> "_Cohort":
-        """Of models that were looked at one by one."""
+        """Return the cohort with these accepted updates."""
         models, weights = uploads.models, to_device(uploads.weight, uploads.models.device.type)
-        precise = models.double() if models.is_cuda else models  # a product of floats may be rounded to TF32 there
+        precise = models.double() if models.is_cuda else models  # a float32 product could use TF32 there
         total = (weights.to(precise.dtype) @ precise).to(models.dtype)
         return cls(total, float(uploads.weight.sum()), uploads)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is taken."""
+        """Whether all updates were rejected."""
         return self.uploads is not None and not len(self.uploads)
 
 
 class ServerModels:
-    """The model versions in use, and how merges make new ones.
+    """The model versions in use, and how updates are aggregated into new ones.
 
-    Updates are looked at before they are merged, unless they can be `trusted`: those that were trained here.
+    Updates are checked for values that are not finite, if guards.finite is set, unless they are `trusted` because they
+    are trained here.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class ServerModels:
         self.server = server or ServerSettings()
         self.versions: dict[int, Tensor] = {0: initial}
         self.newest_cohort = "before the first merge"
-        """What was merged last, for whoever finds that the model is not finite."""
+        """Description of the last aggregated cohort, for the error message if the model is no longer finite."""
         self._trainer, self._device = trainer, initial.device
         self._groups = GroupVectors(initial)
         self._moments: Moments = {}
@@ -152,10 +153,10 @@ class ServerModels:
         self._remedy = f"take a smaller {rates}"
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
-        """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them is rejected.
+        """Aggregate updates into version + 1 and return the rejected ones; `weights` has one weight per update.
 
-        What is left counts for all: it is merged as if the others had not come. If nothing is, and no groups count,
-        there is no new version.
+        Accepted updates take over the weight of rejected ones in their group. If no update is left and no group has a
+        weight, there is no new version.
         """
         model, (merged, rejections) = self.versions[version], self._merged(updates, weights, merge, version, round)
         if len(rejections) == len(updates) and not (merge.groups is not None and merge.groups.weights):
@@ -169,11 +170,14 @@ class ServerModels:
         return rejections
 
     def forget(self, version: int) -> None:
-        """Free a version that nobody works from any more."""
+        """Free a version that no client trains from anymore."""
         del self.versions[version]
 
     def state(self) -> dict[str, npt.NDArray[np.floating]]:
-        """Versions in use by number, groups by name, the optimizer's moments and what was watched, for `restore`."""
+        """Return versions, groups, moments, signals and recent norms as arrays by name, for `restore`.
+
+        Raises DivergedError if one of the vectors is not finite.
+        """
         kept = {f"version.{version}": vector for version, vector in self.versions.items()}
         kept |= {f"group.{json.dumps(name)}": vector for name, vector in self._groups.filled.items()}
         kept |= {f"moment.{name}": vector for name, vector in self._moments.items()}
@@ -183,7 +187,7 @@ class ServerModels:
         return vectors | self._guard.state()
 
     def restore(self, state: dict[str, npt.NDArray[np.floating]]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         kinds = ("version.", "group.", "moment.", "signal.")
         versions, groups, moments, signals = (self._vectors(state, kind) for kind in kinds)
         self.versions = {int(version): vector for version, vector in versions.items()}
@@ -194,22 +198,22 @@ class ServerModels:
             self._confirmation.sums = signals.get("confirmation", self._confirmation.sums)
 
     def signals(self, names: frozenset[str], version: int) -> Signals:
-        """Those of these signals that it can tell of a version, worked out when they are looked at."""
+        """Return those of the named signals that are available for a version, each computed when it is accessed."""
         told = self._extend_record(version)
         return Signals({name: told[name] for name in names if name in told})
 
     def step_sizes(self, lr_scale: FloatArray) -> FloatArray:
-        """The step size of clients whose plan scales it so; at most what 32 bits hold, with which all diverge."""
+        """Return the learning rate times `lr_scale`, at most lr_cap and at most the largest float32."""
         return np.minimum(self.learning_rate * lr_scale, min(self.lr_cap, MAX_STEP))
 
     def _extend_record(self, version: int) -> dict[str, Callable[[], Any]]:  # noqa: ARG002
-        """How to work out each signal."""
+        """Return the functions that compute the available signals, by name."""
         return {} if self._confirmation is None else {"confirmation": self._confirmation.look}
 
     def _merged(
         self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
     ) -> tuple[Tensor, list[Rejection]]:
-        """The model that a merge gives by its formula, its groups filled on the way; and what is rejected."""
+        """Return the aggregated model, before the server optimizer, and the rejected updates; fills the groups."""
         model, of, groups = self.versions[version], self._of(merge, weights), merge.groups
         jobs: Jobs = list(cohorts_of(updates, weights, self.step_sizes(updates.lr_scale), merge))
         cohorts, rejections = self._taken(updates, jobs, round)
@@ -235,7 +239,7 @@ class ServerModels:
         return (sums[""] if groups is None else self._groups.merge(model, sums, groups, of)), rejections
 
     def _add_middles(self, sums: dict[str, Tensor], jobs: Jobs, cohorts: Sequence[_Cohort], of: Of) -> None:
-        """Add to each sum what a robust merge makes of its updates, with the weight that was planned for them."""
+        """Add the median or trimmed mean of each group's updates to its sum, with their planned total weight."""
         for name in sums:
             planned, moved = 0.0, list[Tensor]()
             for (base, group, work), cohort in zip(jobs, cohorts, strict=True):
@@ -247,7 +251,7 @@ class ServerModels:
                 self._check_model(sums[name])
 
     def _taken(self, updates: Updates, jobs: Jobs, round: int) -> tuple[list[_Cohort], list[Rejection]]:
-        """What is taken of each cohort, and what is rejected."""
+        """Return the accepted updates of each cohort, and all rejected ones."""
         if not jobs:
             return [], []
         trainer = self._trainer(updates)
@@ -269,17 +273,17 @@ class ServerModels:
         return cohorts, rejections
 
     def _check_honest(self, rejections: Sequence[Rejection], jobs: Jobs, round: int) -> None:
-        """Raise if an update was rejected although no fault was injected: then training has diverged."""
+        """Raise DivergedError if training itself gave values that are not finite; only `Learner` can know."""
 
     def _note(self, base: int, work: Work, round: int) -> None:
-        """Note what is merged, for whoever finds that the model is not finite."""
+        """Record which cohort is aggregated, for the error message if the model is no longer finite."""
         self.newest_cohort = (
             f"after round {round}, with {np.count_nonzero(work.first == 0)} clients that started from version "
             f"{base} at step size {work.lr.max():g}; {self._remedy}"
         )
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:
-        """Whether models or updates are merged: as the strategy says, unless the settings do."""
+        """Return whether models or updates are aggregated: as set in [server], or else as the strategy prescribes."""
         if self.server.aggregate == "strategy":
             return merge.of
         if merge.groups is not None and self.server.aggregate != merge.of:
@@ -295,23 +299,23 @@ class ServerModels:
         return self.server.aggregate
 
     def _vectors(self, state: dict[str, npt.NDArray[np.floating]], prefix: str) -> dict[str, Tensor]:
-        """The vectors of a state whose name begins so, on the device."""
+        """Return the vectors whose names start with `prefix`, without the prefix, on the device."""
         return {name: torch.tensor(vector, device=self._device) for name, vector in with_prefix(state, prefix).items()}
 
     def _check_model(self, vector: Tensor) -> None:
-        """Stop the run if a model is not finite. A GPU would have to be waited for: its models are checked later."""
+        """Raise DivergedError if a model is not finite. On a GPU this is checked later, so as not to wait for it."""
         if not vector.is_cuda:
             check_finite("model", bool(torch.isfinite(vector).all()), self.newest_cohort)
 
 
 def check_finite(what: str, finite: bool, newest_cohort: str) -> None:
-    """Stop the run if what was just worked out is not finite."""
+    """Raise DivergedError unless `finite`."""
     if not finite:
         raise DivergedError(f"the {what} is no longer finite {newest_cohort}")
 
 
 def _stands_for(jobs: Jobs, cohorts: Sequence[_Cohort]) -> dict[str, float]:
-    """Return by group the factor by which accepted updates make up for rejected ones; omit groups without any."""
+    """Return the planned weight of each group divided by its accepted weight; omit groups without accepted updates."""
     planned, taken = defaultdict[str, float](float), defaultdict[str, float](float)
     for (_, group, work), cohort in zip(jobs, cohorts, strict=True):
         planned[group] += float(work.weight.sum())
@@ -320,5 +324,5 @@ def _stands_for(jobs: Jobs, cohorts: Sequence[_Cohort]) -> dict[str, float]:
 
 
 def as_tensor(vector: npt.NDArray[np.floating]) -> Tensor:
-    """A vector as models here are, for who does without torch."""
+    """Wrap a NumPy vector as a tensor, for callers that do not import torch."""
     return torch.from_numpy(vector)

@@ -1,4 +1,4 @@
-"""What is to be learnt: data, who holds which part of it, the model, and how it is trained locally."""
+"""The learning task: data, its partition among clients, the model, and the minibatches of local training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +22,11 @@ SHARE = 0.1
 
 
 def hold_out(holdings: Holdings, seed: int) -> tuple[Partition, Partition]:
-    """What each client trains on, and what it holds out: max(1, round(n / 10)) of its n samples, none of a single one.
+    """Split each client's samples into those it trains on and those it holds out.
 
-    Drawn by a stream of its own for each client. Samples that a client of a pool holds more than once count as one, so
-    that none is on both sides.
+    A client with n distinct samples holds out max(1, round(n / 10)) of them, or none if n < 2. Each client has its own
+    random stream. If it holds a sample several times, as in a pool, all copies are on the same side. InputError is
+    raised if no client holds out any sample.
     """
     parts = [_hold_out(holdings[client], seed, client) for client in range(len(holdings.num_samples))]
     training, held = (Partition.of(list(side)) for side in zip(*parts, strict=True))
@@ -45,16 +46,20 @@ def _hold_out(samples: IntArray, seed: int, client: int) -> tuple[IntArray, IntA
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Client work that started from the same model version; arrays are (num_updates,), sorted by client and index."""
+    """Local training of clients, without the models they start from; arrays have shape (num_rows,).
+
+    There is one row per update, or one per minibatch for a step on several minibatches. The rows of a cohort are sorted
+    by client and index.
+    """
 
     client: IntArray
     index: IntArray
     lr: FloatArray
     local_steps: IntArray
     weight: FloatArray
-    """What each trained model counts for in the sum that is asked for."""
+    """Weight of each trained model in the sum over the cohort."""
     first: IntArray
-    """Which of its update's minibatches the first step takes."""
+    """Index of the minibatch, among those of the update, that the first step uses."""
 
     def __len__(self) -> int:
         return len(self.client)
@@ -64,37 +69,37 @@ class Work:
 
 
 def joined(parts: Sequence[Work]) -> Work:
-    """Work of several cohorts, one after the other."""
+    """Return the concatenated work of several cohorts."""
     return Work(*(np.concatenate([getattr(part, name) for part in parts]) for name in Work.__dataclass_fields__))
 
 
 MAX_DRAWN, MAX_STEPS = 1 << 24, 1024
-"""Numbers that may be held while minibatches are drawn, and steps that are drawn together."""
+"""Largest number of values held while minibatches are drawn, and largest number of steps drawn together."""
 Job = tuple[Tensor, Work]
-"""A cohort: the model it started from, and its work."""
+"""A cohort: the model it starts from, and its work."""
 Ids = tuple[Tensor, Tensor]
-"""Clients and the indices of their updates."""
+"""Clients, and the indices of their updates."""
 
 
 class Batch(NamedTuple):
-    """Samples to train on, one after the other."""
+    """Samples of one or more minibatches, one after the other."""
 
     images: Tensor
     labels: Tensor
     kept: Tensor | None
-    """Dropout factors, for a model that has such."""
+    """Dropout factors; None for a model without dropout."""
     counts: Tensor
-    """How many samples each minibatch has, (num_rows,)."""
+    """Number of samples in each minibatch, shape (num_rows,)."""
 
     def split(self) -> "list[Batch]":
-        """The minibatches one by one."""
+        """Return the minibatches one by one."""
         sizes = self.counts.tolist()
         kept = [None] * len(sizes) if self.kept is None else self.kept.split(sizes)
         return list(map(Batch, self.images.split(sizes), self.labels.split(sizes), kept, self.counts))
 
 
 class Task:
-    """Everything a trainer needs, on one device. Images stay bytes, colors innermost, until a minibatch is made."""
+    """Everything a trainer needs, on one device. Images are stored as bytes in channels-last order."""
 
     def __init__(
         self,
@@ -115,18 +120,21 @@ class Task:
         self.test_images, self.test_labels = _on_device(dataset.test_images, dataset.test_labels, device)
 
     def steps_at_once(self, work: Work) -> int:
-        """How many minibatches of some work can be drawn together in little memory."""
+        """Return how many steps of this work can be drawn together in limited memory."""
         return max(1, min(MAX_STEPS, self._rows_at_once(work) // len(work)))
 
     def minibatches(self, work: Work, num_steps: int, begin: int = 0) -> Tensor:
-        """Samples of minibatches of some work from a step on, (num_steps, num_updates, width); see `Sampler`."""
+        """Return the samples of minibatches from step `begin` on, shape (num_steps, len(work), width).
+
+        They are padded as in `Sampler.batches`.
+        """
         at_once = max(1, self._rows_at_once(work) // num_steps)
         parts = [work[row : row + at_once] for row in range(0, len(work), at_once)]
         drawn = [self._drawn(part, num_steps, begin) for part in parts]
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn, dim=1)
 
     def _rows_at_once(self, work: Work) -> int:
-        """How many minibatches, of whichever of these clients, can be drawn together."""
+        """Return how many minibatches of these clients can be drawn together."""
         return int(MAX_DRAWN / self.sampler.num_held(self.holdings.num_samples[work.client]))
 
     def _drawn(self, work: Work, num_steps: int, begin: int) -> Tensor:
@@ -138,13 +146,13 @@ class Task:
         return self.sampler.batches(*self.ids(work), num_steps, int(sizes.max()), num_passes, first, begin)
 
     def ids(self, work: Work) -> Ids:
-        """Client and update index of some work, on the device."""
+        """Return clients and update indices of this work, on the device."""
         return to_device(work.client, self.device), to_device(work.index, self.device)
 
     def batch(self, replica: Replica, ids: Ids, padded: Tensor, step: Tensor) -> "Batch":
-        """The samples of minibatches, (num_rows, batch_size), in a row and without the padding.
+        """Return the samples of padded minibatches, shape (num_rows, width), concatenated without the padding.
 
-        `ids` and `step` tell of each row whose update it belongs to and which of its minibatches it is.
+        `ids` says which update each row belongs to, and `step` which of its minibatches it is.
         """
         there = padded != NO_SAMPLE
         samples = padded[there]
@@ -157,16 +165,16 @@ class Task:
         return Batch(scaled(self.train_images[samples]), self.train_labels[samples], kept, there.sum(1))
 
     def initial_vector(self) -> Tensor:
-        """The model every strategy of this seed begins with."""
+        """Return the initial model, which is the same for all strategies with this seed."""
         return initial_vector(self.factory, self.seed).to(self.device)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the model's arrays, by name."""
+        """Return the shapes of the model's parameters by name."""
         model = make_model(self.factory)
         return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
     def replica(self) -> Replica:
-        """A model of one's own to load vectors into."""
+        """Return a new model to load vectors into."""
         return Replica(self.factory, self.device)
 
 
@@ -179,9 +187,9 @@ def make_task(
     device: str = "cpu",
     holding_out: bool = False,
 ) -> Task:
-    """The task of a scenario on a data set, with the paper's network for it unless another is given.
+    """Return the task of these settings on a data set, with the paper's network for it by default.
 
-    Where clients hold samples out, `holdings` is the rest, which they train on.
+    If clients hold out samples, `holdings` has the remaining ones, which they train on.
     """
     chosen = factory or FACTORIES[dataset.name]
     holdings = make_partition(settings, dataset.train_labels, num_clients, seed)
@@ -193,13 +201,16 @@ def make_task(
 
 
 def scaled(images: Tensor) -> Tensor:
-    """Bytes with colors innermost as numbers in [0, 1], in the same layout, which convolutions are fastest on."""
+    """Convert bytes in channels-last order to floats in [0, 1] of shape (num, channels, height, width).
+
+    The memory layout stays channels-last, in which convolutions are fastest.
+    """
     values = torch.empty(images.shape, device=images.device)
     return torch.div(images, 255, out=values).permute(0, 3, 1, 2)
 
 
 def to_device(array: IntArray | FloatArray, device: str) -> Tensor:
-    """A tensor on a device, without waiting for what the device still does."""
+    """Return the array as a tensor on a device, without waiting for pending work of the device."""
     tensor = torch.from_numpy(array)
     return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 

@@ -1,7 +1,7 @@
-"""Threads that work on parts of one computation, each with a model of its own.
+"""Threads for the parts of one computation, each with its own model.
 
-Parts are cut by rules that do not know how many threads there are, and added in order: the result has the same bits on
-any number of cores.
+The division into parts does not depend on the number of threads, and results are combined in order, so they are
+bit-identical on any number of cores.
 """
 
 import os
@@ -17,7 +17,7 @@ from lesson.learn.models import ModelFactory, Replica
 
 
 class Threads:
-    """As many threads as cores, unless told otherwise; torch itself uses one thread in each."""
+    """A pool of `count` threads, by default one per core; torch uses a single thread in each."""
 
     def __init__(self, factory: ModelFactory, count: int | None = None) -> None:
         self._factory = factory
@@ -25,11 +25,11 @@ class Threads:
         self._own = local()
 
     def submit(self, work: Callable[..., Any], vector: Tensor, *args: Any) -> "Future[Any]":
-        """Begin work(replica, *args) in some thread, on a replica that has loaded the vector."""
+        """Schedule work(replica, *args) on a thread, with a replica that has loaded the vector."""
         return self._pool.submit(self._run, work, vector, *args)
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Stop the threads and cancel what has not started."""
         self._pool.shutdown(cancel_futures=True)
 
     def _run(self, work: Callable[..., Any], vector: Tensor, *args: Any) -> Any:

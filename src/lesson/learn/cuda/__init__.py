@@ -1,1 +1,1 @@
-"""Training and evaluation on an NVIDIA GPU: the same draws and formulas, as CUDA graphs."""
+"""Training and evaluation on an NVIDIA GPU, with the draws and formulas of the CPU trainers, as CUDA graphs."""

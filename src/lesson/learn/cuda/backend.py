@@ -14,25 +14,25 @@ from lesson.learn.task import Task
 
 
 class CudaBackend:
-    """CUDA graphs for everything but a look at single samples, which is rare."""
+    """Uses CUDA graphs for training and test scores; per-sample evaluation, which is rare, runs without a graph."""
 
     def __init__(self, task: Task, precision: Precision) -> None:
         self._task, self._precision = task, precision
         self._scorer: CudaScorer | None = None
 
     def trainer(self, name: TrainerName) -> Trainer:
-        """A new trainer."""
+        """Return a new trainer."""
         kind = CudaFusedTrainer if name == "fused" else CudaBatchedTrainer
         return kind(self._task, self._precision)
 
     def begin_score(self, vector: Tensor) -> PendingScore:
-        """How good the model with these parameters is on the test images."""
+        """Start to evaluate the model with these parameters on the test images."""
         if self._scorer is None:
             self._scorer = CudaScorer(self._task, self._precision)
         return self._scorer.begin(vector)
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
-        """How good the model with these parameters is on the training samples that each client holds."""
+        """Evaluate the model with these parameters on the training samples of each client."""
         task, device = self._task, vector.device
 
         def judged(samples: Tensor) -> Tensor:
@@ -42,11 +42,11 @@ class CudaBackend:
         return by_client(holdings, judged)
 
     def judge_test(self, vector: Tensor) -> Tensor:
-        """What the model with these parameters makes of each test image; see `judge`."""
+        """Apply `judge` to all test images, with the model of these parameters; return shape (num_images, 2)."""
         return judge_all(self._task, self._precision, vector, self._task.test_images, self._task.test_labels)
 
     def close(self) -> None:
-        """Let the scorer go, and give memory back: other processes may share the GPU."""
+        """Release the scorer and all cached GPU memory, which other processes may need."""
         if self._scorer is not None:
             self._scorer.close()
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
-"""Clients with parameters of their own, on a GPU: all take a step at once, whichever model each started from.
+"""Training on a GPU with separate parameters per client: all clients take a step at once, whatever their base model.
 
-A graph is one step of so many clients. Clients are ordered by the length of their work, so that those who are done drop
-out at the end and the steps that are left are done for fewer.
+A graph is one step of a fixed number of clients. Clients are sorted by number of local steps, the largest first, so
+that those that have finished are at the end and later steps run on smaller graphs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from lesson.learn.task import Job, Task, Work, joined, to_device
 
 
 class CudaBatchedTrainer:
-    """Trains cohorts, at most BLOCK clients of any of them at a time."""
+    """Trains cohorts, BLOCK clients at a time; a block may have clients of several cohorts."""
 
     def __init__(self, task: Task, precision: Precision) -> None:
         self._task, self._precision = task, precision
@@ -39,19 +39,17 @@ class CudaBatchedTrainer:
         self._pool = torch.cuda.graph_pool_handle()
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The weighted sum of the models of each cohort."""
+        """Return the weighted sum of the trained models of each cohort."""
         weight, cohort = np.concatenate([work.weight for _, work in jobs]), _cohort_of_each(jobs)
         sums = torch.zeros(len(jobs), self._models.shape[1], device=self._task.device)
         for rows, models in self._blocks(jobs):
             weights = np.zeros((len(jobs), len(rows)))
             weights[cohort[rows], np.arange(len(rows))] = weight[rows]
-            sums += (
-                to_device(weights, self._task.device) @ models.double()
-            )  # a product of floats may be rounded to TF32
+            sums += to_device(weights, self._task.device) @ models.double()  # a float32 product could use TF32
         return list(sums)
 
     def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The model of each row of each cohort's work."""
+        """Return the trained models of each cohort, shape (len(work), num_parameters)."""
         sizes = [len(work) for _, work in jobs]
         everybody = torch.empty(sum(sizes), self._models.shape[1], device=self._task.device)
         for rows, models in self._blocks(jobs):
@@ -59,13 +57,16 @@ class CudaBatchedTrainer:
         return list(everybody.split(sizes))
 
     def close(self) -> None:
-        """Let the graphs go."""
+        """Free the graphs."""
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()
 
     def _blocks(self, jobs: Sequence[Job]) -> Iterator[tuple[IntArray, Tensor]]:
-        """Rows of all cohorts, one after the other, and their models, good until the next; the longest work first."""
+        """Yield blocks of rows, most local steps first: their numbers in the concatenated work, and their models.
+
+        The models are valid until the next block.
+        """
         bases, work = torch.stack([base for base, _ in jobs]), joined([work for _, work in jobs])
         cohort, order = _cohort_of_each(jobs), np.argsort(-work.local_steps, kind="stable")
         for begin in range(0, len(work), BLOCK):
@@ -73,7 +74,7 @@ class CudaBatchedTrainer:
             yield rows, self._train(bases[to_device(cohort[rows], self._task.device)], work[rows])
 
     def _train(self, starts: Tensor, work: Work) -> Tensor:
-        """The models of clients, each trained from a model of its own."""
+        """Return the trained models, shape (len(work), num_parameters); row i starts from `starts[i]`."""
         count, steps = len(work), work.local_steps
         at_once = self._task.steps_at_once(work)
         self._starts[:count] = self._models[:count] = starts
@@ -93,13 +94,13 @@ class CudaBatchedTrainer:
 
     def _graph(self, size: int) -> Graph[None]:
         if size not in self._graphs:
-            before = self._models.clone()  # recording takes steps, too
+            before = self._models.clone()  # recording a graph also takes steps
             self._graphs[size] = Graph(partial(self._take_step, size), self._precision, self._pool)
             self._models.copy_(before)
         return self._graphs[size]
 
     def _take_step(self, size: int) -> None:
-        """Move the models of the first clients by one step of SGD, Eq. (12), unless they are done."""
+        """Take one step of SGD, Eq. (12), on the first `size` models, except those that have finished."""
         task, replica, shape = self._task, self._replica, (size, self._task.sampler.width)
         padded = self._samples[:size]
         going = self._step < self._num_steps[:size]
@@ -125,5 +126,5 @@ class CudaBatchedTrainer:
 
 
 def _cohort_of_each(jobs: Sequence[Job]) -> IntArray:
-    """Which cohort each row belongs to, where the work of all stands one after the other."""
+    """Return which cohort each row of the concatenated work belongs to."""
     return np.repeat(np.arange(len(jobs)), [len(work) for _, work in jobs])

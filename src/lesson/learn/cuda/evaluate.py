@@ -1,4 +1,4 @@
-"""How good a model is, on a GPU: one graph for all test images, and whatever else is judged without one."""
+"""Evaluation on a GPU: test scores by one CUDA graph, everything else without a graph."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ CHUNK_SAMPLES = 2000
 
 
 class CudaScorer:
-    """Scores models, one after the other."""
+    """Evaluates models on the test images, one after the other."""
 
     def __init__(self, task: Task, precision: Precision) -> None:
         self._task, self._replica = task, task.replica()
@@ -23,7 +23,7 @@ class CudaScorer:
         self._stream = torch.cuda.Stream()
 
     def begin(self, vector: Tensor) -> "_OnItsWay":
-        """Score the model with these parameters beside whatever else the GPU does."""
+        """Start to evaluate the model with these parameters, concurrently with other work on the GPU."""
         stream, sums = self._stream, torch.empty(2, dtype=torch.float64, pin_memory=True)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -34,12 +34,15 @@ class CudaScorer:
             return _OnItsWay(sums, len(self._task.test_labels), stream.record_event())
 
     def close(self) -> None:
-        """Let the graph go."""
+        """Free the graph."""
         self._graph.close()
 
     @torch.no_grad()
     def _sums(self) -> Tensor:
-        """How many are right, and the sum of the losses, (2,); that of a model that is not finite is none."""
+        """Return the number of correct predictions and the sum of the losses, shape (2,), in float64.
+
+        The loss is NaN if any parameter of the model is not finite.
+        """
         self._replica.load(self._vector)
         sums = torch.zeros(2, dtype=torch.float64, device=self._vector.device)
         for images, labels in chunks(self._task.test_images, self._task.test_labels, CHUNK_SAMPLES):
@@ -52,7 +55,7 @@ class CudaScorer:
 
 @dataclass(frozen=True, eq=False)
 class _OnItsWay:
-    """A score that the GPU brings back when it is done."""
+    """A score that the GPU copies to the host when it has been computed."""
 
     sums: Tensor
     num_images: int
@@ -68,9 +71,9 @@ class _OnItsWay:
 
 
 def judge_all(task: Task, precision: Precision, vector: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-    """What the model with these parameters makes of any number of images, (num_images, 2), on the GPU; see `judge`.
+    """Apply `judge` to any number of images on the GPU; return shape (num_images, 2).
 
-    That of a model that is not finite is none.
+    All values are NaN if any parameter of the model is not finite.
     """
     replica = task.replica()
     replica.load(vector)

@@ -1,8 +1,8 @@
-"""One step for a whole cohort at once, on a GPU. The formula is that of the CPU's fused.py.
+"""Training of one local step on a GPU, for a whole cohort at once, by the formula of the CPU's fused.py.
 
-A graph draws the minibatches, gathers them, and makes the weighted sum of the clients' models out of the base. Cohorts
-that are merged together run side by side, each on a stream of its own. Many cohorts of few clients each, as strategies
-without rounds merge them, are better trained as clients with parameters of their own, see batched.py.
+A graph draws the minibatches, gathers them and computes the weighted sum of the clients' models. Cohorts that are
+aggregated together run concurrently on several streams. If there are many cohorts of few clients, as in strategies
+without rounds, it is faster to train these with separate parameters per client; see batched.py.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ FEW_CLIENTS, MANY_COHORTS = 4, 3
 
 
 class CudaFusedTrainer:
-    """Trains cohorts whose local work is one step."""
+    """Trains cohorts whose clients take one local step."""
 
     def __init__(self, task: Task, precision: Precision) -> None:
         self.task, self._precision = task, precision
@@ -35,7 +35,7 @@ class CudaFusedTrainer:
         self._streams = [torch.cuda.Stream() for _ in range(NUM_STREAMS)]
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The weighted sum of the models of each cohort, good until cohorts are trained again."""
+        """Return the weighted sum of the trained models of each cohort; valid until the next call of `cohorts`."""
         few = [place for place, (_, work) in enumerate(jobs) if len(work) <= FEW_CLIENTS]
         if len(few) < MANY_COHORTS:
             return self._side_by_side(jobs)
@@ -45,11 +45,11 @@ class CudaFusedTrainer:
         return [sums[place] for place in range(len(jobs))]
 
     def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The model of each row of each cohort's work."""
+        """Return the trained models of each cohort, shape (len(work), num_parameters)."""
         return self._one_by_one.models(jobs)
 
     def close(self) -> None:
-        """Let the graphs go."""
+        """Free the graphs."""
         for step in self._steps.values():
             step.graph.close()
         self._steps.clear()
@@ -90,18 +90,18 @@ class CudaFusedTrainer:
         return total
 
     def _step(self, size: int, number: int) -> "_FusedStep":
-        """The graph for so many clients; another one for each cohort of the same size that runs beside it."""
+        """Return a graph for `size` clients; cohorts of one size that run concurrently get one per `number`."""
         step = self._steps.pop((size, number), None)
         if step is None:
             if len(self._steps) == MAX_GRAPHS:
-                self._steps.pop(next(iter(self._steps))).graph.close()  # the one that has not been used for longest
+                self._steps.pop(next(iter(self._steps))).graph.close()  # the least recently used one
             step = _FusedStep(self.task, size, self._precision)
         self._steps[size, number] = step
         return step
 
 
 class _FusedStep:
-    """The step of so many clients; rows beyond a cohort's count for nothing."""
+    """The graph of one step of `num_clients` clients; in a smaller cohort the remaining rows have weight 0."""
 
     def __init__(self, task: Task, num_clients: int, precision: Precision) -> None:
         self._task, self._replica = task, task.replica()
@@ -112,7 +112,7 @@ class _FusedStep:
         self._letters = cycle([_Letter(self._numbers.shape) for _ in range(NUM_LETTERS)])
 
     def run(self, base: Tensor, work: Work) -> Tensor:
-        """The weighted sum of the models, good until the next run."""
+        """Return the weighted sum of the trained models; valid until the next run."""
         self._base.copy_(base)
         next(self._letters).send(work, self._numbers)
         self.graph.replay()
@@ -134,7 +134,7 @@ class _FusedStep:
 
 
 class _Letter:
-    """What a cohort's graph has to be told, in memory that the GPU fetches by itself."""
+    """Input of a graph for one cohort, in pinned memory that is copied to the GPU asynchronously."""
 
     def __init__(self, shape: torch.Size) -> None:
         self._numbers = torch.zeros(shape, dtype=torch.int64, pin_memory=True)
@@ -142,8 +142,8 @@ class _Letter:
         self._fetched = torch.cuda.Event()
 
     def send(self, work: Work, to: Tensor) -> None:
-        """Write down client, index, minibatch, step size times weight, the sum of the weights; have them fetched."""
-        self._fetched.synchronize()  # of the last time: at once, unless the GPU is far behind
+        """Write client, index, minibatch, step size × weight and the total weight, and start the copy to the GPU."""
+        self._fetched.synchronize()  # the last copy of this letter; returns at once unless the GPU is far behind
         count = len(work)
         self._whole[:, count:] = 0
         self._whole[:3, :count] = work.client, work.index, work.first

@@ -1,4 +1,4 @@
-"""Minibatches as a graph can take them: padded, so that their shape does not depend on what is drawn."""
+"""Minibatches for CUDA graphs: they are padded, so their shape does not depend on what is drawn."""
 
 import torch
 from torch import Tensor
@@ -11,9 +11,10 @@ from lesson.learn.task import Ids, Task, scaled
 def gathered(
     task: Task, replica: Replica, ids: Ids, padded: Tensor, places: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Images, labels and dropout factors of minibatches, (num_updates, batch_size), in a row; some image for padding.
+    """Return images, labels and dropout factors of padded minibatches, shape (num_updates, width), flattened.
 
-    `places` are those of a minibatch's samples among all of their update.
+    Padding is replaced by an arbitrary image. `places` has the positions of the samples among all samples of their
+    update. The dropout factors are None for a model without dropout.
     """
     samples, kept = padded.clamp(min=0).flatten(), None
     if replica.num_dropout_units:

@@ -1,4 +1,4 @@
-"""Computations on fixed tensors, recorded once as a CUDA graph and replayed: no launch overhead, no waiting."""
+"""Computations on fixed tensors that are recorded once as a CUDA graph and replayed without launch overhead."""
 
 import contextlib
 import gc
@@ -14,16 +14,16 @@ Result = TypeVar("Result")
 
 
 class Graph(Generic[Result]):
-    """A recorded computation. Those that never run side by side may share the memory of a pool."""
+    """A recorded computation. Graphs that never run concurrently may share a memory pool."""
 
     def __init__(self, body: Callable[[], Result], precision: Precision, pool: Any = None) -> None:
-        self._body = body  # keeps alive what was recorded as addresses only
+        self._body = body  # keeps tensors alive that the graph knows only by address
         self._graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(stream), arithmetic(precision):
-                for _ in range(2):  # libraries choose and load what they need, kernels are compiled
+                for _ in range(2):  # warm-up: libraries are loaded and kernels are compiled
                     body()
                 stream.synchronize()
                 self.out = self._record(body, pool)
@@ -32,8 +32,8 @@ class Graph(Generic[Result]):
             raise InputError(f"model cannot be recorded as a CUDA graph: {first}; take device cpu") from error
 
     def _record(self, body: Callable[[], Result], pool: Any) -> Result:
-        gc.collect()  # a graph that dies while another is recorded would spoil it
-        torch._C._cuda_clearCublasWorkspaces()  # so that this graph gets one in its own memory
+        gc.collect()  # freeing a graph during the capture of another would invalidate it
+        torch._C._cuda_clearCublasWorkspaces()  # so that the graph allocates a workspace of its own
         self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             return body()
@@ -42,11 +42,11 @@ class Graph(Generic[Result]):
             torch._C._cuda_clearCublasWorkspaces()
 
     def replay(self) -> None:
-        """Compute once more on the current stream what the fixed tensors now say."""
+        """Run the computation on the current stream, with the current values of its input tensors."""
         self._graph.replay()
 
     def close(self) -> None:
-        """Give its memory back, once the GPU is through with it."""
+        """Free the memory after the GPU has finished."""
         torch.cuda.synchronize()
         self._graph.reset()
         del self._body, self.out
@@ -54,7 +54,7 @@ class Graph(Generic[Result]):
 
 @contextlib.contextmanager
 def arithmetic(precision: Precision) -> Iterator[None]:
-    """How products are computed in what is recorded inside, and that convolutions give the same bits each time."""
+    """Set the precision of products and make convolutions deterministic while the context lasts."""
     cudnn: Any = torch.backends.cudnn
     matmul = torch.backends.cuda.matmul
     flags: list[tuple[Any, str, Any]] = [(cudnn, "deterministic", True), (cudnn, "benchmark", False)]
@@ -75,6 +75,6 @@ def arithmetic(precision: Precision) -> Iterator[None]:
 
 
 def padded_size(count: int) -> int:
-    """A size that some counts share, so that few graphs serve all: at most an eighth above the count."""
+    """Round a count up by less than an eighth, so that few sizes, and hence few graphs, are needed."""
     granule = 1 << max(0, count.bit_length() - 4)
     return -(-count // granule) * granule

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""What would be many small steps on a GPU as one kernel each, in Triton.
+"""Triton kernels, each of which replaces many small GPU operations.
 
-The draws of counters.py, minibatch.py and dropout.py from the same counters, with the same bits; and the largest of
-every 2 × 2 values with what comes after it, for models.py.
+The draws of counters.py, minibatch.py and dropout.py use the same counters and are bit-identical. Pooling with bias and
+ReLU is for layers.py.
 """
 
 import torch
@@ -25,7 +25,7 @@ def _philox(a, b, c, d, left, right):
 
 @triton.jit
 def _word(block, row, first, second, third, left, right, lane):
-    """One of the four words of a row's block."""
+    """Return the word number `lane` of the four random words of each row's block."""
     b = tl.load(first + row).to(tl.uint32)
     c = tl.load(second + row).to(tl.uint32)
     d = tl.load(third + row).to(tl.uint32)
@@ -57,7 +57,7 @@ def _kept_kernel(out, first, second, third, left, right, num_units, num_words, t
 
 @triton.jit
 def _draws_kernel(out, step, index, client, sizes, left, right, batch_size, lanes: tl.constexpr):
-    """Floyd's sampling, turn by turn; a program per minibatch."""
+    """Floyd's algorithm, turn by turn, with one program per minibatch."""
     row = tl.program_id(0)
     turn = tl.arange(0, lanes)
     size = tl.load(sizes + row)
@@ -75,7 +75,7 @@ def _draws_kernel(out, step, index, client, sizes, left, right, batch_size, lane
 
 @triton.jit
 def _window(place, height, width, channels):
-    """Image and channel of a pooled value, and where the first of its 2 × 2 values is, colors innermost."""
+    """Return image and channel of a pooled value and the offset of the first of its 2 × 2 values, channels last."""
     channel = place % channels
     column = (place // channels) % (width // 2)
     row = place // (channels * (width // 2)) % (height // 2)
@@ -85,7 +85,10 @@ def _window(place, height, width, channels):
 
 @triton.jit
 def _pool_kernel(values, bias, out, code, height, width, channels, images_per_bias, total, size: tl.constexpr):
-    """relu(max + bias) of every 2 × 2 values, colors innermost, and where the largest was; 4 where relu cut it."""
+    """Compute relu(max + bias) of each 2 × 2 window, channels last, and the position of the maximum.
+
+    The position is 0 to 3, or 4 if the result is not positive and ReLU passes no gradient.
+    """
     place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     inside = place < total
     image, channel, first = _window(place, height, width, channels)
@@ -102,7 +105,7 @@ def _pool_kernel(values, bias, out, code, height, width, channels, images_per_bi
 
 @triton.jit
 def _unpool_kernel(gradient, code, out, height, width, channels, total, size: tl.constexpr):
-    """The gradient of each of the 2 × 2 values: all of it for the largest."""
+    """Compute the gradient of `_pool_kernel` with respect to its values: only the maximum of a window gets it."""
     place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     inside = place < total
     _, _, first = _window(place, height, width, channels)
@@ -114,7 +117,7 @@ def _unpool_kernel(gradient, code, out, height, width, channels, total, size: tl
 
 
 def words(key: tuple[int, int], count: int, *ids: Tensor) -> Tensor:
-    """So many random words for each row of up to three id tensors of one shape, (*shape, count)."""
+    """Return `count` random 32-bit words for each element of 1 to 3 id tensors of one shape, (*shape, count)."""
     shape = ids[0].shape
     rows = _three(ids)
     out = torch.empty(*shape, count, dtype=torch.int64, device=ids[0].device)
@@ -125,7 +128,7 @@ def words(key: tuple[int, int], count: int, *ids: Tensor) -> Tensor:
 
 
 def kept(key: tuple[int, int], num_units: int, *ids: Tensor) -> Tensor:
-    """Dropout factors of each row, (num_rows, num_units)."""
+    """Return the dropout factors of each row, 4 or 0, shape (num_rows, num_units)."""
     rows = _three(ids)
     out = torch.empty(len(ids[0]), num_units, device=ids[0].device)
     num_words = -(-num_units // 16)
@@ -141,13 +144,13 @@ def _three(ids: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 def _signed(key: tuple[int, int]) -> tuple[int, int]:
-    """As 32-bit integers with a sign, so that a kernel is compiled once, whatever the key."""
+    """Return the key as signed 32-bit integers, so that a kernel is compiled once for all keys."""
     left, right = (word - (1 << 32) if word >= 1 << 31 else word for word in key)
     return left, right
 
 
 def draws(key: tuple[int, int], batch_size: int, step: Tensor, index: Tensor, client: Tensor, sizes: Tensor) -> Tensor:
-    """Positions of minibatches without replacement, (*shape, batch_size), -1 at the end of short ones."""
+    """Draw positions without replacement, shape (*shape, batch_size); short minibatches are padded with −1."""
     rows = [part.contiguous().flatten() for part in (step, index, client, sizes)]
     out = torch.empty(*step.shape, batch_size, dtype=torch.int64, device=step.device)
     _draws_kernel[(len(rows[0]),)](out, *rows, *_signed(key), batch_size, triton.next_power_of_2(batch_size))
@@ -155,9 +158,9 @@ def draws(key: tuple[int, int], batch_size: int, step: Tensor, index: Tensor, cl
 
 
 def pool(values: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """relu(max + bias) of every 2 × 2 values of (num, height, width, channels), and where the largest was.
+    """Return relu(max + bias) of each 2 × 2 window of (num, height, width, channels), and where the maximum was.
 
-    `bias` is (num_models, channels); the images of each model follow each other.
+    `bias` has shape (num_models, channels); the images of each model are consecutive.
     """
     num, height, width, channels = values.shape
     out = torch.empty(num, height // 2, width // 2, channels, device=values.device)
@@ -169,7 +172,7 @@ def pool(values: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unpool(gradient: Tensor, code: Tensor) -> Tensor:
-    """What `pool` passes back to its values."""
+    """Return the gradient of `pool` with respect to its values."""
     num, half_height, half_width, channels = gradient.shape
     out = torch.empty(num, 2 * half_height, 2 * half_width, channels, device=gradient.device)
     _unpool_kernel[(triton.cdiv(gradient.numel(), _BLOCK),)](
@@ -179,7 +182,7 @@ def unpool(gradient: Tensor, code: Tensor) -> Tensor:
 
 
 def check() -> None:
-    """Compile all of them once; raises where that cannot be done."""
+    """Compile and run all kernels once; raises if that fails."""
     one = torch.ones(1, dtype=torch.int64, device="cuda")
     words((0, 0), 4, one)
     kept((0, 0), 16, one)

@@ -1,10 +1,10 @@
 # mypy: disable-error-code="no-untyped-call, no-any-return, override, arg-type"
 # ruff: noqa: ARG004
-"""Parts of the paper's networks that libraries are slow on, for models of one client and, under vmap, of many.
+"""Faster layers for the paper's networks, for the model of one client or, under vmap, of many.
 
-cuDNN's deterministic weight gradient of a first layer, with its one or three colors, costs more than all the rest; as
-products of matrices, one per image, it is nearly free. Bias, pooling and ReLU are one kernel each way instead of seven:
-the largest of x + b is the largest x, plus b, to the bit.
+The weight gradient of a first layer, with one or three input channels, is slow in cuDNN's deterministic mode: it takes
+longer than the rest of the step. As matrix products, one per image, it is nearly free. Bias, pooling and ReLU are one
+kernel in each direction instead of seven; max(x + b) and max(x) + b are bit-identical.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ FEW_CHANNELS = 4
 
 
 def conv_pool_relu(layer: nn.Conv2d, images: Tensor) -> Tensor:
-    """relu(max_pool2d(layer(images), 2)) for a plain layer whose output has even sides."""
+    """Return relu(max_pool2d(layer(images), 2)), for a plain layer with a bias whose output has even sides."""
     if layer.in_channels < FEW_CHANNELS and torch.is_grad_enabled():
         values = _as_products(layer, images)
     else:
@@ -30,7 +30,7 @@ def conv_pool_relu(layer: nn.Conv2d, images: Tensor) -> Tensor:
 
 
 def _as_products(layer: nn.Conv2d, images: Tensor) -> Tensor:
-    """The convolution without its bias, (num, height, width, channels): every patch of an image times the weights."""
+    """Return the convolution without bias, shape (num, height, width, channels), as products with patches."""
     size, edge = layer.kernel_size[0], int(layer.padding[0])
     missing = -layer.in_channels % FEW_CHANNELS if layer.in_channels > 1 else 0
     padded = functional.pad(images.permute(0, 2, 3, 1), (0, missing, edge, edge, edge, edge))
@@ -44,7 +44,7 @@ def _as_products(layer: nn.Conv2d, images: Tensor) -> Tensor:
 
 
 class _Pool(torch.autograd.Function):
-    """relu(max + bias) of every 2 × 2 values, colors innermost, and where the largest was."""
+    """relu(max + bias) of each 2 × 2 window, channels last, and the position of the maximum."""
 
     @staticmethod
     def forward(values: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,7 +69,7 @@ class _Pool(torch.autograd.Function):
 
 
 class _Unpool(torch.autograd.Function):
-    """What `_Pool` passes back to its values."""
+    """The gradient of `_Pool` with respect to its values."""
 
     @staticmethod
     def forward(gradient: Tensor, code: Tensor) -> Tensor:

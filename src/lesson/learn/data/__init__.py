@@ -1,4 +1,4 @@
-"""Images and labels to learn from: MNIST comes with the package, others from a folder."""
+"""Data sets of images and labels. MNIST is part of the package; others are read from a folder."""
 
 from lesson.learn.data.dataset import Dataset, load_dataset
 

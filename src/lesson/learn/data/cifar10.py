@@ -1,4 +1,4 @@
-"""CIFAR-10, the official binary version: six files of 10,000 records, a label and 3 × 32 × 32 bytes each."""
+"""CIFAR-10 in its official binary version: six files of 10,000 records, each a label and 3 × 32 × 32 bytes."""
 
 import hashlib
 from pathlib import Path
@@ -26,13 +26,13 @@ RECORD_BYTES = 1 + 3 * 32 * 32
 
 
 def find_cifar10(folder: Path | str) -> Path:
-    """The folder with the batches: the one given, or the official one in it."""
+    """Return the folder that has the files: the given one, or else the official subfolder in it."""
     folder = Path(folder)
     return folder if (folder / TEST_BATCH).exists() else folder / FOLDER
 
 
 def read_cifar10(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArray]:
-    """Training images and labels, test images and labels."""
+    """Return training images, training labels, test images and test labels."""
     batches = [_read_batch(find_cifar10(folder) / name) for name in SHA256]
     images = np.concatenate([batch[:, 1:] for batch in batches]).reshape(-1, *SHAPE)
     labels = np.concatenate([batch[:, 0] for batch in batches]).astype(np.int64)
@@ -41,7 +41,7 @@ def read_cifar10(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArray]:
 
 
 def _read_batch(path: Path) -> Bytes:
-    """One file as records, (10000, 3073), checked by its SHA-256."""
+    """Return the records of a file, shape (10000, 3073); raise InputError unless its SHA-256 is the official one."""
     try:
         content = read_input(path, RECORDS * RECORD_BYTES)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Data sets by name, and any pair of arrays."""
+"""Data sets: the class, and those that can be loaded by name."""
 
 import os
 from dataclasses import dataclass
@@ -19,7 +19,10 @@ NAMES = ("mnist", "cifar10", "fashion-mnist")
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images as bytes, (num, channels, height, width), with labels from 0, (num,). Models see them scaled to [0, 1]."""
+    """Images as bytes, shape (num, channels, height, width), and labels from 0, shape (num,).
+
+    Models get the images scaled to [0, 1].
+    """
 
     name: str
     train_images: npt.NDArray[np.uint8]
@@ -43,12 +46,12 @@ class Dataset:
 
     @property
     def num_classes(self) -> int:
-        """Labels are 0 … num_classes − 1."""
+        """Number of classes: one more than the largest training label."""
         return int(self.train_labels.max()) + 1
 
 
 def data_dir(given: Path | str | None = None) -> Path:
-    """Where data sets are kept: what was given, the environment's LESSON_DATA_DIR, or a folder in the user's cache."""
+    """Return the folder of data sets: the given one, else LESSON_DATA_DIR, else a folder in the user's cache."""
     if given is not None:
         return Path(given)
     if DATA_DIR_VARIABLE in os.environ:
@@ -57,7 +60,7 @@ def data_dir(given: Path | str | None = None) -> Path:
 
 
 def load_dataset(name: str, folder: Path | str | None = None) -> Dataset:
-    """A data set by name; all but MNIST from `data_dir(folder)`."""
+    """Load a data set by name; all except MNIST are read from `data_dir(folder)`."""
     if name == "mnist":
         return Dataset(name, *read_idx_folder(MNIST_DIR))
     if name == "fashion-mnist":

@@ -1,4 +1,4 @@
-"""Getting CIFAR-10: a download that shows its progress, goes on where it broke off, and is checked file by file."""
+"""Download of CIFAR-10, with a progress bar and checksums; an interrupted download is resumed."""
 
 import contextlib
 import tarfile
@@ -19,7 +19,7 @@ TIMEOUT_S = 30
 
 
 def get_cifar10(folder: Path | str, url: str = URL) -> Path:
-    """The folder with the six checked files, downloaded unless they are there already and whole."""
+    """Return the folder with the six verified files; download them if they are missing or damaged."""
     folder = Path(folder)
     with contextlib.suppress(InputError):
         read_cifar10(folder)
@@ -42,7 +42,7 @@ def get_cifar10(folder: Path | str, url: str = URL) -> Path:
 
 
 def _resume(url: str, output: str, _: object) -> None:
-    """Fetch a file for pooch, from where an earlier try has left its part."""
+    """Download a file for pooch; continue if an earlier attempt has left a part of it."""
     part = Path(output).parent / f"{Path(url).name}.part"
     begin = part.stat().st_size if part.exists() else 0
     headers = {"Range": f"bytes={begin}-"} if begin else {}
@@ -66,7 +66,7 @@ def _resume(url: str, output: str, _: object) -> None:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Put the six files, and nothing else, into place, each whole."""
+    """Extract the six files, and nothing else; each is written atomically."""
     folder.mkdir(exist_ok=True)
     with tarfile.open(archive) as tar:
         for name in SHA256:

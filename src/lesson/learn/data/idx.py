@@ -1,4 +1,4 @@
-"""The format of MNIST and Fashion-MNIST: gzip files with a header of big-endian sizes, then bytes."""
+"""The IDX format of MNIST and Fashion-MNIST: gzip files with a header of big-endian sizes, followed by bytes."""
 
 import gzip
 import math
@@ -26,7 +26,7 @@ CHUNK_BYTES = 1 << 24
 
 
 def read_idx_folder(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArray]:
-    """Training images and labels, test images and labels of the four files in a folder."""
+    """Return training images, training labels, test images and test labels from the four files in a folder."""
     folder = Path(folder)
     train_images, train_labels, test_images, test_labels = (
         read_idx(folder / name, num_axes=3 if "images" in name else 1) for name in FILES
@@ -43,7 +43,7 @@ def read_idx_folder(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArra
 
 
 def read_idx(path: Path | str, num_axes: int) -> Bytes:
-    """The array of one file, checked against its header."""
+    """Return the array in a file; raise InputError unless it matches its header."""
     path = Path(path)
     remedy = "get the file again"
     try:
@@ -67,7 +67,7 @@ def read_idx(path: Path | str, num_axes: int) -> Bytes:
 
 
 def _read_at_most(file: gzip.GzipFile, num_bytes: int) -> bytes:
-    """So many bytes, or all there are. The memory grows with what is there, not with what a header promises."""
+    """Read `num_bytes` or up to the end. Memory grows with the actual content, not with the size in the header."""
     parts, left = [], num_bytes
     while left and (part := file.read(min(left, CHUNK_BYTES))):
         parts.append(part)

@@ -1,1 +1,1 @@
-"""Protection against bad updates: checks of arrays and norms, robust aggregation, and uploads corrupted on purpose."""
+"""Protection against bad updates: checks, robust aggregation, and corrupted uploads to test them with."""

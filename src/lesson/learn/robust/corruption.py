@@ -1,4 +1,4 @@
-"""What clients send of what they have trained, where that is wrong on purpose."""
+"""Injection of faults into uploads, as set in [faults]."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,14 +14,17 @@ from lesson.learn.task import Job, Work
 
 
 class CorruptingTrainer:
-    """A trainer between whose clients and the server uploads go wrong: m becomes base + factor · (m − base), and one of
-    its values may be no number. Cohorts are linear in their models and are corrupted as such."""
+    """A trainer that injects faults into the uploads of another trainer.
+
+    A model m becomes base + factor · (m − base), and one of its values may become infinite or NaN. The weighted sum of
+    a cohort is linear in its models, so it is corrupted without computing them.
+    """
 
     def __init__(self, trainer: Trainer, corrupted: CorruptedUploads) -> None:
         self._trainer, self._faults = trainer, corrupted
 
     def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """The weighted sum of what the clients of each cohort send."""
+        """Return the weighted sum of the corrupted uploads of each cohort."""
         factors = [self._faults.factor(work.client, work.index) for _, work in jobs]
         weighed = [
             (base, replace(work, weight=work.weight * factor))
@@ -31,11 +34,11 @@ class CorruptingTrainer:
         return [self._sent(*job, total, factor) for job, total, factor in zip(jobs, sums, factors, strict=True)]
 
     def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """What each row of each cohort's work sends, (len(work), num_parameters)."""
+        """Return the corrupted uploads of each cohort, shape (len(work), num_parameters)."""
         return [self._corrupted(*job, models) for job, models in zip(jobs, self._trainer.models(jobs), strict=True)]
 
     def close(self) -> None:
-        """Let the trainer go."""
+        """Close the other trainer."""
         self._trainer.close()
 
     def _sent(self, base: Tensor, work: Work, total: Tensor, factor: FloatArray) -> Tensor:
@@ -59,7 +62,7 @@ class CorruptingTrainer:
         return models
 
     def _fillings(self, work: Work) -> tuple[BoolArray, Tensor]:
-        """Which rows have a value that is not finite, and these values."""
+        """Return which rows have a value that is not finite, and these values, one per such row."""
         filling = self._faults.filling(work.client, work.index)
         rows = filling != 0
         return rows, torch.from_numpy(filling[rows])

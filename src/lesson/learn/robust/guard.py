@@ -1,7 +1,7 @@
-"""What is looked at when updates are merged: whether their values are finite, and how far they move the model.
+"""Checks of updates before they are aggregated: whether their values are finite, and whether their norm is too large.
 
-With a norm guard or a robust merge every client's model is needed. Without, a cohort's sum tells whether anything in it
-is not finite, and its clients are looked at one by one only then.
+A norm guard or robust aggregation needs the model of every client. Otherwise the sum of a cohort shows whether any
+value in it is not finite, and only then are its models computed one by one.
 """
 
 from collections.abc import Sequence
@@ -20,42 +20,45 @@ from lesson.learn.task import Work
 from lesson.settings.guards import GuardSettings
 
 MAX_BYTES = 8 * 2**30
-"""Of models that are looked at together, and a copy of them."""
+"""Largest size of the models that are checked together, including a copy of them."""
 ROWS = 16
-"""Models of which the length is worked out together."""
+"""Number of models whose norms are computed together."""
 
 
 @dataclass(frozen=True, eq=False)
 class Uploads:
-    """The models of a cohort, one row for each update."""
+    """The models of a cohort, one row per update."""
 
     base: int
+    """Version that the cohort started from."""
     group: str
     client: IntArray
     index: IntArray
     weight: FloatArray
     unit_displacement: FloatArray
-    """How far a step against a gradient of length 1, taken as often as the local work says, moves each model."""
+    """lr × local_steps of each update: its displacement under unit gradients."""
     models: Tensor
-    """(num_updates, num_parameters)"""
+    """Shape (num_updates, num_parameters)."""
 
     def __len__(self) -> int:
         return len(self.client)
 
     def only(self, rows: BoolArray) -> "Uploads":
-        """Some of them."""
+        """Return the updates in these rows."""
         kept = {name: getattr(self, name)[rows] for name in ("client", "index", "weight", "unit_displacement")}
         return replace(self, models=self.models[torch.from_numpy(rows)], **kept)
 
     def rejections(self, rows: BoolArray, reason: str) -> list[Rejection]:
-        """Some of them as rejected."""
+        """Return the updates in these rows as rejected for this reason."""
         found = zip(self.client[rows].tolist(), self.index[rows].tolist(), strict=True)
         return [Rejection(client, index, reason) for client, index in found]
 
 
 def uploads_of(base: int, group: str, work: Work, models: Tensor) -> Uploads:
-    """The updates of a cohort, whose work may be several rows of one update: a step of several minibatches is their
-    mean."""
+    """Return the updates of a cohort, given the models of its rows of work.
+
+    The rows of a step on several minibatches become one update, the mean of their models.
+    """
     begins = np.flatnonzero(work.first == 0)
     counts = np.diff(np.append(begins, len(work)))
     if np.any(counts > 1):
@@ -74,20 +77,20 @@ def uploads_of(base: int, group: str, work: Work, models: Tensor) -> Uploads:
 
 
 class MergeGuard:
-    """Judges updates by their models, and merges those that it takes."""
+    """Checks updates before they are aggregated, and computes robust aggregates."""
 
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
         self.norms: FloatArray = np.empty(0)
-        """How far the last updates moved their models, for their pace; the newest last."""
+        """Norms of the most recent updates, each divided by its pace; the newest is last."""
 
     @property
     def needs_each(self) -> bool:
-        """Whether every client's model is needed."""
+        """Whether the model of every client is needed."""
         return self.settings.norm != "none" or self.settings.aggregation != "mean"
 
     def check_room(self, num_updates: int, num_parameters: int) -> None:
-        """Raise if so many models are too many."""
+        """Raise InputError if this many models, and a copy of them, exceed MAX_BYTES."""
         if 2 * num_updates * num_parameters * 4 > MAX_BYTES:
             raise InputError(
                 f"guards.norm and guards.aggregation keep all models of a merge in memory; 2 × {num_updates} models of "
@@ -95,7 +98,11 @@ class MergeGuard:
             )
 
     def judge(self, cohorts: Sequence[Uploads], bases: Sequence[Tensor]) -> tuple[list[Uploads], list[Rejection]]:
-        """What is taken of each cohort, which started from a base, as it is taken; and what is rejected."""
+        """Return the accepted updates of each cohort, and all rejected ones.
+
+        `bases` has the model that each cohort started from. With guards.norm = "clip", models that are too far from
+        their base are moved toward it, in place.
+        """
         taken, rejections = list[Uploads](), list[Rejection]()
         for cohort in cohorts:
             finite, rejected = finite_only(cohort)
@@ -118,7 +125,7 @@ class MergeGuard:
         return taken, rejections
 
     def middle(self, models: Tensor) -> Tensor:
-        """What a robust merge makes of models, or of how far they moved: one of them, (num_parameters,)."""
+        """Return the median or trimmed mean of models or displacements (n, num_parameters), shape (num_parameters,)."""
         return (
             coordinate_median(models)
             if self.settings.aggregation == "median"
@@ -126,21 +133,21 @@ class MergeGuard:
         )
 
     def state(self) -> dict[str, npt.NDArray[np.floating]]:
-        """What has to survive a restart."""
+        """Return the norms as arrays by name, for `restore`; nothing without a norm guard."""
         return {"guard.norms": self.norms} if self.settings.norm != "none" else {}
 
     def restore(self, state: dict[str, npt.NDArray[np.floating]]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         self.norms = state.get("guard.norms", self.norms).astype(np.float64)
 
 
 def finite_only(cohort: Uploads) -> tuple[Uploads, list[Rejection]]:
-    """Those updates whose values are finite, and the others as rejected."""
+    """Return the updates whose values are all finite, and the others as rejected."""
     finite = finite_rows(cohort.models).cpu().numpy()
     return (cohort, []) if finite.all() else (cohort.only(finite), cohort.rejections(~finite, NOT_FINITE))
 
 
 def _lengths(cohort: Uploads, base: Tensor) -> FloatArray:
-    """How far each update moves its model, for its pace, (num_updates,)."""
+    """Return the norm of each update divided by its unit displacement, shape (num_updates,)."""
     lengths = [norms(some - base) for some in cohort.models.split(ROWS)]
     return np.asarray(torch.cat(lengths).cpu().numpy() / cohort.unit_displacement) if lengths else np.empty(0)
