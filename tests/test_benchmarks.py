@@ -56,7 +56,7 @@ def test_benchmarks_run_a_tiny_case(path: Path, run: Run) -> None:
     assert len(run(path, "--quick")) >= 2, "no row below the head of a table"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is elapsed")
 def test_the_benchmark_of_a_gpu_needs_one(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         run(BENCHMARKS / "gpu.py")

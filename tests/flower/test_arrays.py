@@ -68,7 +68,7 @@ def test_half_precision_is_merged_in_32_bits_and_sent_as_it_was() -> None:
         ({"b": np.array([-np.inf], dtype=np.float32)}, "not finite", "'b' has NaN or infinite values"),
         ({"b": np.array([1j])}, "wrong type", "'b' has complex128"),
         ({"b": np.array(["x"])}, "wrong type", "'b' has <U1"),
-        ({"c": np.ones(1, dtype=np.float32)}, "wrong arrays", "'c' is new"),
+        ({"c": np.ones(1, dtype=np.float32)}, "wrong arrays", "unexpected array 'c'"),
     ],
 )
 def test_what_cannot_be_merged(changed: dict[str, np.ndarray], fault: str, detail: str) -> None:

@@ -143,8 +143,8 @@ def content(*records: ArrayRecord, **told: Any) -> RecordDict:
     [
         (content(arrays_of(w=np.array([1, np.nan], dtype=np.float32)), **{"num-examples": 1}), "not finite", "'w'"),
         (content(arrays_of(w=np.ones(3, dtype=np.float32)), **{"num-examples": 1}), "wrong shape", "(3,), not (2,)"),
-        (content(arrays_of(c=np.ones(1)), **{"num-examples": 1}), "wrong arrays", "'c' is new"),
-        (content(ArrayRecord([np.ones(2), np.ones(1)]), **{"num-examples": 1}), "wrong arrays", "'0' is new"),
+        (content(arrays_of(c=np.ones(1)), **{"num-examples": 1}), "wrong arrays", "unexpected array 'c'"),
+        (content(ArrayRecord([np.ones(2), np.ones(1)]), **{"num-examples": 1}), "wrong arrays", "unexpected array '0'"),
         (content(arrays_of(), arrays_of(), **{"num-examples": 1}), "wrong arrays", "it has 2"),
         (content(**{"num-examples": 1}), "wrong arrays", "it has 0"),
         (content(arrays_of(), loss=0.5), "no weight", "'num-examples' must be > 0 and at most 1e+12, got none"),
@@ -197,7 +197,7 @@ def test_a_node_that_is_not_there_is_a_fault(make_grid: MakeGrid, told: list[str
     asking.grid.push_messages = push_messages  # type: ignore[assignment,method-assign]
     asking.send(0, 1)
     first, second = asking.events(2)
-    assert first == Reply(0, 0, fault="not sent", detail="the node is not there, or the model is too large")
+    assert first == Reply(0, 0, fault="not sent", detail="the node is not connected, or the model is too large")
     assert second == Reply(1, 0, 20.0, {"train_loss": 0.5})
 
 
@@ -351,7 +351,7 @@ def test_node_that_joins_with_a_conflicting_claim_is_left_out(
         assert list(asking.post.poll()) == []
         asking.now_s += LOOK_EVERY_S
     assert asking.grid.num_pushed >= 3
-    assert told == [f"node {node} takes no part: {why}"]
+    assert told == [f"ignoring node {node}: {why}"]
     assert node not in asking.post.node_of.values()
 
 
@@ -362,7 +362,7 @@ def test_another_node_that_takes_over_a_client_is_logged(make_grid: MakeGrid) ->
     asking.grid.offline.add(old)
     assert [type(event) for event in asking.events(2)] == [Left, Joined]
     assert asking.post.node_of[1] == node
-    assert told == [f"client 1 is on node {node} now; it was on node {old}, which is gone"]
+    assert told == [f"client 1 moved from node {old}, which disconnected, to node {node}"]
 
 
 def test_a_node_that_says_nothing_of_use_takes_no_part(make_grid: MakeGrid) -> None:

@@ -127,7 +127,7 @@ def test_values_that_are_no_numbers_are_rejected_by_both(make_grid: MakeGrid, tm
         (
             "faults.disconnect_before=0.1",
             "wall",
-            "faults.disconnect_before and faults.disconnect_during must be 0 on the wall",
+            "faults.disconnect_before and faults.disconnect_during must be 0 on the wall clock",
         ),
     ],
 )

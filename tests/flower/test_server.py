@@ -111,7 +111,7 @@ def test_a_run_on_the_wall_that_was_killed_goes_on(
         ),
         ({"set": "strategy.lateness=1"}, "[strategy] setting 'lateness' is unknown to lesson"),
         ({"strategy": "fedcs", "deadline": "inf"}, "[strategy] deadline_s must be finite for fedcs, got inf"),
-        ({"min-nodes": 9}, "min-nodes must be at most the nodes there are, got 9 and 3 nodes"),
+        ({"min-nodes": 9}, "min-nodes is 9, but only 3 nodes are connected"),
     ],
 )
 def test_what_is_wrong_is_told_before_anybody_is_asked(
@@ -138,7 +138,7 @@ def ask(
 
 
 def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "takes no part" in record.getMessage()]
+    return [record.getMessage() for record in caplog.records if "ignoring node" in record.getMessage()]
 
 
 def test_node_that_claims_a_partition_of_another_is_left_out(
@@ -150,7 +150,7 @@ def test_node_that_claims_a_partition_of_another_is_left_out(
     grid.registered[1014] = "later"
     nodes, told = ask(grid, caplog)
     assert nodes == {0: 1000, 1: 1007}
-    assert told == ["node 1014 takes no part: it claims partition 0, which node 1000 has"]
+    assert told == ["ignoring node 1014: it claims partition 0, which node 1000 has"]
 
 
 def test_the_node_registered_first_keeps_its_partition_whatever_its_id(
@@ -162,7 +162,7 @@ def test_the_node_registered_first_keeps_its_partition_whatever_its_id(
     grid.registered[1000] = "later"
     nodes, told = ask(grid, caplog)
     assert nodes == {1: 1007, 2: 1014}
-    assert told == ["node 1000 takes no part: it claims partition 2, which node 1014 has"]
+    assert told == ["ignoring node 1000: it claims partition 2, which node 1014 has"]
 
 
 def test_node_that_reports_another_number_of_partitions_is_left_out(
@@ -181,7 +181,7 @@ def test_node_that_reports_another_number_of_partitions_is_left_out(
     grid.handle = handle
     nodes, told = ask(grid, caplog)
     assert nodes == {1: 1007, 2: 1014}
-    assert told == ["node 1000 takes no part: it reports 999999 partitions, most nodes report 3"]
+    assert told == ["ignoring node 1000: it reports 999999 partitions, most nodes report 3"]
 
 
 def test_too_few_usable_nodes_are_an_error_that_says_why(
@@ -192,9 +192,7 @@ def test_too_few_usable_nodes_are_an_error_that_says_why(
     grid = slow_grid(make_grid, CONFIG)
     for node in grid.nodes.values():
         node.node_config["partition-id"] = 1
-    with pytest.raises(
-        InputError, match="min-nodes must be at most the usable nodes, got 2 and 1 of 3 nodes"
-    ) as caught:
+    with pytest.raises(InputError, match="min-nodes is 2, but only 1 of 3 nodes are usable") as caught:
         ask(grid, caplog)
     assert "node 1007 claims partition 1, which node 1000 has" in str(caught.value)
     assert str(caught.value).endswith("see the log of the clients and --node-config")
@@ -213,7 +211,7 @@ def test_a_node_that_is_left_out_does_not_end_the_wait_for_others(
     )
     nodes, told = ask(grid, caplog)
     assert nodes == {0: 1000, 2: 1014}
-    assert told == ["node 1007 takes no part: it claims partition 0, which node 1000 has"]
+    assert told == ["ignoring node 1007: it claims partition 0, which node 1000 has"]
 
 
 def test_on_the_virtual_clock_everybody_must_answer(make_grid: MakeGrid, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def server(small_cifar10: Path) -> Iterator[tuple[str, list[str]]]:
 
 def test_a_download_goes_on_where_it_broke_off(tmp_path: Path, server: tuple[str, list[str]]) -> None:
     url, ranges = server
-    with pytest.raises(InputError, match=r"cannot be fetched .*; try again, it goes on where it broke off"):
+    with pytest.raises(InputError, match=r"cannot be downloaded .*; run the command again to resume"):
         download.get_cifar10(tmp_path / "data", url)
     folder = download.get_cifar10(tmp_path / "data", url)
     assert ranges[0] == ""

@@ -92,7 +92,9 @@ def test_slots_leave_no_choice_of_what_is_merged(of: Of) -> None:
     """Old updates, applied again in every round, are another strategy than old models."""
     other: Of = "updates" if of == "models" else "models"
     with_setting = make_learner(tiny_task(6), server={"aggregate": other})
-    with pytest.raises(InputError, match=f"stale must be 'strategy' or '{of}' for this strategy, which keeps {of}"):
+    with pytest.raises(
+        InputError, match=f"aggregate must be 'strategy' or '{of}' for this strategy, which stores {of}"
+    ):
         do(with_setting, STEPS[0], of, 0)
     with_setting.close()
 

@@ -45,7 +45,7 @@ def test_nothing_of_a_pool_is_on_both_sides() -> None:
 
 
 def test_clients_with_one_sample_each_cannot_hold_any_out() -> None:
-    with pytest.raises(InputError, match="must have 2 samples or more"):
+    with pytest.raises(InputError, match="needed to hold one out"):
         hold_out(Partition.of([np.array([3]), np.array([1])]), seed=0)
 
 

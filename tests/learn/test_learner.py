@@ -87,7 +87,7 @@ def test_stale_models_by_hand() -> None:
     made.merge(updates([0], [0], [1.0]), merge.weights, merge, version=1, round=1)
     assert torch.allclose(made.versions[2], 0.75 * made.versions[1] + 0.25 * model, atol=1e-7)
     more = Merge(np.array([0]), np.array([1.5]), of="updates")
-    with pytest.raises(InputError, match=r"stale must be 'strategy' or 'updates' for this strategy, .* sum to 1\.5"):
+    with pytest.raises(InputError, match=r"aggregate must be 'strategy' or 'updates' for this strategy, .* got 1\.5"):
         made.merge(updates([0], [0], [1.0]), more.weights, more, version=2, round=2)
     made.close()
 

@@ -87,7 +87,10 @@ def test_a_replica_uses_the_vector_it_was_given() -> None:
     ("module", "message"),
     [
         (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "model must not have BatchNorm1d .at '1'.*GroupNorm"),
-        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), "model must not have Dropout .at '1'.*masks as CifarNet"),
+        (
+            nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)),
+            "model must not have Dropout .at '1'.*masks to forward as CifarNet",
+        ),
         (nn.Linear(2, 2).requires_grad_(False), "model must train all its parameters, got .weight. frozen"),
         (nn.ReLU(), "model must have parameters to train, got none"),
     ],

@@ -69,5 +69,5 @@ def _values(name: str, array: Array) -> npt.NDArray[Any]:
         why = str(error).partition(". ")[0]  # the rest explains how to load untrusted files anyway
         raise InvalidUpdateError(WRONG_TYPE, f"'{name}' cannot be read: {why}") from None
     if not isinstance(values, np.ndarray):  # NumPy opens the bytes of an .npz file as an archive
-        raise InvalidUpdateError(WRONG_TYPE, f"'{name}' is no array but a {type(values).__name__}")
+        raise InvalidUpdateError(WRONG_TYPE, f"'{name}' must be an array, got {type(values).__name__}")
     return values

@@ -73,22 +73,20 @@ def settings_of(config: Mapping[str, Any], num_clients: int, deadline_s: float |
         raise InputError(
             f"set must be KEY=VALUE, several with spaces between, got {config['set']!r}: {error}"
         ) from None
-    return load_settings(
-        config["scenario"],
-        changes,
-        {
-            "fleet.num_clients": num_clients,
-            "data.dataset": config["dataset"],
-            "data.beta": float(config["beta"]),
-            "strategy.name": config["strategy"],
-            "strategy.deadline_s": deadline_of(config) if deadline_s is None else deadline_s,
-            "run.seed": config["seed"],
-            "run.rounds": config["rounds"] or None,
-            "run.time_budget_s": float(config["time-budget"]) or None,
-            "run.eval_every_s": float(config["eval-every"]) or None,
-            "run.device": "cpu",
-        },
-    )
+    given = {name: value for name, value in config.items() if value != DEFAULTS[name]}
+    flags = {
+        "fleet.num_clients": num_clients,
+        "data.dataset": given.get("dataset"),
+        "data.beta": float(given["beta"]) if "beta" in given else None,
+        "strategy.name": given.get("strategy"),
+        "strategy.deadline_s": deadline_of(config) if deadline_s is None else deadline_s,
+        "run.seed": given.get("seed"),
+        "run.rounds": config["rounds"] or None,
+        "run.time_budget_s": float(config["time-budget"]) or None,
+        "run.eval_every_s": float(config["eval-every"]) or None,
+        "run.device": "cpu",
+    }
+    return load_settings(config["scenario"], changes, flags)
 
 
 def _same_kind(value: Any, usual: Any) -> bool:

@@ -106,7 +106,7 @@ class Post:
             if message.metadata.message_id in accepted:
                 self._sent[message.metadata.message_id] = update
             else:
-                why = "the node is not there, or the model is too large"
+                why = "the node is not connected, or the model is too large"
                 self._faults.append(Reply(*update, fault="not sent", detail=why))
 
     def poll(self) -> Sequence[Event]:
@@ -118,7 +118,7 @@ class Post:
         for number, message in self._inbox.pull(list(self._given_up)):
             update = self._given_up.pop(number)
             if not isinstance(message, Exception) and not message.has_error():
-                events.append(Reply(*update, fault=TOO_LATE, detail="it had been given up"))
+                events.append(Reply(*update, fault=TOO_LATE, detail="the server had stopped waiting for it"))
         for number, message in self._inbox.pull(list(self._asked)):
             events += self._introduced(number, message)
         if self.clock() - self._looked_s >= LOOK_EVERY_S:
@@ -157,7 +157,7 @@ class Post:
         if old in self._there:  # a node that claims the partition of another cannot displace it
             return self._leave_out(node, f"it claims partition {profile.client}, which node {old} has")
         if old is not None:
-            self.tell(f"client {profile.client} is on node {node} now; it was on node {old}, which is gone")
+            self.tell(f"client {profile.client} moved from node {old}, which disconnected, to node {node}")
         self.node_of[profile.client] = node
         return [Joined(profile.client, profile.latency_s, profile.compute_s)]
 
@@ -165,7 +165,7 @@ class Post:
         """Log once why a node takes no part. It is asked again later, as the client in its place may disconnect."""
         if self._left_out.get(node) != why:
             self._left_out[node] = why
-            self.tell(f"node {node} takes no part: {why}")
+            self.tell(f"ignoring node {node}: {why}")
         return []
 
     def _record(self, version: int) -> ArrayRecord:
@@ -218,7 +218,7 @@ class Post:
             return [Joined(free, self.newcomer_s)]
         if node not in self._ask_at_s:
             self._ask_at_s[node] = math.inf
-            self.tell(f"node {node} takes no part: there are {self.num_clients} others already")
+            self.tell(f"ignoring node {node}: all {self.num_clients} clients are connected already")
         return []
 
 

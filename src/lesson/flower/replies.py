@@ -62,7 +62,7 @@ def read_metrics(content: RecordDict) -> dict[str, Metric]:
     metrics = {name: value for record in records for name, value in record.items()}
     for name in metrics:
         if len(name) > MAX_SHOWN or not name.isprintable():
-            raise InvalidUpdateError(WRONG_METRICS, f"'{name}' is no name of a metric")
+            raise InvalidUpdateError(WRONG_METRICS, f"invalid metric name '{name}'")
     return metrics
 
 

@@ -72,9 +72,10 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
         tell(f"{folder.path} holds a run that has ended; it is not run again")
         return _whole(ended)
     if config["resume"] and not folder.config.exists():
-        tell(f"{folder.path} holds no run to resume: one begins")
-    dataset_of(config["dataset"], None)  # a missing data set fails here, not on the clients
-    model = initial_arrays(config["dataset"], config["seed"])
+        tell(f"no run to resume in {folder.path}; starting a new one")
+    given = settings_of(config, num_clients=1)
+    dataset_of(given.data.dataset, None)  # a missing data set fails here, not on the clients
+    model = initial_arrays(given.data.dataset, given.run.seed)
     profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
     num_clients = max(profile.num_clients for profile in profiles.values())
@@ -90,7 +91,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
         score = f", accuracy {line['accuracy']:.4f}" if "accuracy" in line else ""
         if score or clock == "wall":
             told = f"round {line['round']} at {line['time_s']:g} s: {line['uploads']} arrived{score}"
-            tell(f"{told}; {time.monotonic() - begin_s:.0f} s here")
+            tell(f"{told}; {time.monotonic() - begin_s:.0f} s elapsed")
 
     summary = execute(
         settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: (federation, learner)
@@ -115,7 +116,8 @@ def _check_faults(faults: FaultSettings, clock: Clock) -> None:
     """Raise InputError if a fault is to be injected that cannot be injected on this clock."""
     if faults.disconnects and clock == "wall":
         raise InputError(
-            "faults.disconnect_before and faults.disconnect_during must be 0 on the wall: end clients instead"
+            "faults.disconnect_before and faults.disconnect_during must be 0 on the wall clock; stop client processes "
+            "instead"
         )
 
 
@@ -149,8 +151,8 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
     while True:
         nodes = by_registration(grid)
         if len(nodes) < max(1, min_nodes):
-            short = f"min-nodes must be at most the nodes there are, got {min_nodes} and {len(nodes)} nodes"
-            tell(f"waiting for nodes: {len(nodes)} of {min_nodes} are there")
+            short = f"min-nodes is {min_nodes}, but only {len(nodes)} nodes are connected"
+            tell(f"waiting for nodes: {len(nodes)} of {min_nodes} connected")
         else:
             profiles |= _ask(
                 grid, profiler, [node for node in nodes if profiles.get(node) is None], tells=not everybody
@@ -160,17 +162,16 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
             wrong |= {node: "gives no usable answer" for node, profile in answers.items() if profile is None}
             for node, why in wrong.items():
                 if told.get(node) != why:
-                    tell(f"node {node} takes no part: it {why}")
+                    tell(f"ignoring node {node}: it {why}")
             told = wrong
             if everybody:
                 _check_everybody(clients, wrong)
             if len(clients) >= max(1, min_nodes):
                 return clients
             short = (
-                f"min-nodes must be at most the usable nodes, got {min_nodes} and {len(clients)} of {len(nodes)} nodes"
-                f"{_reasons(wrong)}"
+                f"min-nodes is {min_nodes}, but only {len(clients)} of {len(nodes)} nodes are usable{_reasons(wrong)}"
             )
-            tell(f"waiting for usable nodes: {len(clients)} of {min_nodes} are there")
+            tell(f"waiting for usable nodes: {len(clients)} of {min_nodes}")
         if everybody or time.monotonic() > until_s:  # in simulation, no more nodes connect
             raise InputError(short)
         time.sleep(WAIT_EVERY_S)
@@ -264,7 +265,8 @@ def _deadline_s(folder: RunFolder, fleet: Fleet) -> float:
 
 
 def _tell_answer(profile: Profile) -> None:
-    tell(f"client {profile.client}: {profile.compute_s:.1f} s of work, {profile.upload_s:.1f} s for the way and Flower")
+    training, transfer = f"{profile.compute_s:.1f} s local training", f"{profile.upload_s:.1f} s transfer and overhead"
+    tell(f"client {profile.client}: {training}, {transfer}")
 
 
 def _tell_plan(fleet: Fleet, settings: Settings) -> None:

@@ -128,7 +128,7 @@ class LessonStrategy(FlowerStrategy):
                 f"train_config must have '{self.words.lr}', the step size of a client in tier 1, got {lr!r}"
             )
         if evaluate_config is not None:
-            tell("evaluate_config is not used: clients are left to train, evaluate_fn looks at the model")
+            tell("evaluate_config has no effect: the model is evaluated on the server, by evaluate_fn")
         if not isinstance(initial_arrays, ArrayRecord) or not len(initial_arrays):
             raise InputError(f"initial_arrays must be an ArrayRecord with a model in it, got {initial_arrays!r:.80}")
         layout = Layout.of(initial_arrays)
@@ -202,8 +202,9 @@ class LessonStrategy(FlowerStrategy):
         until_s = time.monotonic() + timeout
         while len(nodes := by_registration(grid)) < self.min_available_nodes:
             if time.monotonic() > until_s:
-                raise InputError(f"min_available_nodes is {self.min_available_nodes}, only {len(nodes)} are there")
-            tell(f"waiting for nodes: {len(nodes)} of {self.min_available_nodes} are there")
+                few = f"only {len(nodes)} nodes connected within {timeout:g} s"
+                raise InputError(f"min_available_nodes is {self.min_available_nodes}, but {few}")
+            tell(f"waiting for nodes: {len(nodes)} of {self.min_available_nodes} connected")
             time.sleep(1.0)
         return nodes
 

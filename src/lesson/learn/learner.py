@@ -53,7 +53,9 @@ class Learner(ServerModels):
         self.task, self.trainer = task, trainer
         self._corrupted, self._elsewhere = corrupted, elsewhere
         if corrupted is not None and corrupted.may_be_infinite:
-            self._remedy = "uploads are wrong on purpose: guards.finite and guards.norm = 'reject' are against that"
+            self._remedy = (
+                "faults are injected into uploads; set guards.finite = true or guards.norm = 'reject' to reject them"
+            )
         elif task.proximal_mu and self.server.optimizer == "none":
             self._remedy = "take a smaller learning_rate, lr_cap or proximal_mu"
         elif task.proximal_mu:

@@ -108,8 +108,10 @@ def check_model(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
             kind = type(module).__name__
-            remedy = "GroupNorm keeps nothing between steps" if "Norm" in kind else "take masks as CifarNet does"
-            raise InputError(f"model must not have {kind} (at '{name}'), whose state is not a client's own; {remedy}")
+            remedy = "use GroupNorm" if "Norm" in kind else "pass masks to forward as CifarNet does"
+            raise InputError(
+                f"model must not have {kind} (at '{name}'), whose state is not part of an update; {remedy}"
+            )
     frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
     if frozen:
         raise InputError(f"model must train all its parameters, got '{frozen[0]}' frozen")

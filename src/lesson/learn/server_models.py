@@ -149,7 +149,7 @@ class ServerModels:
         self._looks = self._guard.settings.finite and not trusted
         self._confirmation = Confirmation(initial.device.type) if "confirmation" in watched else None
         plain = self.server.optimizer == "none"
-        rates = "learning_rate or lr_cap" if plain else "server.learning_rate or settings.training.learning_rate"
+        rates = "learning_rate or lr_cap" if plain else "server.learning_rate or training.learning_rate"
         self._remedy = f"take a smaller {rates}"
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
@@ -288,13 +288,13 @@ class ServerModels:
             return merge.of
         if merge.groups is not None and self.server.aggregate != merge.of:
             raise InputError(
-                f"[server] stale must be 'strategy' or '{merge.of}' for this strategy, which keeps {merge.of} between "
-                f"merges, got '{self.server.aggregate}'"
+                f"[server] aggregate must be 'strategy' or '{merge.of}' for this strategy, which stores {merge.of} "
+                f"between aggregations, got '{self.server.aggregate}'"
             )
         if self.server.aggregate == "models" and weights.sum() > 1 + 1e-9:
             raise InputError(
-                f"[server] stale must be 'strategy' or 'updates' for this strategy, got 'models': weights of models "
-                f"must sum to at most 1, its sum to {weights.sum():g}"
+                f"[server] aggregate must be 'strategy' or 'updates' for this strategy, got 'models': weights of "
+                f"models must sum to at most 1, got {weights.sum():g}"
             )
         return self.server.aggregate
 

@@ -31,7 +31,7 @@ def hold_out(holdings: Holdings, seed: int) -> tuple[Partition, Partition]:
     parts = [_hold_out(holdings[client], seed, client) for client in range(len(holdings.num_samples))]
     training, held = (Partition.of(list(side)) for side in zip(*parts, strict=True))
     if not len(held.samples):
-        raise InputError("clients that hold out a tenth must have 2 samples or more; take fewer clients")
+        raise InputError("no client has the 2 distinct samples needed to hold one out; reduce fleet.num_clients")
     return training, held
 
 

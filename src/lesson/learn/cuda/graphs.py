@@ -29,7 +29,7 @@ class Graph(Generic[Result]):
                 self.out = self._record(body, pool)
         except RuntimeError as error:
             first = str(error).partition("\n")[0]
-            raise InputError(f"model cannot be recorded as a CUDA graph: {first}; take device cpu") from error
+            raise InputError(f"model cannot be recorded as a CUDA graph: {first}; set [run] device = 'cpu'") from error
 
     def _record(self, body: Callable[[], Result], pool: Any) -> Result:
         gc.collect()  # freeing a graph during the capture of another would invalidate it

@@ -32,10 +32,12 @@ def get_cifar10(folder: Path | str, url: str = URL) -> Path:
         _unpack(archive, find_cifar10(folder))
     except requests.RequestException as error:
         reason = type(error).__name__
-        raise InputError(f"{url} cannot be fetched ({reason}); try again, it goes on where it broke off") from None
+        raise InputError(f"{url} cannot be downloaded ({reason}); run the command again to resume") from None
     except (OSError, EOFError, KeyError, zlib.error, tarfile.TarError) as error:
         archive.unlink(missing_ok=True)
-        raise InputError(f"CIFAR-10 cannot be put into {folder}: {error}; try again, it is fetched anew") from None
+        raise InputError(
+            f"CIFAR-10 cannot be written to {folder}: {error}; run the command again to download it from the start"
+        ) from None
     archive.unlink()
     read_cifar10(folder)
     return find_cifar10(folder)

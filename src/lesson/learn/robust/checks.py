@@ -22,7 +22,7 @@ def check_names(names: Sequence[str], wanted: Sequence[str]) -> None:
     """Raise InvalidUpdateError unless an upload has exactly the arrays of the model, in any order."""
     if set(names) != set(wanted):
         (other, *_) = sorted(set(names) ^ set(wanted))
-        raise InvalidUpdateError(WRONG_ARRAYS, f"'{other}' is {'new' if other in names else 'missing'}")
+        raise InvalidUpdateError(WRONG_ARRAYS, f"{'unexpected' if other in names else 'missing'} array '{other}'")
 
 
 def check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:

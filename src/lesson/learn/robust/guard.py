@@ -82,7 +82,7 @@ class MergeGuard:
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
         self.norms: FloatArray = np.empty(0)
-        """Norms of the most recent updates, each divided by its pace; the newest is last."""
+        """Norms of the most recent updates, each divided by its unit displacement; the newest is last."""
 
     @property
     def needs_each(self) -> bool:
