@@ -1,7 +1,7 @@
 """Reading and writing files in folders that others can write to.
 
 Inputs must be regular files: a FIFO would block, a device would fill the memory. Outputs never follow a symbolic link,
-and are written atomically.
+and appear complete or not at all.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ def open_to_change(path: Path, *, append: bool = False) -> BinaryIO:
 
 
 def write_whole(path: Path, content: bytes, before: Path | None = None) -> None:
-    """Write a file atomically; the previous version is kept as `before` if that is given.
+    """Write a file that appears complete or not at all; the previous version is kept as `before` if that is given.
 
     Raises RunStoppedError if the disk is full or faulty, InputError if the file cannot be written for another reason.
     """

@@ -2,8 +2,8 @@
 
 While a run is in progress, its folder holds config.toml, metrics.jsonl, checkpoint.safetensors and the previous
 checkpoint; afterwards summary.json, model.safetensors and clients.json instead of the checkpoints. Every file except
-metrics.jsonl is replaced atomically. metrics.jsonl grows by complete lines and is truncated to the checkpoint that is
-resumed, the newest that is not damaged.
+metrics.jsonl is written under a temporary name and renamed. metrics.jsonl grows by complete lines; a resume truncates
+it to the newest checkpoint that is not damaged.
 """
 
 import contextlib
