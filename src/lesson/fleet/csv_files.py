@@ -22,9 +22,9 @@ SPLIT_TOLERANCE = 0.01
 def read_fleet(path: Path | str, settings: Settings) -> Fleet:
     """Read a fleet with measured latencies. An infinite latency marks an unreachable client.
 
-    Missing values of `compute_s` and `upload_s` are NaN; a missing `num_samples` is taken from the settings. Names
-    become integers if all of them are whole numbers. A measured `upload_s` also serves as the upload time on a shared
-    band.
+    Missing values of `compute_s` and `upload_s` are NaN; a missing `num_samples` is taken from the settings, the middle
+    of a range. Names become integers if all of them are whole numbers. A measured `upload_s` also serves as the upload
+    time on a shared band.
     """
     path = Path(path)
     check_measured(settings)
