@@ -1,4 +1,4 @@
-"""The command `lesson`: one class per subcommand, its fields are the flags."""
+"""The command `lesson`: one class per subcommand, whose fields are the flags."""
 
 import codecs
 import contextlib
@@ -32,14 +32,14 @@ with one_line_if_interrupted():
 
 
 class Command(Protocol):
-    """A subcommand with its flags."""
+    """A subcommand, constructed from its flags."""
 
     def run(self) -> None:
-        """Do it."""
+        """Execute the command."""
         ...
 
 
-# What a terminal that cannot show everything gets instead.
+# Replacements for characters that a terminal cannot show.
 PLAIN = {"━": "=", "◆": "*", "×": "x", "–": "-", "…": "...", "·": " ", "τ": "tau", "→": "->", "∞": "infinity"}
 
 ABOUT = "Semi-synchronous federated learning on unequal, wireless clients."
@@ -63,7 +63,7 @@ COMMANDS: dict[str, type[Command]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, of this process if none is given; 0 if it worked, else one line on stderr and another status."""
+    """Run a command, by default this process's, and return its exit status; errors are one line on stderr."""
     with StopSignals() as signals:
         try:
             return _run(sys.argv[1:] if argv is None else argv)
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    """Run a command; 2 if the input was wrong, 3 if a run could not go on."""
+    """Run a command; return 0, 2 if the input is invalid, or 3 if a run could not continue."""
     _settle_terminal()
     try:
         if list(argv) == ["--version"]:
@@ -84,7 +84,7 @@ def _run(argv: Sequence[str]) -> int:
         if list(argv[:1]) == ["--print-completion"]:
             argv = _completion(argv[1:])
         command = _parse(argv or ["--help"])
-        with np.errstate(all="ignore"):  # numbers out of bounds end as unreachable clients or unknown values
+        with np.errstate(all="ignore"):  # out-of-range numbers become unreachable clients or unknown values
             command.run()
         sys.stdout.flush()
     except InputError as error:
@@ -106,11 +106,11 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _settle_terminal() -> None:
-    """Make the most of odd terminals: closed, a few columns wide, or without Unicode."""
+    """Handle unusual terminals: closed, very narrow, or without Unicode."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if os.environ.get("COLUMNS", "").isdecimal():
-        os.environ["COLUMNS"] = str(max(int(os.environ["COLUMNS"]), 40))  # the parser's help never ends at 1
+        os.environ["COLUMNS"] = str(max(int(os.environ["COLUMNS"]), 40))  # the parser's help never finishes at width 1
     codecs.register_error("plain", _plain)
     for output in (sys.stdout, sys.stderr):
         if isinstance(output, io.TextIOWrapper) and not output.encoding.lower().startswith("utf"):
@@ -118,7 +118,7 @@ def _settle_terminal() -> None:
 
 
 def _forget_output() -> None:
-    """Send what is still to be written nowhere, so that Python does not fail on it at exit."""
+    """Redirect pending output to /dev/null, so that Python does not fail at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -128,24 +128,24 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def _completion(shells: Sequence[str]) -> list[str]:
-    """What makes the parser print a script that completes commands and flags in a shell."""
+    """Return the arguments that make the parser print a completion script for a shell."""
     if len(shells) != 1 or shells[0] not in SHELLS:
         raise InputError(f"--print-completion must be one of: {', '.join(SHELLS)}, got '{' '.join(shells)}'")
     return [WRITE_COMPLETION, shells[0], "-"]
 
 
 def _parse(argv: Sequence[str]) -> Command:
-    """The command with its flags; whatever the parser finds wrong becomes one line."""
+    """Parse the command and its flags; errors of the parser become one line."""
     if argv[0] not in COMMANDS and argv[0] not in ("-h", "--help", WRITE_COMPLETION):
         raise unknown("command", argv[0], [*COMMANDS, "--help", "--print-completion", "--version"])
     for word in argv[1:] if argv[0] in COMMANDS else ():
         if word.startswith("--") and len(option := word.partition("=")[0]) > MAX_OPTION:
-            raise _unknown_option(option, argv[0])  # the parser would look for similar ones for minutes
+            raise _unknown_option(option, argv[0])  # the parser would search for similar ones for minutes
     _check_repeats(argv)
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            listed = argv[0] not in COMMANDS  # all of them on one screen: the first line of each
+            listed = argv[0] not in COMMANDS  # only first lines, so that all commands fit on one screen
             told = {
                 name: (kind.__doc__ or "").partition("\n")[0] if listed else None for name, kind in COMMANDS.items()
             }
@@ -167,7 +167,7 @@ def _parse(argv: Sequence[str]) -> Command:
 
 
 def _check_repeats(argv: Sequence[str]) -> None:
-    """Raise if a flag is given twice: the parser would silently take the last one."""
+    """Raise InputError if a flag is given twice: the parser would silently use the last one."""
     names = [_FULL.get(name, name) for name in (word.partition("=")[0].replace("_", "-") for word in argv[1:])]
     for name, times in Counter(names).items():
         if name.startswith("--") and name not in ("--", "--log", "--set") and times > 1:
@@ -175,7 +175,7 @@ def _check_repeats(argv: Sequence[str]) -> None:
 
 
 def _rewritten(complaint: str, argv: Sequence[str]) -> InputError:
-    """What the parser put into a box, as one line in this project's words."""
+    """Return the parser's message, which is in a box, as one line."""
     said = " ".join(re.sub(r"[│╭╮╰╯|+]|─+|-{4,}", " ", complaint).partition("For full helptext")[0].split())
     if number := re.search(r"Error parsing (\S+): no type matching (INT|FLOAT)", said):
         flag, kind = number.groups()
@@ -198,7 +198,7 @@ def _unknown_option(option: str, command: str) -> InputError:
 
 
 def _given(flag: str, argv: Sequence[str]) -> str:
-    """What stands after a flag."""
+    """Return the value after a flag."""
     for place, word in enumerate(argv):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") == flag:

@@ -1,4 +1,4 @@
-"""python -m lesson.cli"""
+"""Entry point of `python -m lesson.cli`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Where commands print."""
+"""Console output shared by the commands."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,21 +8,21 @@ from rich.console import Console
 
 from lesson.core.errors import RunStoppedError
 
-if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
+if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
     from lesson.experiments.study import Study
 
 MAX_NOTES = 5
 
 
 class PipedConsole(Console):
-    """A console whose reader may leave early, as head does, without that being an error."""
+    """A console whose reader may stop early, like head, without causing an error."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Different notes, a line each; of many the first."""
+    """Print each distinct note on a line, up to MAX_NOTES."""
     different = list(dict.fromkeys(notes))
     for note in different[:MAX_NOTES]:
         print(f"note: {note}")
@@ -31,7 +31,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 
 def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
-    """Raise if runs have ended before their limit, with why the first of them did."""
+    """Raise RunStoppedError if runs ended before their limit, with the reason of the first."""
     early = [summary for summary in summaries if summary.get("ended_early")]
     if early:
         first, others = early[0], f" (and {len(early) - 1} more)" if len(early) > 1 else ""
@@ -40,7 +40,7 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
 
 
 def check_failed(study: "Study", num_runs: int, flags: str) -> None:
-    """Raise if runs of a study have failed, with why the first of them did."""
+    """Raise RunStoppedError if runs of a study failed, with the reason of the first."""
     if study.failures:
         name, reason = next(iter(study.failures.items()))
         failed = f"{len(study.failures)} of {num_runs} runs failed"
@@ -48,7 +48,7 @@ def check_failed(study: "Study", num_runs: int, flags: str) -> None:
 
 
 def print_report(study: "Study", folder: Path) -> None:
-    """Write the page of a study into its folder, and say where."""
+    """Write the report of a study to its folder and print its path."""
     from lesson.report.page.study_page import REPORT, write_study_page
 
     with Console(stderr=True).status("Writing the report"):

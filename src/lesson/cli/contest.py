@@ -1,4 +1,4 @@
-"""lesson contest"""
+"""The command `lesson contest`."""
 
 import math
 import time
@@ -15,7 +15,7 @@ from lesson.cli.console import PipedConsole
 from lesson.cli.many import count_runs, make_missing
 from lesson.core.errors import InputError, RunStoppedError
 
-if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
+if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
     import pandas as pd
 
     from lesson.experiments.contest.entries import Contest
@@ -25,7 +25,7 @@ MIN_WIDTH, MAX_MISSING = 180, 10
 
 @dataclass(frozen=True)
 class ContestCommand:
-    """Tune strategies on the same small grid and compare them; a second call does what is missing.
+    """Tune strategies on small grids and compare them; rerun to continue.
 
     Example: lesson contest strategies --seconds 3600
     """
@@ -33,18 +33,17 @@ class ContestCommand:
     entries: Annotated[
         tyro.conf.Positional[tuple[str, ...]], arg(metavar="[ENTRY …]", help_behavior_hint="(default: all)")
     ] = ()
-    """Whose runs to make: entries such as fedavg+adam, or groups: strategies, optimizers, deadlines."""
+    """Entries (such as fedavg+adam) or groups (strategies, optimizers, deadlines) to run."""
     file: Annotated[Path | None, arg(metavar="ENTRIES.toml", help_behavior_hint="(default: the package's)")] = None
-    """Rules, groups and entries of one's own: a copy of the package's, changed."""
+    """Your own rules, groups and entries: a modified copy of the package's file."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs/strategies")
-    """Folder for runs, figures and tables; results in it are not made again."""
+    """Output folder for runs, figures and tables; existing results are reused."""
     data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """Where data sets are kept."""
+    """Folder of the data sets."""
     seconds: Annotated[float, arg(metavar="N", help_behavior_hint="(default: no limit)")] = math.inf
-    """Seconds on the wall after which runs are interrupted, the next call goes on; 0 only draws what is there."""
+    """Interrupt runs after this many seconds of real time; rerun to continue. 0 only draws existing results."""
 
     def run(self) -> None:
-        """Do it."""
         from lesson.experiments.contest.cases import cases_of
         from lesson.experiments.contest.entries import FILE, load_contest
         from lesson.experiments.contest.hold import claim_folder, hold
@@ -75,7 +74,7 @@ class ContestCommand:
             raise RunStoppedError(failed)
 
     def _print(self, contest: "Contest", figures: "pd.DataFrame") -> None:
-        """The tables, as wide as they are: numbers are never cut."""
+        """Print the tables at full width, so that no number is cut off."""
         from lesson.report.contest.tables import group_table
         from lesson.report.words import terminal_table
 

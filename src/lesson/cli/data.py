@@ -1,4 +1,4 @@
-"""lesson data"""
+"""The command `lesson data`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,20 +12,19 @@ from lesson.core.errors import InputError, unknown
 
 @dataclass(frozen=True)
 class DataCommand:
-    """Get a data set and check it, or draw how labels are shared among clients.
+    """Download and verify a data set, or draw how labels are distributed over clients.
 
     Example: lesson data cifar10
     """
 
     name: Annotated[tyro.conf.Positional[str], arg(metavar="cifar10|shares")]
-    """cifar10: download it unless it is there. shares: draw 10 clients' label shares at β = 0.1, 1 and 10."""
+    """cifar10: download it if it is missing. shares: draw the label shares of 10 clients at β = 0.1, 1 and 10."""
     dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: LESSON_DATA_DIR or the cache)")] = None
-    """Where data sets are kept."""
+    """Folder of the data sets."""
     figure: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """What shares draws: png, pdf or svg."""
+    """Output file of shares: png, pdf or svg."""
 
     def run(self) -> None:
-        """Do it."""
         if self.name == "cifar10":
             from lesson.learn.data.dataset import data_dir
             from lesson.learn.data.download import get_cifar10

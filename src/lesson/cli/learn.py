@@ -1,4 +1,4 @@
-"""lesson run and lesson compare"""
+"""The commands `lesson run` and `lesson compare`."""
 
 import os
 from collections.abc import Sequence
@@ -15,16 +15,16 @@ from lesson.settings.loading import check_set_once, load_settings
 from lesson.settings.settings import Settings
 from lesson.strategies import options_of, split_changes
 
-if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
+if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
     from lesson.experiments.study import Study
 
 
 @dataclass(frozen=True)
 class _Learning:
-    """The flags that learning commands share."""
+    """Flags that `run` and `compare` share."""
 
     scenario: Annotated[str, arg(metavar="NAME|FILE")] = "released"
-    """Preset (released, printed) or a TOML file."""
+    """Preset (released, printed) or a settings file."""
     dataset: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: mnist)")] = None
     """mnist, cifar10 or fashion-mnist."""
     beta: Annotated[float | None, arg(metavar="X", help_behavior_hint="(default: 1)")] = None
@@ -32,26 +32,26 @@ class _Learning:
     deadline: Annotated[float | None, arg(metavar="S", help_behavior_hint="(default: 20)")] = None
     """Deadline of a round in seconds, or inf."""
     rounds: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
-    """Stop after so many rounds."""
+    """Stop after this many rounds."""
     time_budget: Annotated[float | None, arg(metavar="S", help_behavior_hint="(default: 10000)")] = None
-    """Stop after so many simulated seconds."""
+    """Stop after this many simulated seconds."""
     seed: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 0)")] = None
-    """Every draw comes from it."""
+    """Random seed."""
     device: Annotated[str | None, arg(metavar="auto|cpu|cuda", help_behavior_hint="(default: auto)")] = None
-    """Where to train; auto takes a GPU where there is one."""
+    """Device to train on; auto uses a GPU if there is one."""
     data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """Where data sets are kept."""
+    """Folder of the data sets."""
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/…)")] = None
-    """Folder for what comes out."""
+    """Output folder."""
     resume: Annotated[bool, arg(help_behavior_hint="")] = False
-    """Go on with what is in the folder."""
+    """Resume the run in this folder."""
     log: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="NAME", help_behavior_hint="")] = ()
-    """Tracker: tensorboard, or module:Class of one's own."""
+    """Tracker: tensorboard, or a custom module:Class."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Any setting, such as training.lr_cap=0.5 or fedbuff.concurrency=5."""
 
     def settings(self, changes: Sequence[str], strategy: str | None = None) -> Settings:
-        """Return the settings of the flags and of the changes by --set."""
+        """Return the settings from the flags and the changes by --set, and print their warnings."""
         flags = {
             "data.dataset": self.dataset,
             "data.beta": self.beta,
@@ -71,16 +71,15 @@ class _Learning:
 
 @dataclass(frozen=True)
 class RunCommand(_Learning):
-    """Train one strategy along the virtual clock; a folder with settings, metrics and the model comes out.
+    """Train one strategy in simulated time; writes settings, metrics and the model to a folder.
 
     Example: lesson run --strategy lesson --time-budget 2000
     """
 
     strategy: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: lesson)")] = None
-    """One of 'lesson strategies', or one's own."""
+    """Name from 'lesson strategies', or a custom strategy."""
 
     def run(self) -> None:
-        """Do it."""
         from lesson.cli.progress import RunProgress
         from lesson.experiments.study import Run, Study
         from lesson.runs.execute import execute
@@ -127,7 +126,7 @@ class RunCommand(_Learning):
 
 
 def _troubles(summary: dict[str, Any]) -> str:
-    """How many uploads missed their slot, where that can be, how much work was lost and what was rejected."""
+    """Return the numbers of late, lost and rejected updates, as far as there are any."""
     lost = f", {summary['lost']} lost" if summary.get("lost") else ""
     late = f", {summary['misses']} of them late" if summary.get("misses") else ""
     reasons = ", ".join(f"{count} {reason}" for reason, count in summary.get("rejected_by", {}).items())
@@ -136,18 +135,17 @@ def _troubles(summary: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class CompareCommand(_Learning):
-    """Train several strategies over several seeds under the same simulated time or rounds; a table and figures.
+    """Train several strategies over several seeds within the same limits; writes a table and figures.
 
     Example: lesson compare --strategies lesson,fedavg --seeds 2 --time-budget 3000
     """
 
     strategies: Annotated[str, arg(metavar="A,B,…")] = "lesson,fedavg,fedcs"
-    """What to compare."""
+    """Strategies to compare."""
     seeds: Annotated[int, arg(metavar="N")] = 3
-    """How many seeds, from --seed on."""
+    """Number of seeds, from --seed on."""
 
     def run(self) -> None:
-        """Do it."""
         from lesson.cli.progress import RunProgress
         from lesson.experiments.study import COMPARED, compare, write_table
         from lesson.report.study.compare_text import comparison_table

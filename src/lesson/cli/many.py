@@ -1,22 +1,22 @@
-"""Runs of a study that are missing, made with their progress shown."""
+"""Executes missing runs and shows their progress."""
 
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
+if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
     from lesson.experiments.engines import LocalEngine
     from lesson.experiments.results import Results
     from lesson.settings.settings import Settings
 
 
 def count_runs(count: int) -> str:
-    """So many runs, in words."""
+    """Return a number of runs as text."""
     return "1 run" if count == 1 else f"{count} runs"
 
 
 def make_missing(missing: "dict[str, Settings]", out: Path, engine: "LocalEngine") -> "Results":
-    """All results of the folder, those made now among them; none is when the engine has no time left."""
+    """Execute the missing runs, unless the engine has no time left, and return all results of the folder."""
     from lesson.cli.sweep_progress import SweepProgress
     from lesson.experiments.missing import run_missing
     from lesson.experiments.results import Results

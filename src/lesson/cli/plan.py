@@ -1,4 +1,4 @@
-"""lesson plan"""
+"""The command `lesson plan`."""
 
 import json
 import math
@@ -33,27 +33,27 @@ class PlanCommand:
     scenario: Annotated[str, arg(metavar="NAME|FILE")] = "released"
     """Preset (released, printed) or a settings file."""
     latencies: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="")] = None
-    """Measured latencies instead of drawn ones: client,latency_s."""
+    """CSV file client,latency_s with measured latencies, instead of drawn ones."""
     deadline: Annotated[float | Literal["auto"] | None, arg(metavar="S|auto", help_behavior_hint="(default: 20)")] = (
         None
     )
     """Deadline of a round in seconds, or inf; auto proposes one that a quarter of the clients meet."""
     on_time: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="")] = None
-    """With --deadline auto: or longer, until this share of updates arrives in time."""
+    """With --deadline auto: a longer one if needed, until this share of updates arrives on time."""
     clients: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 50)")] = None
-    """Clients to draw."""
+    """Number of clients to draw."""
     seed: Annotated[int, arg(metavar="N")] = 0
-    """Same seed, same fleet."""
+    """Random seed of the fleet."""
     rounds: Annotated[int, arg(metavar="N")] = 12
-    """Rounds of the schedule."""
+    """Number of rounds in the schedule."""
     figure: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Also draw map, latency density and schedule: png, pdf or svg."""
     html: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Also write a page on which the deadline can be moved and a CSV dropped."""
+    """Also write an interactive page with a movable deadline, onto which a CSV can be dropped."""
     json: Annotated[bool, arg(help_behavior_hint="")] = False
     """Print JSON instead of tables."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """Change any other setting, such as radio.power_w=0.2."""
+    """Any other setting, such as radio.power_w=0.2."""
 
     def run(self) -> None:
         from_file = self.latencies is not None
@@ -65,7 +65,7 @@ class PlanCommand:
         check_set_once(self.set, flags)
         settings = load_settings(self.scenario, self.set, flags)
         if self.figure is not None:
-            from lesson.report.files import check_figure_path  # matplotlib takes a while to load
+            from lesson.report.files import check_figure_path  # imports matplotlib, which takes a while
             from lesson.report.plan.figure import draw_plan
 
             check_figure_path(self.figure)
@@ -73,7 +73,7 @@ class PlanCommand:
             check_page_path(self.html)
         with Console(stderr=True).status("Reading the fleet" if from_file else "Drawing the fleet") as status:
             fleet = read_fleet(self.latencies, settings) if self.latencies else draw_fleet(settings, seed=self.seed)
-            # A fleet somebody measured is left as it is, unless the setting itself was asked for.
+            # A measured fleet is not changed, unless the setting was given explicitly.
             first_tier = settings.strategy.ensure_first_tier and (
                 not from_file or "ensure_first_tier" in settings.strategy.model_fields_set
             )
@@ -98,7 +98,7 @@ class PlanCommand:
                 caveats.append("a plan does not include injected faults")
             if self.html is not None:
                 status.update("Writing the page")
-                seen = self.latencies.name if self.latencies else source  # who gets the page has no such folder
+                seen = self.latencies.name if self.latencies else source  # readers of the page do not have the folder
                 write_plan_page(self.html, fleet, deadline_s, first_tier, seen, [*varying_notes(plan), *caveats])
             notes = plan_notes(plan) + caveats
             if self.json:
@@ -119,7 +119,7 @@ class PlanCommand:
         check_share(self.on_time)
 
     def _deadline_s(self, fleet: Fleet, settings: Settings, first_tier: bool, status: Status) -> float:
-        """The deadline that was given, or that suits the fleet."""
+        """Return the given deadline, or one proposed for this fleet."""
         if self.deadline != "auto":
             return settings.strategy.deadline_s
         proposed_s = propose_deadline_s(fleet)

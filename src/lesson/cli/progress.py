@@ -1,4 +1,4 @@
-"""A live line per run that is going on, and one for all of them."""
+"""Progress bars: one per run in progress, and one for all runs."""
 
 import contextlib
 import math
@@ -13,13 +13,13 @@ from lesson.settings.settings import Settings
 
 
 class FinishedRuns:
-    """Prints a line on stderr for each run that has ended; for output that is not a terminal."""
+    """Prints a line on stderr for each run that has ended, for output that is not a terminal."""
 
     def __init__(self, num_runs: int) -> None:
         self._num_runs, self._ended = num_runs, 0
 
     def report(self, name: str, line: dict[str, Any]) -> None:
-        """Take in what happened to a run; one that had ended before is counted, not told."""
+        """Handle an event of a run; a run that had finished before is counted, but not printed."""
         if not {"done", "error"} & line.keys():
             return
         self._ended += 1
@@ -28,14 +28,14 @@ class FinishedRuns:
             said = f"{100 * line['accuracy']:.1f} % after {line['time_s']:,.0f} s"
         if said and sys.stderr is not None:
             who = re.sub(r"-seed(\d+)$", r" seed \1", name)
-            with contextlib.suppress(OSError):  # nobody may be listening any more
+            with contextlib.suppress(OSError):  # stderr may be closed
                 print(f"{who}: {said} ({self._ended} of {self._num_runs} runs)", file=sys.stderr, flush=True)
 
 
 class RunProgress:
-    """Shows round, simulated time, accuracy, rounds a second and the time left, on a terminal.
+    """Shows round, simulated time, accuracy, rounds per second and remaining time, on a terminal.
 
-    Elsewhere, it prints a line for each of several runs when it has ended.
+    Elsewhere, if there are several runs, it prints a line when each of them has ended.
     """
 
     def __init__(self, settings: Settings, num_runs: int) -> None:
@@ -68,7 +68,7 @@ class RunProgress:
         self._progress.stop()
 
     def report(self, name: str, line: dict[str, Any]) -> None:
-        """Take in how far a run has come."""
+        """Handle an event of a run."""
         if self._lines is not None:
             self._lines.report(name, line)
         if "done" in line or "error" in line:

@@ -1,4 +1,4 @@
-"""lesson report"""
+"""The command `lesson report`."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tyro.conf import arg
 from lesson.core.errors import InputError, unknown
 from lesson.report.page.plan_page import check_page_path
 
-if TYPE_CHECKING:  # torch comes with it, and takes seconds that --help need not
+if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
     from lesson.experiments.study import Study
 
 INCH = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
@@ -20,26 +20,25 @@ MIN_WIDTH_IN, MAX_WIDTH_IN = 2.0, 20.0
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Write the page of finished runs, or their figures for a paper; several folders are taken together.
+    """Write the report of finished runs, or their figures for a paper; several folders are combined.
 
     Example: lesson report runs/demo -o demo.html --figures figures --format pdf,png --width 3.5in
     """
 
     folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], arg(metavar="DIR …", help_behavior_hint="")] = ()
-    """What 'lesson run', 'compare', 'sweep' or 'reproduce' left."""
+    """Output folders of 'lesson run', 'compare', 'sweep' or 'reproduce'."""
     output: Annotated[
         Path | None, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: DIR/report.html)")
     ] = None
-    """The page, one HTML file that needs nothing else."""
+    """Report to write, a self-contained HTML file."""
     figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Folder for the figures; it is made where there is none."""
+    """Folder for the figures; created if it does not exist."""
     format: Annotated[str, arg(metavar="A,B,…")] = "pdf"
-    """pdf, svg, png, or several with commas between."""
+    """pdf, svg, png, or several separated by commas."""
     width: Annotated[str, arg(metavar="LENGTH")] = "3.5in"
-    """Width of a figure in in, cm, mm or pt; letters stay 8 pt high."""
+    """Width of a figure in in, cm, mm or pt; the font size stays 8 pt."""
 
     def run(self) -> None:
-        """Do it."""
         if not self.folders:
             raise InputError("DIR must be given: the folder of a run, a comparison or a sweep")
         suffixes, width_in = suffixes_of(self.format), inches(self.width)
@@ -66,7 +65,7 @@ class ReportCommand:
         print(f"report: {page}")
 
     def _draw(self, study: "Study", folder: Path, suffixes: list[str], width_in: float) -> None:
-        """All figures there can be, into a folder."""
+        """Draw all figures that the study has data for into a folder."""
         from lesson.report.files import save_figures
         from lesson.report.study.figures import draw_figures
 
@@ -78,7 +77,7 @@ class ReportCommand:
 
 
 def suffixes_of(formats: str) -> list[str]:
-    """The endings of files in the formats named, with commas between."""
+    """Return the file suffixes of a comma-separated list of formats."""
     names = [name.strip() for name in formats.split(",")]
     for name in names:
         if name not in ("pdf", "png", "svg"):
@@ -87,7 +86,7 @@ def suffixes_of(formats: str) -> list[str]:
 
 
 def inches(length: str) -> float:
-    """A length such as 89mm in inches."""
+    """Convert a length such as 89mm to inches."""
     found = re.fullmatch(rf"(\d+(?:\.\d*)?|\.\d+) *({'|'.join(INCH)})", length.strip())
     if not found:
         raise InputError(f"--width must be a number and in, cm, mm or pt, such as 3.5in, got '{length}'")

@@ -1,4 +1,4 @@
-"""lesson reproduce"""
+"""The command `lesson reproduce`."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from lesson.core.errors import InputError
 
 @dataclass(frozen=True)
 class ReproduceCommand:
-    """Make the paper's figures and tables again and check its claims; a second call does what is missing.
+    """Reproduce the paper's figures and tables and check its claims; rerun to continue.
 
     Example: lesson reproduce table2 fig2 fig3 fig4
     """
@@ -25,16 +25,15 @@ class ReproduceCommand:
     ] = ()
     """table1, table2, fig2 … fig9, limits, printed, authors, choices, latencies, sawtooth, or all."""
     quick: Annotated[bool, arg(help_behavior_hint="")] = False
-    """A look in minutes: MNIST alone, short runs, two seeds. It proves nothing."""
+    """Preview in minutes: MNIST only, short runs, two seeds. It proves nothing."""
     seeds: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 5, quick: 2)")] = None
-    """How many seeds."""
+    """Number of seeds."""
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/paper, runs/paper-quick)")] = None
-    """Folder for runs, figures and claims; results in it are not made again."""
+    """Output folder for runs, figures and claims; existing results are reused."""
     data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """Where data sets are kept."""
+    """Folder of the data sets."""
 
     def run(self) -> None:
-        """Do it."""
         from lesson.experiments.engines import LocalEngine
         from lesson.paper.claims import check_claims
         from lesson.paper.items import select_items

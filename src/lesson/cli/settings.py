@@ -1,4 +1,4 @@
-"""lesson settings"""
+"""The command `lesson settings`."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -37,7 +37,7 @@ class SettingsCommand:
 
 
 def _table(section: str) -> Table:
-    """Return a section as a table with a line per setting; meanings are cut to the width of the terminal."""
+    """Return a section as a table with a line per setting; meanings are truncated to the width of the terminal."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in (f"[{section}]", "default", "unit"):
         table.add_column(Text(heading), no_wrap=True)

@@ -1,4 +1,4 @@
-"""lesson strategies"""
+"""The command `lesson strategies`."""
 
 import dataclasses
 import sys

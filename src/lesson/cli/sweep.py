@@ -1,4 +1,4 @@
-"""lesson sweep"""
+"""The command `lesson sweep`."""
 
 import contextlib
 import math
@@ -14,7 +14,7 @@ from tyro.conf import arg
 from lesson.cli.console import PipedConsole, check_ended, check_failed, print_report
 from lesson.core.errors import InputError, unknown
 
-if TYPE_CHECKING:  # torch comes with them, and takes seconds that --help need not
+if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
     from lesson.experiments.engines import LocalEngine, RayEngine
     from lesson.experiments.study import Study
 
@@ -23,32 +23,31 @@ MIN_WIDTH = 160
 
 @dataclass(frozen=True)
 class SweepCommand:
-    """Train every combination of lists of settings over several seeds; a second call does what is missing.
+    """Train every combination of lists of settings over several seeds; rerun to continue.
 
     Example: lesson sweep examples/sweep.toml --out runs/sweep
     """
 
     file: Annotated[tyro.conf.Positional[str], arg(metavar="SETTINGS.toml")]
-    """Settings with a table [sweep] of lists."""
+    """Settings file with a table [sweep] of lists."""
     out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/…)")] = None
-    """Folder for what comes out, one in it for each trial."""
+    """Output folder, one subfolder per trial."""
     engine: Annotated[str, arg(metavar="local|ray")] = "local"
-    """Processes of this machine, or Ray."""
+    """Processes on this machine, or Ray."""
     address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
-    """A Ray cluster that is there, or auto; else one is started here."""
+    """Address of a Ray cluster, or auto; by default, one is started here."""
     cpus_per_trial: Annotated[int, arg(metavar="N")] = 1
-    """CPUs a trial gets."""
+    """CPUs per trial."""
     gpus_per_trial: Annotated[float, arg(metavar="X")] = 0.0
-    """GPUs a trial gets on Ray; 0.25 lets four share one."""
+    """GPUs per trial, on Ray; with 0.25, four trials share one."""
     data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """Where data sets are kept."""
+    """Folder of the data sets."""
     log: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="NAME", help_behavior_hint="")] = ()
-    """Tracker: tensorboard, or module:Class of one's own."""
+    """Tracker: tensorboard, or a custom module:Class."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """A setting of all trials, such as run.time_budget_s=500."""
+    """Setting of all trials, such as run.time_budget_s=500."""
 
     def run(self) -> None:
-        """Do it."""
         from lesson.cli.sweep_progress import SweepProgress
         from lesson.experiments.grid import load_grid
         from lesson.experiments.sweep import sweep
@@ -82,7 +81,7 @@ class SweepCommand:
         check_ended(run.summary for run in study.runs)
 
     def _engine(self) -> "LocalEngine | RayEngine":
-        """What the flags say, checked."""
+        """Return the engine that the flags select; raise InputError if they are invalid."""
         from lesson.experiments.engines import LocalEngine, RayEngine
 
         if self.engine not in ("local", "ray"):
@@ -99,7 +98,7 @@ class SweepCommand:
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """Nothing on stdout meanwhile: Ray tells there at length when a worker is killed."""
+        """Suppress output on stdout within the context: Ray prints at length when a worker is killed."""
         if self.engine == "local":
             yield
         else:
@@ -107,7 +106,7 @@ class SweepCommand:
                 yield
 
     def _print_outcome(self, study: "Study") -> None:
-        """The tables, as wide as they are: numbers are never cut."""
+        """Print the tables at full width, so that no number is cut off."""
         from lesson.report.study.sweep_text import failure_table, sweep_table
 
         console = PipedConsole()

@@ -1,4 +1,4 @@
-"""A live table of a sweep: how many trials are done, and a line for each that is going on."""
+"""A live table of a sweep: how many trials are done, and one line per trial in progress."""
 
 import math
 import time
@@ -21,7 +21,7 @@ MAX_SHOWN, MAX_FAILED_SHOWN = 16, 4
 
 @dataclass
 class _Going:
-    """How far a trial is, and where it was when it was first heard of."""
+    """Progress of a trial, now and when it was first reported."""
 
     line: dict[str, Any]
     share: float
@@ -32,7 +32,7 @@ class _Going:
 
 
 class SweepProgress:
-    """Counts trials and, on a terminal, shows them; elsewhere, it prints a line for each that has ended."""
+    """Counts trials and shows them on a terminal; elsewhere, it prints a line for each trial that has ended."""
 
     def __init__(self, trials: Mapping[str, Settings]) -> None:
         self._limits = {name: settings.run for name, settings in trials.items()}
@@ -54,7 +54,7 @@ class SweepProgress:
             self._live.stop()
 
     def report(self, name: str, line: dict[str, Any]) -> None:
-        """Take in what happened to a trial."""
+        """Handle an event of a trial."""
         if self._lines is not None:
             self._lines.report(name, line)
         if "done" in line or "error" in line:
@@ -70,7 +70,7 @@ class SweepProgress:
             going.accuracy = line.get("accuracy", going.accuracy)
 
     def render(self) -> Group:
-        """The table as it stands."""
+        """Return the current table."""
         failed = {name: reason for name, reason in self._ended.items() if reason}
         waiting = len(self._limits) - len(self._ended) - len(self._going)
         counts = Text.assemble(
@@ -97,13 +97,13 @@ class SweepProgress:
         return [name + again, f"{going.line['round']}", f"{going.line['time_s']:.0f}", accuracy, f"{speed:.1f}", left]
 
     def _share(self, name: str, line: dict[str, Any]) -> float:
-        """How much of a trial is done, from 0 to 1."""
+        """Return the completed fraction of a trial, from 0 to 1."""
         limits = self._limits[name]
         by_time = line["time_s"] / limits.time_budget_s if math.isfinite(limits.time_budget_s) else 0.0
         return min(1.0, max(by_time, line["round"] / limits.rounds if limits.rounds else 0.0))
 
 
 def _clock(seconds: float) -> str:
-    """Minutes and seconds, with hours where there are any."""
+    """Return seconds as minutes:seconds, or as hours:minutes:seconds from one hour on."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""The three kinds of numpy arrays this package passes around, and what numpy lacks for them."""
+"""The NumPy array types used throughout the package, and a few array helpers that NumPy lacks."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -16,18 +16,21 @@ NO_CLIENTS.flags.writeable = False
 
 
 def all_distinct(numbers: IntArray) -> bool:
-    """Whether no number is there twice."""
+    """Return whether no number occurs twice."""
     return len(distinct([numbers])) == len(numbers)
 
 
 def distinct(parts: list[IntArray]) -> IntArray:
-    """Every number of these arrays once, sorted. Several times faster here than numpy's own union."""
+    """Return the distinct numbers of these arrays, sorted; several times faster here than NumPy's own union."""
     numbers = np.sort(np.concatenate([NO_CLIENTS, *parts]))
     return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if len(numbers) else numbers
 
 
 def membership(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
-    """Which ids are among those wanted, and the places of these there. By a table where ids lie close together."""
+    """Return a mask of the `ids` that are in `wanted`, and for those their index in `wanted`.
+
+    A lookup table is used where the ids are dense, a binary search elsewhere.
+    """
     if not len(wanted) or not len(ids):
         return np.zeros(len(ids), dtype=np.bool_), NO_CLIENTS
     low, high = int(ids.min()), int(ids.max())
@@ -44,17 +47,17 @@ def membership(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
 
 
 def copied(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Copies of these arrays, by name."""
+    """Return a copy of each array, by name."""
     return {name: array.copy() for name, array in arrays.items()}
 
 
 def with_prefix(arrays: dict[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
-    """The arrays whose name begins so, by the rest of their name."""
+    """Return the arrays whose names start with `prefix`, by the remainder of their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def read_only(array: npt.NDArray[Kind]) -> npt.NDArray[Kind]:
-    """A view of an array that nobody can write to."""
+    """Return a read-only view of an array."""
     view = array.view()
     view.flags.writeable = False
     return view

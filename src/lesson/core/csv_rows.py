@@ -1,4 +1,4 @@
-"""CSV files as people and spreadsheets write them, row by row, with one-line errors that name file and line."""
+"""CSV files as people and spreadsheets write them, read row by row, with one-line errors that name file and line."""
 
 import csv
 import io
@@ -22,9 +22,10 @@ MAX_LINE = 1 << 20
 def read_rows(
     path: Path, what: str, required: Sequence[str], optional: Sequence[str] = ()
 ) -> Iterator[tuple[int, list[str]]]:
-    """Each row's line and its cells, in the order of `required` and `optional`; empty where a column is not there.
+    """Yield the line number and the cells of each row, in the order of `required` and `optional`.
 
-    The columns of the file may be in any order. `what` is in it, for the errors.
+    Cells of missing optional columns are empty. The columns of the file may be in any order. `what` describes the file
+    in error messages.
     """
     try:
         with open_input(path) as raw, io.TextIOWrapper(raw, newline="", encoding="utf-8-sig") as file:
@@ -52,7 +53,7 @@ def read_rows(
 
 
 def _lines(path: Path, file: TextIO) -> Iterator[str]:
-    """The lines of a file, one at a time: none so long that it fills the memory."""
+    """Yield the lines of a file; raise InputError for one longer than MAX_LINE, before it fills the memory."""
     while line := file.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:
             raise InputError(f"{path} cannot be read: a line must have at most {MAX_LINE} characters; is it CSV?")
@@ -60,7 +61,7 @@ def _lines(path: Path, file: TextIO) -> Iterator[str]:
 
 
 def number(cell: str) -> float:
-    """The number in a cell; NaN if there is none, or one as only Python would write it."""
+    """Return the number in a cell; NaN if it is not a number, or in a notation only Python accepts, such as 1_000."""
     try:
         return float(cell) if cell.isascii() and "_" not in cell else math.nan
     except ValueError:
@@ -69,7 +70,10 @@ def number(cell: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of a file: their lines, clients and numbers."""
+    """The rows of a file that has a column `client` and columns of numbers.
+
+    `names` are the clients' names in the file; `client` is each row's index in them.
+    """
 
     path: Path
     names: Sequence[int | str]
@@ -78,35 +82,35 @@ class Table:
     numbers: dict[str, FloatArray]
 
     def sorted_by(self, column: str) -> "Table":
-        """The rows in the order of client and a column."""
+        """Return the rows sorted by client, then by a column."""
         order = np.lexsort((self.numbers[column], self.client))
         numbers = {name: values[order] for name, values in self.numbers.items()}
         return Table(self.path, self.names, self.line[order], self.client[order], numbers)
 
     def where(self, row: int) -> str:
-        """Where a row is, for an error."""
+        """Return the location of a row, for an error message."""
         return f"{self.path} line {self.line[row]}"
 
     def who(self, row: int) -> str:
-        """Whose row it is, for an error."""
+        """Return the name of a row's client, for an error message."""
         return f"client '{str(self.names[self.client[row]])[:40]}'"
 
     def check(self, column: str, right: BoolArray, wanted: str) -> None:
-        """One line about the first row that is not right."""
+        """Raise InputError for the first row that is not `right`."""
         if not right.all():
             row = int(np.argmin(right))
             raise InputError(f"{self.where(row)}: {column} must be {wanted}, got {self.numbers[column][row]:.12g}")
 
     def check_finite(self, *columns: str) -> None:
-        """One line about the first number of these columns that is negative or infinite."""
+        """Raise InputError for the first negative or infinite number in these columns."""
         for column in columns:
             values = self.numbers[column]
             self.check(column, (values >= 0) & (values < np.inf), "finite and >= 0")
 
     def check_pairs(self, clash: BoolArray, what: str) -> None:
-        """One line about the first row of a sorted table that clashes with the row before, of the same client.
+        """Raise InputError for the first row of a sorted table that clashes with the previous row of the same client.
 
-        `what` may name the row's numbers in braces.
+        `clash[i]` is about rows i and i + 1. `what` may refer to the row's numbers as {column}.
         """
         clash = clash & (self.client[1:] == self.client[:-1])
         if clash.any():
@@ -116,7 +120,10 @@ class Table:
             raise InputError(f"{self.path} line {second}: {self.who(row)} {said}, first on line {first}; change one")
 
     def offsets(self) -> IntArray:
-        """Where each client's rows begin in a sorted table, and where the last's end; every client must have some."""
+        """Return where each client's rows start in a sorted table, and where the last client's end.
+
+        Shape (num_clients + 1,). Raises InputError if a client has no row.
+        """
         counts = np.bincount(self.client, minlength=len(self.names))
         if not counts.all():
             missing, name = np.count_nonzero(counts == 0), str(self.names[int(np.argmin(counts))])[:40]
@@ -126,12 +133,14 @@ class Table:
 
 
 def read_table(path: Path, what: str, names: Sequence[int | str], columns: tuple[str, ...]) -> Table:
-    """The rows of a file with `client` and columns of numbers, none of which is NaN. Who tries several things with one
-    file has it read once, while it stays as it is."""
+    """Read a file with a column `client` and columns of numbers, none of which may be NaN.
+
+    Tables are cached by the file's modification time and size.
+    """
     try:
         looks = path.stat()
     except OSError:
-        return _read_table(path, what, tuple(names), columns)  # which says what is wrong
+        return _read_table(path, what, tuple(names), columns)  # raises InputError with the reason
     return _read_again(path, what, tuple(names), columns, (looks.st_mtime_ns, looks.st_size))
 
 

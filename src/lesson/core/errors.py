@@ -1,4 +1,4 @@
-"""Errors a user can mend: one line that names the setting, its value and what is allowed."""
+"""Errors that a user can fix: one line that names the setting, its value and what is allowed."""
 
 import difflib
 import traceback
@@ -7,13 +7,13 @@ from pathlib import Path
 
 MAX_LENGTH = 700
 MAX_SHOWN = 200
-"""Characters of a text from an untrusted source that are shown."""
+"""Maximum number of characters shown of an untrusted text."""
 LACK_OF_MEMORY = "probably for lack of memory; use fewer clients, a smaller batch_size or fewer runs at a time"
-"""Why a process is killed that nobody killed, and the remedy."""
+"""Likely cause, and remedy, when the operating system kills a process."""
 
 
 class InputError(ValueError):
-    """Something given by the user cannot be used. The message tells the remedy, in one line whatever was given."""
+    """The user's input is invalid. The message is one line of at most MAX_LENGTH characters and says how to fix it."""
 
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
@@ -21,7 +21,7 @@ class InputError(ValueError):
 
 
 class RunStoppedError(Exception):
-    """A run cannot go on, though nothing was wrong with its input; the message says why in one line."""
+    """A run cannot continue although its input is valid; the message says why in one line."""
 
 
 class DivergedError(RunStoppedError):
@@ -29,7 +29,7 @@ class DivergedError(RunStoppedError):
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], to: str = "") -> InputError:
-    """The error for a name that is not one of `allowed`, with the nearest one suggested; `to` tells to whom."""
+    """Return the error for a name that is not in `allowed`, with the closest match; `to` says who does not know it."""
     names = sorted(allowed)
     bare = {name.strip("-"): name for name in names}
     near = difflib.get_close_matches(given.strip("-")[:80], bare, n=1)
@@ -39,7 +39,7 @@ def unknown(kind: str, given: str, allowed: Iterable[str], to: str = "") -> Inpu
 
 
 def printable(text: str, most: int = MAX_SHOWN) -> str:
-    """A text from an untrusted source as at most `most` characters on one line, with control characters escaped."""
+    """Return an untrusted text on one line of at most `most` characters, with control characters escaped."""
     escaped = "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[: most + 1]
     )
@@ -47,7 +47,7 @@ def printable(text: str, most: int = MAX_SHOWN) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An unexpected error in one line, with the place it comes from."""
+    """Return one line about an unexpected error: type, message, file and line."""
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
     why = " ".join(str(error).split())

@@ -1,7 +1,7 @@
 """Reading and writing files in folders that others can write to.
 
 Inputs must be regular files: a FIFO would block, a device would fill the memory. Outputs never follow a symbolic link,
-and appear whole or not at all.
+and appear complete or not at all.
 """
 
 import contextlib
@@ -18,28 +18,28 @@ from typing import BinaryIO
 from lesson.core.errors import InputError, RunStoppedError
 
 ASIDE = ".aside"
-"""How the names of files end that are not whole yet; they begin with a dot."""
+"""Suffix of temporary files that are still being written; their names start with a dot."""
 MAX_JSON_BYTES = 1 << 28
 _NAME_LETTERS = 40
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors that are not the user's: the disk is full or broken."""
+"""Errors that the user's input did not cause: the disk is full or faulty."""
 
 
 def open_input(path: Path, max_bytes: int | None = None) -> BinaryIO:
-    """Open a regular file for reading; raises OSError for anything else, and for a file that is too large."""
+    """Open a regular file for reading; raise OSError for anything else, and for a file larger than `max_bytes`."""
     return _regular(path, os.O_RDONLY, "rb", max_bytes)
 
 
 def read_input(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """The content of a regular file; raises OSError like `open_input`."""
+    """Return the content of a regular file; raise OSError like `open_input`."""
     with open_input(path, max_bytes) as file:
         return file.read(max_bytes)
 
 
 def open_to_change(path: Path, *, append: bool = False) -> BinaryIO:
-    """Open a regular file for writing, at its end if `append`, without following a symbolic link; raises OSError.
+    """Open a regular file for reading and writing, or for appending, without following a symbolic link.
 
-    A file that does not exist is created. Its content is kept.
+    A missing file is created; an existing file keeps its content. Raises OSError if the path is anything else.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
     try:
@@ -51,15 +51,15 @@ def open_to_change(path: Path, *, append: bool = False) -> BinaryIO:
 
 
 def write_whole(path: Path, content: bytes, before: Path | None = None) -> None:
-    """Write a file that appears whole or not at all. The previous version is kept as `before`, if that is given.
+    """Write a file that appears complete or not at all; the previous version is kept as `before` if that is given.
 
-    Raises RunStoppedError if the disk is full or broken, InputError if the file cannot be written for another reason.
+    Raises RunStoppedError if the disk is full or faulty, InputError if the file cannot be written for another reason.
     """
     write_all({path: content}, before)
 
 
 def write_all(contents: Mapping[Path, bytes], before: Path | None = None) -> None:
-    """Write several files like `write_whole`; none of them appears before all are on the disk."""
+    """Write several files like `write_whole`; none is replaced before all are on disk."""
     asides: list[Path] = []
     with contextlib.ExitStack() as written:
         path = next(iter(contents), Path())
@@ -88,7 +88,7 @@ def write_all(contents: Mapping[Path, bytes], before: Path | None = None) -> Non
 
 
 def remove_leftovers(folder: Path, prefix: str = ".") -> None:
-    """Remove unfinished files whose writers were killed: nobody holds the lock of such a file any more."""
+    """Remove temporary files whose writers were killed, recognized by a lock that is no longer held."""
     for path in folder.glob(f".*{ASIDE}"):
         if path.name.startswith(prefix):
             with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ def remove_leftovers(folder: Path, prefix: str = ".") -> None:
 
 
 def is_at(file: BinaryIO | FileIO, path: Path) -> bool:
-    """Whether an open file is the one at this path now."""
+    """Return whether an open file is still the file at this path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat(follow_symlinks=False))
     except FileNotFoundError:
@@ -126,21 +126,21 @@ def _regular(path: Path, flags: int, mode: str, max_bytes: int | None) -> Binary
 
 
 def _open_aside(path: Path) -> tuple[Path, FileIO]:
-    """A new, unbuffered file beside the path, locked while it is open, so that nobody takes it for a leftover."""
+    """Create an unbuffered temporary file next to `path`, locked so that `remove_leftovers` does not remove it."""
     while True:
         aside = path.with_name(f".{path.name[:_NAME_LETTERS]}.{secrets.token_hex(4)}{ASIDE}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(FileIO(os.open(aside, flags, 0o666), "wb"))
-            with contextlib.suppress(OSError):  # a file system without locks
+            with contextlib.suppress(OSError):  # the file system has no locks
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if is_at(file, aside):  # else it was removed before it was locked
+            if is_at(file, aside):  # otherwise it was removed before it was locked
                 opened.pop_all()
                 return aside, file
 
 
 def _sync_folder(folder: Path) -> None:
-    """See to it that renames in a folder survive a power cut, where the file system can."""
+    """Make renames in a folder survive a power failure, if the file system supports it."""
     with contextlib.suppress(OSError):
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -150,7 +150,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _not_written(path: Path, error: OSError) -> InputError | RunStoppedError:
-    """The error for a file that cannot be written, with the remedy."""
+    """Return the error for a file that cannot be written, with the remedy."""
     said = f"{path} cannot be written: {error.strerror}"
     if error.errno in _DISK_ERRORS:
         return RunStoppedError(f"{said}; free some disk space and repeat the command")

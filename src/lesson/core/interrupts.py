@@ -1,7 +1,6 @@
-"""Ctrl-C, SIGTERM and SIGHUP end a command with one line and the status 128 + signal.
+"""Ctrl-C, SIGTERM and SIGHUP end a command with one line and the exit status 128 + signal number.
 
-This module is imported before anything that takes time, so that Ctrl-C during the imports of a command prints no
-traceback either.
+This module is imported before all slow imports, so that Ctrl-C during those does not print a traceback either.
 """
 
 import contextlib
@@ -19,9 +18,9 @@ INTERRUPTED = "lesson: interrupted"
 
 @contextlib.contextmanager
 def one_line_if_interrupted() -> Iterator[None]:
-    """Let Ctrl-C end the command `lesson` with one line, for imports at the top of a module.
+    """End the command `lesson` with one line if Ctrl-C is pressed during imports.
 
-    In other processes that import this package, Ctrl-C is theirs.
+    In other processes that import this package, Ctrl-C is not changed.
     """
     if not _is_command() or not _is_ours(signal.SIGINT, signal.default_int_handler):
         yield
@@ -34,7 +33,7 @@ def one_line_if_interrupted() -> Iterator[None]:
 
 
 class StopSignals:
-    """Raises KeyboardInterrupt for SIGTERM and SIGHUP as for Ctrl-C, unless they were ignored, as under nohup."""
+    """Raises KeyboardInterrupt for SIGTERM and SIGHUP as for Ctrl-C, unless they are ignored (as under nohup)."""
 
     def __init__(self) -> None:
         self._caught: list[int] = []
@@ -52,7 +51,7 @@ class StopSignals:
 
     @property
     def status(self) -> int:
-        """The exit status of a command that was interrupted."""
+        """Exit status of an interrupted command."""
         return 128 + (self._caught[0] if self._caught else signal.SIGINT)
 
     def _raise(self, number: int, _: FrameType | None) -> NoReturn:
@@ -61,19 +60,19 @@ class StopSignals:
 
 
 def ignore_signals() -> None:
-    """Let nothing disturb the end of this process, which has said its last line."""
+    """Ignore all stop signals from now on, so that this process can exit after its last line of output."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
 def _is_command() -> bool:
-    """Whether this process is `lesson` or `python -m lesson.cli`."""
+    """Return whether this process is `lesson` or `python -m lesson.cli`."""
     script = Path(sys.argv[0]).name if sys.argv else ""
     return script == "lesson" or ("-m", "lesson.cli") in pairwise(sys.orig_argv)
 
 
 def _is_ours(number: int, usual: object) -> bool:
-    """Whether a signal does what it usually does, and this thread may change that."""
+    """Return whether a signal has its usual handler and this thread may change it."""
     return threading.current_thread() is threading.main_thread() and signal.getsignal(number) == usual
 
 

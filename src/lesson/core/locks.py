@@ -1,4 +1,4 @@
-"""Folders that one process writes at a time."""
+"""Locks on folders that only one process may write at a time."""
 
 import contextlib
 import fcntl
@@ -15,7 +15,10 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Nobody else has the folder meanwhile; raises if somebody has it. The lock of a killed process is gone with it."""
+    """Lock a folder within the context; raise InputError if another process holds the lock.
+
+    The operating system releases the lock of a killed process.
+    """
     with _lock(folder) as lock:
         try:
             yield
@@ -25,7 +28,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _lock(folder: Path) -> BinaryIO:
-    """The file that was locked, open."""
+    """Return the lock file, open and locked."""
     while True:
         try:
             lock = open_to_change(folder / LOCK)
@@ -37,9 +40,9 @@ def _lock(folder: Path) -> BinaryIO:
         except OSError as error:
             lock.close()
             why = "is being written by another process; wait for it or end it"
-            if not isinstance(error, BlockingIOError):  # a file system without locks
+            if not isinstance(error, BlockingIOError):  # the file system has no locks
                 why = f"cannot be locked: {error.strerror}; name another folder with --out"
             raise InputError(f"{folder} {why}") from None
         if is_at(lock, folder / LOCK):
             return lock
-        lock.close()  # whose it was removed it between the two; somebody else may have made and locked a new one
+        lock.close()  # its holder removed it before we locked it; another process may hold a new one

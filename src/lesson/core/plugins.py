@@ -1,4 +1,4 @@
-"""Classes of one's own, named on the command line or in a settings file."""
+"""Custom classes, named on the command line or in a settings file."""
 
 import importlib
 import sys
@@ -9,7 +9,7 @@ from lesson.core.errors import InputError, describe
 
 
 def load_class(kind: str, name: str) -> Any:
-    """What is named as module:Class; modules are looked for in this folder, too. `kind` is for the error."""
+    """Import and return module:Class; modules in the current folder are found, too. `kind` is for error messages."""
     module_name, _, class_name = name.partition(":")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
@@ -17,5 +17,5 @@ def load_class(kind: str, name: str) -> Any:
         return getattr(importlib.import_module(module_name), class_name)
     except SystemExit as error:
         raise InputError(f"{kind} '{name}' cannot be loaded: {describe(error)}; its module must not exit") from None
-    except Exception as error:  # whatever a module of somebody else's does
+    except Exception as error:  # a custom module may raise anything
         raise InputError(f"{kind} '{name}' cannot be loaded: {error}; write module:Class") from None

@@ -1,7 +1,8 @@
-"""Random numbers by counter, for whole arrays of ids at once: a value depends on its key and its ids alone.
+"""Counter-based random numbers for whole arrays of ids: a value depends only on its key and its ids.
 
-A client's numbers do not depend on who else is asked, when, or in which order, and nothing has to be stored. Words
-come from the finaliser of SplitMix64 (Steele, Lea and Flood 2014, with Stafford's constants), once for every id.
+A client's numbers do not depend on which other clients are drawn, when, or in which order, and there is no state to
+store. Words come from the finalizer of SplitMix64 (Steele, Lea and Flood 2014, with Stafford's constants), applied
+once per id.
 """
 
 import hashlib
@@ -16,34 +17,34 @@ from lesson.core.arrays import FloatArray, IntArray
 Key = NewType("Key", int)
 WordArray = npt.NDArray[np.uint64]
 
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no two ids give the same product
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # odd, so that different ids have different products
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
-_CHUNK = 16_384  # words that, with what is worked out from them, stay in a core's own cache
+_CHUNK = 16_384  # words per chunk; the chunk and its intermediate results fit into a core's cache
 
 
 def key(seed: int, what: str) -> Key:
-    """A 64-bit word for one purpose of one seed."""
+    """Return the 64-bit key of one purpose under one seed."""
     return Key(int.from_bytes(hashlib.blake2b(repr((int(seed), what)).encode(), digest_size=8).digest(), "little"))
 
 
 def uniforms(key: Key, *ids: IntArray) -> FloatArray:
-    """Numbers uniform in (0, 1), never 0 or 1, one for each row of id arrays that broadcast together, of that shape."""
+    """Return uniform numbers in the open interval (0, 1), with the shape that the id arrays broadcast to."""
     return _drawn(_uniform, key, ids)
 
 
 def exponentials(key: Key, *ids: IntArray) -> FloatArray:
-    """Numbers of the exponential distribution with mean 1, as `uniforms` gives its own."""
+    """Return exponential numbers with mean 1, with the shape that the id arrays broadcast to."""
     return _drawn(_exponential, key, ids)
 
 
 def normals(key: Key, *ids: IntArray) -> FloatArray:
-    """Numbers of the standard normal distribution, as `uniforms` gives its own."""
+    """Return standard normal numbers, with the shape that the id arrays broadcast to."""
     return _drawn(_normal, key, ids)
 
 
 def _drawn(value: Callable[[WordArray], FloatArray], key: Key, ids: tuple[IntArray, ...]) -> FloatArray:
-    """What a function makes of the word of every row of ids, a chunk at a time."""
+    """Apply `value` to the word of each element of the broadcast ids, chunk by chunk."""
     columns = [np.asarray(column, dtype=np.int64).view(np.uint64) for column in ids]
     chunks = np.nditer(
         [*columns, None],
@@ -60,17 +61,17 @@ def _drawn(value: Callable[[WordArray], FloatArray], key: Key, ids: tuple[IntArr
 
 
 def _words(key: Key, ids: list[WordArray]) -> WordArray:
-    """A random 64-bit word for every row of ids, (rows,)."""
+    """Return a random 64-bit word for every row of ids, shape (rows,)."""
     words = np.full(len(ids[0]), key, dtype=np.uint64)
     for column in ids:
-        # Joined by exclusive or: with a sum, two clients' words could be one sequence, a few blocks apart.
+        # XOR, not addition: with a sum, two clients could have the same sequence, shifted by a few blocks.
         words ^= column * _SPREAD
         _mix(words)
     return words
 
 
 def _mix(words: WordArray) -> None:
-    """Words in which every bit depends on every bit that was there, in place."""
+    """Mix words in place, so that every output bit depends on every input bit."""
     for shift, multiply in _ROUNDS:
         words ^= words >> shift
         words *= multiply
@@ -78,7 +79,7 @@ def _mix(words: WordArray) -> None:
 
 
 def _uniform(words: WordArray) -> FloatArray:
-    """The middles of 2^52 equal parts of (0, 1): the upper bits as the fraction of a float in [1, 2), moved down."""
+    """Map words to midpoints of 2^52 equal parts of (0, 1): the upper bits become the fraction of a float in [1, 2)."""
     return ((words >> 12) | 0x3FF0000000000000).view(np.float64) - (1 - 2.0**-53)
 
 
@@ -87,7 +88,7 @@ def _exponential(words: WordArray) -> FloatArray:
 
 
 def _normal(words: WordArray) -> FloatArray:
-    """One of the two numbers of Box and Muller (1958): the radius by the words, the angle by the words mixed again."""
+    """Return one of the two numbers of Box and Muller (1958): the word gives the radius, a second mix the angle."""
     radius = np.sqrt(2 * _exponential(words))
     again = words ^ _SPREAD
     _mix(again)
@@ -95,10 +96,10 @@ def _normal(words: WordArray) -> FloatArray:
 
 
 def stream(seed: int, what: str, *index: int) -> np.random.Generator:
-    """A generator of its own for (seed, what, index…), the same on every machine and in any order.
+    """Return an independent generator for (seed, what, index…), the same on every machine and in any order of calls.
 
-    The i-th number of the stream belongs to client i wherever one array is drawn for a whole population,
-    so a client keeps its numbers when the population grows.
+    Wherever one array is drawn for a whole population, the i-th number of the stream belongs to client i, so a client
+    keeps its numbers when the population grows.
     """
     name = repr((int(seed), what, *map(int, index)))
     key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest(), "little")

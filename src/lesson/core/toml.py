@@ -1,4 +1,4 @@
-"""TOML files of whoever wrote them: read in bounded time, with one-line errors."""
+"""Untrusted TOML files, read in bounded time, with one-line errors."""
 
 import re
 import tomllib
@@ -10,8 +10,8 @@ from lesson.core.files import read_input
 
 MAX_BYTES = 1 << 20
 MAX_PARTS = 50
-"""Of a dotted key: the parser takes time by their square. Settings have two or three."""
-# Possessive quantifiers, as nothing here may be tried in two ways: time must grow with the length alone.
+"""Maximum number of parts in a dotted key, for which the parser takes quadratic time. Settings have two or three."""
+# Possessive quantifiers rule out backtracking, so the time is linear in the length of the text.
 _PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
 _DOT = r"[ \t]*+\.[ \t]*+"
 _TOKEN = re.compile(
@@ -25,18 +25,18 @@ _TOKEN = re.compile(
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """What a text in TOML says; raises ValueError or RecursionError. Time grows with the length of the text alone."""
+    """Parse TOML in time that is linear in the length of the text; raise ValueError or RecursionError."""
     place = 0
     while found := _TOKEN.match(text, place):
         if found["long"]:
             raise ValueError(f"a key must have at most {MAX_PARTS} parts with dots between")
         place = found.end()
-    # Where no token matches, a string does not end, and the parser goes no further either.
+    # No token matches at an unterminated string, where the parser stops as well.
     return tomllib.loads(text)
 
 
 def read_toml(path: Path, wanted: str) -> tuple[str, dict[str, Any]]:
-    """The text of a file and what it says; `wanted` tells what should be there if there is no file."""
+    """Return the text of a file and the parsed values; `wanted` says in the error what a missing file should be."""
     try:
         text = read_input(path, MAX_BYTES).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
         return text, parse_toml(text)
@@ -46,6 +46,6 @@ def read_toml(path: Path, wanted: str) -> tuple[str, dict[str, Any]]:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except InputError:
         raise
-    except (ValueError, RecursionError) as error:  # damaged TOML, bytes that are not text, numbers beyond all bounds
+    except (ValueError, RecursionError) as error:  # invalid TOML, not UTF-8, or a number that is too large
         reason = "not TOML in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise InputError(f"{path} cannot be read: {reason}") from None

@@ -1,4 +1,4 @@
-"""Settings that are checked when they are made, with errors of one line."""
+"""Settings that are validated on construction, with one-line errors."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from lesson.core.errors import InputError, unknown
 
 MAX_COUNT = 1_000_000_000
 MAX_SAMPLES = 10**12
-"""Samples that a client may report: the sum over a million clients still fits into 64 bits."""
+"""Maximum number of samples a client may report: the sum over a million clients still fits into 64 bits."""
 MAX_TEXT = 10_000
 
 
@@ -43,13 +43,13 @@ CountRange = Annotated[tuple[Count, Count], AfterValidator(_ordered)]
 
 
 class Checked(BaseModel):
-    """Frozen settings; a wrong value raises "[section] name must be X, got Y"."""
+    """Frozen settings; an invalid value raises InputError "[section] name must be X, got Y"."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     section: ClassVar[str] = ""
     """Table of the settings file that holds these settings, for error messages."""
     wanted: ClassVar[dict[str, str]] = {}
-    """What a field of several types must be, in words."""
+    """What a field must be, in words, where pydantic's message is not clear enough."""
 
     def __init__(self, /, **values: Any) -> None:
         try:
@@ -64,12 +64,14 @@ class Checked(BaseModel):
         return f"[{cls.section}] " if cls.section else ""
 
     def changed(self, *names: str) -> list[str]:
-        """Those of these settings that are not what they are by default."""
+        """Return which of these settings differ from their defaults."""
         return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
 
     def unused(self, needed: Mapping[tuple[str, ...], tuple[bool, str]], section: str = "") -> list[str]:
-        """Settings that were changed and change nothing, a line each: by whether what they go with is there, and what
-        that is."""
+        """Return a warning for each changed setting that has no effect because its prerequisite is switched off.
+
+        `needed` maps names of settings to whether their prerequisite is switched on, and what it is.
+        """
         return [
             f"{section}{name} = {getattr(self, name)} has no effect without {what}"
             for names, (there, what) in needed.items()
@@ -79,7 +81,7 @@ class Checked(BaseModel):
 
     @classmethod
     def _one_line(cls, error: ValidationError) -> str:
-        """What pydantic found first."""
+        """Return the first error that pydantic found, in one line."""
         first = error.errors(include_url=False)[0]
         kind, context, got = first["type"], first.get("ctx", {}), shown(first["input"])
         if kind == "extra_forbidden":
@@ -115,7 +117,7 @@ def plain(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Show a given value, cut where it is long; Python rejects to print numbers of thousands of digits."""
+    """Return a value as text of at most 80 characters; Python refuses to print numbers with thousands of digits."""
     try:
         text = "a huge number" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
     except (ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""Many runs: grids, engines that execute them, studies of the results."""
+"""Many runs: grids of settings, engines that execute them, and studies of their results."""

@@ -1,4 +1,4 @@
-"""The trials of a sweep: every combination of lists of settings, from every seed, checked before anything is run."""
+"""The trials of a sweep: every combination of lists of settings with every seed, validated before any run starts."""
 
 import hashlib
 import itertools
@@ -30,15 +30,15 @@ MAX_TRIALS, MAX_SEEDS = 100_000, 1000
 MAX_NAME = 150
 STRATEGY = "strategy.name"
 COMMON = ("name", "deadline_s", "ensure_first_tier")
-"""Settings of [strategy] that are not options of one strategy."""
+"""Settings in [strategy] that every strategy has."""
 
 Sections = Mapping[str, Any]
-"""Tables of plain values by section, and perhaps `preset`."""
+"""Tables of plain values by section, optionally with `preset`."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a grid, and what its folder is called."""
+    """One run of a grid, and the name of its folder."""
 
     name: str
     settings: Settings
@@ -46,7 +46,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Grid:
-    """What varies, as section.key, and the trials that come of it, those that differ in the seed next to each other."""
+    """The keys that vary, as section.key, and the trials; trials that differ only in the seed are adjacent."""
 
     keys: tuple[str, ...]
     trials: tuple[Trial, ...]
@@ -54,7 +54,7 @@ class Grid:
 
 
 def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
-    """The grid of a settings file with a table [sweep]; changes are `section.key=value` for all trials."""
+    """Load the grid of a settings file with a table [sweep]; `changes` are `section.key=value` for all trials."""
     path = Path(source)
     if path.suffix != ".toml":
         raise InputError(f"a sweep must be a FILE.toml, got '{source}'")
@@ -74,7 +74,7 @@ def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
 
 
 def read_axes(path: Path | str) -> dict[str, list[Any]]:
-    """What varies in a sweep, lists of values by section.key, from its file; the rest of it is not looked at."""
+    """Return the lists of values of a sweep file by section.key, without validating the rest of the file."""
     return {key: values for key, values in _flat(_read_tables(Path(path)).get("sweep", {})).items() if key != "seeds"}
 
 
@@ -83,10 +83,10 @@ def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def make_grid(sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: int = 1) -> Grid:
-    """The grid over `axes`, lists of values by section.key, of what else `sections` say; seeds from run.seed on.
+    """Return the grid over `axes`, lists of values by section.key; `sections` are the other settings.
 
-    An option goes to those strategies that know it: the others have one trial, not one for each value. A section named
-    like a strategy holds options of that one alone.
+    There are `num_seeds` seeds, from run.seed on. An option applies to the strategies that have it: the others get a
+    single trial, not one per value. A section named after a strategy holds options of that strategy only.
     """
     axes, num_seeds = {key: plain(values) for key, values in axes.items()}, plain(num_seeds)
     tables = {section: _plain_table(values) for section, values in sections.items()}
@@ -114,7 +114,7 @@ def _plain_table(values: Any) -> Any:
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Keys as people say them: without the section where that is clear."""
+    """Return a short name for each key: without its section, unless that would be ambiguous."""
     last = [key.partition(".")[2] for key in keys]
     return {
         key: "strategy" if key == STRATEGY else key if last.count(name) > 1 else name
@@ -123,7 +123,7 @@ def short_names(keys: Sequence[str]) -> dict[str, str]:
 
 
 def in_words(value: Any) -> str:
-    """A value as short as it can be said."""
+    """Return a value as short text."""
     if isinstance(value, bool):
         return str(value).lower()
     if value == "":
@@ -134,7 +134,7 @@ def in_words(value: Any) -> str:
 
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table's values by section.key, whether that was written in quotes or not."""
+    """Return the values of a table by section.key, whether or not the keys were quoted."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         inner = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
@@ -145,7 +145,7 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_axis(key: str, values: Any) -> None:
-    """Raise unless a key of [sweep] may vary and has different values."""
+    """Raise InputError unless this key may be in [sweep] and has distinct values."""
     section, _, name = key.partition(".")
     if renamed := new_name(section, name):
         raise InputError(f"{key} is now called {renamed}")
@@ -167,7 +167,7 @@ def _check_axis(key: str, values: Any) -> None:
 
 
 def _points(sections: Sections, axes: Mapping[str, Sequence[Any]]) -> dict[str, Settings]:
-    """The settings of every combination of values by its name, from the first seed."""
+    """Return the settings of every combination of values by name, with the first seed."""
     given = sections.get("strategy", {})
     strategies = [StrategySettings(name=name).name for name in axes.get(STRATEGY, [given.get("name", "lesson")])]
     own = {name: values for name, values in sections.items() if name not in (*SECTIONS, "preset")}
@@ -196,13 +196,13 @@ def _belongs(key: str, options: Sequence[str]) -> bool:
 def _settings(
     sections: Sections, values: Mapping[str, Any], options: Sequence[str], own: Mapping[str, Any]
 ) -> Settings:
-    """The settings of one combination, with the strategy's own options."""
+    """Return the settings of one combination, with the strategy's own options."""
     strategy = {name: value for name, value in sections.get("strategy", {}).items() if name in options}
     return checked_settings({**sections, "strategy": {**strategy, **own}}, values)
 
 
 def checked_settings(sections: Sections, values: Mapping[str, Any]) -> Settings:
-    """The settings of tables with values by section.key put in, checked as far as can be without their data."""
+    """Return the settings of these tables, overridden by values by section.key, validated without loading data."""
     tables: dict[str, Any] = {section: dict(sections.get(section, {})) for section in SECTIONS}
     if "preset" in sections:
         tables["preset"] = sections["preset"]
@@ -217,7 +217,7 @@ def checked_settings(sections: Sections, values: Mapping[str, Any]) -> Settings:
 
 
 def _name(values: Mapping[str, Any]) -> str:
-    """What varies, in letters that folders may have: lesson-deadline_s=10-beta=0.1."""
+    """Return a name for a combination that is valid for folders, such as lesson-deadline_s=10-beta=0.1."""
     shorts = short_names(list(values))
     parts = [in_words(values[STRATEGY])] if STRATEGY in values else []
     parts += [f"{shorts[key]}={in_words(value)}" for key, value in values.items() if key != STRATEGY]
@@ -225,5 +225,5 @@ def _name(values: Mapping[str, Any]) -> str:
 
 
 def _cut(name: str) -> str:
-    """A name that file systems take, still one of its kind."""
+    """Shorten a name to a length that file systems accept; it stays unique."""
     return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}~{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""What folders hold, read back: a run, or the runs of a comparison or a sweep."""
+"""Loads the folder of a run, a comparison or a sweep."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,12 +15,12 @@ from lesson.settings.settings import SECTIONS, Settings
 
 _WANTED = "it must be the folder of a run, a comparison or a sweep"
 _BESIDES = (STRATEGY, "run.seed", "run.checkpoint_every_s", "run.device", "run.precision", "run.trainer")
-"""The strategy, and settings in which runs of the same thing may differ."""
+"""The strategy, which is always a label, and settings in which repetitions of a run may differ."""
 _NOT_ENDED = "has not ended; the command that began it goes on with it, lesson run and compare with --resume"
 
 
 def load(folder: Path | str) -> Run | Study:
-    """The finished run of a folder, or the finished runs of a comparison or a sweep; others are its failures."""
+    """Load the finished run of a folder, or those of a comparison or a sweep; unfinished runs are its failures."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}; {_WANTED}")
@@ -36,7 +36,7 @@ def load(folder: Path | str) -> Run | Study:
 
 
 def load_together(folders: Sequence[Path | str]) -> Study:
-    """The runs of several folders as one study."""
+    """Return the runs of several folders as one study."""
     parts = [load(folder) for folder in folders]
     studies = [part if isinstance(part, Study) else Study([part]) for part in parts]
     if len(studies) == 1:
@@ -47,7 +47,7 @@ def load_together(folders: Sequence[Path | str]) -> Study:
 
 
 def _comparison_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> Study:
-    """The runs by strategy, in the order of the folder's table."""
+    """Return a study of the runs by strategy, in the order of the folder's table."""
     order = list(read_kept(folder / COMPARED, dict[str, Any](), TypeAdapter(dict[str, Any]), "remove it"))
     names = [*order, *(run.summary["strategy"] for run in runs)]
     ordered = sorted(runs, key=lambda run: names.index(run.summary["strategy"]))
@@ -56,7 +56,7 @@ def _comparison_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> 
 
 
 def _sweep_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> Study:
-    """The runs of the grid that was swept last, in its order."""
+    """Return a study of the runs in the folder's current grid, in its order."""
     axes = read_axes(folder / "sweep.toml")
     placed = [(place, run) for run in runs if (place := _place(run.settings, axes)) is not None]
     swept = [run for _, run in sorted(placed, key=lambda pair: pair[0])]
@@ -67,19 +67,19 @@ def _sweep_of(folder: Path, runs: Sequence[Run], begun: Sequence[Path]) -> Study
 
 
 def _place(settings: Settings, axes: Mapping[str, Sequence[Any]]) -> tuple[int, ...] | None:
-    """Where a run's values are in the lists of a sweep, its seed last; None if one of them is not there."""
+    """Return the indices of a run's values in the lists of a sweep, with its seed last; None if one is not listed."""
     sections = settings.to_sections()
     places = []
     for key, values in axes.items():
         among = [None, *map(hashable, values)]
         if (value := value_at(sections, key)) not in among:
             return None
-        places.append(among.index(value))  # None: an option that its strategy has not
+        places.append(among.index(value))  # None: its strategy does not have this option
     return (*places, settings.run.seed)
 
 
 def _told_apart(runs: Sequence[Run], failures: Mapping[str, str]) -> Study:
-    """A study of runs by the first settings that tell them apart, besides their seeds."""
+    """Return a study of runs, labeled by strategy and by the settings that are needed to tell them apart."""
     tables = [run.settings.to_sections() for run in runs]
     order = ("strategy", *(section for section in SECTIONS if section != "strategy"))
     keys = dict.fromkeys(f"{section}.{key}" for section in order for table in tables for key in table[section])
@@ -94,7 +94,7 @@ def _told_apart(runs: Sequence[Run], failures: Mapping[str, str]) -> Study:
 
 
 def _check_once(runs: Sequence[Run], labels: Sequence[tuple[Any, ...]]) -> None:
-    """Raise if two runs differ in nothing, not even the seed: their mean would look surer than it is."""
+    """Raise InputError if two runs have the same label and seed: the interval of their mean would be too narrow."""
     seen: dict[tuple[Any, ...], Run] = {}
     for run, label in zip(runs, labels, strict=True):
         first = seen.setdefault((*label, run.summary["seed"]), run)

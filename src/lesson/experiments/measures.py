@@ -1,4 +1,4 @@
-"""What claims are made of: numbers of runs, one per seed, in the order of seeds."""
+"""Measures of runs on which claims are based: one number per run, ordered by seed."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, cast
@@ -12,12 +12,12 @@ from lesson.runs.summary import IN_A_ROW, LAST, TARGETS, time_to
 
 
 def per_seed(results: Results, series: str, measure: Callable[[Result], float]) -> FloatArray:
-    """A measure of every run of a series."""
+    """Return a measure of every run of a series."""
     return np.array([measure(run) for run in results[series]])
 
 
 def last_accuracy(results: Results, series: str, rounds: int) -> FloatArray:
-    """Mean accuracy of the last ten evaluations within so many rounds; a guess once a run has diverged."""
+    """Return the mean accuracy of each run's last ten evaluations within `rounds`; that of guessing if it diverged."""
     return per_seed(
         results,
         series,
@@ -26,24 +26,27 @@ def last_accuracy(results: Results, series: str, rounds: int) -> FloatArray:
 
 
 def accuracy_by(run: Result, time_s: float) -> float:
-    """Mean accuracy of the last three evaluations by a time; a guess once a run has diverged, and before the first."""
+    """Return the mean accuracy of the last three evaluations up to a time.
+
+    It is that of guessing if the run diverged or has no evaluation by then.
+    """
     by_then = run.curve[run.curve["time_s"] <= time_s]
     return GUESSED if run.stopped or by_then.empty else float(by_then["accuracy"].tail(IN_A_ROW).mean())
 
 
 def accuracy_at(results: Results, series: str, time_s: float) -> FloatArray:
-    """The same of every run of a series."""
+    """Return `accuracy_by` of every run of a series."""
     return per_seed(results, series, lambda run: accuracy_by(run, time_s))
 
 
 def reached(run: Result, target: float, column: str, rounds: int | None = None) -> float:
-    """Seconds, rounds, uploads or joules until a target is reached, see `summary.time_to`; infinite if it never is."""
+    """Return the seconds, rounds, uploads or joules until a target is reached, see `summary.time_to`; inf if never."""
     at = time_to(target, cast(list[dict[str, Any]], run.up_to(rounds).to_dict("records")), column)
     return np.inf if at is None else at
 
 
 def common_target(results: Results, series: Iterable[str], rounds: int | None = None) -> float:
-    """The highest target that every run of these series reaches; 0 if none is."""
+    """Return the highest target that every run of these series reaches; 0 if there is none."""
     runs = [run for name in series for run in results[name]]
     for target in reversed(TARGETS):
         if all(reached(run, target, "time_s", rounds) < np.inf for run in runs):
@@ -54,10 +57,10 @@ def common_target(results: Results, series: Iterable[str], rounds: int | None = 
 def times_longer(
     results: Results, series: str, than: str, target: float, column: str, rounds: int | None = None
 ) -> tuple[FloatArray, int]:
-    """How many times as long as a run of `than` one of `series` takes to a target, paired over seeds.
+    """Return how many times longer runs of `series` take to a target than those of `than`, paired over seeds.
 
-    A run that never reaches it counts as if it did at its end, which is the least it can be; how many there are. What
-    is compared with must reach it: else a ratio is not a number.
+    Also return how many runs of `series` never reach it; they count with their end, so their ratio is a lower bound.
+    The ratio is NaN if the run of `than` never reaches the target.
     """
     ends = per_seed(results, series, lambda run: float(run.up_to(rounds)[column].iloc[-1]))
     ours = per_seed(results, series, lambda run: reached(run, target, column, rounds))
@@ -66,5 +69,5 @@ def times_longer(
 
 
 def client_figure(results: Results, series: str, measure: Callable[[pd.DataFrame], float], rounds: int) -> FloatArray:
-    """A figure of every run's looks at its clients' own data within so many rounds."""
+    """Return a measure of every run's evaluations on its clients' own data, within `rounds` rounds."""
     return per_seed(results, series, lambda run: measure(run.clients[run.clients["round"] <= rounds]))

@@ -1,4 +1,4 @@
-"""Run what a folder does not hold yet, and keep the results."""
+"""Executes the runs that a folder lacks, and archives their results."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ class _Note(Shape):
 
 
 def not_held(wanted: Mapping[str, Settings], out: Path | str) -> dict[str, Settings]:
-    """Those of the runs that the folder's results do not have; raises if it has others of their names."""
+    """Return the runs that the folder has no results for; raise InputError if one has results with other settings."""
     out = Path(out)
     held = Results.load(out).runs
     for name in wanted.keys() & held.keys():
@@ -50,9 +50,10 @@ def run_missing(
     data_dir: Path | str | None = None,
     report: Report | None = None,
 ) -> Results:
-    """All results of the folder, once these runs have been made in folders of its own; those that diverged, too.
+    """Execute these runs in subfolders of `out` and return all results of `out`, including runs that diverged.
 
-    The command is noted beside them, with the commit this code is of and how many runs it made.
+    The command is recorded in provenance.json, with the commit of this code and the number of runs. Raises
+    RunStoppedError if runs failed.
     """
     out = Path(out)
     for dataset in {settings.data.dataset for settings in missing.values()}:
@@ -86,12 +87,12 @@ def run_missing(
 
 
 def load_notes(out: Path | str) -> list[dict[str, Any]]:
-    """Which commands made the runs of a folder, with commit and number."""
+    """Return which commands executed the runs of a folder, with commit and number of runs."""
     return read_kept(Path(out) / PROVENANCE, list[dict[str, Any]](), TypeAdapter(list[_Note]), "remove it")
 
 
 def _commit() -> str | None:
-    """The commit this code is of, with a + if it has been changed since; None if it is not in a repository."""
+    """Return the commit of this code, with a + if it has uncommitted changes; None if it is not in a repository."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str:

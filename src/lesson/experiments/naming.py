@@ -1,4 +1,4 @@
-"""Names of runs: what distinguishes a run from its preset, and its seed."""
+"""Names of runs: how a run differs from its preset, and its seed."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ QUALIFIED = ("server", "faults", "guards")
 
 
 def series_name(settings: Settings) -> str:
-    """Return strategy, data set and what differs from the preset, the step size last."""
+    """Return strategy, data set and all differences from the preset, with the learning rate last."""
     ours, usual = settings.to_sections(), Settings(preset=settings.preset).to_sections()
     options = settings.strategy.options
     changed: dict[str, Any] = {}
@@ -27,5 +27,5 @@ def series_name(settings: Settings) -> str:
 
 
 def run_name(settings: Settings) -> str:
-    """Return the series and the seed."""
+    """Return the name of a run's series, followed by its seed."""
     return f"{series_name(settings)}-seed{settings.run.seed}"

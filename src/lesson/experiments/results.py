@@ -1,6 +1,6 @@
-"""What is kept of a run: its settings, where it was made, and its evaluations, a line of JSON each.
+"""The archived results of a run: settings, versions and evaluations, one line of JSON per run.
 
-Figures and claims are made from these lines alone, so that whoever has them can make all of it again without training.
+Figures and claims are computed from these lines only, so they can be reproduced without training.
 """
 
 import json
@@ -32,11 +32,11 @@ CURVE = ("round", "time_s", "accuracy", "uploads")
 ENERGY = "energy_j"
 MAX_BYTES = 1 << 30
 GUESSED = 0.1
-"""Accuracy of a guess among ten classes, and of a model that has diverged."""
+"""Accuracy of guessing among ten classes; a model that has diverged is given this accuracy."""
 
 
 class _Line(Shape):
-    """A line of the file, as far as it is used."""
+    """Schema of a line of the file."""
 
     stopped: str
     curve: dict[str, list[float | None]]
@@ -48,31 +48,31 @@ class _Line(Shape):
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A run as far as figures and claims need it."""
+    """A run, as far as figures and claims need it."""
 
     FORMAT: ClassVar[int] = 2
-    """Of an archived line; `tools/migrate_results.py` migrates archives of version 0.1."""
+    """Format of an archived line; `tools/migrate_results.py` migrates archives of version 0.1."""
     settings: Settings
     versions: Mapping[str, str]
     stopped: str
-    """Why it could not go on to its end; empty if it did."""
+    """Why the run stopped early; empty if it reached its end."""
     curve: pd.DataFrame
-    """A row per evaluation: round, time_s, accuracy, uploads so far, and energy_j so far where that was kept."""
+    """One row per evaluation: round, time_s, accuracy, uploads so far and, if known, energy_j so far."""
     clients: pd.DataFrame
-    """A row per look at the clients' own data: round, time_s, global_loss of Eq. (1), and the mean accuracy of the
-    clients in tier 1 and of the others, each on its own."""
+    """One row per evaluation on the clients' own data: round, time_s, global_loss of Eq. (1), and the mean accuracy of
+    the clients in tier 1 and of all others, each on its own data."""
 
     @property
     def seed(self) -> int:
         return self.settings.run.seed
 
     def up_to(self, rounds: int | None = None) -> pd.DataFrame:
-        """The curve of so many rounds."""
+        """Return the curve up to a number of rounds."""
         return self.curve if rounds is None else self.curve[self.curve["round"] <= rounds]
 
     @classmethod
     def of_folder(cls, path: Path | str, stopped: str = "") -> "Result":
-        """The run of a folder, which has ended or was stopped."""
+        """Return the result of a run's folder; `stopped` says why it stopped early."""
         path = Path(path)
         folder = RunFolder(path)
         settings = load_settings(str(folder.config))
@@ -82,7 +82,7 @@ class Result:
         return cls(settings, versions, stopped, _curve(metrics), _clients(metrics, settings))
 
     def to_json(self) -> str:
-        """One line of strict JSON."""
+        """Return one line of strict JSON."""
         values = {
             "format": self.FORMAT,
             "series": series_name(self.settings),
@@ -97,7 +97,7 @@ class Result:
 
     @classmethod
     def of_json(cls, line: str) -> "Result":
-        """What `to_json` gave."""
+        """Return the result that `to_json` wrote."""
         values = json.loads(line)
         _Line.model_validate(values)
         if values["format"] != cls.FORMAT:
@@ -110,7 +110,7 @@ class Result:
 
 
 class Results(Mapping[str, tuple[Result, ...]]):
-    """Runs by their series, in the order of seeds."""
+    """Results by series, ordered by seed."""
 
     def __init__(self, results: Mapping[str, Result]) -> None:
         self.runs = dict(results)
@@ -129,12 +129,12 @@ class Results(Mapping[str, tuple[Result, ...]]):
         return len(self._series)
 
     def of_seeds(self, count: int) -> "Results":
-        """The runs of the first seeds, so that all series have the same."""
+        """Return the results with seeds below `count`, so that all series have the same seeds."""
         return Results({name: run for name, run in self.runs.items() if run.seed < count})
 
     @classmethod
     def load(cls, folder: Path | str) -> "Results":
-        """Those of a folder; none if it has no file of them."""
+        """Load the results of a folder; none if it has no such file."""
         folder = Path(folder)
         path, results = folder / RUNS, list[Result]()
         try:
@@ -147,7 +147,7 @@ class Results(Mapping[str, tuple[Result, ...]]):
         return cls({run_name(result.settings): result for result in results})
 
     def save(self, folder: Path | str) -> None:
-        """Write the file whole."""
+        """Write all results to the folder's file, atomically."""
         folder = Path(folder)
         lines = [self.runs[name].to_json() for name in sorted(self.runs)]
         write_whole(folder / RUNS, "".join(f"{line}\n" for line in lines).encode())
@@ -177,7 +177,7 @@ def _clients(metrics: pd.DataFrame, settings: Settings) -> pd.DataFrame:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as strict JSON: infinity as text."""
+    """Return a value as strict JSON, with infinity as text."""
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     return "inf" if value == math.inf else value

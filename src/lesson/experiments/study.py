@@ -1,4 +1,4 @@
-"""Many runs: strategies × seeds under the same settings, in processes side by side, and what comes out of them."""
+"""Studies: finished runs of several strategies or settings over several seeds, and `compare`, which executes them."""
 
 import contextlib
 import json
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 FIGURES = ("accuracy_last10", "uploads", "bytes_up", "energy_j")
 TIMES = tuple(f"time_to_{target:g}" for target in TARGETS)
-# Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, expanded from the normal one.
+# Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, expanded from the normal quantile.
 _STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _Z = 1.959964
 
 Report = Callable[[str, dict[str, Any]], None]
 MIN_SEEDS = 3
-"""For an interval, and for naming a winner."""
+"""Minimum number of seeds for a confidence interval, and for naming a winner."""
 COMPARED, FAILURES = "table.json", "failures.json"
-"""In the folder of a comparison or a sweep, when it has ended; the second where runs failed."""
+"""Files in the folder of a comparison or a sweep that has ended; the second only if runs failed."""
 RUNS, RULES, SCALE = "runs.jsonl", "rules.json", "scale.json"
-"""In folders of a contest or of the paper; the second of a contest alone, the third of the paper."""
+"""Files in folders of a contest or of the paper; the second only in a contest, the third only for the paper."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Run:
 
     @classmethod
     def load(cls, path: Path | str) -> "Run":
-        """The run of a folder."""
+        """Load the finished run of a folder; raise InputError if there is none."""
         path = Path(path)
         folder = RunFolder(path)
         if (summary := folder.finished()) is None:
@@ -62,13 +62,13 @@ class Run:
         return cls(path, load_settings(str(folder.config)), summary)
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per round; the last one has the score of the final model."""
+        """Return one row per round; the last row has the score of the final model."""
         lines = read_metrics(RunFolder(self.path).metrics)
         final = {name: self.summary[name] for name in ("accuracy", "loss")}
         return pd.DataFrame([*lines[:-1], *(line | final for line in lines[-1:])])
 
     def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
-        """Accuracy over simulated time or over rounds."""
+        """Draw accuracy over simulated time or over rounds."""
         return Study([self]).plot(by)
 
     def __repr__(self) -> str:
@@ -79,22 +79,22 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        from lesson.report.study.notebook import run_card  # imports this module
+        from lesson.report.study.notebook import run_card  # it imports this module
 
         return run_card(self)
 
 
 @dataclass(frozen=True)
 class Study:
-    """Several finished runs, told apart by what varies besides the seed: the strategy, or settings as section.key."""
+    """Finished runs, labeled by what varies besides the seed: the strategy, or settings as section.key."""
 
     runs: Sequence[Run]
     by: tuple[str, ...] = ("strategy",)
     failures: Mapping[str, str] = field(default_factory=dict)
-    """Why runs that should be here are not, by the names of their folders."""
+    """Why runs are missing, by the names of their folders."""
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per run: what varies, seed and its summary."""
+        """Return one row per run: its labels, seed and summary."""
         rows = []
         for run in self.runs:
             times = {f"time_to_{target}": seconds for target, seconds in run.summary["time_to_s"].items()}
@@ -103,7 +103,7 @@ class Study:
         return pd.DataFrame(rows)
 
     def curves(self) -> pd.DataFrame:
-        """A row per evaluation of every run: what varies, seed, round, time, accuracy, loss; uploads, joules so far."""
+        """Return one row per evaluation of every run: labels, seed, round, time, scores, uploads and joules so far."""
         so_far = ["uploads", "energy_j"]
         columns = [*self.by, "seed", "round", "time_s", "accuracy", "loss", *so_far]
         frames = []
@@ -116,9 +116,10 @@ class Study:
         return pd.concat(frames)[columns].reset_index(drop=True) if frames else pd.DataFrame(columns=columns)
 
     def table(self) -> pd.DataFrame:
-        """A row per strategy, or whatever varies: the mean over seeds of each figure; as NAME_min and NAME_max its
-        extremes; as NAME_ci95 half its 95 % interval, from three seeds on; as time_to_TARGET_seeds, how many seeds
-        reached it.
+        """Return one row per strategy, or per combination of labels, with the mean of each figure over seeds.
+
+        NAME_min and NAME_max are its extremes, NAME_ci95 half its 95 % interval (from three seeds on), and
+        time_to_TARGET_seeds the number of seeds that reached the target.
         """
         rows = [dict(zip(self.by, labels, strict=True)) | self._means(runs) for labels, runs in self.groups().items()]
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
@@ -128,7 +129,7 @@ class Study:
         return means(frame, [*FIGURES, *(name for name in ("rejected", *SURPRISES) if name in frame)], TIMES)
 
     def failures_by_strategy(self) -> dict[str, dict[str, str]]:
-        """The failures of a comparison by strategy; by the name in the folder, where all runs of a strategy failed."""
+        """Return the failures of a comparison by strategy, or by its folder name if all runs of a strategy failed."""
         names = {name.replace(":", "."): name for name in (run.summary["strategy"] for run in self.runs)}
         found: dict[str, dict[str, str]] = {}
         for folder, reason in self.failures.items():
@@ -137,15 +138,15 @@ class Study:
         return found
 
     def groups(self) -> dict[tuple[Any, ...], list[Run]]:
-        """The runs that differ in their seed only, by what varies."""
+        """Return the runs that differ only in their seed, by their labels."""
         groups: dict[tuple[Any, ...], list[Run]] = {}
         for run in self.runs:
             groups.setdefault(tuple(self._labels(run).values()), []).append(run)
         return groups
 
     def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
-        """Accuracy over simulated time or over rounds: the mean over seeds, with 95 % bands, of whatever varies."""
-        from lesson.report.study.accuracy_figure import draw_accuracy  # imports this module
+        """Draw accuracy over simulated time or over rounds: the mean over seeds, with 95 % bands, for each label."""
+        from lesson.report.study.accuracy_figure import draw_accuracy  # it imports this module
 
         return draw_accuracy(self, by)
 
@@ -154,12 +155,12 @@ class Study:
         return f"Study({len(self.runs)} runs, {len(seeds)} seeds, by {', '.join(self.by)})"
 
     def _repr_html_(self) -> str:
-        from lesson.report.study.notebook import study_card  # imports this module
+        from lesson.report.study.notebook import study_card  # it imports this module
 
         return study_card(self)
 
     def _labels(self, run: Run) -> dict[str, Any]:
-        """The values of a run that tell it from others."""
+        """Return the values that distinguish a run from others."""
         if self.by == ("strategy",):
             return {"strategy": run.summary["strategy"]}
         sections = run.settings.to_sections()
@@ -167,23 +168,23 @@ class Study:
 
 
 def value_at(sections: Mapping[str, Mapping[str, Any]], key: str) -> Any:
-    """The value of section.key, lists and tables as tuples; None where there is none."""
+    """Return the value of section.key, with tuples for lists and tables; None if it is not set."""
     section, _, name = key.partition(".")
     return hashable(sections[section].get(name))
 
 
 def hashable(value: Any) -> Any:
-    """A setting's value with tuples for lists and tables, by which runs can be grouped."""
+    """Return a setting's value with tuples for lists and tables, for use as a key."""
     if isinstance(value, dict):
         return tuple((name, hashable(one)) for name, one in value.items())
     return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value
 
 
 def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dict[str, float]:
-    """Mean, extremes and half the 95 % interval of each figure of runs that differ in their seed only.
+    """Return mean, extremes and half the 95 % interval of each figure of runs that differ only in their seed.
 
-    The interval is NaN for fewer than three runs: that of two is wider than anything that could be seen. Of times to a
-    target, also how many runs have one; where not all have, there is no mean.
+    The interval is NaN for fewer than three runs, as it would be uselessly wide. For times to a target, also return how
+    many runs reach it; the mean is NaN unless all do.
     """
     figures: dict[str, float] = {"seeds": len(runs)}
     for name in (*names, *times):
@@ -199,12 +200,12 @@ def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dic
 
 
 def half_interval(values: np.ndarray) -> float:
-    """Half the 95 % confidence interval of a mean by Student's t; NaN for a single value."""
+    """Return half the 95 % confidence interval of a mean by Student's t; NaN for a single value."""
     return float(half_intervals(np.asarray(values, dtype=float)[:, None])[0])
 
 
 def half_intervals(values: np.ndarray) -> np.ndarray:
-    """The same of each column."""
+    """Return `half_interval` of each column."""
     if len(values) < 2:
         return np.full(values.shape[1], math.nan)
     degrees = len(values) - 1
@@ -228,12 +229,12 @@ def compare(
     model: ModelFactory | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Study:
-    """Run strategies × seeds from the settings' seed on, in folders of `out`, and read them back.
+    """Execute strategies × seeds in subfolders of `out`, with seeds from the settings' seed on, and return the study.
 
-    In this process one after the other, or in several side by side; the bits are the same. A data set or a model of
-    your own goes with a single process. The settings' options reach the strategies that know them, `options` those of
-    one strategy by its name. A run that fails is among the study's failures and does not stop the others; one whose
-    input is wrong does.
+    Runs are executed one by one in this process, or in several processes, with bit-identical results. Your own data set
+    or model requires a single process. The settings' options apply to the strategies that have them; `options` has
+    options of single strategies, by name. A run that fails is one of the study's failures and does not stop the others;
+    invalid input stops all.
     """
     if num_processes > 1 and (dataset is not None or model is not None):
         raise InputError(f"num_processes must be 1 with a dataset or model of your own, got {num_processes}")
@@ -254,14 +255,14 @@ def compare(
 
 
 def check_for_many(out: Path | str) -> None:
-    """Raise if a folder is that of one run."""
+    """Raise InputError if a folder belongs to a single run."""
     out = Path(out)
     if (out / "config.toml").exists():
         raise InputError(f"{out} belongs to a single run; name another folder with --out")
 
 
 def unfinished(plan: Mapping[Path, Settings], report: Report | None) -> dict[Path, Settings]:
-    """The runs of a plan that have not ended; those that have are told."""
+    """Return the runs of a plan that have not finished, and report those that have."""
     left = {path: settings for path, settings in plan.items() if RunFolder(path).finished() is None}
     if report is not None:
         for path in plan.keys() - left.keys():
@@ -272,7 +273,7 @@ def unfinished(plan: Mapping[Path, Settings], report: Report | None) -> dict[Pat
 def _plan(
     settings: Settings, options: Mapping[str, dict[str, Any]], num_seeds: int, out: Path, resume: bool
 ) -> dict[Path, Settings]:
-    """The settings of every run by its folder; raises if one of them could not begin."""
+    """Return the settings of every run by its folder; raise InputError if one of them cannot start."""
     check_for_many(out)
     if any((out / name).exists() for name in (RUNS, RULES, SCALE)):
         raise InputError(f"{out} holds a contest or the paper's runs; name another folder with --out")
@@ -289,7 +290,7 @@ def _plan(
 
 
 def _run_all(events: Generator[Event, None, None], report: Report | None) -> dict[str, str]:
-    """Why runs failed, by their names, when all have ended; wrong input ends all of them."""
+    """Consume the events of all runs and return the reasons for failures by run; invalid input stops all runs."""
     failures = {}
     with contextlib.closing(events):
         for path, line in events:
@@ -305,14 +306,14 @@ def _run_all(events: Generator[Event, None, None], report: Report | None) -> dic
 def _one_by_one(
     left: Mapping[Path, Settings], report: Report | None, trackers: Sequence[Tracker], parts: dict[str, Any]
 ) -> Generator[Event, None, None]:
-    """How each run ended, executed in this process."""
+    """Execute each run in this process, and yield how it ended."""
     for path, settings in left.items():
         tell = partial(report, path.name) if report is not None else None
         yield path, execute_trial(path, settings, progress=tell, trackers=trackers, **parts)
 
 
 def write_failures(study: Study, out: Path) -> None:
-    """Keep why runs failed beside their folders, or forget it where none did."""
+    """Write the reasons of failures to failures.json, or remove that file if no run failed."""
     if study.failures:
         write_whole(out / FAILURES, (json.dumps(dict(study.failures), indent=2) + "\n").encode())
     else:
@@ -320,7 +321,7 @@ def write_failures(study: Study, out: Path) -> None:
 
 
 def write_table(study: Study, path: Path | str) -> None:
-    """The table of a study as JSON, by strategy or as a list of what varies: what is not known is null."""
+    """Write the table of a study as JSON, by strategy or as a list of rows; unknown values are null."""
     frame = study.table()
     by_name = study.by == ("strategy",)
     table = json.loads(frame.to_json(orient="index") if by_name else frame.reset_index().to_json(orient="records"))

@@ -1,4 +1,4 @@
-"""A sweep: the trials of a grid in folders of one folder, those that are missing run, those that fail told."""
+"""Sweeps: all trials of a grid, each in a subfolder; trials that are missing are executed."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -32,9 +32,9 @@ def sweep(
     report: Report | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> Study:
-    """Run the trials of a grid that `out` does not hold yet, on this machine's cores or another engine; all of them.
+    """Execute the trials of a grid that `out` lacks, on this machine's cores or another engine, and return all.
 
-    A trial that fails is among the study's failures and does not stop the others; the next call tries it again.
+    A trial that fails is one of the study's failures and does not stop the others; the next call tries it again.
     """
     out, engine = Path(out), engine or LocalEngine()
     engine.check()
@@ -53,7 +53,7 @@ def sweep(
 
 
 def _check(out: Path, plan: dict[Path, Settings]) -> None:
-    """Raise if one of the trials could not begin."""
+    """Raise InputError if one of the trials cannot start."""
     check_for_many(out)
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file, not a folder; name another with --out")
@@ -70,7 +70,7 @@ def run_by_seed(
     errors: dict[str, Line],
     trackers: Sequence[Tracker] = (),
 ) -> None:
-    """Run all of them, the first seed of all before the second; the last lines of those that fail go into `errors`."""
+    """Execute these runs in the order of their seeds; put the last line of each failed run into `errors`."""
     if not left:
         return
     ordered = dict(sorted(left.items(), key=lambda item: item[1].run.seed))
@@ -83,7 +83,7 @@ def run_by_seed(
 
 
 def _write_outcome(study: Study, out: Path) -> None:
-    """The table and the failures beside the trials."""
+    """Write tables and failures to the folder of the sweep."""
     write_table(study, out / COMPARED)
     write_whole(out / "table.csv", study.table().to_csv().encode())
     write_failures(study, out)

@@ -1,1 +1,1 @@
-"""Clients and how long they take: population, latency (Eq. 3–6), tiers (Eq. 7), files of measured latencies."""
+"""The clients and their latency: population, latency (Eq. 3–6), tiers (Eq. 7) and files of measured times."""

@@ -1,4 +1,4 @@
-"""A fleet from measurements: a CSV with the columns `client,latency_s`, if known `compute_s,upload_s,num_samples`."""
+"""Fleets with measured latencies, as CSV files with columns `client,latency_s[,compute_s,upload_s,num_samples]`."""
 
 import csv
 import math
@@ -16,14 +16,15 @@ from lesson.settings.settings import Settings
 REQUIRED = ("client", "latency_s")
 OPTIONAL = ("compute_s", "upload_s", "num_samples")
 SPLIT_TOLERANCE = 0.01
-"""How far compute_s + upload_s may lie from latency_s: measurements are rounded."""
+"""Relative tolerance of compute_s + upload_s = latency_s, as measurements are rounded."""
 
 
 def read_fleet(path: Path | str, settings: Settings) -> Fleet:
-    """The fleet of a file. An infinite latency marks a client that cannot be reached; what is left out is NaN.
+    """Read a fleet with measured latencies. An infinite latency marks an unreachable client.
 
-    Names that are all whole numbers become numbers. Without `num_samples` everybody has what the scenario says. A
-    measured `upload_s` is taken as that of a client alone on the channel, whoever else there is: also in turn.
+    Missing values of `compute_s` and `upload_s` are NaN; a missing `num_samples` is taken from the settings, the middle
+    of a range. Names become integers if all of them are whole numbers. A measured `upload_s` also serves as the upload
+    time on a shared band.
     """
     path = Path(path)
     check_measured(settings)
@@ -50,7 +51,7 @@ def read_fleet(path: Path | str, settings: Settings) -> Fleet:
 
 
 def fleet_csv(fleet: Fleet) -> str:
-    """A fleet as `read_fleet` takes it."""
+    """Return a fleet as CSV text that `read_fleet` reads."""
     columns = [fleet.names, fleet.latency_s, fleet.compute_s, fleet.upload_s, fleet.num_samples]
     rows = (
         [name, *("" if math.isnan(value) else f"{value:.6g}" for value in seconds), samples]
@@ -62,7 +63,7 @@ def fleet_csv(fleet: Fleet) -> str:
 
 
 def _seconds(text: str, column: str, where: str) -> float:
-    """The number of a cell; NaN for an empty one where that is allowed."""
+    """Return the number in a cell; NaN if an optional cell is empty."""
     if not text and column in OPTIONAL:
         return math.nan
     value = number(text)
@@ -73,7 +74,7 @@ def _seconds(text: str, column: str, where: str) -> float:
 
 
 def _samples(text: str, where: str) -> int:
-    """The number of a cell; 0 for an empty one."""
+    """Return the number in a cell; 0 if it is empty."""
     if not text:
         return 0
     if not (text.isascii() and text.isdecimal() and len(text) < 16 and 0 < int(text) <= MAX_SAMPLES):

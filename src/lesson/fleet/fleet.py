@@ -1,4 +1,4 @@
-"""A fleet: how long each client takes and what that costs, drawn from a scenario."""
+"""A fleet: latency, energy and aggregation weight of every client, drawn from the settings or measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,12 +19,12 @@ from lesson.settings.settings import Settings, section_of
 
 NEEDS_POSITIONS = ("path_loss", "shadowing_db", "download", "fading", "speed_mps", "positions", "spectrum")
 MAX_PROCESSED = 10**18
-"""Samples that one piece of local work may see: more do not fit into 64 bits."""
+"""Maximum number of samples processed in one local training; more do not fit into 64 bits."""
 
 
 @dataclass(frozen=True)
 class Promotion:
-    """A client put into tier 1, which would be empty without it, and the latency it really has."""
+    """A client whose latency is set to the deadline because tier 1 would be empty otherwise, and its actual latency."""
 
     client: int
     latency_s: float
@@ -32,29 +32,29 @@ class Promotion:
 
 @dataclass(frozen=True, eq=False)
 class Fleet:
-    """What the clock and the server need of each client; arrays are (num_clients,), NaN where not known.
+    """What the clock and the server know about each client; arrays have shape (num_clients,), NaN where unknown.
 
-    Nothing writes to these arrays: whatever learns new values works on copies.
+    The arrays are never modified: code that updates estimates works on copies.
     """
 
     names: Sequence[int | str]
     compute_s: FloatArray
     upload_s: FloatArray
     shared_upload_s: FloatArray
-    """Seconds to upload alone on the band of all clients together, for strategies whose clients send in turn."""
+    """Upload time alone on the combined band of all clients, for strategies whose clients upload in turn."""
     latency_s: FloatArray
     download_s: FloatArray
-    """Seconds until the model is there, in `latency_s` too; 0 where it is neglected, as the paper does."""
+    """Download time of the model, included in `latency_s`; 0 if it is neglected, as in the paper."""
     compute_j: FloatArray
     transmit_j: FloatArray
     shared_transmit_j: FloatArray
     num_samples: IntArray
     client_weight: FloatArray
-    """What a client counts for in a merge: its samples, or 1."""
+    """Aggregation weight before normalization: the number of samples, or 1."""
     local_steps: IntArray
-    """Minibatches that `compute_s` is charged for."""
+    """Number of minibatches in one local training, for all of which `compute_s` is charged."""
     model_bits: float
-    """Size of a model that is sent."""
+    """Size of a transmitted model in bits."""
     population: Population | None = None
     promoted: Promotion | None = None
 
@@ -63,12 +63,12 @@ class Fleet:
 
     @property
     def reachable(self) -> BoolArray:
-        """Which clients ever arrive, (num_clients,)."""
+        """Which clients have a finite latency, shape (num_clients,)."""
         return np.isfinite(self.latency_s)
 
     @property
     def assumed_latency_ratio(self) -> FloatArray:
-        """What each client's times are taken to be of what they really are, (num_clients,): 1, unless promoted."""
+        """Assumed latency of each client divided by its actual latency, shape (num_clients,); 1 unless promoted."""
         ratio = np.ones(len(self))
         if self.promoted is not None:
             ratio[self.promoted.client] = self.latency_s[self.promoted.client] / self.promoted.latency_s
@@ -76,14 +76,16 @@ class Fleet:
 
     @property
     def slowest_s(self) -> float:
-        """Latency of the slowest reachable client: the round length of FedAvg."""
+        """Latency of the slowest reachable client in seconds: the round length of FedAvg."""
         if not self.reachable.any():
             raise InputError(f"no client can be reached: all {len(self)} latencies are infinite")
         return float(self.latency_s[self.reachable].max())
 
     def first(self, count: int) -> "Fleet":
-        """The first so many clients, or all if there are not more, as they are in this fleet: alone on the band of all
-        its clients, as far as `shared_upload_s` goes."""
+        """Return the first `count` clients, or the whole fleet if it has no more.
+
+        Their values do not change: `shared_upload_s` still refers to the band of the whole fleet.
+        """
         if count >= len(self):
             return self
         cut: dict[str, Any] = {name: part[:count] for name, part in vars(self).items() if isinstance(part, np.ndarray)}
@@ -96,7 +98,10 @@ class Fleet:
         )
 
     def with_first_tier(self, deadline_s: float) -> "Fleet":
-        """This fleet if somebody is in tier 1; else with its fastest client's latency taken as the deadline."""
+        """Return this fleet; if tier 1 is empty, with the latency of the fastest client set to the deadline.
+
+        A fleet without reachable clients does not change.
+        """
         tiers = assign_tiers(self.latency_s, deadline_s)
         if np.any(tiers == 1) or np.all(tiers == UNREACHABLE):
             return self
@@ -123,16 +128,16 @@ class Fleet:
 def draw_fleet(
     settings: Settings, num_clients: int | None = None, seed: int = 0, num_samples: IntArray | None = None
 ) -> Fleet:
-    """The fleet of a drawn population, with the latencies of Eq. (3) to (6).
+    """Draw a population and return its fleet, with the latencies of Eq. (3) to (6).
 
-    `num_samples` is what each client really holds, where a data set has been divided; else it is drawn.
+    `num_samples` is the number of samples each client holds, if a data set has been split; otherwise it is drawn.
     """
     people = draw_population(settings, num_clients, seed)
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)
     if settings.fleet.positions:
         people = _as_itinerary_begins(people, settings)
-    with np.errstate(all="ignore"):  # settings far out give infinite latencies: unreachable clients
+    with np.errstate(all="ignore"):  # extreme settings give infinite latencies, that is, unreachable clients
         return _as_traced(_fleet_of(settings, people), settings)
 
 
@@ -144,7 +149,10 @@ def measured_fleet(
     upload_s: FloatArray,
     latency_s: FloatArray,
 ) -> Fleet:
-    """The fleet of clients whose times were measured; what an upload costs alone on the channel is what it costs."""
+    """Return the fleet of clients with measured times; energies are unknown.
+
+    The measured upload time also serves as the upload time alone on a shared band.
+    """
     unknown = np.full(len(names), np.nan)
     measured = Fleet(
         names=names,
@@ -165,7 +173,7 @@ def measured_fleet(
 
 
 def check_measured(settings: Settings) -> None:
-    """Raise if a setting needs the positions of clients, which measured latencies do not give."""
+    """Raise InputError if a setting needs client positions, which measured latencies do not provide."""
     for name in settings.changed_names(*NEEDS_POSITIONS):
         raise InputError(
             f"[{section_of(name)}] {name} must be left out with measured latencies: they do not tell where clients are"
@@ -173,7 +181,7 @@ def check_measured(settings: Settings) -> None:
 
 
 def _as_itinerary_begins(people: Population, settings: Settings) -> Population:
-    """A population that stands where a file of positions says that it is at first."""
+    """Return the population at its initial positions in the positions file."""
     everybody = np.arange(len(people))
     places = read_positions(Path(settings.fleet.positions), everybody.tolist(), settings.fleet.area_km)
     x_km, y_km = radio.Itinerary(places).at(everybody, np.zeros((len(people), 1)))
@@ -182,7 +190,10 @@ def _as_itinerary_begins(people: Population, settings: Settings) -> Population:
 
 
 def _as_traced(fleet: Fleet, settings: Settings) -> Fleet:
-    """A fleet with the times that a trace says of each client's first piece of work, if there is one."""
+    """Return the fleet with the times of each client's first local training in the trace, if there is one.
+
+    Energies are scaled in proportion to the times.
+    """
     if not settings.fleet.trace:
         return fleet
     everybody = np.arange(len(fleet))
@@ -211,7 +222,10 @@ def _fleet_of(settings: Settings, people: Population) -> Fleet:
     gain = radio.gain(Channel(settings, people.seed).loss_db(people.x_km, people.y_km))
 
     def sent_s(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
-        """Seconds to send a model over so many clients' bands, noise included: b and N0 grow with them, p does not."""
+        """Return the time to send a model over `num_bands` bands, in seconds.
+
+        Bandwidth b and noise N0 grow with the number of bands, the power p does not.
+        """
         noise_w = num_bands * radio.watts(settings.radio.noise_dbm)
         snr = radio.signal_to_noise(power_w, gain, noise_w)
         return radio.upload_s(settings.upload.model_bits, radio.rate_bps(num_bands * settings.radio.bandwidth_hz, snr))
@@ -239,7 +253,7 @@ def _fleet_of(settings: Settings, people: Population) -> Fleet:
 
 
 def local_work(settings: Settings, num_samples: IntArray) -> tuple[IntArray, IntArray]:
-    """Minibatches of one piece of local work and the samples they see, each (num_clients,)."""
+    """Return the number of minibatches in one local training and of samples they process, each (num_clients,)."""
     training = settings.training
     batch, epochs = np.minimum(training.batch_size, num_samples), training.local_epochs
     if epochs:
@@ -250,7 +264,7 @@ def local_work(settings: Settings, num_samples: IntArray) -> tuple[IntArray, Int
 
 
 def client_weight(settings: Settings, num_samples: IntArray) -> FloatArray:
-    """What each client counts for in a merge before normalizing, (num_clients,)."""
+    """Return the aggregation weight of each client before normalization, shape (num_clients,)."""
     return num_samples.astype(np.float64) if settings.training.weighting == "samples" else np.ones(len(num_samples))
 
 
@@ -258,7 +272,10 @@ Columns = dict[str, list[Any] | None]
 
 
 def columns_of(fleet: Fleet, chosen: IntArray) -> Columns:
-    """Names, places, seconds and joules of some clients; places or joules that nobody knows of any are None."""
+    """Return names, positions (km), times (s) and energies (J) of the chosen clients as columns.
+
+    Values that are not finite are None; so is a whole column of positions or energies if it is unknown for all clients.
+    """
     people, columns = fleet.population, Columns(name=[fleet.names[client] for client in chosen.tolist()])
     for name in ("x_km", "y_km"):
         columns[name] = None if people is None else finite_or_none(getattr(people, name)[chosen])
@@ -271,7 +288,7 @@ def columns_of(fleet: Fleet, chosen: IntArray) -> Columns:
 
 
 def sample_by_latency(fleet: Fleet, most: int) -> IntArray:
-    """All clients, or so many of them: every so many-th by latency, the fastest and the slowest among them, sorted."""
+    """Return at most `most` clients, sorted: evenly spaced by latency, with the fastest and the slowest."""
     if len(fleet) <= most:
         return np.arange(len(fleet))
     order = np.argsort(fleet.latency_s, kind="stable")
@@ -279,5 +296,5 @@ def sample_by_latency(fleet: Fleet, most: int) -> IntArray:
 
 
 def finite_or_none(values: FloatArray) -> list[float | None]:
-    """Numbers as JSON takes them."""
+    """Return the values as a list for JSON, with None for NaN and infinity."""
     return [value if np.isfinite(value) else None for value in values.tolist()]

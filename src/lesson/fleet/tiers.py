@@ -1,4 +1,4 @@
-"""Which tier a client is in and in which rounds it uploads, Eq. (7) to (9)."""
+"""Tiers of clients, and the rounds in which they upload, Eq. (7) to (9)."""
 
 import numpy as np
 
@@ -6,30 +6,30 @@ from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 
 TOLERANCE = 1e-12
-"""Relative slack of every comparison with a deadline, so that a latency of exactly j deadlines is tier j."""
+"""Relative tolerance of every comparison with a deadline, so that a latency of exactly j deadlines is tier j."""
 
 UNREACHABLE = 0
-"""The tier of a client that never arrives."""
+"""Tier of a client whose updates never arrive."""
 
 _MAX_TIER = 2.0**53
 
 
 def check_deadline(deadline_s: float) -> float:
-    """The deadline itself, if it is one: any positive number, infinity included."""
+    """Return the deadline; raise InputError unless it is > 0. Infinity is allowed."""
     if not deadline_s > 0:
         raise InputError(f"deadline_s must be > 0, got {deadline_s}")
     return deadline_s
 
 
 def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
-    """Tier of each client, (num_clients,). Eq. (7): the smallest j with t ≤ j·τ, to a relative 10⁻¹².
+    """Return the tier of each client, shape (num_clients,). Eq. (7): the smallest j with t ≤ j·τ, to a relative 10⁻¹².
 
-    A client that never arrives, or only after more deadlines than floating point counts (2⁵³), is UNREACHABLE.
+    A client with an infinite latency, or one of 2⁵³ or more deadlines, is UNREACHABLE.
     """
     check_deadline(deadline_s)
     with np.errstate(over="ignore", invalid="ignore"):
         tiers = np.maximum(np.ceil(latency_s / (deadline_s * (1 + TOLERANCE))), 1.0)
-        # The division rounds, so the quotient may be one off at an edge; the comparison itself decides.
+        # The division rounds, so the quotient may be off by one at a tier's boundary; the comparison is exact.
         tiers -= (tiers > 1) & (latency_s <= (tiers - 1) * deadline_s * (1 + TOLERANCE))
         tiers += latency_s > tiers * deadline_s * (1 + TOLERANCE)
         reachable = np.isfinite(latency_s) & (tiers < _MAX_TIER)
@@ -37,7 +37,7 @@ def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
 
 
 def due(tiers: IntArray, round: int) -> BoolArray:
-    """Whether each client uploads by the end of a round (counted from 1), (num_clients,).
+    """Return which clients upload by the end of a round (counted from 1), shape (num_clients,).
 
     Eq. (8) and (9): k % j == 0, for clients that keep their tier from the start of the run.
     """

@@ -1,6 +1,6 @@
-"""What clients did over time, from CSV files: how long each piece of work took, who was there, where everybody was.
+"""Recorded behavior of clients, read from CSV files: times of local trainings, availability, and positions.
 
-Clients go by the fleet's names, as in the file of a fleet; rows may come in any order.
+The files use the fleet's client names; rows may be in any order.
 """
 
 from collections.abc import Sequence
@@ -17,20 +17,20 @@ from lesson.core.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class WorkTrace:
-    """Seconds of every client's pieces of work, one client's after the other's; client i's begin at offsets[i]."""
+    """Measured times of every local training in seconds, concatenated over clients; client i starts at offsets[i]."""
 
     compute_s: FloatArray
     upload_s: FloatArray
     offsets: IntArray
 
     def at(self, clients: IntArray, index: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Seconds to compute and to upload each client's index-th piece of work, from 0; after its last, the first."""
+        """Return compute and upload time of each client's index-th local training (from 0); the trace repeats."""
         start = self.offsets[clients]
         places = start + index % (self.offsets[clients + 1] - start)
         return self.compute_s[places], self.upload_s[places]
 
     def usual(self, clients: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Mean seconds to compute and to upload of each client's pieces of work."""
+        """Return the mean compute time and the mean upload time of each client."""
         compute_s, upload_s = self._means
         return compute_s[clients], upload_s[clients]
 
@@ -41,7 +41,7 @@ class WorkTrace:
 
 
 class Presence:
-    """When each client is there: intervals [from_s, to_s) that neither overlap nor touch; without any, always."""
+    """When each client is available: disjoint intervals [from_s, to_s) that do not touch; always, if it has none."""
 
     def __init__(self, num_clients: int, client: IntArray, from_s: FloatArray, to_s: FloatArray) -> None:
         self._is_listed: BoolArray = np.zeros(num_clients, dtype=np.bool_)
@@ -54,47 +54,47 @@ class Presence:
         self._arrival_s: FloatArray = np.sort(from_s)
         keys = self._key(client, from_s)
         order = np.argsort(keys)
-        # Before the first interval stands one of nobody, so that whoever is looked up has one before.
+        # A dummy interval of client −1 comes first, so that every lookup finds a preceding interval.
         self._keys: IntArray = np.concatenate([[-1], keys[order]])
         self._client: IntArray = np.concatenate([[-1], client[order]])
         self._to_s: FloatArray = np.concatenate([[0.0], to_s[order]])
 
     def leaves_s(self, clients: IntArray, now_s: float) -> FloatArray:
-        """When each of these clients leaves, infinite if never; `now_s` for one that is not there."""
+        """Return when each client leaves, in seconds: inf if never, `now_s` if it is not available now."""
         places = np.searchsorted(self._keys, self._key(clients, now_s), side="right") - 1
         began = self._client[places] == clients
         until_s = np.where(began, np.maximum(self._to_s[places], now_s), now_s)
         return np.where(self._is_listed[clients], until_s, np.inf)
 
     def is_there(self, now_s: float) -> BoolArray:
-        """Whether each client is there, (num_clients,)."""
+        """Return which clients are available, shape (num_clients,)."""
         there = ~self._is_listed
         listed = np.flatnonzero(self._is_listed)
         there[listed] = self.leaves_s(listed, now_s) > now_s
         return there
 
     def next_change_s(self, now_s: float) -> float:
-        """The next time after `now_s` at which anybody comes or leaves; infinite if there is none."""
+        """Return the next time after `now_s` at which any client becomes available or leaves; inf if there is none."""
         return _next(self._event_s, now_s)
 
     def next_arrival_s(self, now_s: float) -> float:
-        """The next time after `now_s` at which anybody comes; infinite if there is none."""
+        """Return the next time after `now_s` at which any client becomes available; inf if there is none."""
         return _next(self._arrival_s, now_s)
 
     def changes(self, after_s: float, until_s: float) -> tuple[IntArray, IntArray]:
-        """Who is there at `until_s` and was not at `after_s`, and who was and is not, sorted."""
+        """Return the clients that are available at `until_s` but not at `after_s`, and the reverse, both sorted."""
         low, high = np.searchsorted(self._event_s, [after_s, until_s], side="right")
         clients, places = np.unique(self._event_client[low:high], return_inverse=True)
         net = np.bincount(places, np.where(self._event_comes[low:high], 1, -1), len(clients))
         return clients[net > 0], clients[net < 0]
 
     def _key(self, clients: IntArray, seconds: FloatArray | float) -> IntArray:
-        """Numbers in the order of (client, time), equal for times between the same events."""
+        """Return integers in the order of (client, time); times between the same two events have the same integer."""
         return clients * (len(self._event_s) + 1) + np.searchsorted(self._event_s, seconds, side="right")
 
 
 def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
-    """The times of a file with `client,round,compute_s,upload_s`; each client's own pieces of work count from 1."""
+    """Read a file with `client,round,compute_s,upload_s`; rounds count each client's local trainings from 1."""
     path = Path(path)
     table = read_table(path, "trace", names, ("round", "compute_s", "upload_s"))
     rounds, compute_s, upload_s = table.numbers.values()
@@ -115,9 +115,9 @@ def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
 
 
 def read_presence(path: Path | str, names: Sequence[int | str]) -> Presence:
-    """Who is there when, of a file with `client,from_s,to_s`: an interval [from_s, to_s) a row, `to_s` may be inf.
+    """Read a file with `client,from_s,to_s`: one interval [from_s, to_s) of availability per row, `to_s` may be inf.
 
-    A client that is not in the file is always there. Intervals that touch are one.
+    A client that is not in the file is always available. Intervals that touch are joined.
     """
     path = Path(path)
     table = read_table(path, "presence", names, ("from_s", "to_s"))
@@ -134,9 +134,9 @@ def read_presence(path: Path | str, names: Sequence[int | str]) -> Presence:
 def read_positions(
     path: Path | str, names: Sequence[int | str], area_km: float
 ) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
-    """Each client's times in s, sorted, and where it is then, x and y in km, of a file with `client,time_s,x_km,y_km`.
+    """Read a file with `client,time_s,x_km,y_km`; return each client's times in s, sorted, and its x and y in km.
 
-    The square has sides of `area_km` and the base station, (0, 0), at its center.
+    Positions must lie in the square with side `area_km`, whose center (0, 0) is the base station.
     """
     path = Path(path)
     table = read_table(path, "positions", names, ("time_s", "x_km", "y_km"))

@@ -1,5 +1,5 @@
-"""The radio link of a client, Eq. (5) and (6), as pure functions; fading, shadowing, city models, moving clients, and
-when transfers end on channels that change or are shared."""
+"""The radio link between a client and the base station, Eq. (5) and (6): path loss, shadowing, fading and mobility, and
+when transfers complete on changing or shared channels."""
 
 from lesson.radio.fading import FadingKind, fading_gain
 from lesson.radio.link import gain, rate_bps, signal_to_noise, upload_s, watts

@@ -1,4 +1,4 @@
-"""The mean gain of a channel as a function of the place: path loss by the scenario's model, and shadowing."""
+"""Time-independent channel loss as a function of position: path loss by the selected model, and shadowing."""
 
 import numpy as np
 
@@ -9,19 +9,19 @@ from lesson.radio.tr38901 import UrbanModel, line_of_sight_probability, path_los
 from lesson.settings.settings import Settings
 
 SIGHT_KM = 0.05
-"""Distance at which line of sight is correlated by 1/e, TR 38.901, table 7.6.3.1-2."""
+"""Correlation distance of line of sight, TR 38.901, table 7.6.3.1-2."""
 
 NEAREST_KM = 1e-6
-"""Who walks right up to the base station is taken to be so far away."""
+"""Distance from the base station that is used for clients which are closer."""
 
 
 def off_the_station(x_km: FloatArray, y_km: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Places that are not the base station's, where path loss has no meaning."""
+    """Move positions at the base station NEAREST_KM away from it, as path loss is undefined there."""
     return np.where(np.hypot(x_km, y_km) < NEAREST_KM, NEAREST_KM, x_km), y_km
 
 
 class Channel:
-    """Loss between a place and the base station at (0, 0), without what changes with time."""
+    """Time-independent loss between a position and the base station at (0, 0)."""
 
     def __init__(self, settings: Settings, seed: int) -> None:
         self._settings = settings
@@ -29,7 +29,7 @@ class Channel:
         self._sights = GaussianField(seed, "line of sight", SIGHT_KM)
 
     def loss_db(self, x_km: FloatArray, y_km: FloatArray) -> FloatArray:
-        """Path loss and shadowing at these places, in their shape."""
+        """Return path loss plus shadowing in dB at each position, with the shape of the positions."""
         settings, distance_km = self._settings, np.hypot(x_km, y_km)
         if settings.radio.path_loss == "log-distance":
             loss_db = log_distance_path_loss_db(
@@ -43,7 +43,7 @@ class Channel:
         return loss_db
 
     def _line_of_sight(self, model: UrbanModel, x_km: FloatArray, y_km: FloatArray) -> BoolArray:
-        """Where the base station is seen: of places close together both or neither, mostly."""
+        """Return which positions have line of sight to the base station; nearby positions mostly agree."""
         settings = self._settings
         if settings.radio.line_of_sight != "drawn":
             return np.full(np.shape(x_km), settings.radio.line_of_sight == "always")
@@ -52,7 +52,7 @@ class Channel:
 
 
 def _normal_share(value: FloatArray) -> FloatArray:
-    """Φ: the share of a normal distribution below each value, to 1e-7 (Abramowitz and Stegun, 26.2.17)."""
+    """Return Φ(value), the standard normal distribution function, to 1e-7 (Abramowitz and Stegun, 26.2.17)."""
     t = 1 / (1 + 0.2316419 * np.abs(value))
     series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
     above = np.exp(-(value**2) / 2) / np.sqrt(2 * np.pi) * series

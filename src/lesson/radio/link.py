@@ -6,28 +6,28 @@ from lesson.core.arrays import FloatArray
 
 
 def gain(path_loss_db: FloatArray) -> FloatArray:
-    """Channel gain g of each client, (num_clients,): 10^(−path loss / 10)."""
+    """Return the channel gain g of each client, shape (num_clients,): 10^(−path loss / 10)."""
     return np.power(10.0, -path_loss_db / 10)
 
 
 def watts(power_dbm: float) -> float:
-    """Power in watts of a level in dBm; infinite beyond what floating point holds."""
+    """Convert dBm to watts; inf on overflow."""
     with np.errstate(over="ignore"):
         return float(np.power(10.0, (power_dbm - 30) / 10))
 
 
 def signal_to_noise(power_w: FloatArray, gain: FloatArray, noise_w: float) -> FloatArray:
-    """Signal-to-noise ratio p·g / N0 of each client, (num_clients,)."""
+    """Return the signal-to-noise ratio p·g / N0 of each client, shape (num_clients,)."""
     with np.errstate(divide="ignore", over="ignore"):
         return power_w * gain / noise_w
 
 
 def rate_bps(bandwidth_hz: float, signal_to_noise: FloatArray) -> FloatArray:
-    """Achievable bits per second of each client, (num_clients,). Eq. (5): b·log2(1 + p·g / N0)."""
+    """Return the rate of each client in bits per second, shape (num_clients,). Eq. (5): b·log2(1 + p·g / N0)."""
     return bandwidth_hz / float(np.log(2)) * np.log1p(signal_to_noise)
 
 
 def upload_s(model_bits: float, rate_bps: FloatArray) -> FloatArray:
-    """Seconds each client needs to upload its model, (num_clients,). Eq. (6): s / r; infinite at rate 0."""
+    """Return the upload time of each client in seconds, shape (num_clients,). Eq. (6): s / r; inf at rate 0."""
     with np.errstate(divide="ignore", over="ignore"):
         return model_bits / rate_bps

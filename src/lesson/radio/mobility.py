@@ -1,6 +1,6 @@
-"""Clients that move: at random from waypoint to waypoint, or as an itinerary says.
+"""Moving clients: random waypoints, or recorded positions.
 
-A position is a pure function of the client and the time: the same bits whatever was asked before, in whatever order.
+A position is a pure function of client and time, bit-identical in whatever order positions are requested.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from lesson.core.random import key, uniforms
 
 Positions = tuple[FloatArray, FloatArray]
 _CHUNK = 65_536
-"""Legs that are walked at once, at most."""
+"""Maximum number of legs computed at once, over all clients."""
 _STRIDE = 8
-"""Starts are kept of legs whose number is a multiple of 8, 64, 512, …: the newest of each kind."""
+"""Cache level l keeps, for each client, the start of the newest leg whose number is a multiple of 8^(l + 1)."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Starts:
-    """Where legs of clients begin; arrays are (num_clients,)."""
+    """Start of one leg of each client: number of the leg, time and position; arrays have shape (num_clients,)."""
 
     leg: IntArray
     time_s: FloatArray
@@ -32,25 +32,25 @@ class _Starts:
         return _Starts(self.leg[rows], self.time_s[rows], self.x_km[rows], self.y_km[rows])
 
     def put(self, rows: IntArray, starts: "_Starts") -> None:
-        """Write these starts over those of some rows."""
+        """Overwrite the starts of these rows."""
         self.leg[rows], self.time_s[rows] = starts.leg, starts.time_s
         self.x_km[rows], self.y_km[rows] = starts.x_km, starts.y_km
 
     def pick(self, rows: IntArray, columns: IntArray) -> "_Starts":
-        """One start of each of some rows, where arrays are (num_clients, num_legs)."""
+        """Return one start for each of these rows, out of arrays of shape (num_clients, num_legs)."""
         place = rows, columns
         return _Starts(self.leg[place], self.time_s[place], self.x_km[place], self.y_km[place])
 
 
 class RandomWaypoint:
-    """Clients that walk straight to a place drawn from the square, pause there, and walk on (Johnson, Maltz 1996).
+    """Clients that walk straight to a random point of the square, pause there, and walk on (Johnson, Maltz 1996).
 
-    The square has its center at (0, 0). Client i is at (x_km[i], y_km[i]) at time 0. Every leg has a speed of its own,
-    uniform between the two given.
+    The square is centered at (0, 0). Client i is at (x_km[i], y_km[i]) at time 0. The speed of each leg is uniform in
+    `speed_mps`.
 
-    A leg starts when the one before it ends, so a time that is far from all that were asked for costs a sum over the
-    legs before it, at less than 0.1 µs per leg and client. Around the times that were asked for, forward or back, a
-    position costs as much at 10⁸ s as at 10 s.
+    A leg starts when the previous one ends, so a time far from all previous requests costs a sum over the legs before
+    it, less than 0.1 µs per leg and client. Near previously requested times, before or after them, a position costs as
+    much at 10⁸ s as at 10 s.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class RandomWaypoint:
     ) -> None:
         self._key = key(seed, "mobility/waypoint")
         self._home = _Starts(np.zeros(len(x_km), dtype=np.int64), np.zeros(len(x_km)), x_km, y_km)
-        # The leg each client was in when last asked for, so that a clock moving forward walks every leg once. Behind it
-        # are starts of earlier legs, farther and farther apart, to look up earlier times.
+        # The leg of each client at the last request, so that a clock that moves forward computes every leg once.
+        # `_kept` has starts of earlier legs, farther and farther apart, for requests of earlier times.
         self._known = self._home.of(np.arange(len(x_km)))
         self._kept: list[_Starts] = []
         usual_mps = (speed_mps[0] + speed_mps[1]) / 2
@@ -73,7 +73,10 @@ class RandomWaypoint:
         self._area_km, self._speed_mps, self._pause_s = area_km, speed_mps, pause_s
 
     def at(self, clients: IntArray, times_s: FloatArray) -> Positions:
-        """Positions x and y in km, (num_clients, num_times), of these clients at their times, which ascend in a row."""
+        """Return positions x and y in km, each with the shape (num_clients, num_times) of `times_s`.
+
+        Times must ascend in each row.
+        """
         if not np.all((times_s >= 0) & (times_s < np.inf)):
             raise InputError("times_s must be >= 0 and finite; where a client that never stops ends has no answer")
         starts = self._starts_at(clients, times_s[:, 0])
@@ -84,7 +87,7 @@ class RandomWaypoint:
             times = times_s[rows]
             walk_s = np.maximum(arrival_s - starts.time_s, np.finfo(np.float64).tiny)
             share = np.clip((times - starts.time_s[:, None]) / walk_s[:, None], 0, 1)
-            # Times beyond this leg are written too, and written over by the legs they lie in.
+            # Times after this leg are written as well, and overwritten by the legs they belong to.
             begun = times >= starts.time_s[:, None]
             for values, here, there in ((x_km, starts.x_km, after.x_km), (y_km, starts.y_km, after.y_km)):
                 walked = (1 - share) * here[:, None] + share * there[:, None]
@@ -95,7 +98,7 @@ class RandomWaypoint:
         return x_km, y_km
 
     def _skip(self, clients: IntArray, starts: _Starts, times_s: FloatArray) -> None:
-        """Move starts on to the leg in which the next of their times lies, where that is many legs away."""
+        """Advance starts, in place, to the leg that contains their next time, if that is many legs ahead."""
         ahead = np.count_nonzero(times_s < starts.time_s[:, None], axis=1)
         next_s = times_s[np.arange(len(times_s)), ahead]
         far = np.flatnonzero(next_s - starts.time_s > _STRIDE * self._usual_s)
@@ -103,7 +106,7 @@ class RandomWaypoint:
             starts.put(far, self._walk(clients[far], starts.of(far), next_s[far]))
 
     def _starts_at(self, clients: IntArray, time_s: FloatArray) -> _Starts:
-        """The starts of the legs in which clients are at a time each, kept for the next time."""
+        """Return the start of the leg that each client is in at its time, and remember it for the next request."""
         starts = self._home.of(clients)
         for kept in (self._known, *self._kept):
             near = np.flatnonzero((kept.time_s[clients] <= time_s) & (kept.leg[clients] > starts.leg))
@@ -114,7 +117,7 @@ class RandomWaypoint:
         return starts
 
     def _walk(self, clients: IntArray, starts: _Starts, time_s: FloatArray) -> _Starts:
-        """The starts of the legs in which clients are at a time each, which is not before the given starts."""
+        """Return the start of the leg that each client is in at its time, which must not precede the given start."""
         starts, rows, num_legs = starts.of(np.arange(len(clients))), np.arange(len(clients)), 1
         while len(rows):
             legs = self._legs(clients[rows], starts.of(rows), num_legs)
@@ -127,7 +130,7 @@ class RandomWaypoint:
         return starts
 
     def _keep(self, clients: IntArray, legs: _Starts, rows: IntArray, passed: IntArray) -> None:
-        """Keep the newest starts of each kind among the first legs, as many as were passed, of some rows."""
+        """Cache the newest start of each level among the first `passed` legs of these rows."""
         last = legs.leg[rows, passed - 1]
         stride, level = _STRIDE, 0
         while stride <= last.max(initial=0):
@@ -139,7 +142,10 @@ class RandomWaypoint:
             stride, level = stride * _STRIDE, level + 1
 
     def _legs(self, clients: IntArray, starts: _Starts, num_legs: int) -> _Starts:
-        """The starts of so many legs after these, (num_clients, num_legs): the bits of one `_leg` after the other."""
+        """Return the starts of the next `num_legs` legs, shape (num_clients, num_legs).
+
+        They are bit-identical to those of repeated calls of `_leg`.
+        """
         if num_legs == 1:
             after, _ = self._leg(clients, starts)
             return _Starts(after.leg[:, None], after.time_s[:, None], after.x_km[:, None], after.y_km[:, None])
@@ -150,14 +156,14 @@ class RandomWaypoint:
         east_km = np.diff(x_km, axis=1, prepend=starts.x_km[:, None])
         north_km = np.diff(y_km, axis=1, prepend=starts.y_km[:, None])
         length_m = 1000 * np.hypot(east_km, north_km)
-        # Times are summed up one after the other, as the clients walk and pause.
+        # Walks and pauses are summed one by one, with the rounding of `_leg`.
         steps_s = np.empty((len(clients), 2 * num_legs + 1))
         steps_s[:, 0], steps_s[:, 2::2] = starts.time_s, self._pause_s
         steps_s[:, 1::2] = length_m / (slowest_mps + (fastest_mps - slowest_mps) * speed)
         return _Starts(leg + 1, np.add.accumulate(steps_s, axis=1)[:, 2::2], x_km, y_km)
 
     def _leg(self, clients: IntArray, starts: _Starts) -> tuple[_Starts, FloatArray]:
-        """Where and when the legs after these start, and when clients arrive there, before their pause."""
+        """Return the start of the next leg of each client, and its time of arrival there, before the pause."""
         x, y, speed = uniforms(self._key, clients, starts.leg, np.arange(3)[:, None])
         x_km, y_km = (x - 0.5) * self._area_km, (y - 0.5) * self._area_km
         slowest_mps, fastest_mps = self._speed_mps
@@ -167,9 +173,9 @@ class RandomWaypoint:
 
 
 class Itinerary:
-    """Clients that are where they were seen: per client times, x and y of its waypoints, times ascending.
+    """Clients that follow recorded waypoints: times in s, ascending, and x and y in km for each client.
 
-    Straight and steady between two waypoints; standing before the first and after the last.
+    They move at constant speed between two waypoints, and stand still before the first and after the last.
     """
 
     def __init__(self, waypoints: Sequence[tuple[FloatArray, FloatArray, FloatArray]]) -> None:
@@ -188,7 +194,7 @@ class Itinerary:
         self._halvings = int(counts.max()).bit_length()
 
     def at(self, clients: IntArray, times_s: FloatArray) -> Positions:
-        """Positions x and y in km, (num_clients, num_times), of these clients at their times."""
+        """Return positions x and y in km at `times_s`; all have shape (num_clients, num_times)."""
         last = self._last[clients][:, None]
         low = np.broadcast_to(self._first[clients][:, None], times_s.shape)
         high = np.broadcast_to(last, times_s.shape)

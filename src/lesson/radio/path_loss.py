@@ -7,9 +7,9 @@ from lesson.core.errors import InputError
 
 
 def log_distance_path_loss_db(distance_km: FloatArray, at_1km_db: float, slope_db: float) -> FloatArray:
-    """Path loss in dB of each client, (num_clients,).
+    """Return the path loss of each client in dB, shape (num_clients,).
 
-    The paper prints 128.1 + 37.6·d; without the logarithm latencies would be hours.
+    The paper prints 128.1 + 37.6·d; without the logarithm, latencies would be hours.
     """
     if np.any(distance_km <= 0):
         client = int(np.argmax(distance_km <= 0))

@@ -1,7 +1,7 @@
-"""Path loss and line of sight in cities, 3GPP TR 38.901: urban macro (UMa) and urban micro, street canyon (UMi).
+"""Urban path loss and line of sight, 3GPP TR 38.901: urban macro (UMa) and urban micro, street canyon (UMi).
 
-For outdoor users 1.5 m above the ground and carriers of 0.5 to 100 GHz. Distances are those along the ground. The
-models begin at 10 m: a client that is nearer is taken to be at 10 m. They end at 5 km, beyond which the formulas go on.
+For outdoor users 1.5 m above the ground and carriers of 0.5 to 100 GHz. Distances are measured along the ground. The
+models start at 10 m, which is used for closer clients, and end at 5 km, beyond which the formulas are extrapolated.
 """
 
 import math
@@ -16,28 +16,28 @@ UrbanModel = Literal["uma", "umi"]
 
 MIN_DISTANCE_M = 10.0
 USER_HEIGHT_M = 1.5
-_OBSTACLE_HEIGHT_M = 1.0  # h_E, by which both heights count less in the breakpoint distance
-_LIGHT_MPS = 3e8  # as the standard has it
+_OBSTACLE_HEIGHT_M = 1.0  # effective environment height h_E, subtracted from both heights in the breakpoint distance
+_LIGHT_MPS = 3e8  # rounded as in the standard
 _ALWAYS_SEEN_M = 18.0
 
 
 @dataclass(frozen=True)
 class _Loss:
-    """Path loss base + per_decade·log10(d) + per_carrier_decade·log10(f), d in m in space and f in GHz."""
+    """Path loss base + per_decade·log10(d) + per_carrier_decade·log10(f), with the 3D distance d in m and f in GHz."""
 
     base_db: float
     per_decade_db: float
     per_carrier_decade_db: float = 20.0
 
     def __call__(self, space_m: FloatArray, carrier_ghz: float) -> FloatArray:
-        """Path loss in dB, of the shape of the distances."""
+        """Return the path loss in dB, with the shape of the distances."""
         carrier_db = self.per_carrier_decade_db * math.log10(carrier_ghz)
         return self.base_db + self.per_decade_db * np.log10(space_m) + carrier_db
 
 
 @dataclass(frozen=True)
 class _Urban:
-    """One row of tables 7.4.1-1 and 7.4.2-1. Terms in the user's height are 0 at 1.5 m and left out."""
+    """One row of tables 7.4.1-1 and 7.4.2-1. Terms in the user's height are 0 at 1.5 m and omitted."""
 
     station_height_m: float
     near: _Loss
@@ -56,7 +56,7 @@ _MODELS: dict[UrbanModel, _Urban] = {
 def path_loss_db(
     model: UrbanModel, distance_km: FloatArray, carrier_ghz: float, line_of_sight: BoolArray
 ) -> FloatArray:
-    """Path loss in dB of each client, of the shape of the distances. Table 7.4.1-1; no shadowing in it."""
+    """Return the path loss in dB, without shadowing, with the shape of the distances. Table 7.4.1-1."""
     row = _MODELS[model]
     ground_m = _ground_m(distance_km)
     drop_m = row.station_height_m - USER_HEIGHT_M
@@ -68,14 +68,14 @@ def path_loss_db(
 
 
 def breakpoint_km(model: UrbanModel, carrier_ghz: float) -> float:
-    """Distance at which path loss in line of sight turns steeper: d'BP = 4·h'BS·h'UT·f/c, heights less 1 m."""
+    """Return the distance beyond which line-of-sight path loss is steeper: d'BP = 4·h'BS·h'UT·f/c, heights less 1 m."""
     station_m = _MODELS[model].station_height_m - _OBSTACLE_HEIGHT_M
     user_m = USER_HEIGHT_M - _OBSTACLE_HEIGHT_M
     return 4 * station_m * user_m * carrier_ghz * 1e9 / _LIGHT_MPS / 1000
 
 
 def line_of_sight_probability(model: UrbanModel, distance_km: FloatArray) -> FloatArray:
-    """Probability that a client sees the base station, of the shape of the distances. Table 7.4.2-1."""
+    """Return the probability of line of sight, with the shape of the distances. Table 7.4.2-1."""
     ground_m = _ground_m(distance_km)
     sure: FloatArray = np.minimum(1.0, _ALWAYS_SEEN_M / ground_m)
     return sure + np.exp(-ground_m / _MODELS[model].sight_m) * (1 - sure)

@@ -1,6 +1,6 @@
-"""When a transfer is through whose rate changes from one block of time to the next, integrated exactly.
+"""Completion times of transfers whose rate changes from one block of time to the next, integrated exactly.
 
-Block b covers the seconds [b·coherence_s, (b + 1)·coherence_s), for everybody the same.
+Block b covers the seconds [b·coherence_s, (b + 1)·coherence_s), the same for all clients.
 """
 
 from collections.abc import Callable
@@ -10,31 +10,31 @@ import numpy as np
 from lesson.core.arrays import FloatArray, IntArray
 
 Rates = Callable[[IntArray, IntArray], FloatArray]
-"""Bits per second of clients (n, 1) in time blocks (n, K): (n, K)."""
+"""Rates in bits per second, shape (n, K), of clients (n, 1) in time blocks (n, K)."""
 
 MAX_BLOCKS = 1_000_000
-"""A transfer that needs more blocks than these never ends; without a limit, a rate of 0 would be followed for ever."""
+"""Maximum number of blocks of a transfer, which never completes if it needs more; a rate of 0 would loop forever."""
 
 _MAX_ROWS = 1 << 14
 _MAX_ELEMENTS = 1 << 18
-"""Clients and rates looked at together: enough to hide the cost of a call, and few enough for the cache."""
+"""Clients and rates processed at once: enough to amortize the cost of a call, few enough for the cache."""
 
 
 def block_at(time_s: FloatArray, coherence_s: float) -> IntArray:
-    """The block that each finite time lies in, (n,); block 0 if nothing ever changes."""
+    """Return the block of each finite time, shape (n,); block 0 if `coherence_s` is inf."""
     if np.isinf(coherence_s):
         return np.zeros(len(time_s), dtype=np.int64)
     blocks = np.floor(time_s / coherence_s)
-    # The division rounds, so the quotient may be one off at a border; the border itself decides.
+    # The division rounds, so the quotient may be off by one at a block's boundary; the comparison is exact.
     blocks -= blocks * coherence_s > time_s
     blocks += (blocks + 1) * coherence_s <= time_s
     return blocks.astype(np.int64)
 
 
 def finish_s(clients: IntArray, begin_s: FloatArray, bits: FloatArray, rates: Rates, coherence_s: float) -> FloatArray:
-    """When each of these transfers is through that begin at a time of their own and have a band of their own, (n,).
+    """Return when each transfer completes, shape (n,), or inf. Each starts at its `begin_s`, on its own band.
 
-    The result of a client does not depend, to the bit, on who else is asked for.
+    A client's result is bit-identical whichever other clients are passed.
     """
     through_s = begin_s.astype(np.float64)
     under_way = np.flatnonzero((bits > 0) & np.isfinite(begin_s))
@@ -45,7 +45,7 @@ def finish_s(clients: IntArray, begin_s: FloatArray, bits: FloatArray, rates: Ra
 
 
 def _finish_s(clients: IntArray, begin_s: FloatArray, bits: FloatArray, rates: Rates, coherence_s: float) -> FloatArray:
-    """When each of these transfers is through, (n,): the rest of the block they begin in, then whole blocks."""
+    """Return when each transfer completes, shape (n,): the rest of its first block, then whole blocks."""
     block = block_at(begin_s, coherence_s)
     rate_bps = rates(clients[:, None], block[:, None])[:, 0]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -60,7 +60,7 @@ def _finish_s(clients: IntArray, begin_s: FloatArray, bits: FloatArray, rates: R
     while len(rows) and num_seen < MAX_BLOCKS:
         num_blocks = _num_blocks(bits - sent_bits, per_block_bits, MAX_BLOCKS - num_seen)
         rate = rates(clients[:, None], block[:, None] + np.arange(num_blocks))
-        # The sum goes on from what was sent before, one block after the other, so that no cut of the blocks shows.
+        # The running sum continues block by block, so that the result does not depend on how blocks are batched.
         total_bits = rate * coherence_s
         total_bits[:, 0] += sent_bits
         np.cumsum(total_bits, axis=1, out=total_bits)
@@ -77,7 +77,10 @@ def _finish_s(clients: IntArray, begin_s: FloatArray, bits: FloatArray, rates: R
 
 
 def _num_blocks(left_bits: FloatArray, per_block_bits: FloatArray, at_most: int) -> int:
-    """How many blocks to look at next: what the median needs, so that at most as many are in vain as are needed."""
+    """Return how many blocks to evaluate next: as many as the median transfer needs.
+
+    This way, at most about as many rates are evaluated in vain as are used.
+    """
     with np.errstate(divide="ignore", over="ignore"):
         needed = float(np.median(left_bits / per_block_bits)) + 1
     return max(int(min(needed, _MAX_ELEMENTS // len(left_bits), at_most)), 1)

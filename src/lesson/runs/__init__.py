@@ -1,1 +1,1 @@
-"""One run: execute it, write its folder, resume it, read it back."""
+"""One run: execute it, write its folder, resume it, and read it back."""

@@ -13,18 +13,18 @@ from lesson.core.files import open_input
 
 Tensors = dict[str, np.ndarray]
 FORMAT = "2"
-"""A checkpoint of another format cannot be resumed."""
+"""Format of checkpoints; a checkpoint in another format cannot be resumed."""
 
 
 def packed(values: dict[str, Any], tensors: Tensors) -> bytes:
-    """Return a checkpoint as bytes: arrays, with the other values, the format and a SHA-256 of all in the metadata."""
+    """Return a checkpoint as bytes: the arrays, with values, format and a SHA-256 digest in the metadata."""
     state = json.dumps(values, allow_nan=False)
     whole = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     return safetensors.numpy.save(whole, {"format": FORMAT, "state": state, "sha256": _digest(state, whole)})
 
 
 def unpacked(path: Path) -> tuple[dict[str, Any], Tensors]:
-    """Return the values and arrays of a checkpoint; raise ValueError if it is damaged or of another format."""
+    """Return the values and arrays of a checkpoint; raise ValueError if it is damaged or in another format."""
     try:
         with open_input(path) as raw, safetensors.safe_open(f"/dev/fd/{raw.fileno()}", "numpy") as file:
             told = file.metadata() or {}
@@ -49,7 +49,7 @@ def unpacked(path: Path) -> tuple[dict[str, Any], Tensors]:
 
 
 def _digest(state: str, tensors: Tensors) -> str:
-    """Return the SHA-256 of values and arrays in hexadecimal digits."""
+    """Return the SHA-256 digest of values and arrays as hexadecimal digits."""
     digest = hashlib.sha256(state.encode())
     for name, array in sorted(tensors.items()):
         digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())

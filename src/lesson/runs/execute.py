@@ -1,4 +1,4 @@
-"""A run in its folder: round after round, with evaluations and checkpoints."""
+"""Executes a run in its folder, round by round, with evaluations and checkpoints."""
 
 import contextlib
 import math
@@ -29,9 +29,9 @@ Progress = Callable[[dict[str, Any]], None]
 Make = Callable[..., tuple[Simulation, Learner]]
 NUM_EVALUATIONS = 40
 REPEATS_S = 2.0
-"""Seconds within which pressing Ctrl-C again counts as once."""
+"""Seconds after the first signal in which further ones are ignored, such as repeated presses of Ctrl-C."""
 MAX_NAMED = 1000
-"""Clients of a fleet at most, for whose work was merged to be written down."""
+"""Largest fleet for which the metrics name the clients of all aggregated updates."""
 
 
 @settled_process()
@@ -45,10 +45,10 @@ def execute(
     make: Make = build,
     **parts: Any,
 ) -> dict[str, Any]:
-    """Run what the settings say in a folder and return the summary; a run that has ended is not run again.
+    """Execute a run in a folder and return its summary; a finished run is not executed again.
 
-    `make` makes the simulation and what learns in it, of the settings and `parts`: for `learn.build.build` a data
-    folder, the number of threads, a data set or a model of one's own.
+    `make` builds the simulation and the learner from the settings and `parts`. For the default, `learn.build.build`,
+    the parts are a data folder, the number of threads, your own data set or your own model.
     """
     try:
         return _execute(settings, Path(path), resume, progress, trackers, make, parts)
@@ -56,7 +56,7 @@ def execute(
         stopped.pass_on()
         raise KeyboardInterrupt from None
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):  # how torch says it
+        if isinstance(error, RuntimeError) and "memory" not in str(error):  # torch's error for lack of memory
             raise
         remedy = "use fewer clients or a smaller batch_size"
         raise RunStoppedError(
@@ -106,13 +106,13 @@ def _run(
     tracking: Tracking,
     progress: Progress | None,
 ) -> None:
-    """Round after round until the limit, with checkpoints by the clock on the wall and when something stops it."""
+    """Execute rounds up to the limits, with a checkpoint every `checkpoint_every_s` and when the run is interrupted."""
     limits, saved = settings.run, time.perf_counter()
     grid = EvaluationGrid(limits)
     lines = _Lines(folder, [tracking.line] if progress is None else [tracking.line, progress])
     with _Interrupt() as interrupt:
         while not simulation.stop_reason and (limits.rounds is None or simulation.round < limits.rounds):
-            before_s = simulation.now_s  # the end of the last round, also after a resume
+            before_s = simulation.now_s  # also correct after a resume
             record = simulation.step(limits.time_budget_s)
             if record is None:
                 break
@@ -137,7 +137,7 @@ def _run(
 
 
 class _Lines:
-    """Lines on their way into a folder. One whose score is still worked out holds up those after it."""
+    """Writes lines of metrics to a folder, in order; a line whose evaluation is pending holds back those after it."""
 
     def __init__(self, folder: RunFolder, listeners: Sequence[Progress]) -> None:
         self._folder, self._listeners = folder, listeners
@@ -145,7 +145,7 @@ class _Lines:
         self._score: PendingScore | None = None
 
     def add(self, line: dict[str, Any], score: PendingScore | None) -> None:
-        """Take a line, and its score if it has one."""
+        """Add a line, and its pending evaluation if it has one."""
         if score is not None:
             self.settle()
             self._score = score
@@ -154,7 +154,7 @@ class _Lines:
             self.settle()
 
     def settle(self) -> None:
-        """Write down all lines, waiting for the score if need be."""
+        """Write all lines, waiting for the pending evaluation."""
         if self._score is not None:
             score, self._score = self._score.result(), None
             self._held[0] |= {"accuracy": score.accuracy, "loss": score.loss}
@@ -166,10 +166,10 @@ class _Lines:
 
 
 class _Interrupt:
-    """Notes Ctrl-C, SIGTERM and SIGHUP instead of raising in the middle of a round.
+    """Records Ctrl-C, SIGTERM and SIGHUP instead of raising in the middle of a round.
 
-    Another one some time later raises at once, but never while a checkpoint is written. SIGTERM and SIGHUP that were
-    ignored stay so.
+    A second signal more than REPEATS_S later raises immediately, except while a checkpoint is written. SIGTERM and
+    SIGHUP stay ignored if they were.
     """
 
     def __init__(self) -> None:
@@ -192,7 +192,7 @@ class _Interrupt:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """However often somebody presses Ctrl-C meanwhile, what is done here is done whole."""
+        """Complete the body however many signals arrive."""
         self._holding = True
         try:
             yield
@@ -200,7 +200,7 @@ class _Interrupt:
             self._holding = False
 
     def stop(self) -> NoReturn:
-        """Raise for the signal that was noted."""
+        """Raise for the recorded signal."""
         assert self.asked is not None, "somebody asked for it"
         raise _StoppedBySignal(self.asked, self._before[self.asked])
 
@@ -219,7 +219,7 @@ class _StoppedBySignal(KeyboardInterrupt):
         self._number, self._handler = number, handler
 
     def pass_on(self) -> None:
-        """Do what the signal does outside runs: call its handler, or end this process."""
+        """Do what the signal does outside of runs: call its handler, or end this process."""
         if callable(self._handler):
             self._handler(self._number, None)
         elif self._handler == signal.SIG_DFL:
@@ -227,7 +227,7 @@ class _StoppedBySignal(KeyboardInterrupt):
 
 
 def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
-    """A round as it is written down; in small fleets with whose work was merged, by number."""
+    """Return a round as a line of metrics; if `named`, with the client of each aggregated update."""
     energy = [record.compute_j, record.transmit_j]
     return {
         "round": record.round,
@@ -246,7 +246,7 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
 
 
 def _merged_fields(record: RoundRecord) -> dict[str, Any]:
-    """Whose work was merged, how stale it was, when it began and when it arrived, to the millisecond."""
+    """Return client, staleness, start and arrival (to the millisecond) of each aggregated update."""
     return {
         "merged": record.merged.tolist(),
         "merged_staleness": record.staleness.tolist(),
@@ -256,13 +256,13 @@ def _merged_fields(record: RoundRecord) -> dict[str, Any]:
 
 
 def _surprises(record: RoundRecord, named: bool) -> dict[str, Any]:
-    """How far the server was wrong, where times vary; in small fleets with what it believed of each merged update."""
+    """Return how often estimates were wrong, where times vary; if `named`, with the expected arrival times."""
     believed = {"merged_expected_s": record.merged_expected_s.round(3).tolist()} if named else {}
     return believed | {"misses": record.misses, "retiered": record.retiered, "lost": record.lost}
 
 
 def _rejections(record: RoundRecord) -> dict[str, list[int]]:
-    """Whose updates were rejected, by the reason."""
+    """Return the clients whose updates were rejected, by reason."""
     clients: dict[str, list[int]] = {}
     for rejection in record.rejections:
         clients.setdefault(rejection.reason, []).append(rejection.client)
@@ -270,7 +270,7 @@ def _rejections(record: RoundRecord) -> dict[str, list[int]]:
 
 
 def client_fields(scores: ClientScores) -> dict[str, Any]:
-    """What each client's own data say as it is written down: nothing of a client that has none."""
+    """Return the scores on each client's own data as fields of a line; None for a client without data."""
     columns = {"client_accuracy": scores.accuracy, "client_loss": scores.loss}
     return {"global_loss": scores.global_loss} | {
         name: [None if math.isnan(value) else value for value in column.tolist()] for name, column in columns.items()
@@ -278,12 +278,12 @@ def client_fields(scores: ClientScores) -> dict[str, Any]:
 
 
 class EvaluationGrid:
-    """When a run is evaluated: after the first round that ends at or after each point of a grid.
+    """Decides when a run is evaluated: after the first round that ends at or after each point of a grid.
 
-    The points are the multiples of `eval_every_s`. With "auto" the run is cut into 40 equal parts, in simulated time or
-    in rounds, whichever limits it, and each part has one point, drawn from the seed. The points are the same for every
-    strategy, and they are out of step with the tiers: multiples of 500 s would always fall on even rounds of 10 s, in
-    which tier 2 has just been aggregated.
+    The points are the multiples of `eval_every_s`. With "auto", the run is divided into 40 equal parts, in simulated
+    time and in rounds as far as these are limited, and each part has one point, drawn from the seed. The points are the
+    same for every strategy and out of step with the tiers: multiples of 500 s would always fall on even rounds of 10 s,
+    in which tier 2 has just been aggregated.
     """
 
     def __init__(self, limits: RunSettings) -> None:
@@ -292,7 +292,7 @@ class EvaluationGrid:
         self._part_rounds = math.inf if limits.rounds is None else limits.rounds / NUM_EVALUATIONS
 
     def is_due(self, before_s: float, record: RoundRecord) -> bool:
-        """Whether a point lies after the end of the previous round and at or before the end of this one."""
+        """Return whether a point lies after the end of the previous round and at or before the end of this one."""
         if self._every_s != "auto":
             return _multiples(record.end_s, self._every_s) > _multiples(before_s, self._every_s)
         by_time = self._num_points(record.end_s, self._part_s) > self._num_points(before_s, self._part_s)
@@ -300,12 +300,12 @@ class EvaluationGrid:
         return by_time or self._num_points(record.round, parts) > self._num_points(record.round - 1, parts)
 
     def _num_points(self, until: float, part: float) -> int:
-        """The number of points from 0 to `until`: one in every part before, and perhaps that of the part it lies in."""
+        """Return the number of points in [0, until]: one per complete part, and that of the current part if reached."""
         whole = _multiples(until, part)
         point = (whole + stream(self._seed, "evaluation", whole).random()) * part if math.isfinite(part) else math.inf
         return whole + (point <= until)
 
 
 def _multiples(until: float, every: float) -> int:
-    """The number of positive multiples of an interval up to a time."""
+    """Return the number of positive multiples of an interval up to a time."""
     return int(until * (1 + TOLERANCE) / every)

@@ -1,9 +1,9 @@
-"""The folder of a run: settings, a line per round, and what it takes to go on after a kill with the same bits.
+"""The folder of a run: its settings, a line of metrics per round, and checkpoints for a bit-identical resume.
 
-A folder holds config.toml, metrics.jsonl, checkpoint.safetensors and the one before it while the run goes on, and
-summary.json with model.safetensors and clients.json when it is done. Every file but metrics.jsonl is written aside and
-renamed; metrics.jsonl grows by whole lines and is cut back to the checkpoint from which a run is resumed, the newest
-that is whole.
+While a run is in progress, its folder holds config.toml, metrics.jsonl, checkpoint.safetensors and the previous
+checkpoint; afterwards summary.json, model.safetensors and clients.json instead of the checkpoints. Every file except
+metrics.jsonl is written under a temporary name and renamed. metrics.jsonl grows by complete lines; a resume truncates
+it to the newest checkpoint that is not damaged.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ Kept = TypeVar("Kept")
 
 
 NUMERIC = ("torch", "numpy", "cpu_capability")
-"""Versions on which the bits of a run depend."""
+"""Versions on which the exact results of a run depend."""
 
 
 class RunFolder:
@@ -56,7 +56,7 @@ class RunFolder:
         self.checkpoint, self.before = path / "checkpoint.safetensors", path / "checkpoint-before.safetensors"
 
     def check(self, settings: Settings, resume: bool) -> None:
-        """Raise if the folder belongs to something else, or to a run that is to be resumed. Writes nothing."""
+        """Raise InputError if the folder cannot be used for these settings, or needs `resume`. Writes nothing."""
         if self.config.exists():
             if different := settings.differences(load_settings(str(self.config))):
                 raise InputError(
@@ -70,7 +70,7 @@ class RunFolder:
             raise InputError(f"{self.path} is not empty and holds no run; name another folder with --out")
 
     def settled(self, settings: Settings) -> Settings:
-        """The settings with device and precision named: as this folder's run began, or what this machine has."""
+        """Return the settings with device and precision resolved: those of the folder's run, or else this machine's."""
         if not self.config.exists():
             return on_device(settings)
         begun = load_settings(str(self.config)).run
@@ -81,17 +81,17 @@ class RunFolder:
             raise InputError(f"{self.path} holds a run that was begun on a GPU: {error}") from None
 
     def make(self) -> None:
-        """See to it that the folder is there."""
+        """Create the folder if it does not exist."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{self.path} cannot be made: {error.strerror}; name another folder with --out") from None
 
     def begin(self, settings: Settings) -> None:
-        """Make the folder this run's own, unless another process writes it."""
+        """Create the folder of this run or check an existing one; raise InputError if another process is writing it."""
         self.make()
         with self.owned():
-            self.check(settings, resume=True)  # somebody else may have begun another run since
+            self.check(settings, resume=True)  # another process may have started a run here since the first check
             remove_leftovers(self.path)
             if self.config.exists():
                 self._tell_other_versions(_versions(settings.run.device))
@@ -100,7 +100,7 @@ class RunFolder:
                 write_whole(self.config, to_toml(tables).encode())
 
     def _tell_other_versions(self, here: dict[str, str]) -> None:
-        """Say so if the run was begun with what computes otherwise."""
+        """Print a note if the run was started with versions that may compute differently."""
         begun = read_toml(self.config, "")[1].get("versions")
         begun = begun if isinstance(begun, dict) else {}
         other = [name for name in NUMERIC if str(begun.get(name, here[name])) != here[name]]
@@ -110,23 +110,23 @@ class RunFolder:
             print(f"note: {self.path} was begun with {told}; {why}", file=sys.stderr)
 
     def finished(self) -> dict[str, Any] | None:
-        """The summary of a run that has ended."""
+        """Return the summary of a finished run; None if the run has not finished."""
         if not os.path.lexists(self.summary):
             return None
-        self._forget_checkpoints()  # a kill may have come before this was done
+        self._forget_checkpoints()  # in case the process was killed before it removed them
         return read_summary(self.summary, tuple(f"{target:g}" for target in TARGETS))
 
     def read_clients(self) -> dict[str, Any]:
-        """Who took part in a run that has ended, as `clients_of` tells it; empty where nobody wrote it down."""
+        """Return the clients of a finished run as `clients_of` describes them; empty if there is no such file."""
         return read_clients(self.clients) if os.path.lexists(self.clients) else {}
 
     def owned(self) -> contextlib.AbstractContextManager[None]:
-        """Nobody else writes this folder meanwhile."""
+        """Lock the folder within the context."""
         return locked(self.path)
 
     @contextlib.contextmanager
     def withdrawn_if_rejected(self) -> Iterator[None]:
-        """Leave nothing of a run that is rejected before its first round has ended; for who owns the folder."""
+        """Remove the run's files if its input is rejected before the first round ends; the folder must be locked."""
         try:
             yield
         except InputError:
@@ -134,12 +134,12 @@ class RunFolder:
             if not kept and not (self.metrics.exists() and self.metrics.stat().st_size):
                 for file in (self.config, self.metrics, self.path / LOCK):
                     file.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # somebody else's files are in it
+                with contextlib.suppress(OSError):  # the folder has other files
                     self.path.rmdir()
             raise
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add one line, whole, to the metrics."""
+        """Append one complete line to the metrics."""
         content = (json.dumps(line, allow_nan=False) + "\n").encode()
         try:
             with open_to_change(self.metrics, append=True) as file:
@@ -151,7 +151,7 @@ class RunFolder:
             raise self._stopped(self.metrics, error) from None
 
     def save(self, simulation: Simulation, learner: Learner) -> None:
-        """Keep where the run stands, and where it stood at the checkpoint before."""
+        """Write a checkpoint, and keep the previous one."""
         values, arrays = simulation.state()
         try:
             with open_input(self.metrics) as file:
@@ -165,7 +165,7 @@ class RunFolder:
             write_whole(self.checkpoint, content, before=self.before)
 
     def load(self, simulation: Simulation, learner: Learner) -> None:
-        """Go on from the newest checkpoint that is whole, or from the beginning if there is none yet."""
+        """Resume from the newest undamaged checkpoint, or start from the beginning if there is none."""
         if self.summary.exists():
             raise InputError(f"{self.path} has just been ended by another process; the same command again shows it")
         size = 0
@@ -175,7 +175,7 @@ class RunFolder:
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
                 raise InputError(f"{self.metrics} has lost lines since the checkpoint; remove the folder and run again")
             try:
-                # The learner first: work in flight that a simulation gives up frees versions.
+                # The learner first: restoring the simulation may discard local trainings, which frees model versions.
                 learner.restore({name: one for name, one in tensors.items() if not name.startswith("simulation.")})
                 simulation.restore(values, with_prefix(tensors, "simulation."))
             except InputError:
@@ -192,7 +192,7 @@ class RunFolder:
                 raise InputError(f"{self.metrics} cannot be written: {error.strerror}") from None
 
     def _newest_whole(self) -> tuple[Path, dict[str, Any], Tensors] | None:
-        """The newest checkpoint that is not damaged, and what it holds; says so if it is the one before."""
+        """Return path, values and arrays of the newest undamaged checkpoint; print a note if it is the previous one."""
         wrong = []
         for path in filter(Path.exists, (self.checkpoint, self.before)):
             try:
@@ -204,7 +204,7 @@ class RunFolder:
                 why = wrong[0] if wrong else f"{self.checkpoint} is not there"
                 print(f"note: {why}; going on from the checkpoint before", file=sys.stderr)
                 try:
-                    self.before.replace(self.checkpoint)  # a damaged one must not replace it when the next is written
+                    self.before.replace(self.checkpoint)  # otherwise the next save would replace it by the damaged one
                 except OSError as error:
                     raise InputError(f"{self.checkpoint} cannot be replaced: {error.strerror}; remove it") from None
             return found
@@ -213,7 +213,7 @@ class RunFolder:
         return None
 
     def finish(self, simulation: Simulation, learner: Learner, summary: dict[str, Any]) -> None:
-        """Keep the model, the clients and the summary; the checkpoints are not needed any more."""
+        """Write model, clients and summary, and remove the checkpoints."""
         clients = clients_of(simulation, learner)
         with self._resumable():
             write_whole(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
@@ -223,7 +223,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:
-        """Stop the run if a file cannot be written: a resumed run repeats what is lost."""
+        """Turn an error in writing a file into RunStoppedError: resuming the run repeats what was lost."""
         try:
             yield
         except (InputError, RunStoppedError) as error:
@@ -235,12 +235,12 @@ class RunFolder:
 
     def _forget_checkpoints(self) -> None:
         for path in filter(Path.exists, (self.before, self.checkpoint)):
-            with contextlib.suppress(OSError):  # whoever only reads a folder may not be allowed to
+            with contextlib.suppress(OSError):  # the user may only have permission to read the folder
                 path.unlink()
 
 
 def read_kept(path: Path, usual: Kept, kind: TypeAdapter[Any], remedy: str) -> Kept:
-    """What a JSON file holds, which must be of a kind; `usual`, where there is no file."""
+    """Return the content of a JSON file, validated by `kind`; `usual` if there is no such file."""
     kept: Kept = read_json(path, kind, remedy) if os.path.lexists(path) else usual
     return kept
 

@@ -1,8 +1,8 @@
-"""What the files of a run must hold when they are read back.
+"""Reads and validates the files of a run.
 
-Anybody may have changed them since they were written. Each value is checked for its type and bounds, so that whoever
-uses it need not; an error names the file, the line and the field. Files of older versions lack some fields, and those
-of newer ones may have more.
+Files may have been edited since they were written, so the type and bounds of every value are checked here, and callers
+need not check them again. An error names the file, the line and the field. Files of older versions may lack fields, and
+those of newer versions may have additional ones.
 """
 
 import json
@@ -17,10 +17,10 @@ from lesson.core.errors import InputError
 from lesson.core.files import open_input, read_input
 
 MAX_LINE = 1 << 29
-"""Bytes of a line of metrics: two numbers for each client of the largest fleet."""
+"""Maximum number of bytes in a line of metrics: enough for two numbers per client of the largest fleet."""
 _CHUNK = 1 << 20
 _HUGE = 1e300
-"""Sums of many such numbers are still finite."""
+"""Bound for numbers, so that sums of many of them are finite."""
 
 Count = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Real = Annotated[float, Field(ge=-_HUGE, le=_HUGE, strict=True)]
@@ -31,13 +31,13 @@ Clients = Annotated[list[Count], Field(strict=True)]
 
 
 class Shape(BaseModel):
-    """What an object of a file must hold. Objects are checked against it and used as they are."""
+    """Schema of a JSON object in a file. Objects are validated against it and used as they are."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
 class Line(Shape):
-    """A round in metrics.jsonl."""
+    """One round in metrics.jsonl."""
 
     round: Annotated[int, Field(ge=1, lt=2**63, strict=True)]
     time_s: NotNegative
@@ -66,7 +66,7 @@ class Line(Shape):
 
 
 class Summary(Shape):
-    """summary.json."""
+    """The content of summary.json."""
 
     strategy: Text
     dataset: Text
@@ -101,7 +101,7 @@ class Promoted(Shape):
 
 
 class Columns(Shape):
-    """Clients in clients.json, a list per column."""
+    """The clients in clients.json, one list per column."""
 
     number: Annotated[Clients, Field(min_length=1)]
     name: list[Text | Count]
@@ -117,7 +117,7 @@ class Columns(Shape):
 
 
 class ClientsFile(Shape):
-    """clients.json."""
+    """The content of clients.json."""
 
     num_clients: Count
     class_accuracy: list[Share | None]
@@ -129,7 +129,7 @@ _MERGED = ("merged", "merged_staleness", "merged_started_s", "merged_arrived_s",
 
 
 def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """One line of a metrics file after the other, checked; none where there is no file."""
+    """Yield the validated lines of a metrics file; nothing if there is no such file."""
     if not os.path.lexists(path):
         return
     number, time_s = 0, 0.0
@@ -153,7 +153,7 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_summary(path: Path, targets: tuple[str, ...]) -> dict[str, Any]:
-    """What a summary says, checked; it must tell the times to these targets."""
+    """Return the validated summary, which must have the times to these targets."""
 
     def check(summary: Any) -> None:
         Summary.model_validate(summary)
@@ -166,7 +166,7 @@ def read_summary(path: Path, targets: tuple[str, ...]) -> dict[str, Any]:
 
 
 def read_clients(path: Path) -> dict[str, Any]:
-    """Who took part in a run, as `run_clients` writes it, checked."""
+    """Return the validated clients of a run, as `clients_of` describes them."""
 
     def check(kept: Any) -> None:
         ClientsFile.model_validate(kept)
@@ -180,7 +180,7 @@ def read_clients(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, kind: TypeAdapter[Any], remedy: str) -> Any:
-    """What a JSON file holds, which must be of a kind."""
+    """Return the content of a JSON file, validated by `kind`."""
     return _read(path, kind.validate_python, f"put back a copy or {remedy}")
 
 
@@ -196,7 +196,7 @@ def _read(path: Path, check: Callable[[Any], object], remedy: str) -> Any:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file; ValueError for one that is too long or no text, before it fills the memory."""
+    """Yield the lines of a file; raise ValueError for a line that is too long or binary, before it fills the memory."""
     while content := file.readline(_CHUNK):
         while not content.endswith(b"\n") and (more := file.readline(_CHUNK)):
             content += more
@@ -215,12 +215,12 @@ _DECODER = json.JSONDecoder(parse_constant=_reject)
 
 
 def _decode(content: bytes) -> Any:
-    """Strict JSON."""
+    """Decode strict JSON, without NaN and Infinity."""
     return _DECODER.decode(content.decode("utf-8"))
 
 
 def _check_lengths(columns: dict[str, Any], names: tuple[str, ...]) -> None:
-    """ValueError unless the lists of these names, where they are there, have the same length."""
+    """Raise ValueError unless those of these columns that exist have the same length."""
     lengths = {name: len(columns[name]) for name in names if name in columns}
     for name, length in lengths.items():
         first, wanted = next(iter(lengths.items()))
@@ -229,13 +229,13 @@ def _check_lengths(columns: dict[str, Any], names: tuple[str, ...]) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong, in a few words."""
+    """Return what is wrong, in a few words."""
     if not isinstance(error, ValidationError):
         return "not JSON in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
     first = error.errors(include_url=False)[0]
     if not first["loc"]:
         return "it must be a JSON object"
-    # The places in a union are named, too: only what is in the file counts.
+    # The location also names branches of a union; keep only what is in the file.
     field = ".".join(str(part) for part in first["loc"] if not isinstance(part, str) or part.isidentifier())
     if first["type"] == "missing":
         return f"{field} is missing"

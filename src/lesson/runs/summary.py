@@ -1,4 +1,4 @@
-"""What a run came to, from its metrics: final accuracy, time to a target, totals."""
+"""The summary of a run, computed from its metrics: final accuracy, times to targets, totals."""
 
 import math
 from collections import Counter
@@ -20,16 +20,16 @@ ROUNDING = 1e-12
 WILD = 10 * math.log(10)
 """Loss above which training must have diverged."""
 SURPRISES = ("misses", "retiered", "lost")
-"""Told of runs whose times vary: uploads that missed their slot, clients in a new tier, work that was lost."""
+"""Counts of runs whose times vary: uploads that missed their slot, clients that changed tier, lost updates."""
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """The lines of a metrics file; none where there is no file."""
+    """Return the lines of a metrics file; none if there is no such file."""
     return list(each_line(Path(path)))
 
 
 def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:
-    """The summary of a run whose final model scores so, and why it was over if not for its limits."""
+    """Return the summary of a run, given accuracy and loss of its final model, and why it ended early, if it did."""
     lines = read_metrics(metrics)
     final = {"accuracy": accuracy, "time_s": 0.0} | (lines[-1] if lines else {}) | {"accuracy": accuracy}
     scores = [line for line in lines[:-1] if "accuracy" in line] + [final]
@@ -64,16 +64,16 @@ def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, o
 
 
 def num_last(num_evaluations: int) -> int:
-    """How many of the last evaluations count as the end of a run: ten, but at most a quarter of all."""
+    """Return how many of the last evaluations count as the end of a run: ten, but at most a quarter of all."""
     return max(1, min(LAST, num_evaluations // 4))
 
 
 def _wild(loss: float) -> list[str]:
-    """A note for a run that ends far worse than it began, although its loss is finite.
+    """Return a note if the final loss is far above that of an untrained model, although it is finite.
 
-    What it began with is not evaluated, but an untrained model guesses: its loss is about ln(classes), 2.3 for ten and
-    6.9 for a thousand. Ten times the former, a true class with a probability of 10⁻¹⁰ on average, is beyond what
-    overfitting or skewed data do to a model that learns.
+    The initial model is not evaluated, but an untrained model guesses: its loss is about ln(classes), 2.3 for ten
+    classes and 6.9 for a thousand. Ten times the former means that the true class has a probability of 10⁻¹⁰ on
+    average, which neither overfitting nor skewed data explain.
     """
     if loss <= WILD:
         return []
@@ -82,7 +82,7 @@ def _wild(loss: float) -> list[str]:
 
 
 def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:
-    """How many updates were rejected for each reason."""
+    """Return the number of rejected updates by reason."""
     counts = Counter[str]()
     for line in lines:
         counts.update({reason: len(clients) for reason, clients in line.get("rejections", {}).items()})
@@ -90,7 +90,10 @@ def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def time_to(target: float, scores: list[dict[str, Any]], column: str = "time_s") -> float | None:
-    """Simulated seconds, or another column, to a target: the first evaluation whose mean with the two before has it."""
+    """Return when a run reaches a target accuracy, in simulated seconds or in another column; None if it never does.
+
+    This is the first evaluation at which the mean of three consecutive evaluations reaches the target.
+    """
     for end in range(IN_A_ROW, len(scores) + 1):
         mean = sum(score["accuracy"] for score in scores[end - IN_A_ROW : end]) / IN_A_ROW
         if mean >= target - ROUNDING:
@@ -99,15 +102,15 @@ def time_to(target: float, scores: list[dict[str, Any]], column: str = "time_s")
 
 
 MAX_CLIENTS = 2000
-"""Of a larger fleet so many are written down, evenly spread over their latencies."""
+"""Maximum number of clients in clients.json; larger fleets are sampled evenly by latency."""
 
 
 def clients_of(simulation: Simulation, learner: Learner) -> dict[str, Any]:
-    """The clients of a run that has ended, as strict JSON takes it: what is unknown or infinite is None."""
+    """Return the clients of a finished run as strict JSON values; None for what is unknown or infinite."""
     fleet, by_class = simulation.fleet, learner.class_accuracy(simulation.version)
     chosen = sample_by_latency(fleet, MAX_CLIENTS)
     shares = learner.class_shares(chosen, len(by_class))
-    # On test images mixed as its own data are: a class it has none of does not count.
+    # Accuracy on test images with the client's own class distribution; classes that it lacks are ignored.
     accuracy = np.where(shares > 0, shares * by_class, 0.0).sum(axis=1)
     accuracy[shares.sum(axis=1) == 0] = np.nan
     return {

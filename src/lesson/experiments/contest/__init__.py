@@ -1,1 +1,1 @@
-"""A contest of strategies: each tuned on the same small grid, then run from the same seeds for the same time."""
+"""A contest of strategies: each is tuned on a small grid, then run with the same seeds for the same time."""

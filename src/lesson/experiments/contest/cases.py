@@ -1,4 +1,4 @@
-"""An entry at one β: the runs it is tuned by, which point won, and the runs that count."""
+"""An entry at one β: its tuning runs, the point they select, and its final runs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,33 +22,33 @@ class Case:
     rules: Rules
 
     def tuning(self) -> Runs:
-        """The runs it is tuned by, one per point; none if there is one point only."""
+        """Return the tuning runs by name, one per point; none if the entry has a single point."""
         points = self.entry.points
         return self._named(self._at(point, self.rules.tuning_seed) for point in points) if len(points) > 1 else {}
 
     def finals(self, results: Results) -> Runs | None:
-        """The runs that count; None while it is not tuned."""
+        """Return the final runs by name; None until all tuning runs are done."""
         chosen = self.chosen(results)
         return None if chosen is None else self._named(self._at(chosen, seed) for seed in self.rules.seeds)
 
     def chosen(self, results: Results) -> Point | None:
-        """The point of the highest accuracy, the first of several; None while a run is missing."""
+        """Return the point with the highest accuracy, the first of several; None until all tuning runs are done."""
         scores = [score for score in self.scores(results) if score is not None]
         if len(scores) < len(self.tuning()):
             return None
         return self.entry.points[scores.index(max(scores)) if scores else 0]
 
     def scores(self, results: Results) -> list[float | None]:
-        """Accuracy at the end of each tuning run, a guess if it diverged; None if it has not been made."""
+        """Return the final accuracy of each tuning run: that of guessing if it diverged, None if it is missing."""
         made = [results.runs.get(name) for name in self.tuning()]
         return [None if run is None else accuracy_by(run, self.rules.tuning_s) for run in made]
 
     def made(self, results: Results) -> list[Result]:
-        """Those of the runs that count which have been made, in the order of seeds."""
+        """Return the final runs that are done, ordered by seed."""
         return [results.runs[name] for name in self.finals(results) or () if name in results.runs]
 
     def num_missing(self, results: Results) -> int:
-        """How many runs it still needs."""
+        """Return how many runs are missing."""
         untuned = self.scores(results).count(None)
         return untuned + len(self.rules.seeds) - len(self.made(results))
 
@@ -61,10 +61,10 @@ class Case:
 
 
 def cases_of(entries: Iterable[Entry], rules: Rules) -> list[Case]:
-    """Every entry at every β."""
+    """Return every entry at every β."""
     return [Case(entry, beta, rules) for entry in entries for beta in rules.betas]
 
 
 def is_complete(entry: Entry, rules: Rules, results: Results) -> bool:
-    """Whether all its runs have been made, at every β."""
+    """Return whether all runs of an entry are done, at every β."""
     return not any(case.num_missing(results) for case in cases_of([entry], rules))

@@ -1,4 +1,4 @@
-"""Who takes part in a contest, from a TOML file: the rules, the groups that are shown together, and the entries."""
+"""Contests, read from a TOML file: the rules, the groups that are shown together, and the entries."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ Point = Values
 
 
 class Group(Table):
-    """Entries that are shown together, and compared with one of them."""
+    """Entries that are shown together and compared with one of them."""
 
     wanted: ClassVar[dict[str, str]] = {
         "name": "letters, digits, - and _, as files are called by it",
@@ -40,9 +40,9 @@ class Group(Table):
     name: Annotated[str, Field(pattern=r"^[\w-]+$")]
     title: Annotated[Text, Field(min_length=1)]
     references: Several[Text]
-    """Entries of which the one that is fastest to the last target is what the others are compared with."""
+    """Candidates for the reference: the others are compared with the one that reaches the last target first."""
     levels: dict[str, Values] = Field(default_factory=dict)
-    """Settings by section.key under which every entry of the group takes part, by what they are called."""
+    """Settings by section.key, by the name of the level; every entry of the group takes part once per level."""
 
     @field_validator("levels")
     @classmethod
@@ -52,7 +52,7 @@ class Group(Table):
 
 
 class Entry(Table):
-    """A strategy with what is fixed, and the points it is tuned over: a single one is not tuned."""
+    """A strategy with its fixed settings and the points it is tuned over; with a single point, it is not tuned."""
 
     wanted: ClassVar[dict[str, str]] = {
         "name": "at most 60 letters, digits and signs, a letter or digit first, none of $|*`[] or a backslash",
@@ -65,7 +65,7 @@ class Entry(Table):
     group: Text
     line: Text = ""
     level: Text = ""
-    """Where the group has levels: what the entry was called before, and which level this is."""
+    """If the group has levels: `line` is the name of the entry in the file, `level` that of this level."""
     preset: Text = "released"
     fleet: Values = Field(default_factory=dict)
     radio: Values = Field(default_factory=dict)
@@ -78,7 +78,7 @@ class Entry(Table):
     guards: Values = Field(default_factory=dict)
     grid: dict[str, list[Any]] = Field(default_factory=dict)
     points: tuple[Point, ...] = Field(({},), validate_default=True)
-    """Every combination of the lists of `grid` with the points that were given."""
+    """Every combination of the lists in `grid` with the given points."""
 
     @field_validator("points")
     @classmethod
@@ -94,7 +94,7 @@ class Entry(Table):
         return points
 
     def settings(self, point: Point, beta: float, seed: int, rules: Rules) -> Settings:
-        """Those of a run."""
+        """Return the settings of one run."""
         fixed = {section: getattr(self, section) for section in FIXED}
         values = point | rules.limits(seed) | {"data.beta": beta}
         try:
@@ -105,13 +105,13 @@ class Entry(Table):
 
 @dataclass(frozen=True)
 class Contest:
-    """All of it."""
+    """The rules, groups and entries of a contest."""
 
     rules: Rules
     groups: tuple[Group, ...]
     entries: tuple[Entry, ...]
     toml: str
-    """The file that says all this."""
+    """Text of the file."""
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.entries]
@@ -141,7 +141,7 @@ class Contest:
         return {entry.name: entry for entry in self.entries}
 
     def select(self, names: Iterable[str]) -> tuple[Entry, ...]:
-        """Entries by their names or their group's, in the order of the file; all of them for nothing."""
+        """Return the entries with these names or in these groups, in the order of the file; all if none are given."""
         chosen = set(names)
         known = [*self.by_name, *(group.name for group in self.groups)]
         for name in chosen:
@@ -151,7 +151,7 @@ class Contest:
 
 
 class _File(Table):
-    """What a file must hold."""
+    """Schema of the file."""
 
     wanted: ClassVar[dict[str, str]] = {
         "rules": "a table, [rules]",
@@ -165,7 +165,7 @@ class _File(Table):
 
 
 def load_contest(path: Path | str = FILE) -> Contest:
-    """The contest of a file."""
+    """Load and validate the contest of a file."""
     path = Path(path)
     text, values = read_toml(path, "a contest must be a file with [rules], [groups] and [[entries]]")
     try:
@@ -181,7 +181,7 @@ def load_contest(path: Path | str = FILE) -> Contest:
 
 
 def _at_levels(entry: Values, levels: Mapping[str, Mapping[str, Values]]) -> Iterator[Values]:
-    """An entry as it is written, or where its group has levels once for each; for each group if there are several."""
+    """Yield the entry for each of its groups and, where a group has levels, for each level."""
     groups = entry.get("group")
     for group in groups if isinstance(groups, list) and groups else [groups]:
         alone = {**entry, "group": group}
@@ -192,13 +192,13 @@ def _at_levels(entry: Values, levels: Mapping[str, Mapping[str, Values]]) -> Ite
             changed = {**alone, "name": f"{entry.get('name', '')}, {level}", "line": entry.get("name"), "level": level}
             for key, value in settings.items():
                 section, _, name = key.partition(".")
-                if isinstance(before := changed.get(section, {}), dict):  # else the entry is told to be wrong
+                if isinstance(before := changed.get(section, {}), dict):  # otherwise Entry reports it
                     changed[section] = {**before, name: value}
             yield changed
 
 
 def _made(kind: type[T], values: Values, said: str) -> T:
-    """A table of the file checked; what is wrong is told with where it is."""
+    """Return a validated table of the file; errors name it."""
     try:
         return kind(**values)
     except InputError as error:
@@ -206,7 +206,7 @@ def _made(kind: type[T], values: Values, said: str) -> T:
 
 
 def _check_keys(points: Iterable[Point], also: str = "") -> None:
-    """Raise if a key is not that of a setting that an entry may fix."""
+    """Raise ValueError if a key is not a setting that an entry may fix."""
     for key in (key for point in points for key in point):
         section, _, name = key.partition(".")
         if renamed := new_name(section, name):
@@ -217,6 +217,6 @@ def _check_keys(points: Iterable[Point], also: str = "") -> None:
 
 
 def point_words(point: Point) -> str:
-    """A point as people read it."""
+    """Return a point as readable text."""
     names = {key: key.partition(".")[2] if key.partition(".")[0] in BARE else key for key in point}
     return ", ".join(f"{names[key]} = {in_words(value)}" for key, value in point.items()) or "–"

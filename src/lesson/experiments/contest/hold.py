@@ -1,4 +1,4 @@
-"""Hold a contest in a folder: tuning first, then the runs that count; what has been made is not made again."""
+"""Holds a contest in a folder: tuning runs first, then final runs; existing results are kept."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from lesson.runs.folder import RunFolder, read_kept
 
 
 def claim_folder(out: Path | str, rules: Rules) -> None:
-    """Make the folder one of a contest by these rules; raises if it is something else."""
+    """Create or check the folder of a contest with these rules; raise InputError if it holds something else."""
     out = Path(out)
     check_for_many(out)
     path = out / RULES
@@ -37,9 +37,9 @@ def claim_folder(out: Path | str, rules: Rules) -> None:
 
 
 def hold(cases: Sequence[Case], out: Path | str, make: Callable[[Runs], Results]) -> tuple[Results, str]:
-    """All results of the folder once `make` has made the missing runs, and why some failed; empty if none did.
+    """Execute the missing runs with `make`; return all results of the folder, and why runs failed ("" if none did).
 
-    Of cases that are tuned, also while others are not, the runs that count are made: the first seed of all first.
+    Final runs of tuned cases are executed even if other cases are not tuned yet.
     """
     results, failed = _make({name: one for case in cases for name, one in case.tuning().items()}, out, make)
     finals = {name: one for case in cases for name, one in (case.finals(results) or {}).items()}

@@ -1,4 +1,4 @@
-"""What is told of a contest: means over seeds with 95 % intervals, and how they compare with a reference, paired."""
+"""The results of a contest: means over seeds with 95 % intervals, and paired comparisons with a reference."""
 
 import itertools
 import math
@@ -16,18 +16,18 @@ RATIO, GAIN = "time_ratio", "accuracy_gain"
 
 
 def accuracy_names(rules: Rules) -> list[str]:
-    """What accuracies are called, by when."""
+    """Return the names of accuracy columns, one per time."""
     return [f"accuracy_at_{time_s:.0f}" for time_s in rules.looks_s]
 
 
 def time_names(rules: Rules) -> list[str]:
-    """What times to targets are called, and uploads and joules to the last one."""
+    """Return the names of the columns for times to targets, and for uploads and energy to the last target."""
     last = f"{rules.targets[-1]:g}"
     return [*(f"time_to_{target:g}" for target in rules.targets), f"uploads_to_{last}", f"energy_to_{last}"]
 
 
 def measure(run: Result, rules: Rules) -> dict[str, float]:
-    """All numbers of a run, NaN for a target it never reaches. One that diverged guesses and reaches nothing."""
+    """Return all numbers of a run; NaN for a target that it never reaches. A diverged run guesses and reaches none."""
     wanted = [(target, "time_s") for target in rules.targets]
     wanted += [(rules.targets[-1], "uploads"), (rules.targets[-1], "energy_j")]
     times = [math.inf if run.stopped else reached(run, target, column) for target, column in wanted]
@@ -37,15 +37,16 @@ def measure(run: Result, rules: Rules) -> dict[str, float]:
 
 
 def by_seed(case: Case, results: Results) -> pd.DataFrame:
-    """The numbers of a case's runs, a row per seed."""
+    """Return the numbers of a case's final runs, one row per seed."""
     return pd.DataFrame([measure(run, case.rules) for run in case.made(results)])
 
 
 def table(contest: Contest, results: Results) -> pd.DataFrame:
-    """A row per β and complete entry, by group: means over seeds and, as NAME_ci95, half their 95 % intervals.
+    """Return one row per β and complete entry, by group: means over seeds and, as NAME_ci95, half their 95 % intervals.
 
-    A time that not every seed has is NaN; as NAME_seeds, how many have it. `time_ratio` is the time to the last target
-    over that of the reference, `accuracy_gain` the last accuracy less that of the reference, both paired over seeds.
+    A time is NaN unless every seed has it; NAME_seeds is how many have it. `time_ratio` is the time to the last target
+    divided by that of the reference, `accuracy_gain` the last accuracy minus that of the reference, both paired over
+    seeds.
     """
     rules, rows = contest.rules, []
     complete = [entry for entry in contest.entries if is_complete(entry, rules, results)]
@@ -77,7 +78,7 @@ def _numbers(ours: pd.DataFrame, theirs: pd.DataFrame | None, rules: Rules) -> d
 
 
 def _reference(group: Group, frames: dict[str, pd.DataFrame], rules: Rules) -> str:
-    """The entry that the others are compared with: the fastest to the last target, or else the most accurate."""
+    """Return the group's reference: the entry that is fastest to the last target, or else the most accurate."""
     time, accuracy = time_names(rules)[len(rules.targets) - 1], accuracy_names(rules)[-1]
 
     def rank(name: str) -> tuple[float, float]:

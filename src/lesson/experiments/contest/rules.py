@@ -1,4 +1,4 @@
-"""What holds for everybody in a contest."""
+"""The rules that apply to all entries of a contest."""
 
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from lesson.core.validation import Checked, Positive, Text
 
 MAX_POINTS = 6
-"""Settings that an entry may be tuned over."""
+"""Maximum number of points an entry may be tuned over."""
 
 T = TypeVar("T")
 
@@ -25,14 +25,14 @@ Several = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_differ)]
 
 
 class Table(Checked):
-    """A table of the file; what it must have and has not is None, which nothing may be."""
+    """A table of the file; required fields that are missing become None, which is invalid, so that errors name them."""
 
     def __init__(self, /, **values: Any) -> None:
         super().__init__(**{name: None for name, one in type(self).model_fields.items() if one.is_required()} | values)
 
 
 class Rules(Table):
-    """Data, seeds, how long runs are and what is measured of them."""
+    """Data, seeds, length of runs, and what is measured."""
 
     wanted: ClassVar[dict[str, str]] = {
         "betas": "a list of numbers > 0",
@@ -46,14 +46,14 @@ class Rules(Table):
     tuning_seed: Seed
     seeds: Several[Seed]
     tuning_s: Positive
-    """Simulated seconds of a run that an entry is tuned by."""
+    """Simulated seconds of a tuning run."""
     final_s: Positive
-    """Simulated seconds of the runs that count."""
+    """Simulated seconds of a final run."""
     eval_every_s: Positive
     looks_s: Several[Positive]
-    """When accuracy is told."""
+    """Times at which accuracy is reported."""
     targets: Several[Share]
-    """Accuracies whose times are told; uploads and joules to the last one, which ratios are about, too."""
+    """Accuracies for which the time is reported; for the last one also uploads, energy and the ratio of times."""
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
@@ -70,11 +70,11 @@ class Rules(Table):
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the rules as plain values."""
         return self.model_dump(mode="json")
 
     def limits(self, seed: int) -> dict[str, Any]:
-        """Return data set, seed and length of a run by section.key; runs of the tuning seed are shorter."""
+        """Return data set, seed and length of a run by section.key; tuning runs may have another length."""
         time_s = self.tuning_s if seed == self.tuning_seed else self.final_s
         return {
             "data.dataset": self.dataset,

@@ -1,4 +1,4 @@
-"""Where many runs are executed: processes of this machine, or Ray."""
+"""Engines that execute many runs: processes on this machine, or Ray."""
 
 from lesson.experiments.engines.local import LocalEngine
 from lesson.experiments.engines.ray import RayEngine

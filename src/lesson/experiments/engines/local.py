@@ -1,6 +1,6 @@
-"""Runs in processes of this machine, side by side.
+"""Executes runs in several processes on this machine.
 
-Each process has a pipe of its own: one that is killed, in whatever moment, holds up none of the others.
+Each process has its own pipe, so that killing one, at any moment, does not block the others.
 """
 
 import contextlib
@@ -36,31 +36,31 @@ from lesson.settings.settings import Settings
 TELL_EVERY_S = 0.2
 MAX_ON_GPU = 8
 END_S = 60.0
-MAX_WAIT_S = 3600.0  # poll() takes no more than 2³¹ ms; whoever waits comes round
+MAX_WAIT_S = 3600.0  # poll() accepts at most 2³¹ ms; the loop waits again
 STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 ENDED: Line = {"ended": True}
 
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Shares the cores of this machine among processes; one that is killed is replaced and its run goes on."""
+    """Shares the cores of this machine among processes; a killed process is replaced and its run resumed."""
 
     num_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
     data_dir: Path | str | None = None
     max_restarts: int = MAX_RESTARTS
     stop_at_s: float = math.inf
-    """When by time.monotonic() no run is begun any more and those that go on are interrupted, with a checkpoint."""
+    """Time by time.monotonic() after which no run starts and current runs are interrupted, with a checkpoint."""
 
     @property
     def left_s(self) -> float:
-        """Seconds until then."""
+        """Seconds until `stop_at_s`."""
         return self.stop_at_s - time.monotonic()
 
     def check(self) -> None:
-        """Processes can be started anywhere."""
+        """Do nothing: processes can be started on any machine."""
 
     def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
-        """What happens to each run; see `Engine`. A folder that cannot be used is an error at once."""
+        """Execute the runs, see `Engine`; raise InputError right away if a folder cannot be used."""
         settled = {path: RunFolder(path).settled(settings) for path, settings in plan.items()}
         return self._follow(settled, trackers)
 
@@ -74,7 +74,7 @@ class LocalEngine:
 
 
 class _Workers:
-    """The processes, and the runs they have not begun."""
+    """The worker processes, and the runs that have not started."""
 
     def __init__(
         self, engine: LocalEngine, plan: Mapping[Path, Settings], at_most: int, trackers: Sequence[Tracker]
@@ -87,12 +87,12 @@ class _Workers:
         self._dismissed: list[_Worker] = []
 
     def follow(self) -> Generator[Event, None, None]:
-        """What the processes tell until no run is left, or no time."""
+        """Yield events of the runs until all have ended or the time is up."""
         while len(self._busy) < self._size and self._any_to_begin():
             self._start(*self._waiting.popleft())
         while self._busy and (left_s := self._engine.left_s) > 0:
             for pipe in wait(list(self._busy), min(left_s, MAX_WAIT_S)):
-                worker = self._busy[pipe]  # type: ignore[index]  # what is waited for are its keys
+                worker = self._busy[pipe]  # type: ignore[index]  # wait() returns keys of `_busy`
                 path, line = worker.path, worker.receive()
                 if line is ENDED:
                     line = self._replace(worker)
@@ -101,8 +101,8 @@ class _Workers:
                 yield path, line
 
     def close(self) -> None:
-        """End the processes; a run that is going on keeps where it stands."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # else Ctrl-C again may leave some of them going on
+        """Interrupt all runs, which write a checkpoint, and end the processes."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a second Ctrl-C must not leave processes running
         try:
             for worker in self._busy.values():
                 worker.interrupt()
@@ -123,7 +123,7 @@ class _Workers:
         worker.give(path, settings)
 
     def _next(self, worker: "_Worker", fit: bool) -> None:
-        """Give a process its next run; one in which something unforeseen went wrong is not trusted with another."""
+        """Give a worker its next run; after an unexpected error, a new process takes its place."""
         if fit and self._any_to_begin():
             worker.give(*self._waiting.popleft())
             return
@@ -134,7 +134,7 @@ class _Workers:
             self._start(*self._waiting.popleft())
 
     def _replace(self, worker: "_Worker") -> Line:
-        """What to tell about the run of a process that has ended; another takes its place while there is time."""
+        """Return the event for a run whose process ended, and start a process in its place if there is time."""
         del self._busy[worker.pipe]
         worker.process.join()
         status = worker.process.exitcode or 0
@@ -150,7 +150,7 @@ class _Workers:
 
 
 class _Worker:
-    """A process that executes one run after the other, and what it is at."""
+    """A process that executes one run at a time, and its current run."""
 
     path: Path
     settings: Settings
@@ -160,7 +160,7 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         copied = _Copied(trackers)
         self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, copied))
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C waits till it is ready
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: the child delays Ctrl-C
         try:
             self.process.start()
         finally:
@@ -168,13 +168,13 @@ class _Worker:
             theirs.close()
 
     def give(self, path: Path, settings: Settings) -> None:
-        """Hand over a run; if the process has just been killed, `receive` says so."""
+        """Send a run to the process; if that was just killed, `receive` returns ENDED."""
         self.path, self.settings = path, settings
         with contextlib.suppress(OSError):
             self.pipe.send((path, settings))
 
     def receive(self) -> Line:
-        """The next line of the run, ENDED if none can come any more."""
+        """Return the next line of the run; ENDED if the process has ended."""
         try:
             line: Line = self.pipe.recv()
         except (EOFError, OSError):
@@ -182,14 +182,14 @@ class _Worker:
         return line
 
     def interrupt(self) -> None:
-        """Ask for the end; the run is left with a checkpoint."""
+        """Interrupt the run, which writes a checkpoint."""
         if self.process.pid is not None and self.process.is_alive():
             os.kill(self.process.pid, signal.SIGINT)
         self.pipe.close()
 
 
 class _Copied:
-    """Trackers on their way into another process. An error there is kept and reported as the error of a run."""
+    """Trackers that are pickled into another process; an error on arrival is kept and reported as a run's error."""
 
     problem: InputError | None = None
 
@@ -199,7 +199,7 @@ class _Copied:
     def __getstate__(self) -> tuple[bytes, str]:
         try:
             return bytes(ForkingPickler.dumps(self.trackers)), tracker_names(self.trackers)
-        except Exception as error:  # whatever a tracker of somebody else's holds
+        except Exception as error:  # a custom tracker may hold anything
             raise not_copied(tracker_names(self.trackers), error) from None
 
     def __setstate__(self, state: tuple[bytes, str]) -> None:
@@ -211,9 +211,9 @@ class _Copied:
 
 
 def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, copied: _Copied) -> None:
-    """Execute what comes and tell how far it is, until nothing comes any more or whoever started this is gone."""
-    os.setsid()  # Ctrl-C reaches the process that started this one, which passes it on
-    settle_process()  # once, not for each run: memory is kept from one run to the next
+    """Execute runs from the pipe and send their lines, until the pipe is closed or the parent process has ended."""
+    os.setsid()  # Ctrl-C reaches the parent process, which passes it on
+    settle_process()  # once, not for each run: memory is reused by the next run
     told = 0.0
 
     def tell(line: Line) -> None:

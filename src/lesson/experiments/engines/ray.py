@@ -1,7 +1,7 @@
-"""Runs as tasks of a Ray cluster: one that is there, or one on this machine for as long as the runs take.
+"""Executes runs as tasks on Ray: an existing cluster, or one on this machine for the duration of the runs.
 
-The folders of runs must be on storage that every node sees: a run that was killed goes on from its folder, on whatever
-node, and how far it is is read from there too, so that nothing but its outcome travels through Ray.
+The folders of runs must be on storage that every node sees: a run that was killed is resumed from its folder on any
+node, and progress is read from the folder too, so that only a run's outcome is sent through Ray.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ MAX_SUBMITTED = 1000
 
 @dataclass(frozen=True)
 class RayEngine:
-    """One task a run, with its share of CPUs and GPUs; a task whose process or node is lost is submitted again."""
+    """Executes each run as a task with its share of CPUs and GPUs; a lost task is submitted again."""
 
     address: str | None = None
     cpus_per_trial: int = 1
@@ -39,24 +39,24 @@ class RayEngine:
     max_restarts: int = MAX_RESTARTS
 
     def check(self) -> None:
-        """Raise if Ray is not installed or nobody answers at the address."""
+        """Raise InputError if Ray is not installed or does not answer at the address."""
         if importlib.util.find_spec("ray") is None:
             raise InputError("Ray is not installed; pip install 'lesson-fl[ray]' does it, '.[ray]' in a clone")
         if self.address is not None:
             _check_address(self.address)
 
     def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
-        """What happens to each run; see `Engine`. Settings that ask for a GPU and get no share are an error at once."""
+        """Execute the runs, see `Engine`; raise InputError right away for device cuda without `gpus_per_trial`."""
         return self._follow({path: self._placed(settings) for path, settings in plan.items()}, trackers)
 
     def _follow(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> Generator[Event, None, None]:
         with self._connected() as ray:
             try:
                 ray.cloudpickle.dumps(trackers)
-            except Exception as error:  # whatever a tracker of somebody else's holds
+            except Exception as error:  # a custom tracker may hold anything
                 raise not_copied(tracker_names(trackers), error) from None
             share: dict[str, Any] = {"num_cpus": self.cpus_per_trial, "num_gpus": self.gpus_per_trial}
-            # Ray would do a lost task again by itself, but without end where memory ran out.
+            # Ray's own retries have no limit where memory runs out.
             task = ray.remote(max_retries=0, **share)(_execute)
             waiting, restarts, going = deque(plan), Counter[Path](), dict[Any, _Tail]()
             try:
@@ -80,13 +80,13 @@ class RayEngine:
                         yield from ((tail.path, line) for line in tail.news())
             except BaseException:
                 for reference in going:
-                    ray.cancel(reference)  # as Ctrl-C does: each run keeps where it stands
+                    ray.cancel(reference)  # like Ctrl-C: each run writes a checkpoint
                 if going:
                     ray.wait(list(going), num_returns=len(going), timeout=END_S)
                 raise
 
     def _placed(self, settings: Settings) -> Settings:
-        """Without a share of a GPU a run trains on the CPU: some versions of Ray hide GPUs from it, others do not."""
+        """Return the settings, with device cpu if runs get no GPU: not all versions of Ray hide GPUs from them."""
         if self.gpus_per_trial or settings.run.device == "cpu":
             return settings
         if settings.run.device == "cuda":
@@ -95,12 +95,12 @@ class RayEngine:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[ModuleType]:
-        """The library, connected; a cluster that was started here ends with it."""
+        """Connect to Ray and yield the library; a cluster that was started here is shut down afterwards."""
         self.check()
         import ray
 
         quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or it warns that it will be so
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # avoids a warning about the future default
         if self.address is None:
             os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
             ray.init(address="local", include_dashboard=False, **quiet)
@@ -110,14 +110,14 @@ class RayEngine:
             except (ConnectionError, RuntimeError, ValueError) as error:
                 raise InputError(f"address '{self.address}' cannot be used: {error}") from None
         try:
-            if self.address is None:  # others may get more nodes when they are asked for
+            if self.address is None:  # other clusters may add nodes on demand
                 self._check_share(ray.cluster_resources())  # type: ignore[no-untyped-call]
             yield ray
         finally:
             ray.shutdown()
 
     def _check_share(self, there: Mapping[str, float]) -> None:
-        """Raise if no run could ever begin."""
+        """Raise InputError if no run could ever start."""
         for name, kind, share in (
             ("cpus_per_trial", "CPU", self.cpus_per_trial),
             ("gpus_per_trial", "GPU", self.gpus_per_trial),
@@ -131,12 +131,12 @@ class RayEngine:
 def _execute(
     path: Path, settings: Settings, data_dir: Path | str | None, num_threads: int, trackers: Sequence[Tracker]
 ) -> Line:
-    """The task: how a run ended."""
+    """Execute a run as a Ray task; return its last line."""
     return execute_trial(path, settings, progress=None, data_dir=data_dir, num_threads=num_threads, trackers=trackers)
 
 
 def _outcome(ray: ModuleType, reference: Any) -> Line:
-    """The last line of a run whose task has ended, or {"lost": how} if that took its process."""
+    """Return the last line of a run, or {"lost": reason} if its process or node was lost."""
     lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
     try:
         line: Line = ray.get(reference)
@@ -148,7 +148,7 @@ def _outcome(ray: ModuleType, reference: Any) -> Line:
 
 
 def _check_address(address: str) -> None:
-    """Raise unless somebody answers there: Ray itself would try for minutes."""
+    """Raise InputError unless the address accepts connections: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     if address == "auto":
         return
@@ -161,7 +161,7 @@ def _check_address(address: str) -> None:
 
 
 class _Tail:
-    """The end of the metrics of a run that goes on elsewhere."""
+    """Follows the metrics file of a run on another node."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -169,14 +169,14 @@ class _Tail:
         self._read = 0
 
     def news(self) -> list[Line]:
-        """The last of the lines written since the last call, and the last one with an accuracy before it."""
+        """Return the newest line since the last call, and before it the newest earlier line with an accuracy."""
         try:
             with open_input(self._metrics) as file:
-                self._read = min(self._read, os.fstat(file.fileno()).st_size)  # a run that goes on cuts lines off
+                self._read = min(self._read, os.fstat(file.fileno()).st_size)  # a resumed run truncates the file
                 file.seek(self._read)
                 whole = file.read().rpartition(b"\n")[0]
             lines = [json.loads(line) for line in whole.splitlines()]
-        except (OSError, ValueError):  # not there yet, or storage that shows half of what was written
+        except (OSError, ValueError):  # not there yet, or the storage shows an incomplete write
             return []
         self._read += len(whole) + bool(whole)
         return [line for line in lines[:-1] if "accuracy" in line][-1:] + lines[-1:]

@@ -1,4 +1,4 @@
-"""Trackers: where a run can be watched while it goes on, and afterwards beside others."""
+"""Trackers: observers that follow a run while it is in progress, such as TensorBoard."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ TRACKERS: dict[str, Callable[[], Tracker]] = {"tensorboard": TensorBoard}
 
 
 def make_trackers(names: Sequence[str]) -> list[Tracker]:
-    """Trackers by name, or of one's own as module:Class; raises if one of them cannot work here."""
+    """Return trackers by name, or custom ones as module:Class; raise InputError if one cannot be used."""
     return [_make(name) for name in dict.fromkeys(names)]
 
 
@@ -25,7 +25,7 @@ def _make(name: str) -> Tracker:
         raise InputError(f"tracker '{name}' must have begin, line and end")
     try:
         tracker: Tracker = kind()
-    except (Exception, SystemExit) as error:  # whatever a class of somebody else's does
+    except (Exception, SystemExit) as error:  # a custom class may raise anything
         reason = f"{type(error).__name__}: {error}"
         raise InputError(f"tracker '{name}' cannot be made: {reason}; it is called without arguments") from None
     return tracker

@@ -1,4 +1,4 @@
-"""Who is told about a run while it goes on."""
+"""The protocol of trackers, and the object that calls them during a run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,29 +11,29 @@ Line = Mapping[str, Any]
 
 
 class Tracker(Protocol):
-    """Told about one run after the other. It is copied into every process that runs are executed in."""
+    """Observes runs, one at a time. A tracker is copied into every process that executes runs."""
 
     def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
-        """A run begins in a folder, or goes on there after the lines it has kept.
+        """Called when a run starts in a folder, or resumes there after the lines in `kept`.
 
-        Those are not told again. Lines told after the last checkpoint were not kept: they come again, with the same
-        values.
+        Kept lines are not passed to `line` again. Lines after the last checkpoint are not kept: they are passed again,
+        with the same values.
         """
         ...
 
     def line(self, line: Line) -> None:
-        """A round has ended: its line of metrics.jsonl."""
+        """Called after each round, with its line of metrics.jsonl."""
         ...
 
     def end(self, summary: Line | None) -> None:
-        """The run has ended, with what is in summary.json; None: it was broken off and may go on later."""
+        """Called at the end of a run with the content of summary.json; with None if it was interrupted."""
         ...
 
 
 class Tracking:
-    """Tells trackers about a run from its first line on, so that one which is rejected before leaves no trace.
+    """Calls the trackers of a run, from its first line on, so that a run whose input is rejected leaves no trace.
 
-    What a tracker raises keeps nobody else from being told. The first such error is kept in `problem`.
+    An error in one tracker does not affect the others. The first error is kept in `problem`.
     """
 
     def __init__(self, trackers: Sequence[Tracker], settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
@@ -52,13 +52,13 @@ class Tracking:
             raise RunStoppedError(f"{self.problem}; the run has ended all the same, its folder is complete")
 
     def line(self, line: Line) -> None:
-        """Tell of a round."""
+        """Pass a round to all trackers."""
         self._begin()
         for tracker in self._begun:
             self._tell(tracker, "line", line)
 
     def finish(self, summary: Line) -> None:
-        """Tell of the end when this is left, not of a break."""
+        """Set the summary that `end` receives when the context is left; otherwise, it receives None."""
         self._begin()
         self._summary = summary
 
@@ -69,10 +69,10 @@ class Tracking:
                 self._begun.append(tracker)
 
     def _tell(self, tracker: Tracker, method: str, *told: object) -> bool:
-        """Call a method of a tracker; whether that went well."""
+        """Call a method of a tracker; return whether it succeeded."""
         try:
             getattr(tracker, method)(*told)
-        except (Exception, SystemExit) as error:  # whatever a tracker of somebody else's does
+        except (Exception, SystemExit) as error:  # a custom tracker may raise anything
             name = f"{type(tracker).__module__}:{type(tracker).__qualname__}"
             self.problem = self.problem or f"tracker {name}: {describe(error)}"
             return False
@@ -86,5 +86,5 @@ def flat_settings(settings: Settings) -> dict[str, Any]:
 
 
 def numbers(line: Line) -> dict[str, float]:
-    """The values of a line that are numbers: what is not known, notes and lists are left out."""
+    """Return the numeric values of a line, without notes, lists and unknown values."""
     return {name: value for name, value in line.items() if isinstance(value, int | float)}

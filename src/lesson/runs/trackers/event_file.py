@@ -1,4 +1,4 @@
-"""A file of events as TensorBoard reads it. It takes the package tensorboard, and not TensorFlow."""
+"""Writes TensorBoard event files with the package tensorboard, without TensorFlow."""
 
 import json
 import math
@@ -22,17 +22,17 @@ PREFIX = "events.out.tfevents."
 
 
 class EventFile:
-    """Events of one run; what is written reaches the disk within seconds, or with `flush`."""
+    """The events of one run, flushed to disk with an event if FLUSH_S seconds have passed, or by `flush`."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / f"{PREFIX}{time.time_ns()}.{socket.gethostname()}"
         self._records = RecordWriter(path.open("xb"))
         self._flushed = time.monotonic()
         self._write(file_version="brain.Event:2")
-        self._write(session_log=SessionLog(status=SessionLog.START))  # who reads on forgets what was there before
+        self._write(session_log=SessionLog(status=SessionLog.START))  # tells a running viewer to discard earlier events
 
     def settings(self, values: Mapping[str, Any]) -> None:
-        """The settings of the run, for TensorBoard's table of hyperparameters."""
+        """Write the settings of the run, for TensorBoard's table of hyperparameters."""
         info = SessionStartInfo(start_time_secs=time.time())
         for name, value in values.items():
             if isinstance(value, bool):
@@ -44,28 +44,27 @@ class EventFile:
         self._write_session(hparams.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info))
 
     def text(self, tag: str, markdown: str) -> None:
-        """A text to be shown."""
+        """Write a text in Markdown."""
         tensor = TensorProto(dtype="DT_STRING", string_val=[markdown.encode()])
         about = texts.create_summary_metadata(display_name=tag, description="")
         self._write(summary=Summary(value=[Summary.Value(tag=tag, tensor=tensor, metadata=about)]))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Values by their tags, at one step."""
+        """Write scalar values by tag, for one step."""
         told = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._write(step=step, summary=Summary(value=told))
 
     def success(self) -> None:
-        """The run has ended well."""
+        """Mark the run as completed."""
         info = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=time.time())
         self._write_session(hparams.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info))
 
     def flush(self) -> None:
-        """Let readers see what was written."""
+        """Make everything written so far visible to readers."""
         self._records.flush()
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Nothing more is written."""
         self._records.close()
 
     def _write_session(self, tag: str, data: Any) -> None:

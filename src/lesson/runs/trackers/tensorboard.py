@@ -1,4 +1,4 @@
-"""Runs in TensorBoard: event files beside the metrics, over rounds and over simulated time."""
+"""Logs runs to TensorBoard, over rounds and over simulated time."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ SHOWN = ("accuracy", "loss", "uploads", "bytes_up", "bytes_down", "energy_j", "s
 
 
 class TensorBoard:
-    """Writes RUN/tensorboard: settings, and every metric with the round and with the simulated second as its step.
+    """Writes settings and metrics to RUN/tensorboard, each metric once over rounds and once over simulated seconds.
 
-    A run that goes on is written anew from the lines it kept: TensorBoard can drop what lies beyond a step, but here
-    steps count rounds in one half of the tags and seconds in the other.
+    A resumed run is written anew from its kept lines: TensorBoard can discard events after a given step, but here steps
+    are rounds for one half of the tags and seconds for the other.
     """
 
     def __init__(self) -> None:
