@@ -1,4 +1,4 @@
-"""Hand-made updates and models trained from them."""
+"""Hand-made updates and models trained by hand."""
 
 import numpy as np
 import torch
