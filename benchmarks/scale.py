@@ -1,7 +1,8 @@
 """Measure the time and memory of a round by the size of the fleet and by the number of participants, on CPU or GPU.
 
 Fleets of virtual clients train on CIFAR-10: each client draws its 500 samples from the whole data set, and a limited
-number of clients per tier start when its slot begins. Every row is measured in its own process because of peak memory.
+number of clients per tier start when its slot begins. Every row is measured in its own process, as it includes the peak
+memory.
 """
 
 import argparse

@@ -18,7 +18,7 @@ IMAGES, LABELS = FILES[0], FILES[1]
 
 
 def _inside(change: Callable[[bytes], bytes]) -> Damage:
-    """Return a damage to the content of a gzip file that keeps its checksum valid."""
+    """Return a function that damages the content of a gzip file but keeps its checksum valid."""
     return lambda path, _: path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes())), 1))
 
 

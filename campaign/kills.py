@@ -20,7 +20,7 @@ BUSY = "is being written by another process"
 
 
 def trials(shared: Path, short: bool) -> list[Trial]:
-    """Return trials with 50 kills per command, spread over its duration, three of them in a row on the same folder."""
+    """Return trials with kills spread over the duration of each command, three in a row on the same folder."""
     made = []
     for command in chosen(short):
         kills = PER_TRIAL if short else 50
@@ -103,7 +103,7 @@ class _Disturbed:
             share *= 0.7
 
     def _strike(self, process: "subprocess.Popen[bytes]") -> None:
-        """Kill the process alone, with all its descendants, or after one of its workers."""
+        """Kill the process alone, with all its descendants, or some time after one of its workers."""
         started = descendants(process.pid)
         workers = [one for one in started if one.is_worker]
         how = self._rng.choice(["main", "all", "worker"] if workers else ["main"])

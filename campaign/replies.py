@@ -24,7 +24,7 @@ from lesson.strategies import FedAvg
 
 SHAPE = (2, 3)
 MAX_LINE = 400
-"""Most characters of a log line: up to 200 come from the client, the others say what happened."""
+"""Most characters in a log line: up to 200 come from the client, the others say what happened."""
 DIRTY = "\x1b[2J\r\n\u202e" * 1_000_000
 """Text that clears a terminal, breaks lines and reverses the writing direction."""
 unpickled: list[str] = []
@@ -106,7 +106,7 @@ def _array(data: Any, stype: Any = "numpy.ndarray") -> ArrayRecord:
 
 
 def _replies() -> dict[str, Callable[[], RecordDict | Error]]:
-    """Return a function for every kind of malformed reply, since some replies are large."""
+    """Return every kind of malformed reply, each as a function that creates it, because some are large."""
     replies: dict[str, Callable[[], RecordDict | Error]] = {
         f"array: {name}": lambda data=data: RecordDict({"arrays": _array(data), "metrics": metrics()})  # type: ignore[misc]
         for name, data in FILES.items()

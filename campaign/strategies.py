@@ -1,4 +1,4 @@
-"""Built-in strategies on small fleets whose clients leave, rejoin and drop out, and custom strategies that fail."""
+"""Built-in strategies on small fleets whose clients leave, rejoin and drop out; custom ones with invalid answers."""
 
 import random
 from collections.abc import Callable
@@ -43,7 +43,7 @@ ANSWERS: dict[str, tuple[str, str, int, str]] = {
 
 
 def trials(_: Path, short: bool) -> list[Trial]:
-    """Return trials of each strategy on twenty fleets (one if `short`), and of each answer of a custom strategy."""
+    """Return trials of each strategy on twenty fleets (one if `short`), and of custom strategies with `ANSWERS`."""
     fleets = [
         Trial("strategies", f"{name} {number}", _comes_and_goes(name))
         for name in STRATEGIES

@@ -7,7 +7,7 @@ from typing import Any
 from campaign.trial import Result
 
 LARGEST = ("cpu_s", "peak_mib")
-"""Facts that are reported as their maximum over trials; others are summed."""
+"""Facts that are reported as their maximum over trials; other numbers are summed."""
 
 
 def figures(results: Sequence[Result], seconds: float) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Workload:
     steps: int
     warm_up: int
     rounds: int
-    """Numbers of rounds that are not measured and that are."""
+    """Warm-up rounds, which are not measured, and measured rounds."""
 
     @property
     def whole_epoch(self) -> bool:

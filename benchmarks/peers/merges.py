@@ -189,7 +189,7 @@ def nvflare_buffered() -> Numbers:
     manager.fire_event = mock.MagicMock()
     manager.initialize_model(dxo.DXO(dxo.DataKind.WEIGHTS, data={"value": [NOW]}), context)
     for _ in range(max(each.staleness for each in BUFFER) + 1):
-        manager.generate_new_model(context)  # without updates nothing but the version changes
+        manager.generate_new_model(context)  # without updates, only the version changes
         manager.current_model.data["value"] = [NOW]
     update_type = load("nvflare.edge.mud").ModelUpdate
     updates = {}

@@ -1,4 +1,4 @@
-"""Compare seconds per round of this project and its peers on the same workloads, for the end of benchmarks/RESULTS.md.
+"""Compare the seconds per round of this project and its peers, and write them to the end of benchmarks/RESULTS.md.
 
 Run it with this project's Python. Every peer has a folder with its recipe, bench.py, and its requirements.txt, and gets
 its own virtual environment in .venvs/, created once. A peer that fails is reported and does not stop the others.

@@ -80,12 +80,12 @@ def ours(strategy: Strategy, now: float, arrivals: Sequence[Arrival]) -> float:
 
 
 def mixed(strategy: FedAsync) -> Numbers:
-    """Return α_t of this project's FedAsync at every staleness: the global model 0 after aggregating the model 1."""
+    """Return α_t of this project's FedAsync at every staleness: a global model of 0 after aggregating a model of 1."""
     return [ours(strategy, 0.0, [Arrival(staleness, 0.0, 1.0)]) for staleness in STALENESS]
 
 
 def our_scales() -> Numbers:
-    """Return s(d) of this project's FedBuff at every staleness: the increase by a single update of 1 in the buffer."""
+    """Return s(d) of this project's FedBuff at every staleness: what an update of 1, alone in the buffer, adds."""
     strategy = FedBuff(buffer_size=1, concurrency=1)
     return [ours(strategy, 0.0, [Arrival(staleness, 0.0, 1.0)]) for staleness in STALENESS]
 

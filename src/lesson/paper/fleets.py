@@ -74,7 +74,7 @@ def round_lengths(deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> pd.Da
 
 
 def mean_round_s(strategy: str, fleet: Fleet, settings: Settings) -> float:
-    """Return the mean length of a strategy's first few rounds in seconds, with the deadline of the settings."""
+    """Return the mean length of a strategy's first ROUNDS_TIMED rounds in seconds, at the deadline of the settings."""
     rounds = simulate(
         make_strategy(strategy, settings.strategy.deadline_s), fleet_for(strategy, fleet, settings), rounds=ROUNDS_TIMED
     )
@@ -94,7 +94,7 @@ def latency_summary(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
 
 
 def what_if(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
-    """Return a summary of latencies by change and draw: those of `WHAT_IF`, and path loss without its logarithm."""
+    """Return a summary of latencies by change and draw, for `WHAT_IF` and for path loss without the logarithm."""
     rows = [
         {"change": change, "draw": draw} | _summary(fleet.latency_s, settings.strategy.deadline_s)
         for change, values in WHAT_IF.items()

@@ -29,7 +29,7 @@ class Scale:
         return f"a quick look (--quick): {short}; it proves nothing" if self.quick else ""
 
     def series(self, name: str) -> str:
-        """Return the name of the series that is run in place of this one; in a quick look it replaces CIFAR-10."""
+        """Return the name of the series to run for this one: in a quick look, `dataset` replaces CIFAR-10 in it."""
         return name.replace("cifar10", self.dataset) if self.dataset else name
 
     @property

@@ -1,1 +1,1 @@
-"""Presentation of results: tables, figures and HTML pages. Nothing here trains or simulates."""
+"""Presentation of results: tables, figures and HTML pages."""

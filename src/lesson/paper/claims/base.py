@@ -54,7 +54,7 @@ def check_claims(results: Results, items: Sequence[str], scale: Scale) -> list[F
 
 
 def final(results: Results, suffix: str) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the final accuracies of LESSON, FedAvg and FedCS, one value per seed, of the series with this suffix."""
+    """Return the final accuracies of LESSON, FedAvg and FedCS in the series with this suffix, one value per seed."""
     lesson, fedavg, fedcs = (last_accuracy(results, f"{name}-{suffix}", ROUNDS) for name in CALLED)
     return lesson, fedavg, fedcs
 
@@ -80,7 +80,7 @@ def longer(
     rule: Rule = LONGER,
     rounds: int | None = None,
 ) -> Part:
-    """Compare how long two series take to a target; the values are those of `series` over those of `than`, per seed.
+    """Compare how long two series take to a target; the values are the ratios of `series` to `than`, one per seed.
 
     If runs of `series` never reach the target, the values are lower bounds and the label says how many runs these are.
     """

@@ -1,1 +1,1 @@
-"""Figures, tables and README of a contest, that is a comparison of tuned strategies."""
+"""Figures, tables and README of a contest: a comparison of tuned strategies."""

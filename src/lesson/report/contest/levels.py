@@ -1,4 +1,4 @@
-"""The figure of a contest group with levels: accuracy and time as one setting is increased."""
+"""The figure of a contest group with levels: accuracy and time over increasing levels of a condition."""
 
 import numpy as np
 import pandas as pd

@@ -50,7 +50,7 @@ def holds_paper(folders: Sequence[Path | str]) -> bool:
 
 
 def write_paper_page(folder: Path | str, path: Path | str) -> None:
-    """Write the report page of an output folder of `lesson reproduce`, atomically."""
+    """Atomically write the report page of an output folder of `lesson reproduce`."""
     folder, path = Path(folder), Path(path)
     kept = read_kept(folder / SCALE, {"quick": False, "seeds": FULL.seeds}, SCALE_KIND, "run lesson reproduce again")
     scale = Scale(**(vars(QUICK if kept["quick"] else FULL) | {"seeds": kept["seeds"]}))

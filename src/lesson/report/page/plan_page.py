@@ -31,7 +31,7 @@ def fleet_data(fleet: Fleet, deadline_s: float, ensure_first_tier: bool, source:
 def write_plan_page(
     path: Path | str, fleet: Fleet, deadline_s: float, ensure_first_tier: bool, source: str, notes: Sequence[str] = ()
 ) -> None:
-    """Write a page on which users can move the deadline and drop the file of a measured fleet, atomically."""
+    """Atomically write a page on which users can move the deadline and drop a file with a measured fleet."""
     path = Path(path)
     check_page_path(path)
     data = {"fleet": fleet_data(fleet, deadline_s, ensure_first_tier, source), "notes": list(notes)}

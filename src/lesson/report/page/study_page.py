@@ -18,7 +18,7 @@ REPORT = "report.html"
 
 
 def write_study_page(study: Study, path: Path | str) -> None:
-    """Write the report page of a study atomically."""
+    """Atomically write the report page of a study."""
     path = Path(path)
     names = [group.name for group in groups_of(study)]
     title = " and ".join([", ".join(names[:-1]), names[-1]] if 1 < len(names) <= 4 else names[:1])
@@ -30,7 +30,7 @@ def write_study_page(study: Study, path: Path | str) -> None:
 
 def repeating(study: Study) -> str:
     """Return the commands that repeat the runs from the files stored with them; empty for runs on real clients."""
-    if any((run.path / "latencies.csv").exists() for run in study.runs):  # runs on Flower
+    if any((run.path / "latencies.csv").exists() for run in study.runs):  # only Flower runs have it
         return ""
     first = study.runs[0]
     swept = first.path.parent / "sweep.toml"

@@ -74,7 +74,7 @@ def _latencies(groups: Sequence[Contender]) -> str:
 
 
 def _tiers(found: Sequence[IntArray]) -> str:
-    """Describe the number of tiers; `found` has the tiers of each run that are not empty, and may skip numbers."""
+    """Describe the number of tiers; `found` has the non-empty tiers of each run, whose numbers may have gaps."""
     counts = [int(np.count_nonzero(tiers != UNREACHABLE)) for tiers in found]
     fewest, most = min(counts), max(counts)
     slowest = max(int(tiers.max(initial=0)) for tiers in found)
@@ -105,7 +105,7 @@ def verdict(groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Co
 
 
 def _best_card(groups: Sequence[Contender], table: pd.DataFrame) -> dict[str, str]:
-    """Return the card of the highest accuracy, with the accuracies of the next three contenders."""
+    """Return the card for the highest accuracy, with the accuracies of the next three contenders."""
     labels = [group.label for group in groups]
     order = np.argsort(-table["accuracy_last10"].to_numpy(float), kind="stable").tolist()
     shown = [cell(table.iloc[place], "accuracy_last10", 100, 1) for place in order]
@@ -118,9 +118,9 @@ def _best_card(groups: Sequence[Contender], table: pd.DataFrame) -> dict[str, st
 
 
 def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence[Contender]) -> list[dict[str, str]]:
-    """Return cards for the lowest time, energy and uploads to the highest target that is reached from every seed.
+    """Return cards for the lowest time, energy and uploads to the highest target that some contender always reaches.
 
-    At least one contender must reach the target from every seed; without such a target there are no cards.
+    "Always" means from every seed. If there is no such target, there are no cards.
     """
     certain = [target for target in reached if table[f"time_to_{target:g}"].notna().any()]
     if not certain:

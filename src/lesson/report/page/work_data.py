@@ -21,8 +21,8 @@ def schedule(course: Course, kept: dict[str, Any]) -> dict[str, Any] | None:
     """Return the first aggregated updates as [client, start, end of training, arrival, aggregation], times in seconds.
 
     The end of training is None if the update did not take the usual time, for example because of more local steps or
-    uploads in turn. `until_s` is the end of the initial view: 1.5 times the time at which each client has been
-    aggregated once. The schedule is None for a run that has no such details.
+    uploads in turn. `until_s` is the end of the initial view: 1.5 times the time by which every client shown
+    has been aggregated once. The result is None if the run did not record these details.
     """
     if not kept or not course.first:
         return None

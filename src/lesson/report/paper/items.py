@@ -106,7 +106,7 @@ def verdict_words(finding: Finding) -> str:
 
 
 def items_in(out: Path | str) -> list[Item]:
-    """Return the items that a folder holds in full, that is with their settings file, which is written last."""
+    """Return the complete items in a folder: those with a settings file, which is written last."""
     out = Path(out)
     there = [name for name in NAMES if len(list(out.glob(f"{name}.*"))) > 1]
     return [load_item(name) for name in there if (out / f"{name}.toml").exists()]

@@ -74,7 +74,7 @@ def _draw_density(plan: Plan, axes: Axes) -> None:
 def _bin_edges(latencies: FloatArray, deadline_s: float) -> FloatArray:
     """Return bin edges that include the multiples of the deadline, so that no bin spans two tiers.
 
-    If there are more than MAX_DEADLINES_MARKED multiples, bins do not follow them.
+    Bins ignore the deadline if it is infinite or there are more than MAX_DEADLINES_MARKED multiples.
     """
     num_deadlines = float(np.ceil(latencies.max() / deadline_s))
     if num_deadlines <= MAX_DEADLINES_MARKED and np.isfinite(deadline_s):

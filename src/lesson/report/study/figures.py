@@ -27,7 +27,7 @@ _MARKERS = {"-": "o", "--": "s", ":": "^", "-.": "D"}
 
 
 def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list[str]]:
-    """Return all figures that the data permits, by name, and notes about what is missing from them."""
+    """Return all figures that the data permits, by name, and notes about figures and runs that are missing."""
     groups, table = group_curves(study), study.table()
     curves = [curve for _, runs in groups for curve in runs if not curve.empty]
     draws: dict[str, Callable[[], Figure]] = {}
