@@ -1,4 +1,4 @@
-"""Speed and memory of the part that needs no training, as Markdown tables of what is measured here and now."""
+"""Measure the speed and memory of the simulator without training, and print Markdown tables."""
 
 import argparse
 import json
@@ -20,15 +20,15 @@ from lesson.strategies import FedAsync
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """How much to measure."""
 
     tiers_clients: int
-    """Clients that are drawn and assigned to tiers."""
+    """Number of clients that are drawn and assigned to tiers."""
     fleets: tuple[int, ...]
-    """Clients in the fleets whose rounds are timed; the others are compared with the first."""
+    """Sizes of the fleets whose rounds are timed; times are relative to the first."""
     num_due: tuple[int, ...]
     async_fleets: tuple[int, ...]
-    """The same for FedAsync, whose model versions in use are as many as clients."""
+    """The same for FedAsync, in which almost every client starts from a different model version."""
     rounds: int
     run_clients: int
     run_rounds: int
@@ -40,14 +40,14 @@ QUICK = Size(10_000, (1_000, 2_000), (100,), (100, 200), 5, 1_000, 20, 1)
 
 
 def timed_s(work: Callable[[], object]) -> float:
-    """Wall-clock seconds of some work."""
+    """Return the wall-clock seconds that a call takes."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin
 
 
 def measure_tiers(num_clients: int) -> dict[str, float]:
-    """Seconds to draw clients, their latencies and their tiers, and the peak memory of this process in MB."""
+    """Return the seconds to draw clients, their latencies and tiers, and the peak memory of this process in MB."""
 
     def work() -> None:
         assign_tiers(draw_fleet(Settings(), num_clients).latency_s, 20.0)
@@ -56,28 +56,28 @@ def measure_tiers(num_clients: int) -> dict[str, float]:
 
 
 def measure_tiers_in_a_new_process(num_clients: int) -> dict[str, float]:
-    """One such measurement in a process that has used no memory before."""
+    """Run `measure_tiers` in a new process, so that the peak memory includes nothing else."""
     command = [sys.executable, __file__, "--tiers-of", str(num_clients)]
     measured: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return measured
 
 
 def fleet_with_fixed_due(num_clients: int, num_due: int) -> Fleet:
-    """A drawn fleet in which so many clients are due in every round, and the others only after all that is measured."""
+    """Return a fleet in which `num_due` clients are due in every round, and the others only after the measurement."""
     fleet = draw_fleet(Settings(), num_clients)
     fleet.latency_s[:] = np.where(np.arange(num_clients) < num_due, 10.0, 1e9)
     return fleet
 
 
 def round_ms(fleet: Fleet, rounds: int) -> float:
-    """Milliseconds of a round, after the first in which everybody starts."""
+    """Return the median milliseconds of a round, without the first one, in which all clients start."""
     simulation = Simulation(Lesson(20.0), fleet)
     simulation.step()
     return 1000 * statistics.median(timed_s(simulation.step) for _ in range(rounds))
 
 
 def print_tiers(size: Size) -> None:
-    """Seconds and memory for the tiers of a large fleet."""
+    """Print the time and memory for assigning the tiers of a large fleet."""
     runs = [measure_tiers_in_a_new_process(size.tiers_clients) for _ in range(size.repeats)]
     seconds = statistics.median(run["seconds"] for run in runs)
     peak_mb = statistics.median(run["peak_mb"] for run in runs)
@@ -86,7 +86,7 @@ def print_tiers(size: Size) -> None:
 
 
 def print_rounds(size: Size) -> None:
-    """Cost of a round against the size of the fleet and the number of clients that are due."""
+    """Print the cost of a round by the size of the fleet and the number of clients due."""
     print(f"| LESSON round, timing only | clients | due | ms | against {size.fleets[0]:,} clients |")
     print("|---|---|---|---|---|")
     for num_due in size.num_due:
@@ -99,7 +99,7 @@ def print_rounds(size: Size) -> None:
 
 
 def async_round_us(num_clients: int, rounds: int) -> float:
-    """Microseconds of a FedAsync round, when most clients work from different versions of the model."""
+    """Return the median microseconds of a FedAsync round, when most clients train from different model versions."""
     simulation = Simulation(FedAsync(), draw_fleet(Settings(), num_clients))
     for _ in range(num_clients):
         simulation.step()
@@ -107,7 +107,7 @@ def async_round_us(num_clients: int, rounds: int) -> float:
 
 
 def print_async(size: Size) -> None:
-    """Cost of a FedAsync round, which merges one client, against the size of the fleet."""
+    """Print the cost of a FedAsync round, which aggregates one update, by the size of the fleet."""
     print(f"\n| FedAsync round, timing only | clients | µs | against {size.async_fleets[0]:,} clients |")
     print("|---|---|---|---|")
     base_us = 0.0
@@ -118,7 +118,7 @@ def print_async(size: Size) -> None:
 
 
 def print_run(size: Size) -> None:
-    """Cost of a whole run per merged client."""
+    """Print the cost of a whole run per aggregated update."""
     simulation = Simulation(Lesson(20.0), draw_fleet(Settings(), size.run_clients))
     begin, merged = time.perf_counter(), 0
     for _ in range(size.run_rounds):

@@ -1,6 +1,6 @@
-"""Speed of training on a GPU: rounds a second, steps of clients with their own parameters, several runs at once.
+"""Measure the speed of training on a GPU: rounds per second, local steps of many clients, and several runs at once.
 
-LESSON in the released settings (50 clients, τ = 20 s, one step of 20 samples). Medians of repeats.
+All runs use LESSON with the preset `released` (50 clients, τ = 20 s, one step of 20 samples); times are medians.
 """
 
 import argparse
@@ -39,21 +39,21 @@ ROUNDS_PER_EVALUATION = 25  # every 500 s
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """How much to measure."""
 
     num_clients: int
     precisions: tuple[Precision, ...]
     num_train: int
     num_test: int
     warm_up: int
-    """Rounds before those that are measured; CUDA graphs are recorded in them."""
+    """Rounds before the measured ones, in which CUDA graphs are recorded."""
     rounds: int
     repeats: int
     steps: int
     launches: int
     num_seeds: int
     together: tuple[str, ...]
-    """Data sets on which several seeds run at once."""
+    """Data sets on which several seeds are run at once."""
 
 
 NAMES = ("mnist", "cifar10")
@@ -62,7 +62,7 @@ QUICK = Size(12, ("tf32",) if DEVICE == "cuda" else ("float32",), 1_000, 100, 3,
 
 
 def load_or_draw(name: str, size: Size) -> Dataset:
-    """The first samples of a data set, or noise of its shape if it is not installed: the arithmetic is the same."""
+    """Return the first samples of a data set, or noise in the shape of CIFAR-10 if it is not installed."""
     try:
         whole = load_dataset(name)
     except InputError:
@@ -78,18 +78,18 @@ def load_or_draw(name: str, size: Size) -> Dataset:
 
 
 def task_of(name: str, size: Size, seed: int = 0) -> Task:
-    """The released scenario's task on a data set."""
+    """Return the task of the preset `released` on a data set."""
     return make_task(Settings(), load_or_draw(name, size), size.num_clients, seed, device=DEVICE)
 
 
 def synchronize() -> None:
-    """Wait until the GPU has finished."""
+    """Wait until the GPU is idle."""
     if DEVICE == "cuda":
         torch.cuda.synchronize()
 
 
 def timed_s(work: Callable[[], object]) -> float:
-    """Wall-clock seconds until some work is finished on the device."""
+    """Return the wall-clock seconds until a call has finished on the device."""
     synchronize()
     begin = time.perf_counter()
     work()
@@ -98,12 +98,12 @@ def timed_s(work: Callable[[], object]) -> float:
 
 
 def make_backend(task: Task, precision: Precision) -> Backend:
-    """Training and evaluation on the device of this benchmark."""
+    """Return the backend for the device of this benchmark."""
     return CudaBackend(task, precision) if DEVICE == "cuda" else CpuBackend(task)
 
 
 def make_run(task: Task, precision: Precision, size: Size) -> tuple[Simulation, Learner]:
-    """A run whose CUDA graphs have been recorded."""
+    """Return a simulation and its learner, after the rounds in which CUDA graphs are recorded."""
     settings = Settings()
     learner = Learner(task, settings.training.learning_rate, settings.training.lr_cap, make_backend(task, precision))
     fleet = draw_fleet(settings, size.num_clients, seed=task.seed).with_first_tier(20.0)
@@ -115,7 +115,7 @@ def make_run(task: Task, precision: Precision, size: Size) -> tuple[Simulation, 
 
 
 def go(simulation: Simulation, learner: Learner, rounds: int, evaluate: bool) -> None:
-    """Some rounds, with or without evaluation on the default grid, as a run does it: nobody waits for the score."""
+    """Run rounds, with or without evaluation at the default interval; as in a run, scores are not waited for."""
     for number in range(rounds):
         simulation.step()
         if evaluate and number % ROUNDS_PER_EVALUATION == 0:
@@ -123,7 +123,7 @@ def go(simulation: Simulation, learner: Learner, rounds: int, evaluate: bool) ->
 
 
 def rounds_table(size: Size) -> None:
-    """Rounds a second, and what evaluation adds."""
+    """Print rounds per second, and the cost of evaluation."""
     print("| LESSON | rounds/s | ms a round | with evaluation | score alone (ms) | to begin (s) |")
     print("|---|---|---|---|---|---|")
     for name in NAMES:
@@ -133,7 +133,7 @@ def rounds_table(size: Size) -> None:
 
 
 def rounds_row(name: str, task: Task, precision: Precision, size: Size) -> None:
-    """One line of that table."""
+    """Measure and print one row of the table."""
     begin = time.perf_counter()
     simulation, learner = make_run(task, precision, size)
     begin_s = time.perf_counter() - begin
@@ -154,7 +154,7 @@ def rounds_row(name: str, task: Task, precision: Precision, size: Size) -> None:
 
 
 def everybody(num_clients: int, steps: int) -> Work:
-    """One piece of work for each client."""
+    """Return one local training of each client."""
     zeros = np.zeros(num_clients, dtype=np.int64)
     return Work(
         client=np.arange(num_clients),
@@ -167,12 +167,15 @@ def everybody(num_clients: int, steps: int) -> Work:
 
 
 def plain_conv_pool_relu(layer: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:
-    """Torch's own layers."""
+    """Apply a convolution, pooling and ReLU with PyTorch's own operators."""
     return functional.relu(functional.max_pool2d(layer(images), 2))
 
 
 def bare_step(task: Task, num_clients: int) -> Callable[[], None]:
-    """One vmapped step of all clients with torch's own layers on fixed minibatches; on a GPU, a recorded CUDA graph."""
+    """Return a function that trains all clients for one step with vmap and PyTorch's own layers on fixed minibatches.
+
+    On a GPU it replays a recorded CUDA graph.
+    """
     model = task.factory().to(DEVICE)
     parameters = {
         name: value.detach().repeat(num_clients, *[1] * value.dim()) for name, value in model.named_parameters()
@@ -201,12 +204,12 @@ def bare_step(task: Task, num_clients: int) -> Callable[[], None]:
 
 
 def make_batched(task: Task) -> Trainer:
-    """The trainer for clients with their own parameters; on the CPU the reference, which starts no processes."""
+    """Return the batched trainer, or on the CPU the reference trainer, which starts no processes."""
     return make_backend(task, "tf32").trainer("batched" if DEVICE == "cuda" else "reference")
 
 
 def steps_table(size: Size) -> None:
-    """Clients with their own parameters."""
+    """Print the time of a local step of clients that each have their own parameters."""
     who = f"a step of {size.num_clients} clients with their own parameters"
     print(f"\n| {who} | bare vmapped graph (ms) | batched (ms) | ratio |")
     print("|---|---|---|---|")
@@ -215,7 +218,7 @@ def steps_table(size: Size) -> None:
 
 
 def steps_row(name: str, task: Task, size: Size) -> None:
-    """One line of that table."""
+    """Measure and print one row of the table."""
     steps, bare, trainer = size.steps, bare_step(task, size.num_clients), make_batched(task)
     jobs = [(task.initial_vector(), everybody(size.num_clients, steps))]
     trainer.cohorts(jobs)
@@ -229,14 +232,14 @@ def steps_row(name: str, task: Task, size: Size) -> None:
 
 
 def profile_table(size: Size) -> None:
-    """What a graph saves, and what the CPU has to do."""
+    """Print the time of a cohort without and with a CUDA graph, and the CPU time to launch it."""
     print("\n| a cohort of 11 clients | eager (ms) | as a graph (ms) | CPU to launch it (ms) |\n|---|---|---|---|")
     for name in NAMES:
         profile_row(name, task_of(name, size), size)
 
 
 def profile_row(name: str, task: Task, size: Size) -> None:
-    """One line of that table."""
+    """Measure and print one row of the table."""
     trainer = CudaFusedTrainer(task, "tf32")
     jobs = [(task.initial_vector(), everybody(11, 1))]
     trainer.cohorts(jobs)
@@ -261,7 +264,7 @@ def profile_row(name: str, task: Task, size: Size) -> None:
 
 
 def one_of_many(name: str, seed: int, size: Size, barrier: Any, seconds: Any) -> None:
-    """Run one seed in a process of its own: the first seed alone while the others wait, then all at the same time."""
+    """Run one seed in this process: seed 0 first alone, while the others wait, then all seeds at the same time."""
     settle_process()
     simulation, learner = make_run(task_of(name, size, seed), "tf32", size)
 
@@ -277,7 +280,7 @@ def one_of_many(name: str, seed: int, size: Size, barrier: Any, seconds: Any) ->
 
 
 def together_s(name: str, size: Size) -> tuple[float, float]:
-    """Seconds of one seed alone, and until all seeds are done that run at the same time in processes of their own."""
+    """Return the seconds of one seed alone, and those of all seeds at the same time, each in its own process."""
     context = multiprocessing.get_context("spawn")
     barrier, seconds = context.Barrier(size.num_seeds), context.Queue()
     processes = [
@@ -293,7 +296,7 @@ def together_s(name: str, size: Size) -> tuple[float, float]:
 
 
 def get_or_fail(results: Any, processes: Sequence[BaseProcess]) -> Any:
-    """The next result of some processes; if one of them fails, end the others, which would wait for it, and raise."""
+    """Return the next result of processes. If one fails, terminate the others, which would wait for it, and raise."""
     while True:
         try:
             return results.get(timeout=1.0)
@@ -305,7 +308,7 @@ def get_or_fail(results: Any, processes: Sequence[BaseProcess]) -> Any:
 
 
 def together_table(size: Size) -> None:
-    """Several seeds at once against one after the other."""
+    """Print the speed of several seeds at once compared with one after the other."""
     num = size.num_seeds
     shared = "with" if Path("/tmp/nvidia-mps/control").exists() else "without"
     print(f"\n| {num} seeds, {shared} MPS, evaluation included | one after the other (rounds/s) | together | ratio |")

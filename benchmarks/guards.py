@@ -1,4 +1,4 @@
-"""What guards cost: a round of the fused trainer without any against one with each, asked in turn in one process."""
+"""Measure the cost of guards: rounds of the fused trainer with each guard, alternating with rounds without any."""
 
 import argparse
 import os
@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Round:
-    """A run whose rounds are made when asked."""
+    """A run whose rounds are timed on demand."""
 
     def __init__(self, strategy: str, num_clients: int, device: str, guards: dict[str, Any]) -> None:
         settings = Settings(
@@ -38,19 +38,19 @@ class Round:
         self.simulation, self.learner = build(settings)
         self._clock = time.perf_counter if device == "cuda" else time.process_time
         if guards is not OFF:
-            self.learner._looks = True  # as if uploads came from elsewhere: what is trained here is trusted
+            self.learner._looks = True  # as for uploads from outside; updates trained here are trusted by default
 
     def ms(self, count: int) -> float:
-        """Milliseconds of a round, of so many: of all cores together, on a GPU by the clock."""
+        """Return the mean milliseconds of `count` rounds: CPU time of all cores, or wall-clock time on a GPU."""
         begin = self._clock()
         for _ in range(count):
             self.simulation.step()
-        self.learner.versions[self.simulation.version].sum().item()  # a GPU may still be at it
+        self.learner.versions[self.simulation.version].sum().item()  # wait for the GPU
         return 1000 * (self._clock() - begin) / count
 
 
 def main() -> None:
-    """Print a table."""
+    """Measure each guard and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--asks", type=int, default=30)

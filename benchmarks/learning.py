@@ -1,4 +1,4 @@
-"""Speed of training on the CPU: ratios within one run, medians of repeats. CIFAR-10 is left out where it is absent."""
+"""Measure the speed of training on the CPU, as medians of repeats. CIFAR-10 is left out if it is not installed."""
 
 import argparse
 import os
@@ -35,15 +35,15 @@ CLIENTS, SETTLE_S = 50, 0.02
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """How much to measure."""
 
     fused_repeats: dict[str, int]
-    """By data set."""
+    """Number of repeats by data set."""
     plain_repeats: int
     steps: int
     steps_repeats: int
     num_workers: int | None
-    """None: a worker process per core."""
+    """Number of worker processes; None for one per core."""
     loop_rounds: int
     loop_repeats: int
     time_budget_s: float
@@ -54,7 +54,7 @@ QUICK = Size({"mnist": 1}, 1, 2, 1, 1, 5, 1, 40.0)
 
 
 def timed_s(work: Callable[[], object]) -> float:
-    """Wall-clock seconds of some work, after a moment in which idle threads of what ran before stop spinning."""
+    """Return the wall-clock seconds of a call, after a pause in which idle threads of previous calls stop spinning."""
     time.sleep(SETTLE_S)
     begin = time.perf_counter()
     work()
@@ -62,7 +62,7 @@ def timed_s(work: Callable[[], object]) -> float:
 
 
 def everybody(steps: int) -> Work:
-    """One piece of work for each of fifty clients."""
+    """Return one local training of each of the fifty clients."""
     zeros = np.zeros(CLIENTS, dtype=np.int64)
     return Work(
         client=np.arange(CLIENTS),
@@ -75,8 +75,8 @@ def everybody(steps: int) -> Work:
 
 
 def bare_step(task: Task) -> Callable[[], None]:
-    """Forward, backward and SGD step of plain PyTorch on 1000 samples, channels last, on all cores."""
-    model = task.factory().to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types omit it
+    """Return a function that makes one SGD step in plain PyTorch on 1000 samples, channels last, on all cores."""
+    model = task.factory().to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's type hints
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     images, labels = scaled(task.train_images[:1000]), task.train_labels[:1000]
 
@@ -91,7 +91,7 @@ def bare_step(task: Task) -> Callable[[], None]:
 
 
 def fused_rounds(size: Size) -> None:
-    """A fused round of 50 clients, one step of 20, against one bare step on as many samples."""
+    """Print the time of a fused round of 50 clients with 20 samples each, and of one plain step on as many samples."""
     print("| one step of 20 for 50 clients | bare step (s) | fused round (s) | ratio | one by one (s) |")
     print("|---|---|---|---|---|")
     for name, repeats in size.fused_repeats.items():
@@ -102,7 +102,7 @@ def fused_rounds(size: Size) -> None:
 
 
 def fused_round(name: str, task: Task, repeats: int, plain_repeats: int) -> None:
-    """One row of that table."""
+    """Measure and print one row of the table."""
     threads, base, work = Threads(task.factory), task.initial_vector(), everybody(1)
     fused, step, reference = FusedTrainer(task, threads), bare_step(task), ReferenceTrainer(task)
     pairs = [(timed_s(step), timed_s(lambda: fused.cohorts([(base, work)]))) for _ in range(repeats + 2)][2:]
@@ -114,7 +114,7 @@ def fused_round(name: str, task: Task, repeats: int, plain_repeats: int) -> None
 
 
 def several_steps(size: Size) -> None:
-    """Fifty clients, several steps each: worker processes against one process."""
+    """Print the time of several local steps of fifty clients, with worker processes and in one process."""
     task = make_task(Settings(), load_dataset("mnist"), CLIENTS, 0)
     base, work = task.initial_vector(), everybody(size.steps)
     workers, reference = BatchedTrainer(task, size.num_workers), ReferenceTrainer(task)
@@ -131,16 +131,16 @@ def several_steps(size: Size) -> None:
 
 
 class NoTraining(Learner):
-    """A learner whose merges cost nothing: what is left is the loop itself."""
+    """A learner whose aggregations cost nothing, so that only the round loop is measured."""
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
-        """Keep the model as it is."""
+        """Make the current model the next version, unchanged."""
         self.versions[version + 1] = self.versions[version]
         return []
 
 
 def loop(size: Size) -> None:
-    """Strategy, clock and records of a round of 50 clients."""
+    """Print the time that strategy, clock and records take per round of 50 clients."""
     task = make_task(Settings(), load_dataset("mnist"), CLIENTS, 0)
     learner = NoTraining(task, 0.1, 1.0, CpuBackend(task))
     simulation = Simulation(Lesson(20.0), draw_fleet(Settings(), CLIENTS), learner=learner)
@@ -152,7 +152,7 @@ def loop(size: Size) -> None:
 
 
 def evaluation(size: Size) -> None:
-    """What part of a run is evaluation, on the default grid."""
+    """Print the share of a run's time that evaluation takes at the default interval."""
     spent = [0.0]
     original = Learner.begin_score
 

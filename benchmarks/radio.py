@@ -1,5 +1,8 @@
-"""What channels that change cost, timing only: a million clients' fading, a round with nothing on against the commit
-before any of it, and a round with each thing on. Markdown tables of what is measured here and now."""
+"""Measure the cost of time-varying channels, without training, and print Markdown tables.
+
+They show the fading of a million clients, a round with all variation off compared with the commit before it was added,
+and a round with each kind of variation.
+"""
 
 import argparse
 import io
@@ -25,32 +28,32 @@ from lesson.radio import fading_gain
 
 ROOT = Path(__file__).parent.parent
 BEFORE = "86c0ec4"
-"""The last commit in which times did not vary."""
+"""The last commit before times could vary."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """How much to measure."""
 
     fading_clients: int
     repeats: int
     strategies: tuple[str, ...]
     fleets: tuple[int, ...]
     rounds: int
-    """Rounds in a measurement, except for large fleets of strategies that train everybody: a tenth of it."""
+    """Rounds in a measurement; a tenth of them for large fleets of strategies that train all clients."""
     asks: int
-    """Measurements of each process."""
+    """Measurements per process."""
     starts: int
-    """How often both processes are started."""
+    """How many times both processes are started."""
     turns: int
     turn_rounds: int
-    """Measurements of each case in the last table, and rounds in each."""
+    """Measurements of each case in the last table, and rounds per measurement."""
 
 
 FULL = Size(1_000_000, 5, ("lesson", "fedavg", "fedbuff"), (50, 10_000), 100, 40, 4, 12, 12)
 QUICK = Size(1_000, 1, ("lesson",), (50,), 5, 1, 1, 3, 1)
 
-# One process of the package in PYTHONPATH: for every line it reads, milliseconds of a round.
+# Runs the package in PYTHONPATH: for every line on stdin, it prints the milliseconds of a round.
 ROUNDS = """
 import sys, time
 import lesson
@@ -92,7 +95,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
-    """Wall-clock seconds of some work, median of a few times."""
+    """Return the median wall-clock seconds of a call."""
     taken = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -102,7 +105,7 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def launch_s(size: Size, coherence_s: float) -> float:
-    """Seconds to compute when the uploads of clients arrive that all start now on fading channels."""
+    """Return the seconds to compute the arrival times of all clients when they start together on fading channels."""
     settings, everybody = Settings(fading="rayleigh", coherence_s=coherence_s), np.arange(size.fading_clients)
     truth = VaryingWorld(settings, draw_fleet(settings, size.fading_clients), seed=0)
     ones = np.ones(size.fading_clients)
@@ -110,13 +113,13 @@ def launch_s(size: Size, coherence_s: float) -> float:
 
 
 def draws_s(size: Size) -> float:
-    """Seconds to draw the fading of all clients in one block."""
+    """Return the seconds to draw the fading of all clients in one block."""
     everybody, block = np.arange(size.fading_clients)[:, None], np.zeros((1, 1), dtype=np.int64)
     return seconds(lambda: fading_gain("rayleigh", 0.0, key(0, "fading"), everybody, block), size.repeats)
 
 
 class RoundTimer:
-    """A process that runs rounds of the package in some folder when asked, and tells how long one took."""
+    """A process that times rounds of the package in a source tree on demand."""
 
     def __init__(self, tree: Path, *arguments: object) -> None:
         self._process = subprocess.Popen(
@@ -128,7 +131,7 @@ class RoundTimer:
         )
 
     def ms(self) -> float:
-        """Milliseconds of a round, in time of the processor."""
+        """Return the CPU time of a round in milliseconds."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -136,16 +139,16 @@ class RoundTimer:
         return float(self._process.stdout.readline())
 
     def end(self) -> None:
-        """Let the process end."""
+        """Close the input of the process and wait until it ends."""
         self._process.communicate()
 
 
 def beside(size: Size, trees: Sequence[Path], *arguments: object) -> list[list[float]]:
-    """Milliseconds of a round in the packages of two folders, which are asked in turn."""
+    """Return pairs of milliseconds of a round, one for each of two source trees, measured in alternation."""
     pairs = []
     for start in range(size.starts):
         runs = [RoundTimer(tree, *arguments) for tree in (trees[::-1] if start % 2 else trees)]
-        runs = runs[::-1] if start % 2 else runs  # which is the older process matters, too
+        runs = runs[::-1] if start % 2 else runs  # which process was started first matters, too
         for ask in range(size.asks):
             times_ms = [0.0, 0.0]
             for place in (0, 1) if ask % 2 else (1, 0):
@@ -158,12 +161,12 @@ def beside(size: Size, trees: Sequence[Path], *arguments: object) -> list[list[f
 
 
 def median_ratio(pairs: list[list[float]]) -> float:
-    """How many times as long the second of two takes, median."""
+    """Return the median ratio of the second to the first time of each pair."""
     return statistics.median(second / first for first, second in pairs)
 
 
 def print_fading(size: Size) -> None:
-    """The cost of fading channels of a large fleet."""
+    """Print the cost of fading channels in a large fleet."""
     print(f"| {size.fading_clients:,} clients, Rayleigh fading | seconds, median of {size.repeats} |\n|---|---|")
     print(f"| draws of one block | {draws_s(size):.3f} |")
     for coherence_s in (10.0, 1.0):
@@ -172,7 +175,7 @@ def print_fading(size: Size) -> None:
 
 
 def print_nothing_on(size: Size, before: Path) -> None:
-    """The cost of a round in which times do not vary, against another folder's package."""
+    """Print the cost of a round in which times do not vary, compared with that in another source tree."""
     print(f"\n| nothing on, timing only | clients | {BEFORE} (ms) | now (ms) | ratio | {BEFORE} against itself |")
     print("|---|---|---|---|---|---|")
     for name in size.strategies:
@@ -187,7 +190,7 @@ def print_nothing_on(size: Size, before: Path) -> None:
 
 
 def print_each_thing_on(size: Size) -> None:
-    """The cost of LESSON's rounds of 50 clients with this and that on; all go on in turn, a few rounds each."""
+    """Print the cost of LESSON's rounds of 50 clients in each case; cases alternate every few rounds."""
     simulations = {}
     for name, changes in CASES.items():
         settings = Settings(**changes)
@@ -207,7 +210,7 @@ def print_each_thing_on(size: Size) -> None:
 
 
 def write_source(commit: str, folder: Path) -> bool:
-    """Write the package as it was at a commit into a folder; returns whether this clone has the commit."""
+    """Write the source of the package at a commit to a folder; return whether this clone has the commit."""
     command = ["git", "-C", str(ROOT), "archive", "--format=zip", commit, "src"]
     archive = subprocess.run(command, capture_output=True, check=False)
     if archive.returncode:

@@ -1,7 +1,8 @@
-"""A round's seconds and memory against the clients that exist and against those that take part, on CPU or GPU.
+"""Measure the time and memory of a round by the size of the fleet and by the number of participants, on CPU or GPU.
 
-CIFAR-10 in fleets of virtual clients: each draws its 500 samples from the whole data set, and at most so many of a tier
-start when its slot begins. Every row runs in a process of its own, so that its peak memory is its own.
+Fleets of virtual clients train on CIFAR-10: each client draws its 500 samples from the whole data set, and a limited
+number of clients per tier start when its slot begins. Every row is measured in its own process, as it includes the peak
+memory.
 """
 
 import argparse
@@ -26,11 +27,11 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """How much to measure."""
 
     dataset: str
     rows: tuple[tuple[int, int], ...]
-    """Clients in the fleet, and how many of a tier start at a time."""
+    """Size of the fleet, and how many clients of a tier start at a time."""
     rounds: int
     repeats: int
 
@@ -41,7 +42,7 @@ QUICK = Size("mnist", ((100, 2),), 2, 1)
 
 
 def row(size: Size, num_clients: int, participation: int) -> None:
-    """One line of the table."""
+    """Measure and print one row of the table."""
     settle_process()
     sections: dict[str, dict[str, Any]] = {
         "fleet": {"num_clients": num_clients},
@@ -59,7 +60,7 @@ def row(size: Size, num_clients: int, participation: int) -> None:
             record = simulation.step()
             assert record is not None
             merged += len(record.merged)
-        learner.score(simulation.version)  # waits for a GPU
+        learner.score(simulation.version)  # waits for the GPU
         return (time.perf_counter() - begin) / size.rounds, merged / size.rounds
 
     rounds()

@@ -1,1 +1,1 @@
-"""Trouble on purpose: kills, full disks, damaged and hostile files, odd settings, through the command line."""
+"""Fault injection through the command line: kills, full disks, damaged and hostile files, invalid settings."""

@@ -1,4 +1,4 @@
-"""python -m campaign: everything, or --short; a table, figures as JSON, status 1 if anything went wrong."""
+"""Run the campaign: python -m campaign [--short]. Prints a table; the exit status is 1 if a trial fails."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ KINDS = (kills, twice, disk, damage, lies, data_files, hostile, replies, setting
 
 
 def main() -> int:
-    """0 if every trial went as it should."""
+    """Run the command line; return 0 if every trial passed or was skipped, 1 if one failed or there was none."""
     parser = argparse.ArgumentParser(prog="campaign", description="Trouble on purpose, for the command lesson.")
     parser.add_argument("--short", action="store_true", help="a little of everything")
     parser.add_argument("--seed", type=int, default=0, help="every draw comes from it")
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _extend_record(results: Iterable[Result]) -> Iterable[Result]:
-    """The same, with failures and what cannot be tried here said at once."""
+    """Yield the results unchanged, and print failed and skipped trials to stderr immediately."""
     for one in results:
         if one.wrong:
             print(f"FAILED {one.trial.name}: {one.wrong}", file=sys.stderr, flush=True)
@@ -65,7 +65,7 @@ def _extend_record(results: Iterable[Result]) -> Iterable[Result]:
 
 
 def _import_all() -> None:
-    """Load what commands need, so that copies of this process have it."""
+    """Import the modules that commands need, so that forked processes do not have to."""
     import lesson.cli.progress
     import lesson.cli.sweep_progress
     import lesson.experiments.contest.entries

@@ -1,4 +1,4 @@
-"""The command line called for real: as a new process, or in a copy of this one, which is there at once."""
+"""Calls of the `lesson` command, in a new process or in a fork of this one, which starts faster."""
 
 import contextlib
 import os
@@ -17,12 +17,12 @@ LESSON = (sys.executable, "-m", "lesson.cli")
 PLAIN = {"COLUMNS": "200", "MPLBACKEND": "agg"}
 GIB = 1 << 30
 PROGRESS = re.compile(r" \(\d+ of \d+ runs\)$")
-"""Lines of a comparison or a sweep about runs that have ended."""
+"""Matches the progress lines of a comparison or a sweep."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command came to."""
+    """The result of a command: exit status, output and resource usage."""
 
     argv: tuple[str, ...]
     status: int
@@ -33,7 +33,7 @@ class Outcome:
     peak_mib: float
 
     def check(self, *statuses: int) -> "Outcome":
-        """Itself, if it ended with one of these statuses and said at most one line about what is wrong."""
+        """Return this outcome; raise unless its status is one of these and a failure is reported in a single line."""
         lines = [line for line in self.err.splitlines() if line.strip() and not line.startswith("note: ")]
         said = [line for line in lines if not PROGRESS.search(line)]
         assert "Traceback" not in self.err + self.out, self._extend_record("a traceback")
@@ -50,7 +50,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a command may use; reaching a number of seconds, on the wall or of a core, is a failure."""
+    """Resource limits of a command. Exceeding the wall-clock or CPU time is a failure."""
 
     seconds: float = 120.0
     cpu_s: int | None = None
@@ -58,7 +58,7 @@ class Limits:
     file_bytes: int | None = None
 
     def put(self) -> None:
-        """Into force, for this process."""
+        """Apply the limits on CPU time, memory and file size to this process."""
         if self.cpu_s is not None:
             resource.setrlimit(resource.RLIMIT_CPU, (self.cpu_s, self.cpu_s))
         if self.memory_bytes is not None:
@@ -68,7 +68,7 @@ class Limits:
 
 
 def start(argv: Sequence[str], folder: Path, limits: Limits | None = None, **env: str) -> "subprocess.Popen[bytes]":
-    """`lesson` as a new process in a session of its own; what it says goes to out and err in the folder."""
+    """Start `lesson` as a new process in its own session; its output goes to the files out and err in the folder."""
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         return subprocess.Popen(
             [*LESSON, *argv],
@@ -83,7 +83,7 @@ def start(argv: Sequence[str], folder: Path, limits: Limits | None = None, **env
 
 
 def call(argv: Sequence[str], folder: Path, limits: Limits | None = None, *, real: bool = True, **env: str) -> Outcome:
-    """How `lesson` ends, as a new process or in a copy of this one; in the folder, where out and err are left."""
+    """Run `lesson` in the folder and return its outcome; `real` means a new process rather than a fork of this one."""
     limits, begin = limits or Limits(), time.monotonic()
     pid = start(argv, folder, limits, **env).pid if real else _fork(argv, folder, limits, env)
     status, usage = _wait(pid, begin + limits.seconds)
@@ -93,12 +93,12 @@ def call(argv: Sequence[str], folder: Path, limits: Limits | None = None, *, rea
 
 
 def text(path: Path) -> str:
-    """What a file says, whatever its bytes."""
+    """Return the content of a file as text; bytes that are not UTF-8 are replaced."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
 def _wait(pid: int, until: float) -> tuple[int, resource.struct_rusage]:
-    """Status and use of a process that has ended, -9 if it had to be killed."""
+    """Wait for a process and return its exit status and resource usage; kill it, with status -9, after `until`."""
     while True:
         found, status, usage = os.wait4(pid, os.WNOHANG)
         if found:

@@ -1,4 +1,4 @@
-"""Short commands to disturb, and what they give undisturbed."""
+"""Short commands to disturb, and the outputs they produce undisturbed."""
 
 import random
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ rounds = 40
 
 @dataclass(frozen=True)
 class Command:
-    """A command without its folder; with `resume` it is given again after a kill."""
+    """A command without its output folder; the options in `resume` let it continue after a kill."""
 
     name: str
     words: tuple[str, ...]
     resume: tuple[str, ...] = ("--resume",)
 
     def argv(self, out: Path) -> list[str]:
-        """The words, for a folder."""
+        """Return the arguments for this output folder."""
         return [*self.words, "--out", str(out), *self.resume]
 
 
@@ -45,27 +45,27 @@ SWEEP = Command("sweep", ("sweep", "grid.toml", *SMALL), ())
 
 
 def write_grid(folder: Path) -> None:
-    """What the sweep sweeps."""
+    """Write the settings of the sweep to grid.toml."""
     (folder / "grid.toml").write_text(GRID)
 
 
 def undisturbed(command: Command, shared: Path) -> Path:
-    """The folder that a command leaves when nothing happens to it."""
+    """Return the output folder of a command that was not disturbed."""
     return shared / command.name / "runs"
 
 
 def life_s(command: Command, shared: Path) -> float:
-    """Seconds it took."""
+    """Return the duration of an undisturbed command in seconds."""
     return float((shared / command.name / "seconds").read_text())
 
 
 def chosen(short: bool) -> Sequence[Command]:
-    """What is disturbed: a short campaign has no time for processes that start others."""
+    """Return the commands to disturb; a short campaign has no time for those that start other processes."""
     return (RUN,) if short else (RUN, COMPARE, SWEEP)
 
 
 def prepare(shared: Path, short: bool) -> list[Trial]:
-    """Trials that make what others are compared with."""
+    """Return trials that produce the undisturbed outputs with which others are compared."""
 
     def make(command: Command) -> Trial:
         def do(_: Path, __: random.Random) -> Facts:

@@ -1,4 +1,4 @@
-"""Files of a run folder that were damaged: told in one line, or mended by the checkpoint before."""
+"""Damaged files in a run folder: reported in one line, or recovered from the previous checkpoint."""
 
 import random
 import shutil
@@ -17,11 +17,11 @@ BROKEN = "broken"
 
 
 class _Broken(Exception):  # noqa: N818
-    """What breaks a run off."""
+    """Raised to interrupt a run."""
 
 
 def prepare(shared: Path) -> list[Trial]:
-    """A run that broke off after 40 rounds, with two checkpoints."""
+    """Return a trial that leaves a run interrupted after 40 rounds, with two checkpoints."""
 
     def do(_: Path, __: random.Random) -> None:
         from lesson.runs.execute import execute
@@ -59,7 +59,7 @@ def _put(content: bytes) -> Damage:
 
 
 def replace_by_folder(path: Path, _: random.Random) -> None:
-    """Put a folder where a file was."""
+    """Replace a file by a folder."""
     path.unlink()
     path.mkdir()
 
@@ -79,7 +79,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 def trials(shared: Path, short: bool) -> list[Trial]:
-    """Checkpoints through `lesson run --resume`, other files also through `lesson report`."""
+    """Return trials that resume runs with damaged files and, unless these are checkpoints, also report on them."""
     times = 1 if short else 5
     of_one = ["flipped", "cut"] if short else ["cut", "flipped", "garbage", "empty", "gone", "nested", "zeros"]
     made = [

@@ -1,4 +1,4 @@
-"""Data files that were damaged on their way."""
+"""Damaged data sets."""
 
 import gzip
 import random
@@ -18,7 +18,7 @@ IMAGES, LABELS = FILES[0], FILES[1]
 
 
 def _inside(change: Callable[[bytes], bytes]) -> Damage:
-    """Change what a gzip file holds; its checksum is right again."""
+    """Return a function that damages the content of a gzip file but keeps its checksum valid."""
     return lambda path, _: path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes())), 1))
 
 
@@ -58,7 +58,7 @@ def _bomb(path: Path) -> None:
 
 
 def trials(_: Path, short: bool) -> list[Trial]:
-    """Fashion-MNIST's files, which are MNIST's here; and CIFAR-10's."""
+    """Return trials with damaged files of Fashion-MNIST, for which those of MNIST are used, and of CIFAR-10."""
     chosen = ["cut", "wrong magic"] if short else list(DAMAGES)
     made = [Trial("damaged data", damage, _idx(*DAMAGES[damage])) for damage in chosen]
     of_cifar10 = () if short else ("short", "other bytes")

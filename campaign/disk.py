@@ -1,4 +1,4 @@
-"""A disk that is full, and one that cannot be written."""
+"""Full and read-only disks."""
 
 import os
 import random
@@ -17,7 +17,7 @@ FREE_KB = (0, 4, 12, 100, 270, 600, 1100, 1700)
 
 
 def trials(shared: Path, short: bool) -> list[Trial]:
-    """A disk with so many kilobytes left, a read-only one."""
+    """Return trials on disks with a few kilobytes of free space, and on a read-only disk."""
     full = (
         [(RUN, 600)]
         if short

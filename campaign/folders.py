@@ -1,4 +1,4 @@
-"""What folders hold that must be the same, however their runs were disturbed."""
+"""The content of output folders that must be the same, no matter how their runs were disturbed."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,10 @@ TABLES = ("table.json", "table.csv", "sweep.toml")
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """What time has no part in: files of a run, or of all runs of a comparison or sweep and its tables; all names."""
+    """Return the bytes of all files under a folder by name, without wall-clock times.
+
+    Only results have their bytes; all other files and folders are listed with empty content.
+    """
     found = {str(path.relative_to(folder)): b"" for path in folder.rglob("*")}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -24,7 +27,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def check_same(folder: Path, undisturbed: Path) -> None:
-    """Raise if two folders differ in what must be the same."""
+    """Raise if two folders differ in anything but wall-clock times."""
     ours, theirs = content(folder), content(undisturbed)
     assert ours.keys() == theirs.keys(), f"files differ: {sorted(ours.keys() ^ theirs.keys())}"
     different = [name for name in ours if ours[name] != theirs[name]]
@@ -32,7 +35,7 @@ def check_same(folder: Path, undisturbed: Path) -> None:
 
 
 def check_whole(folder: Path) -> None:
-    """Raise if a file of a run that was stopped is there in part."""
+    """Raise if a run that was stopped left an incomplete or temporary file."""
     for path in folder.rglob("*"):
         if path.name == "metrics.jsonl":
             lines = path.read_text().splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""Files made to hurt whoever reads them: rejected in one line, in bounded time and memory."""
+"""Malicious files: they must be rejected in one line, in bounded time and memory."""
 
 import json
 import os
@@ -99,11 +99,11 @@ ODD_FILES: dict[str, Write] = {
     "a folder": Path.mkdir,
     "a link to itself": lambda path: path.symlink_to(path),
 }
-"""Anything but a regular file."""
+"""Anything but regular files."""
 
 
 def trials(shared: Path, short: bool) -> list[Trial]:
-    """Checkpoints, settings and tables, each through the commands that read them."""
+    """Return trials with checkpoints, settings and tables, each for the commands that read them."""
     made = [_checkpoint(shared, case) for case in (list(CHECKPOINTS)[:3] if short else CHECKPOINTS)]
     for case in ["nested 100,000 deep", "a megabyte of escaped quotes"] if short else SETTINGS:
         for words in (["plan", "--scenario"],) if short else (["plan", "--scenario"], ["sweep"], ["contest", "--file"]):

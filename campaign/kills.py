@@ -1,4 +1,4 @@
-"""SIGKILL and other signals at random moments: the same command goes on, and ends with the same bytes."""
+"""SIGKILL and other signals at random moments: the same command resumes, and its results are bit-identical."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ BUSY = "is being written by another process"
 
 
 def trials(shared: Path, short: bool) -> list[Trial]:
-    """Of each command 50 kills, three in a row on the same folder; their moments are spread over its life."""
+    """Return trials with kills spread over the duration of each command, three in a row on the same folder."""
     made = []
     for command in chosen(short):
         kills = PER_TRIAL if short else 50
@@ -36,7 +36,7 @@ def trials(shared: Path, short: bool) -> list[Trial]:
 
 
 def _stop(command: Command, shared: Path, number: signal.Signals, share: float) -> Trial:
-    """The same signal several times in a row: a checkpoint and one line."""
+    """Return a trial that sends a signal five times; the command must print one line and be resumable."""
 
     def do(folder: Path, _: random.Random) -> Facts:
         process = start(command.argv(folder / "runs"), folder)
@@ -68,7 +68,7 @@ def _trial(command: Command, shared: Path, number: int, shares: list[tuple[int, 
 
 
 class _Disturbed:
-    """A folder whose command is killed again and again."""
+    """An output folder whose command is killed repeatedly."""
 
     def __init__(self, command: Command, shared: Path, folder: Path, rng: random.Random) -> None:
         self._command, self._shared, self._folder, self._rng = command, shared, folder, rng
@@ -81,7 +81,10 @@ class _Disturbed:
         self._out = self._folder / f"runs{len(list(self._folder.glob('runs*')))}"
 
     def kill(self, share: float) -> None:
-        """Start it and kill it after a share of its life; if it has ended by then, anew and sooner."""
+        """Start the command and kill it after a share of its duration.
+
+        If it ends before that, check its results and try again in a new folder with a smaller share.
+        """
         while True:
             process = start(self._command.argv(self._out), self._folder)
             try:
@@ -100,7 +103,7 @@ class _Disturbed:
             share *= 0.7
 
     def _strike(self, process: "subprocess.Popen[bytes]") -> None:
-        """Kill the process, all it has started, or only one that works for it."""
+        """Kill the process alone, with all its descendants, or some time after one of its workers."""
         started = descendants(process.pid)
         workers = [one for one in started if one.is_worker]
         how = self._rng.choice(["main", "all", "worker"] if workers else ["main"])
@@ -108,7 +111,7 @@ class _Disturbed:
             os.kill(self._rng.choice(workers).pid, signal.SIGKILL)
             self.workers += 1
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self._rng.random() * self._life_s)  # a sweep goes on without it
+                process.wait(self._rng.random() * self._life_s)  # a sweep continues without it
         for one in started if how == "all" else []:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one.pid, signal.SIGKILL)
@@ -119,12 +122,12 @@ class _Disturbed:
             self._await_orphans()
 
     def _await_orphans(self) -> None:
-        """Who worked for a killed process ends by itself."""
+        """Check that the descendants of killed processes end by themselves."""
         left = wait_until_gone(self._orphans, ORPHANS_S)
         assert not left, f"{[one.pid for one in left]} must end when the process that started them is gone"
 
     def end(self) -> None:
-        """Let it end, and compare."""
+        """Run the command to its end, and compare the results with the undisturbed ones."""
         outcome = call(self._command.argv(self._out), self._folder, Limits(200.0), real=False)
         if outcome.status and BUSY in outcome.err + outcome.out:
             self.rejected += 1

@@ -1,4 +1,4 @@
-"""Files of a run that are well-formed and wrong: values of another type, bounds, length, or not there at all."""
+"""Files of a run that are well-formed but wrong: values of another type, range or length, or missing values."""
 
 import copy
 import json
@@ -41,7 +41,7 @@ WRONG: tuple[Any, ...] = (
 
 
 def lies_about(name: str, content: str) -> Iterator[tuple[str, str]]:
-    """What was changed, and the content of a file with that change."""
+    """Yield a description of each change, and the content of the file with that change."""
     if name != "metrics.jsonl":
         for what, value in _changed(json.loads(content)):
             yield what, json.dumps(value)
@@ -55,7 +55,7 @@ def lies_about(name: str, content: str) -> Iterator[tuple[str, str]]:
 
 
 def _changed(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values with one of them dropped, replaced, or of another length."""
+    """Yield the values with one of them dropped, replaced or changed in length."""
     for key, value in values.items():
         rest = {name: one for name, one in values.items() if name != key}
         yield f"without {path}{key}", rest
@@ -72,7 +72,7 @@ def _changed(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 
 
 def trials(shared: Path, short: bool) -> list[Trial]:
-    """Each lie through `lesson report` and `lesson run --resume`; in a short campaign a few of each file."""
+    """Return trials of `lesson report` and `lesson run --resume` on every change; if `short`, on two per file."""
     return [
         Trial("lies", f"{name} {'ended' if ended else 'not ended'}", _tell(shared, name, ended, 2 if short else None))
         for name in FILES

@@ -1,4 +1,4 @@
-"""Values, settings and command lines that nobody should give."""
+"""Invalid values, settings and command lines."""
 
 import math
 from typing import Any
@@ -94,4 +94,4 @@ compare --strategies lesson,fedavg --set fedbuff.concurrency=5
 run --set strategy.participation=1979-05-27
 run --set strategy.participation=nan
 """.strip().splitlines()
-"""Settings that are given twice, reach nobody or cannot be stored: each is tried, and rejected."""
+"""Settings that are given twice, have no effect or cannot be stored; each of them must be rejected."""

@@ -1,4 +1,4 @@
-"""Processes that others have started, found under /proc."""
+"""Descendants of a process, found under /proc."""
 
 import time
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Process:
-    """A process; numbers are given again, starts are not."""
+    """A process, identified by its PID and start time because PIDs are reused."""
 
     pid: int
     started: str
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is still running."""
         return _start_of(self.pid) == self.started
 
     @property
     def is_worker(self) -> bool:
-        """Whether multiprocessing has started it to work."""
+        """Whether this is a worker process of multiprocessing."""
         try:
             return b"spawn_main" in Path(f"/proc/{self.pid}/cmdline").read_bytes()
         except OSError:
@@ -27,7 +27,7 @@ class Process:
 
 
 def descendants(pid: int) -> list[Process]:
-    """The processes that a process has started, and those that they have."""
+    """Return all descendants of a process."""
     found = []
     try:
         children = [
@@ -42,7 +42,7 @@ def descendants(pid: int) -> list[Process]:
 
 
 def wait_until_gone(processes: list[Process], seconds: float) -> list[Process]:
-    """Those that have not ended within so many seconds."""
+    """Wait up to `seconds` for processes to end, and return those that have not."""
     until = time.monotonic() + seconds
     while (left := [one for one in processes if one.alive]) and time.monotonic() < until:
         time.sleep(0.05)
@@ -50,7 +50,7 @@ def wait_until_gone(processes: list[Process], seconds: float) -> list[Process]:
 
 
 def _start_of(pid: int) -> str:
-    """When a process was started, in the kernel's ticks; empty if there is none, or it waits to be buried."""
+    """Return the start time of a process in kernel ticks; empty if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Clients of a Flower federation that send malformed replies: each is rejected, and the run goes on without it."""
+"""Flower clients that send malformed replies: each reply is rejected, and the run continues without it."""
 
 import io
 import logging
@@ -24,27 +24,27 @@ from lesson.strategies import FedAvg
 
 SHAPE = (2, 3)
 MAX_LINE = 400
-"""Characters of a log line: at most 200 of them are the client's, the others say what happened."""
+"""Most characters in a log line: up to 200 come from the client, the others say what happened."""
 DIRTY = "\x1b[2J\r\n\u202e" * 1_000_000
-"""Clears a terminal, breaks lines and turns the direction of writing."""
+"""Text that clears a terminal, breaks lines and reverses the writing direction."""
 unpickled: list[str] = []
-"""Filled by a pickle that somebody has read."""
+"""Not empty once a client's pickle has been loaded."""
 
 
 class Payload:
-    """Leaves a trace when it is unpickled."""
+    """An object that adds to `unpickled` when it is loaded."""
 
     def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
         return unpickled.append, ("code of a client was run",)
 
 
 def model(value: float = 0.0) -> ArrayRecord:
-    """A model whose parameters all have one value."""
+    """Return a model whose parameters all have this value."""
     return ArrayRecord({"w": Array(np.full(SHAPE, value, dtype=np.float32))})
 
 
 def metrics(**changed: Any) -> MetricRecord:
-    """What an honest client reports besides its arrays."""
+    """Return the metrics of an honest client, with some of them changed."""
     return MetricRecord({"num-examples": 20, "loss": 0.5} | changed)
 
 
@@ -54,7 +54,7 @@ def _bytes(save: Callable[[io.BytesIO], object]) -> bytes:
 
 
 def _npy(descr: str, shape: str, data: bytes = b"", version: int = 2) -> bytes:
-    """An .npy file with any header."""
+    """Return an .npy file with an arbitrary header."""
     header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     return b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(4, "little") + header + data
 
@@ -99,14 +99,14 @@ FILES: dict[str, bytes] = {
 
 
 def _array(data: Any, stype: Any = "numpy.ndarray") -> ArrayRecord:
-    """A record whose array has these bytes; whatever is said of it besides is right."""
+    """Return a record whose array has these bytes, with valid metadata except for `stype`."""
     record = model()
     record["w"].data, record["w"].stype = data, stype
     return record
 
 
 def _replies() -> dict[str, Callable[[], RecordDict | Error]]:
-    """Every kind of malformed reply, made when it is wanted: some are large."""
+    """Return every kind of malformed reply, each as a function that creates it, because some are large."""
     replies: dict[str, Callable[[], RecordDict | Error]] = {
         f"array: {name}": lambda data=data: RecordDict({"arrays": _array(data), "metrics": metrics()})  # type: ignore[misc]
         for name, data in FILES.items()
@@ -150,11 +150,11 @@ def _replies() -> dict[str, Callable[[], RecordDict | Error]]:
 
 REPLIES = _replies()
 UNDECODABLE = Error(-1)
-"""In its place the grid raises, as Flower's does for objects that it cannot decode."""
+"""A reply for which the grid raises, as Flower's does for objects that it cannot decode."""
 
 
 class HostileGrid(Grid):
-    """Answers at once. Node 1 sends the given replies in turn; the others add 1 to every parameter."""
+    """A grid that replies immediately. Node 1 sends the given replies in turn; the others add 1 to every parameter."""
 
     def __init__(self, replies: Iterable[Callable[[], RecordDict | Error]], num_nodes: int = 3) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -163,7 +163,7 @@ class HostileGrid(Grid):
         self._answers: dict[str, RecordDict | Error] = {}
 
     def set_run(self, run: Any) -> None:
-        """There is none."""
+        """Do nothing: this grid has no run."""
 
     @property
     def run(self) -> Any:
@@ -204,7 +204,7 @@ class HostileGrid(Grid):
 
 
 def federate(replies: Sequence[Callable[[], RecordDict | Error]]) -> tuple[list[float], list[str]]:
-    """The parameters after a round of FedAvg for each reply of the hostile client, and the lines of the log."""
+    """Run one FedAvg round per reply of the hostile client; return the final parameters and the lines of the log."""
     strategy = LessonStrategy(
         strategy=FedAvg(), clock="virtual", latency_s=[1.0, 2.0, 3.0], guards=GuardSettings(exclude_after_rejections=0)
     )
@@ -216,14 +216,14 @@ def federate(replies: Sequence[Callable[[], RecordDict | Error]]) -> tuple[list[
 
 
 def check_lines(lines: Iterable[str]) -> None:
-    """Raise unless all lines of a log are short and harmless."""
+    """Raise unless all lines of a log are short and printable."""
     for line in lines:
         assert len(line) <= MAX_LINE, f"{len(line)} characters in a line: {line[:200]!r}"
         assert line.isprintable(), f"a line with control characters: {line!r}"
 
 
 def trials(_: Path, short: bool) -> list[Trial]:
-    """Every malformed reply in one run, and in the long version each of them in a run of its own."""
+    """Return a trial with every malformed reply in one run and, unless `short`, a trial for each reply alone."""
     together = Trial("hostile replies", "all in one run", lambda *_: _reject(list(REPLIES)))
     alone = [Trial("hostile replies", name, lambda *_, name=name: _reject([name])) for name in REPLIES]
     return [together] if short else [together, *alone]
@@ -241,7 +241,7 @@ def _reject(names: Sequence[str]) -> Facts:
 
 @contextmanager
 def _logged() -> Iterator[list[str]]:
-    """What Flower's logger gets, which is where a run writes its log."""
+    """Collect the messages of Flower's logger, to which a run writes its log."""
     lines, logger = list[str](), logging.getLogger("flwr")
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

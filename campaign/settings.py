@@ -1,4 +1,4 @@
-"""Settings of all kinds, right and wrong, through the command line: status 0 or 2, and never a traceback."""
+"""Valid and invalid settings on the command line: the exit status is 0 or 2, and there is never a traceback."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ FILE = "settings.toml"
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A command line, and the settings file it may name."""
+    """A command line, and the content of the settings file that it may name."""
 
     kind: str
     argv: list[str]
@@ -28,12 +28,12 @@ class Case:
 
 
 def trials(_: Path, short: bool) -> list[Trial]:
-    """A thousand cases, every 33rd as a new process; and what is always rejected."""
+    """Return trials of random cases, every 33rd in a new process, and of settings that are always rejected."""
     return [_trial(number) for number in range(40 if short else 1000)] + [_rejected(line) for line in REFUSED]
 
 
 def make_case(rng: random.Random) -> Case:
-    """One of these: right settings, edges, wrong values, unknown names, damaged TOML, contradictions, odd flags."""
+    """Draw a case: valid settings, edge or wrong values, unknown names, damaged TOML, contradictions, or odd flags."""
     ways: dict[Callable[[random.Random], Case], float] = {
         _valid: 0.5,
         _edge: 0.12,
@@ -68,7 +68,7 @@ def _rejected(line: str) -> Trial:
 
 
 def valid_tables(rng: random.Random) -> Tables:
-    """Settings that should be right, and end soon."""
+    """Draw settings that should be valid and make a short run."""
     tables: Tables = {section: {} for section in sections()}
     for section, fields in sections().items():
         for name, field in fields.items():
@@ -77,7 +77,7 @@ def valid_tables(rng: random.Random) -> Tables:
                 value = draw_valid(f"{section}.{name}", field, rng)
                 if value is not LEAVE_OUT:
                     tables[section][name] = value
-    if rng.random() < 0.9:  # otherwise several steps take processes, each of which has to import torch
+    if rng.random() < 0.9:  # otherwise several local steps start worker processes, each of which has to import torch
         tables["run"]["trainer"] = "reference"
     if "name" in tables["strategy"]:
         tables["strategy"] |= draw_options(tables["strategy"]["name"], rng)
@@ -123,7 +123,7 @@ def _contradictory(rng: random.Random) -> Case:
 
 
 def _damaged(rng: random.Random) -> Case:
-    """Bytes of a right file changed; only planned, for a number that got longer may take for ever."""
+    """Change bytes of a valid file; it is only planned, because a run with an inserted digit may take forever."""
     content = bytearray(to_toml(valid_tables(rng)).encode())
     for _ in range(rng.randint(1, 20)):
         place = rng.randrange(len(content) + 1)
@@ -143,7 +143,7 @@ def _nonsense(rng: random.Random) -> Case:
 
 
 def _case(kind: str, tables: Tables, rng: random.Random) -> Case:
-    """A command with the settings in a file, in flags or in both."""
+    """Return a command with the settings split at random between a file and flags."""
     argv = ["plan"] if rng.random() < 0.7 else ["run", "--out", "runs"]
     in_file: Tables = {section: {} for section in tables}
     for section, values in tables.items():
@@ -157,7 +157,7 @@ def _case(kind: str, tables: Tables, rng: random.Random) -> Case:
 
 
 def to_toml(tables: Tables) -> str:
-    """Tables as TOML, whatever their keys and values."""
+    """Return tables as TOML, with arbitrary keys and values."""
     return "\n".join(
         line
         for section, values in tables.items()
@@ -166,7 +166,7 @@ def to_toml(tables: Tables) -> str:
 
 
 def toml(value: Any) -> str:
-    """A value as TOML."""
+    """Return a value as TOML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_key(name)} = {toml(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list | tuple):

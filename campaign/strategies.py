@@ -1,4 +1,4 @@
-"""Every strategy with its defaults, on a small fleet whose clients come, go and drop out; and custom ones that fail."""
+"""Built-in strategies on small fleets whose clients leave, rejoin and drop out; custom ones with invalid answers."""
 
 import random
 from collections.abc import Callable
@@ -43,7 +43,7 @@ ANSWERS: dict[str, tuple[str, str, int, str]] = {
 
 
 def trials(_: Path, short: bool) -> list[Trial]:
-    """Each strategy on one fleet, or on twenty; each answer of a custom strategy once."""
+    """Return trials of each strategy on twenty fleets (one if `short`), and of custom strategies with `ANSWERS`."""
     fleets = [
         Trial("strategies", f"{name} {number}", _comes_and_goes(name))
         for name in STRATEGIES
@@ -75,7 +75,7 @@ def _comes_and_goes(name: str) -> Callable[[Path, random.Random], Facts]:
 
 
 def _presence(num_clients: int, rng: random.Random) -> list[str]:
-    """Rows of intervals in the first minutes; from 600 s on everybody is present."""
+    """Return rows of presence intervals within the first 600 s; after that, all clients are present."""
     rows = []
     for client in range(num_clients):
         edges_s = sorted(rng.uniform(0, 600) for _ in range(2 * rng.randint(0, 4)))
@@ -85,7 +85,7 @@ def _presence(num_clients: int, rng: random.Random) -> list[str]:
 
 
 def _trace(num_clients: int, rng: random.Random) -> list[str]:
-    """Rows of work; computing takes no time now and then, though not at first."""
+    """Return rows of a trace; the compute time is sometimes 0, but never in a client's first row."""
     return [
         f"{client},{number},{rng.choice([0.0, rng.uniform(0.1, 30)]) if number > 1 else 5.0},{rng.uniform(0.1, 30)}\n"
         for client in range(num_clients)

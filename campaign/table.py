@@ -1,4 +1,4 @@
-"""What a campaign came to."""
+"""Summary of a campaign."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from typing import Any
 from campaign.trial import Result
 
 LARGEST = ("cpu_s", "peak_mib")
-"""Facts of which the largest is told; of others the sum."""
+"""Facts that are reported as their maximum over trials; other numbers are summed."""
 
 
 def figures(results: Sequence[Result], seconds: float) -> dict[str, Any]:
-    """Per kind how many trials there were, passed, failed and were skipped, and their facts; all names of failures."""
+    """Return the numbers of trials, passed, failed and skipped per kind, their facts, and all failures by name."""
     by_kind = defaultdict[str, list[Result]](list)
     for one in results:
         by_kind[one.trial.kind].append(one)
@@ -41,7 +41,7 @@ def _of_kind(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def print_table(results: Sequence[Result], seconds: float) -> None:
-    """A line per kind: trials, passed, skipped, seconds of all of them together, and facts."""
+    """Print one line per kind: trials, passed, skipped, total seconds, and facts."""
     told = figures(results, seconds)
     head = ("what", "trials", "passed", "skipped", "seconds")
     print(f"{head[0]:24}" + "".join(f"{word:>9}" for word in head[1:]))

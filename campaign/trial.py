@@ -1,4 +1,4 @@
-"""Trials: each in a process and a folder of its own, several at once, none for ever."""
+"""Trials, each in its own process and folder. Several run at a time, each with a time limit."""
 
 import contextlib
 import os
@@ -21,12 +21,12 @@ Facts = dict[str, Any]
 
 
 class Skip(Exception):  # noqa: N818
-    """A trial cannot be made here; the message says why."""
+    """Raised if a trial is not possible on this machine; the message says why."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Something to try: `do` gets an empty folder and a source of random numbers, and raises if it went wrong."""
+    """A trial: `do` gets an empty folder and a random generator, and raises if the trial fails."""
 
     kind: str
     case: str
@@ -35,13 +35,13 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """By which it is found again."""
+        """Name by which `--only` selects it."""
         return f"{self.kind} {self.case}"
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a trial ended: what was wrong, why it could not be made, or what there is to tell."""
+    """The result of a trial: why it failed, why it was skipped, or the facts to report."""
 
     trial: Trial
     seconds: float
@@ -51,7 +51,7 @@ class Result:
 
 
 def try_all(trials: Sequence[Trial], seed: int, scratch: Path, jobs: int) -> Iterator[Result]:
-    """The results as they come."""
+    """Run trials, up to `jobs` at a time, and yield their results as they end."""
     left, going = list(reversed(trials)), dict[Connection, _Going]()
     try:
         while left or going:
@@ -67,10 +67,10 @@ def try_all(trials: Sequence[Trial], seed: int, scratch: Path, jobs: int) -> Ite
 
 
 class _Going:
-    """A trial that goes on in a process of its own session."""
+    """A running trial, in a process with its own session."""
 
     def __init__(self, trial: Trial, seed: int, scratch: Path) -> None:
-        context = get_context("fork")  # what takes seconds to import is there
+        context = get_context("fork")  # modules that take seconds to import are already loaded
         self.trial, self._folder = trial, scratch / trial.name.replace(" ", "-").replace("/", "-")
         self.pipe, theirs = context.Pipe()
         self._process = context.Process(target=_try, args=(trial, seed, self._folder, theirs))
@@ -83,7 +83,7 @@ class _Going:
         return time.monotonic() - self._since > self.trial.limit_s
 
     def result(self) -> Result:
-        """How it ended; ends it if it has not."""
+        """Return the result; kill the trial if it has not ended."""
         told: Facts = {"wrong": f"not done after {self.trial.limit_s:g} s"}
         if self.pipe.poll():
             try:
@@ -95,7 +95,7 @@ class _Going:
         return Result(self.trial, seconds, **told)
 
     def end(self) -> None:
-        """Leave nothing of it, neither processes nor files."""
+        """Remove all processes and files of the trial."""
         pid = self._process.pid
         assert pid is not None, "it was started"
         self._process.join(1.0)
@@ -117,6 +117,6 @@ def _try(trial: Trial, seed: int, folder: Path, pipe: Connection) -> None:
         told["skipped"] = str(reason)
     except AssertionError as error:
         told["wrong"] = str(error) or "".join(traceback.format_exc())
-    except Exception:  # the campaign's own mistakes, which are failures too
+    except Exception:  # a bug in the campaign itself, which is a failure, too
         told["wrong"] = traceback.format_exc()
     pipe.send(told)

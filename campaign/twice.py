@@ -1,4 +1,4 @@
-"""Several processes on one run folder: one has it, the others are rejected and disturb nothing."""
+"""Several processes on one run folder: one of them runs, the others are rejected and change nothing."""
 
 import random
 import time
@@ -13,7 +13,7 @@ REFUSED = ("is being written by another process", "has just been ended by anothe
 
 
 def trials(shared: Path, short: bool) -> list[Trial]:
-    """A second process while the first is at it, and three at the same moment."""
+    """Return trials with a second process while the first runs, and with three that start at the same time."""
 
     def second(folder: Path, rng: random.Random) -> Facts:
         out, rejected = folder / "runs", 0

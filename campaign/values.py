@@ -1,4 +1,4 @@
-"""Values for any setting, by what the class that checks it says: sections and settings added later have some too."""
+"""Random values for any setting, drawn from its type and limits, so that new settings are covered automatically."""
 
 import math
 import random
@@ -15,9 +15,9 @@ from lesson.strategies import STRATEGIES, find_strategy, setting_names
 Draw = Callable[[random.Random], Any]
 LEAVE_OUT = object()
 HUGE = 1000
-"""Limits beyond this are not tried: a run with a million of something does not end in time."""
+"""Largest limit to try; a run with a million of something would not end in time."""
 
-# What is right and takes long, or is right and diverges, is kept small in settings that shall be valid.
+# Ranges for settings whose valid values may make a run slow or let it diverge.
 SANE: dict[str, Draw] = {
     "fleet.num_clients": lambda rng: rng.randint(2, 12),
     "data.samples_per_client": lambda rng: rng.choice([rng.randint(20, 200), [20, rng.randint(20, 100)]]),
@@ -43,7 +43,7 @@ SANE: dict[str, Draw] = {
 
 
 def sections() -> dict[str, dict[str, FieldInfo]]:
-    """The settings of each section, as they are checked."""
+    """Return the fields of each section by name, without `options`."""
     found = {}
     for section in SECTIONS:
         kind = Settings.model_fields[section].annotation
@@ -54,14 +54,14 @@ def sections() -> dict[str, dict[str, FieldInfo]]:
 
 
 def draw_valid(key: str, field: FieldInfo, rng: random.Random) -> Any:
-    """A value that a setting should take; LEAVE_OUT if there is none but its default."""
+    """Draw a valid value of a setting; LEAVE_OUT if only its default is known to be valid."""
     if key in SANE:
         return SANE[key](rng)
     return _draw(field.annotation, field.metadata, field.get_default(call_default_factory=True), rng)
 
 
 def draw_edge(field: FieldInfo, rng: random.Random) -> Any:
-    """A value at the limits of a setting, or just beyond; LEAVE_OUT if it has none."""
+    """Draw a value at the limits of a setting or next to them; LEAVE_OUT if it has no limits."""
     low, high, _ = _limits(field.metadata)
     edges = [low, high] if math.isfinite(low + high) else [low] if math.isfinite(low) else []
     if not edges:
@@ -73,14 +73,14 @@ def draw_edge(field: FieldInfo, rng: random.Random) -> Any:
 
 
 def draw_options(strategy: str, rng: random.Random) -> dict[str, Any]:
-    """Options of a strategy: those it has by default, numbers a little off."""
+    """Draw options of a strategy near their defaults."""
     kind: Any = find_strategy(strategy)
     options = {}
     for name in setting_names(kind):
         value = getattr(kind, name, None)
         if name == "deadline_s" or rng.random() < 0.7:
             continue
-        if value is None:  # a default that adapts to the fleet, or no limit
+        if value is None:  # the default adapts to the fleet or means no limit
             if int not in get_args(get_type_hints(kind)[name]):
                 continue
             value = rng.randint(1, 5)
@@ -124,7 +124,7 @@ def _number(kind: type, metadata: Iterable[Any], default: Any, rng: random.Rando
 
 
 def _limits(metadata: Iterable[Any]) -> tuple[float, float, bool]:
-    """The lowest and the highest value, and whether one of them is not allowed itself."""
+    """Return the lower and the upper limit, and whether one of them is exclusive."""
     low, high, strict = -math.inf, math.inf, False
     for one in metadata:
         parts = one.metadata if isinstance(one, FieldInfo) else [one]

@@ -1,4 +1,4 @@
-"""Golden runs: short simulations and training runs whose results must not change, to the last bit, unless meant to.
+"""Golden runs: short simulations and training runs whose results must not change by a single bit unintentionally.
 
     python tools/golden.py                   compare this checkout with the digests in tests/golden.json
     python tools/golden.py --before COMMIT   compare this checkout with a commit, value by value, on any machine
@@ -93,7 +93,7 @@ def compare_with_recorded() -> int:
 
 
 def differences_from_recorded(recorded: Group, values: Group) -> list[str]:
-    """The files whose recorded digest is not that of these values, and the cases that are not on both sides."""
+    """Return the files whose digest differs from the recorded one, and the cases that exist on one side only."""
     now = digests(values)
     return differences(recorded, now, "recorded") + only_on_one_side(recorded, now, "recorded")
 
@@ -118,7 +118,7 @@ def _report(differing: list[str], num_cases: int) -> int:
 
 
 def compute() -> dict[str, Any]:
-    """The values of all cases, with the package and the machine that they come from."""
+    """Return the values of all cases, with the package and the machine that they come from."""
     sys.path.append(str(ROOT / "tests"))  # for the helpers that the cases import
     import golden_cases
     import lesson
@@ -132,7 +132,7 @@ def compute() -> dict[str, Any]:
 
 
 def compute_in(root: Path) -> dict[str, Any]:
-    """The values of all cases for the package in another checkout, computed in a new process.
+    """Return the values of all cases for the package in another checkout, computed in a new process.
 
     A checkout that has this script computes its own cases: each version knows its own names and settings.
     """
@@ -152,7 +152,7 @@ def compute_in(root: Path) -> dict[str, Any]:
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """A temporary worktree of a commit."""
+    """Check out a commit into a temporary worktree."""
     name = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     if name is None:
         raise GoldenError(f"unknown commit '{commit}'")
@@ -167,13 +167,13 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def _git(*arguments: str) -> str | None:
-    """What a git command prints; None if it fails."""
+    """Return the output of a git command; None if it fails."""
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def describe_machine() -> dict[str, str]:
-    """Everything besides the package that decides the bits of a training run."""
+    """Return everything besides the package that the bits of a training run depend on."""
     import numpy
     import torch
 
@@ -192,14 +192,14 @@ def describe_machine() -> dict[str, str]:
             if OVERRIDES.fullmatch(name) and name not in THREADS
         ),
         "system": " ".join([platform.system(), platform.machine(), *platform.libc_ver()]),
-        "python": ".".join(platform.python_version_tuple()[:2]),  # sum() rounds otherwise since 3.12
+        "python": ".".join(platform.python_version_tuple()[:2]),  # sum() of floats is more accurate since 3.12
         "numpy": numpy.__version__,
         "torch": torch.__version__,
     }
 
 
 def _read_cpuinfo() -> dict[str, str]:
-    """What Linux tells about the first processor."""
+    """Return the fields of the first processor in /proc/cpuinfo; empty if there is no such file."""
     try:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:
@@ -211,7 +211,7 @@ def _read_cpuinfo() -> dict[str, str]:
 
 
 def digests(group: Group) -> Group:
-    """A digest of each file of each case. It differs if a single bit does: JSON holds floats exactly."""
+    """Return a digest of each file of each case. It differs if a single bit does, as JSON represents floats exactly."""
     return {
         case: {file: values if file == "error" else _digest(values) for file, values in files.items()}
         for case, files in group.items()
@@ -223,7 +223,7 @@ def _digest(values: Any) -> str:
 
 
 def differences(before: Group, now: Group, label: str) -> list[str]:
-    """The first value that differs in each file of each common case, and every error of a case, a line each.
+    """Return lines with the first value that differs in each file of each common case, and with all errors of cases.
 
     A field that no case had before is not compared: see `only_on_one_side`.
     """
@@ -245,7 +245,7 @@ def differences(before: Group, now: Group, label: str) -> list[str]:
 def first_difference(
     before: Any, now: Any, ignored: Set[str] = frozenset(), path: str = ""
 ) -> tuple[str, Any, Any] | None:
-    """The path of the first value that differs, and both values; None if everything is equal."""
+    """Return the path of the first value that differs, and both values; None if everything is equal."""
     parts: list[tuple[str, Any, Any]] = []
     if isinstance(before, dict) and isinstance(now, dict):
         names = (name for name in before | now if name not in ignored)
@@ -260,12 +260,12 @@ def first_difference(
 
 
 def _place(item: Any, number: int) -> str:
-    """How to name an item of a list: the record of a round by its round, anything else by its position."""
+    """Return the name of an item of a list: the round of a round's record, otherwise the position."""
     return f": round {item['round']}" if isinstance(item, dict) and "round" in item else f"[{number}]"
 
 
 def only_on_one_side(before: Group, now: Group, label: str) -> list[str]:
-    """Cases that exist on one side only and fields that are new, a line each."""
+    """Return one line per case that exists on one side only, and per new field."""
     return [
         *(f"{case}: only {label}" for case in before if case not in now),
         *(f"{case}: only now" for case in now if case not in before),
@@ -274,7 +274,7 @@ def only_on_one_side(before: Group, now: Group, label: str) -> list[str]:
 
 
 def _added_fields(before: Group, now: Group) -> Set[str]:
-    """Names of fields that the common cases have now and none of them had before."""
+    """Return the names of fields that the common cases have now and none of them had before."""
     common = before.keys() & now.keys()
     old, new = ({name for case in common for name in _names(list(side[case].values()))} for side in (before, now))
     return new - old
@@ -289,7 +289,7 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def other_machine(recorded: dict[str, str], here: dict[str, str]) -> str:
-    """Why recorded training cases cannot be compared here; empty if they can."""
+    """Return why recorded training cases cannot be compared on this machine; empty if they can."""
     for name in recorded | here:
         there, found = recorded.get(name, ABSENT), here.get(name, ABSENT)
         if there != found:

@@ -54,7 +54,7 @@ KEYED_BY_TEXT = {"rejections", "rejected_by"}
 
 
 def canonical(file: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """The compared fields of a record of a file, under the names of FIELDS."""
+    """Return the compared fields of a record of a file, under the names of FIELDS."""
     named = {RENAMED.get(name, name): value for name, value in record.items()}
     kept = {name: named[name] for name in FIELDS[file].split() if name in named}
     return {name: sorted(value.values()) if name in KEYED_BY_TEXT else value for name, value in kept.items()}
@@ -64,7 +64,7 @@ def canonical(file: str, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def timing_cases() -> dict[str, Files]:
-    """The values of every timing case, by its name."""
+    """Return the values of every timing case by name."""
     cases: dict[str, Files] = {}
     for preset in ("released", "printed"):
         for seed in (0, 1):
@@ -73,7 +73,7 @@ def timing_cases() -> dict[str, Files]:
     for name in STRATEGIES:
         settings = [("released", 20.0), ("printed", 5.0)]
         if name.startswith("lesson"):
-            settings.append(("released", 8.0))  # no client meets this deadline, so the fastest is moved into tier 1
+            settings.append(("released", 8.0))  # no client meets this deadline, so the fastest is promoted to tier 1
         for preset, deadline_s in settings:
             for seed in (0, 1):
                 rounds = _timing_rounds(name, Settings(preset=preset, deadline_s=deadline_s), seed)
@@ -93,7 +93,7 @@ def _timing_rounds(name: str, settings: Settings, seed: int) -> list[dict[str, A
 
 
 def _rounded_fleet(settings: Settings, seed: int, num_clients: int | None = None) -> dict[str, list[float]]:
-    """The times and energies of a fleet to nine significant digits."""
+    """Return the times and energies of a fleet, rounded to nine significant digits."""
     fleet = draw_fleet(settings, num_clients, seed=seed)
     return {name: [float(f"{value:.9g}") for value in getattr(fleet, name)] for name in FIELDS["fleet"].split()}
 
@@ -131,7 +131,7 @@ OPTIONS = {
     "semisync-steps": "strategy.period_factor=1.0 run.trainer=reference",
     "tifl": "strategy.num_tiers=3 strategy.clients_per_round=2 strategy.interval=2",
 }
-"""Settings with which a strategy shows what is special about it in a few rounds of a few clients."""
+"""Settings that exercise what is special about a strategy in a few rounds with a few clients."""
 STALE = {"fedasync", "fedat", "fedbuff", "lesson", "lesson-adaptive", "lesson-filled", "lesson-memory", "safa"}
 """Strategies that aggregate stale updates."""
 STEPS = "strategy.name=fedavg training.local_steps=3 run.rounds=4 run.eval_every_s=1e9"
@@ -222,7 +222,7 @@ TRAINING = {
 
 
 def training_cases() -> dict[str, Files]:
-    """The values of every training case, by its name; `error` says what is wrong with a case."""
+    """Return the values of every training case by name; `error` says what is wrong with a case."""
     with tempfile.TemporaryDirectory() as folder:
         cases = {name: _train(case, Path(folder) / str(place)) for place, (name, case) in enumerate(TRAINING.items())}
     first_with: dict[str, str] = {}
@@ -236,7 +236,7 @@ def training_cases() -> dict[str, Files]:
 
 
 def _train(case: Case, folder: Path) -> Files:
-    """The values of a case that is run in a new folder."""
+    """Run a case in a new folder and return its values."""
     files: Files = {}
     folder.mkdir()
     (folder / "presence.csv").write_text(PRESENCE)
@@ -273,7 +273,7 @@ def _run_resumed(case: Case, changes: list[str], folder: Path) -> None:
                 shutil.copytree(path, folder)
             if line["round"] > 1:
                 with safetensors.safe_open(path / "checkpoint.safetensors", "numpy") as checkpoint:
-                    checkpoints[path] = checkpoint.metadata()  # with a digest of all arrays
+                    checkpoints[path] = checkpoint.metadata()  # includes a digest of all arrays
 
         _run(case, [*changes, "run.checkpoint_every_s=1e-9"], path, resume=resume, progress=keep)
 
@@ -319,7 +319,7 @@ def _settings(changes: list[str]) -> Settings:
 
 @cache
 def _images(name: str) -> Dataset:
-    """The first images of MNIST, or noise in the shape of CIFAR-10, which the package does not contain."""
+    """Return the first images of MNIST, or noise in the shape of CIFAR-10, which the package does not include."""
     if name == "mnist":
         mnist = load_dataset(name, None)
         train, test = slice(500), slice(100)
@@ -336,7 +336,7 @@ def _images(name: str) -> Dataset:
 
 
 def _read(folder: Path) -> Files:
-    """The compared values of a run folder."""
+    """Return the compared values of a run folder."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     clients = json.loads((folder / "clients.json").read_text())
     model = safetensors.numpy.load_file(folder / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Migrate the archived runs under results/ from the setting names of version 0.1; today's format stays as it is.
+"""Migrate the archived runs under results/ from the setting names of version 0.1; runs in today's format are kept.
 
     python tools/migrate_results.py [FOLDER …]
 
@@ -33,7 +33,7 @@ def migrate_line(line: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def migrate_file(path: Path) -> None:
-    """Migrate an archive of runs."""
+    """Migrate an archive of runs in place."""
     lines = [migrate_line(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     kept = [line for line in lines if line is not None]
     kept.sort(key=lambda line: (line["series"], line["seed"]))

@@ -1,4 +1,4 @@
-"""What the recipes share: workloads, data, timing and checks. No framework here."""
+"""Code shared by the recipes: workloads, data, timing and checks. It imports no framework."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ CHECK_SAMPLES = 2000
 
 @dataclass(frozen=True)
 class Workload:
-    """What everybody does in a round: so many clients, each so many steps on minibatches of its own samples."""
+    """What every framework does in a round: `cohort` clients train `steps` steps each on minibatches of their data."""
 
     dataset: str
     net: type[nn.Module]
@@ -32,11 +32,11 @@ class Workload:
     steps: int
     warm_up: int
     rounds: int
-    """Rounds that are not counted, and that are."""
+    """Warm-up rounds, which are not measured, and measured rounds."""
 
     @property
     def whole_epoch(self) -> bool:
-        """Whether the local work is one pass over a client's samples."""
+        """Whether local training is one pass over a client's samples."""
         return self.steps * self.batch_size == self.samples_per_client
 
 
@@ -49,7 +49,7 @@ WORKLOADS = {
 
 
 def tiny(workload: Workload) -> Workload:
-    """The workload with few clients, samples and rounds, to check that a recipe works."""
+    """Return the workload with few clients, samples and rounds, to check that a recipe works."""
     steps = min(workload.steps, 2)
     samples = steps * workload.batch_size if workload.whole_epoch else 2 * workload.batch_size
     everybody = workload.cohort == workload.num_clients
@@ -66,21 +66,22 @@ def tiny(workload: Workload) -> Workload:
 
 @dataclass(frozen=True)
 class Job:
-    """What a recipe is asked to do, and with how many processes of how many threads."""
+    """The workload of a recipe, and the number of processes and of threads in each."""
 
     workload: Workload
     data: Path
     processes: int
     threads: int
     count: bool
-    """Whether to count the samples trained on, which a recipe in one process can."""
+    """Whether to count the samples trained on, which is possible only in a single process."""
 
 
 @lru_cache(maxsize=1)
 def tensors(data: Path, dataset: str) -> tuple[Tensor, Tensor]:
-    """All images scaled to [0, 1] and labels. Client i of n-sample clients holds rows n·i to n·(i + 1).
+    """Return all images, scaled to [0, 1], and all labels.
 
-    Colors are innermost in memory, as in this project: convolutions are fastest on that, whoever calls them.
+    With n samples per client, client i holds rows n·i to n·(i + 1) − 1. Images are channels-last, as in this project,
+        because convolutions are fastest on this layout in any framework.
     """
     images = torch.from_numpy(np.load(data / f"{dataset}-images.npy"))
     scaled = torch.empty(images.shape, dtype=torch.float32, memory_format=torch.channels_last)
@@ -88,21 +89,21 @@ def tensors(data: Path, dataset: str) -> tuple[Tensor, Tensor]:
 
 
 def client_tensors(job: Job, client: int) -> tuple[Tensor, Tensor]:
-    """Images and labels of one client."""
+    """Return the images and labels of one client."""
     size = job.workload.samples_per_client
     images, labels = tensors(job.data, job.workload.dataset)
     return images[client * size : (client + 1) * size], labels[client * size : (client + 1) * size]
 
 
 def minibatches(workload: Workload, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """A client's minibatches of one round, drawn without replacement, straight from memory."""
+    """Yield a client's minibatches of one round, drawn without replacement, directly from memory."""
     order = torch.randperm(len(images))[: workload.steps * workload.batch_size]
     for rows in order.split(workload.batch_size):
         yield images[rows], labels[rows]
 
 
 def train(net: nn.Module, workload: Workload, images: Tensor, labels: Tensor) -> None:
-    """A client's local work, for frameworks that leave it to the user."""
+    """Run a client's local training, for frameworks that leave it to the user."""
     net.train()
     optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE)
     for batch, targets in minibatches(workload, images, labels):
@@ -112,24 +113,24 @@ def train(net: nn.Module, workload: Workload, images: Tensor, labels: Tensor) ->
 
 
 class Stopwatch:
-    """Seconds of each round, from `lap` to `lap`; the first call is the beginning."""
+    """Measures the seconds of each round between calls of `lap`; the first call starts it."""
 
     def __init__(self) -> None:
         self._times: list[float] = []
 
     def lap(self) -> None:
-        """A round ends here."""
+        """Record the end of a round."""
         self._times.append(time.perf_counter())
 
     def seconds(self, workload: Workload) -> list[float]:
-        """Those of the rounds that count."""
+        """Return the seconds of each measured round."""
         laps = [end - begin for begin, end in zip(self._times, self._times[1:], strict=False)]
         assert len(laps) == workload.warm_up + workload.rounds, f"{len(laps)} rounds were run"
         return laps[workload.warm_up :]
 
 
 def read_job() -> Job:
-    """What the command line asks for."""
+    """Return the job given on the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--data", type=Path, required=True)
@@ -149,9 +150,9 @@ def read_job() -> Job:
 
 
 def measure(recipe: Callable[[Job, Stopwatch], nn.Module | Tensor]) -> None:
-    """Run a recipe on the workload of the command line, check what it learnt and print a line of JSON.
+    """Run a recipe on the workload of the command line, check that it learned, and print a line of JSON.
 
-    The recipe runs all rounds, with a lap before the first and after each, and returns the last model.
+    The recipe runs all rounds, calls `lap` before the first and after each, and returns the final model.
     """
     job = read_job()
     torch.set_num_threads(job.threads)
@@ -166,7 +167,7 @@ def measure(recipe: Callable[[Job, Stopwatch], nn.Module | Tensor]) -> None:
 
 
 def count_samples(workload: Workload) -> list[int]:
-    """The sizes of all minibatches the network will be trained on in this process."""
+    """Return a list that collects the sizes of all minibatches that the network is trained on in this process."""
     sizes: list[int] = []
     forward = workload.net.forward
 
@@ -181,7 +182,10 @@ def count_samples(workload: Workload) -> list[int]:
 
 
 def check(job: Job, model: nn.Module | Tensor) -> list[float]:
-    """The loss before and after on some of the training samples; raise unless it has fallen, on as many parameters."""
+    """Return the loss before and after training on some of the samples.
+
+    Raise unless the loss has fallen and the model has the workload's number of parameters.
+    """
     images, labels = (part[:CHECK_SAMPLES] for part in tensors(job.data, job.workload.dataset))
     vector = model if isinstance(model, Tensor) else nn.utils.parameters_to_vector(model.parameters())
     net = start(job.workload.net()).eval()

@@ -1,6 +1,7 @@
-"""Small merges of single numbers in other packages, by their own server code.
+"""Aggregation of single-number models by the server code of other packages.
 
-What a package imports and these cases do not use (torchvision, grpc, …) may be absent and is stood in for.
+Modules that a package imports but these cases do not use (torchvision, grpc, …) need not be installed: mocks replace
+them.
 """
 
 import contextlib
@@ -26,13 +27,13 @@ ALPHA = 0.6
 POLYNOMIAL = {"a": 0.5}
 HINGE = {"a": 10.0, "b": 4.0}
 UNUSED = {"grpc", "opacus", "pynvml", "tensorflow", "torchvision", "wandb"}
-"""What peers import and these cases do not use."""
+"""Modules that peers import but these cases do not use."""
 Numbers = list[float]
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A client's model, and the version it started from."""
+    """A client's model, the model that it started from, and its staleness."""
 
     staleness: int
     base: float
@@ -40,12 +41,12 @@ class Arrival:
 
 
 BUFFER = [Arrival(0, 10.0, 13.0), Arrival(1, 8.0, 14.0), Arrival(3, 4.0, 16.0)]
-"""The global model is 10 when these arrive; their updates are 3, 6 and 12."""
+"""Arrivals at a global model of 10; their updates are 3, 6 and 12."""
 NOW = 10.0
 
 
 class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Fills modules that are absent and not used here with mocks."""
+    """Import hook that replaces missing modules in `UNUSED` by mocks."""
 
     def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
         unused = name.partition(".")[0] in UNUSED
@@ -59,7 +60,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def hashable(made: type | None = None, /, **options: Any) -> Any:
-    """The decorator `dataclass`, but FLSim's are hashable, as Python 3.11 and later ask of what is a default."""
+    """Apply `dataclass`, and make FLSim's classes hashable, as Python 3.11 and later require of default values."""
     if made is None:
         return functools.partial(hashable, **options)
     return dataclass(**options | ({"unsafe_hash": True} if made.__module__.startswith("flsim.") else {}))(made)
@@ -67,7 +68,7 @@ def hashable(made: type | None = None, /, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def standing_in() -> Iterator[None]:
-    """Let peers be imported without all they ask for, and from before Python 3.11."""
+    """Let peers be imported if unused modules are missing, or if they were written for Python before 3.11."""
     finder = StandIns()
     sys.meta_path.append(finder)
     try:
@@ -78,20 +79,20 @@ def standing_in() -> Iterator[None]:
 
 
 def load(name: str) -> ModuleType:
-    """A module of a peer."""
+    """Import a module of a peer."""
     with standing_in():
         return importlib.import_module(name)
 
 
 def linear(value: float) -> nn.Linear:
-    """A model of one number."""
+    """Return a model with a single parameter of this value."""
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, value)
     return model
 
 
 def fedlab_mixed(strategy: str, settings: dict[str, float]) -> Numbers:
-    """α_t of FedLab's asynchronous server."""
+    """Return α_t of FedLab's asynchronous server at every staleness."""
     server_type = load("fedlab.contrib.algorithm.basic_server").AsyncServerHandler
     mixed = []
     for staleness in STALENESS:
@@ -104,7 +105,7 @@ def fedlab_mixed(strategy: str, settings: dict[str, float]) -> Numbers:
 
 
 def flgo_models(values: Sequence[float], staleness: Sequence[int]) -> list[Any]:
-    """Models of FLGo, marked with the round they come from."""
+    """Return models of FLGo that are marked with the round they come from."""
     base = load("flgo.utils.fmodule").FModule
 
     class Number(base):  # type: ignore[misc, valid-type]
@@ -119,7 +120,7 @@ def flgo_models(values: Sequence[float], staleness: Sequence[int]) -> list[Any]:
 
 
 def flgo_merged(algorithm: str, models: list[Any], **settings: object) -> float:
-    """The model of a server of FLGo, the first of these, after the others have arrived at the same moment."""
+    """Return FLGo's global model, initially the first of these, after the others have arrived at the same time."""
     server_type = load(f"flgo.algorithm.{algorithm}").Server
     server = server_type.__new__(server_type)
     vars(server).update(
@@ -130,7 +131,7 @@ def flgo_merged(algorithm: str, models: list[Any], **settings: object) -> float:
 
 
 def flgo_mixed(flag: str) -> Numbers:
-    """α_t of FLGo's FedAsync."""
+    """Return α_t of FLGo's FedAsync at every staleness."""
     settings = {"poly_a": POLYNOMIAL["a"], "hinge_a": HINGE["a"], "hinge_b": HINGE["b"]}
     return [
         flgo_merged("fedasync", flgo_models([0.0, 1.0], [0, staleness]), alpha=ALPHA, flag=flag, **settings)
@@ -139,18 +140,18 @@ def flgo_mixed(flag: str) -> Numbers:
 
 
 def flgo_together() -> Numbers:
-    """FLGo's FedAsync when two models arrive at the same moment."""
+    """Return the global model of FLGo's FedAsync when two models arrive at the same time."""
     return [flgo_merged("fedasync", flgo_models([0.0, 1.0, 2.0], [0, 0, 0]), alpha=ALPHA, flag="constant")]
 
 
 def flgo_buffered() -> Numbers:
-    """FLGo's FedBuff; its clients send updates."""
+    """Return the global model of FLGo's FedBuff; its clients send updates."""
     models = flgo_models([NOW] + [each.model - each.base for each in BUFFER], [0] + [each.staleness for each in BUFFER])
     return [flgo_merged("fedbuff", models, eta=1.0, buffer=[], buffer_ratio=1.0, num_clients=len(BUFFER))]
 
 
 def appfl_server(kind: str, now: float, **settings: object) -> Any:
-    """An aggregator of APPFL that has made as many versions as the largest staleness."""
+    """Return an aggregator of APPFL whose version is the largest staleness."""
     configuration = importlib.import_module("omegaconf").DictConfig(settings)
     server = getattr(load("appfl.algorithm.aggregator"), kind)(linear(now), configuration)
     server.global_step = max(STALENESS)
@@ -158,7 +159,7 @@ def appfl_server(kind: str, now: float, **settings: object) -> Any:
 
 
 def appfl_mixed(function: str, settings: dict[str, float], **others: object) -> Numbers:
-    """α_t of APPFL's FedAsync."""
+    """Return α_t of APPFL's FedAsync at every staleness."""
     mixed = []
     for staleness in STALENESS:
         staleness_fn = {"staleness_fn": function, "staleness_fn_kwargs": settings}
@@ -169,7 +170,10 @@ def appfl_mixed(function: str, settings: dict[str, float], **others: object) -> 
 
 
 def appfl_buffered() -> Numbers:
-    """APPFL's FedBuff; its clients send models. α = 1, one client, so that nothing but the staleness scales."""
+    """Return the global model of APPFL's FedBuff; its clients send models.
+
+    With α = 1 and one client, only staleness scales the updates.
+    """
     staleness_fn = {"staleness_fn": "polynomial", "staleness_fn_kwargs": POLYNOMIAL}
     server = appfl_server("FedBuffAggregator", NOW, alpha=1.0, K=len(BUFFER), **staleness_fn)
     for client, arrival in enumerate(BUFFER):
@@ -179,13 +183,13 @@ def appfl_buffered() -> Numbers:
 
 
 def nvflare_buffered() -> Numbers:
-    """NVIDIA FLARE's FedBuff for edge devices; versions count from 1."""
+    """Return the global model of NVIDIA FLARE's FedBuff for edge devices; versions count from 1."""
     manager = load("nvflare.edge.assessors.buff_model_manager").BuffModelManager(len(BUFFER), staleness_weight=True)
     dxo, context = load("nvflare.apis.dxo"), load("nvflare.apis.fl_context").FLContext()
     manager.fire_event = mock.MagicMock()
     manager.initialize_model(dxo.DXO(dxo.DataKind.WEIGHTS, data={"value": [NOW]}), context)
     for _ in range(max(each.staleness for each in BUFFER) + 1):
-        manager.generate_new_model(context)  # without updates nothing but the version changes
+        manager.generate_new_model(context)  # without updates, only the version changes
         manager.current_model.data["value"] = [NOW]
     update_type = load("nvflare.edge.mud").ModelUpdate
     updates = {}
@@ -198,39 +202,39 @@ def nvflare_buffered() -> Numbers:
 
 
 def flsim_scales(**settings: object) -> Numbers:
-    """s(d) of FLSim's asynchronous trainer."""
+    """Return s(d) of FLSim's asynchronous trainer at every staleness."""
     module = load("flsim.utils.async_trainer.async_staleness_weights")
     weight = module.PolynomialStalenessWeight(exponent=0.5, **settings)
     return [float(weight.weight(staleness)) for staleness in STALENESS]
 
 
 class Held:
-    """A model as FLSim holds it."""
+    """A model in the form that FLSim expects."""
 
     def __init__(self, value: float) -> None:
         self.module = linear(value)
 
     def fl_get_module(self) -> nn.Module:
-        """The module itself."""
+        """Return the module."""
         return self.module
 
 
 def flsim_server(kind: str, now: float, **settings: object) -> Any:
-    """An aggregator of FLSim."""
+    """Return an aggregator of FLSim."""
     server = getattr(load("flsim.optimizers.async_aggregators"), kind)(global_model=Held(now), **settings)
     server.zero_grad()
     return server
 
 
 def flsim_arrives(server: Any, arrival: Arrival, weight: float) -> float:
-    """The global model after an arrival; FLSim's updates point from the client's model to its base."""
+    """Return the global model after an arrival; FLSim's updates point from the client's model to its base."""
     delta = Held(arrival.base - arrival.model)
     server.on_client_training_end(client_delta=delta, final_local_model=Held(arrival.model), weight=weight)
     return float(server.global_model.fl_get_module().weight.item())
 
 
 def flsim_mixed() -> Numbers:
-    """α_t of FLSim's FedAsync, whose staleness scales are made 1 at d = 0."""
+    """Return α_t of FLSim's FedAsync at every staleness, with scales set to 1 at d = 0."""
     way = load("flsim.optimizers.async_aggregators").AsyncAggregationType.fed_async_aggregation
     servers = [flsim_server("FedAvgWithLRAsyncAggregator", 0.0, lr=ALPHA, aggregation_type=way) for _ in STALENESS]
     arrivals = [Arrival(staleness, 0.0, 1.0) for staleness in STALENESS]
@@ -238,14 +242,14 @@ def flsim_mixed() -> Numbers:
 
 
 def flsim_buffered() -> Numbers:
-    """FLSim's FedBuff, whose staleness scales are made 1 at d = 0."""
+    """Return the global model of FLSim's FedBuff, with staleness scales set to 1 at d = 0."""
     server = flsim_server("FedAvgWithLRFedBuffAggregator", NOW, lr=1.0, buffer_size=len(BUFFER))
     scales = dict(zip(STALENESS, flsim_scales(avg_staleness=0), strict=True))
     return [flsim_arrives(server, arrival, scales[arrival.staleness]) for arrival in BUFFER][-1:]
 
 
 def fedscale_buffered() -> Numbers:
-    """FedScale's FedBuff; its clients send models."""
+    """Return the global model of FedScale's FedBuff; its clients send models."""
     server_type = load("fedscale.cloud.aggregation.async_aggregator").AsyncAggregator
     server = server_type.__new__(server_type)
     server.round, server.tasks_round, server.aggregation_denominator = max(STALENESS), len(BUFFER), 0
@@ -258,7 +262,7 @@ def fedscale_buffered() -> Numbers:
 
 
 def flgo_tiers() -> Numbers:
-    """Chances of FLGo's TiFL for tiers of accuracy 0.9, 0.5, 0.7 and, without credits, 0.6."""
+    """Return the probabilities of FLGo's TiFL for tiers of accuracy 0.9, 0.5, 0.7 and, without credits, 0.6."""
     server_type = load("flgo.algorithm.TiFL").Server
     server = server_type.__new__(server_type)
     pairs = [(0.9, 5), (0.5, 5), (0.7, 5), (0.6, 0)]

@@ -1,4 +1,4 @@
-"""The networks of the workloads in plain PyTorch, and the values everybody begins with."""
+"""The networks of the workloads in plain PyTorch, and their common initial values."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 def start(net: nn.Module) -> nn.Module:
-    """The network with the values everybody begins with: Glorot-uniform weights and zero biases."""
+    """Initialize a network with the values that all frameworks start from: Glorot-uniform weights and zero biases."""
     torch.manual_seed(0)
     for parameter in net.parameters():
         nn.init.xavier_uniform_(parameter) if parameter.dim() > 1 else nn.init.zeros_(parameter)
@@ -14,7 +14,7 @@ def start(net: nn.Module) -> nn.Module:
 
 
 class LeNet(nn.Module):
-    """LeNet-5, 61,706 parameters. Pooling comes before the ReLU, as in this project: the same values, sooner."""
+    """LeNet-5, 61,706 parameters. Pooling precedes the ReLU, as in this project, which gives the same values faster."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class LeNet(nn.Module):
         self.full1, self.full2, self.out = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, (num_samples, 10)."""
+        """Return the logits, shape (num_samples, 10)."""
         hidden = functional.relu(functional.max_pool2d(self.conv1(images), 2))
         hidden = functional.relu(functional.max_pool2d(self.conv2(hidden), 2)).flatten(1)
         logits: Tensor = self.out(functional.relu(self.full2(functional.relu(self.full1(hidden)))))
@@ -30,7 +30,7 @@ class LeNet(nn.Module):
 
 
 class CifarNet(nn.Module):
-    """The project's network for CIFAR-10, with torch's own dropout, 1,144,650 parameters."""
+    """This project's network for CIFAR-10 with PyTorch's own dropout, 1,144,650 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class CifarNet(nn.Module):
         self.full, self.out = nn.Linear(4096, 256), nn.Linear(256, 10)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, (num_samples, 10)."""
+        """Return the logits, shape (num_samples, 10)."""
         hidden = functional.relu(functional.max_pool2d(self.conv1(images), 2))
         hidden = functional.relu(functional.max_pool2d(self.conv2(hidden), 2))
         hidden = functional.relu(self.conv4(functional.relu(self.conv3(hidden)))).flatten(1)
@@ -51,8 +51,9 @@ class CifarNet(nn.Module):
 class PflCnn(nn.Module):
     """The network of pfl-research's CIFAR-10 benchmark without its dropout layers, 1,626,442 parameters.
 
-    Two unpadded 3 × 3 convolutions of 32 and 64, one pooling, a layer of 128. There it drops 0.25 of the units before
-    the flattening and 0.5 before the output; this project takes no rate but its own, so nobody drops any.
+    Two unpadded 3 × 3 convolutions with 32 and 64 channels, one pooling, a layer of 128 units. The original drops 0.25
+    of the units before the flattening and 0.5 before the output; this project supports only its own dropout rate, so
+    all frameworks run without dropout.
     """
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ class PflCnn(nn.Module):
         start(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, (num_samples, 10)."""
+        """Return the logits, shape (num_samples, 10)."""
         hidden = functional.relu(self.conv1(images))
         hidden = functional.relu(functional.max_pool2d(self.conv2(hidden), 2)).flatten(1)
         logits: Tensor = self.out(functional.relu(self.full(hidden)))

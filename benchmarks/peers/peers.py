@@ -1,4 +1,4 @@
-"""The peers: what each is set to and why, its environment, and how its recipe is run."""
+"""The peers: their settings and the reasons for them, their environments, and how their recipes are run."""
 
 import contextlib
 import json
@@ -20,12 +20,12 @@ CORES = os.cpu_count() or 1
 LIMIT_S = 400
 OURS = "lesson"
 ONE, SPLIT, SHARED = (1, 1), (CORES, 1), (1, CORES)
-"""Processes and threads in each: one core, a process per core, one process with a thread per core."""
+"""Processes and threads per process: one core, a process per core, one process with a thread per core."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A framework: the package whose version is told, what is tried, and what was set and why."""
+    """A framework: the package whose version is reported, the processes and threads to try, and its settings."""
 
     title: str
     package: str
@@ -87,7 +87,7 @@ LEFT_OUT = {
 
 
 def is_installed(name: str) -> bool:
-    """Whether this interpreter can run a peer."""
+    """Return whether this interpreter can run a peer."""
     try:
         return name == OURS or bool(metadata.version(PEERS[name].package))
     except metadata.PackageNotFoundError:
@@ -95,7 +95,7 @@ def is_installed(name: str) -> bool:
 
 
 def python_of(name: str) -> Path:
-    """The interpreter of a peer, in an environment that is made if it is not there yet."""
+    """Return the interpreter of a peer, in an environment that is created if it does not exist yet."""
     if name == OURS:
         return Path(sys.executable)
     folder = VENVS / name
@@ -112,7 +112,7 @@ def python_of(name: str) -> Path:
 
 
 def version_of(name: str, quick: bool) -> str:
-    """The version of a peer's package: the one pinned, or the one beside this interpreter, which `quick` runs."""
+    """Return the version of a peer's package: the pinned one, or if `quick` the one installed with this interpreter."""
     package = PEERS[name].package
     if name == OURS:
         return __version__
@@ -123,7 +123,7 @@ def version_of(name: str, quick: bool) -> str:
 
 
 def seconds_of(name: str, workload: str, choice: tuple[int, int], data: Path, quick: bool) -> float:
-    """The median seconds per round of one run of a recipe; RuntimeError with the last words of one that fails.
+    """Return the median seconds per round of one run of a recipe; raise RuntimeError with its last error if it fails.
 
     `quick` runs a tiny case of the workload with this interpreter instead of the peer's own.
     """
@@ -132,7 +132,7 @@ def seconds_of(name: str, workload: str, choice: tuple[int, int], data: Path, qu
     size = ["--processes", str(processes), "--threads", str(threads), *(["--quick"] if quick else [])]
     command: list[str | Path] = [python, HERE / name / "bench.py", workload, "--data", data, *size]
     paths = [str(HERE)]
-    if python == Path(sys.executable) and "PYTHONPATH" in os.environ:  # which may be where lesson is
+    if python == Path(sys.executable) and "PYTHONPATH" in os.environ:  # lesson may be found there
         paths.append(os.environ["PYTHONPATH"])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
     try:
@@ -149,7 +149,7 @@ def seconds_of(name: str, workload: str, choice: tuple[int, int], data: Path, qu
 
 
 def _run(command: list[str | Path], environment: dict[str, str]) -> tuple[str, str]:
-    """What a command prints; whatever it has started ends with it."""
+    """Return the stdout and stderr of a command, and kill all processes that it has started."""
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

@@ -1,7 +1,7 @@
-"""The same rounds in this project and in its peers: seconds per round and ratios, the end of benchmarks/RESULTS.md.
+"""Compare the seconds per round of this project and its peers, and write them to the end of benchmarks/RESULTS.md.
 
-Run it with this project's own Python. Every peer has a folder with its recipe, bench.py, and its requirements.txt, and
-gets a virtual environment of its own in .venvs/, made once. A peer that fails is reported and does not stop the rest.
+Run it with this project's Python. Every peer has a folder with its recipe, bench.py, and its requirements.txt, and gets
+its own virtual environment in .venvs/, created once. A peer that fails is reported and does not stop the others.
 """
 
 import argparse
@@ -28,7 +28,7 @@ TITLE = "# Beside other frameworks"
 
 
 def export_data(folder: Path, workloads: Iterable[str], num_samples: int | None = None) -> set[str]:
-    """Write the data sets of workloads for the peers, shuffled once; returns the names of those that are installed."""
+    """Write the shuffled data sets of workloads for the peers; return the names of the data sets that are installed."""
     folder.mkdir(exist_ok=True)
     there = set()
     for name in {WORKLOADS[workload].dataset for workload in workloads}:
@@ -44,7 +44,7 @@ def export_data(folder: Path, workloads: Iterable[str], num_samples: int | None 
 
 
 class Table:
-    """Seconds of every peer at one workload, repeat by repeat; `quick` runs a tiny case with this interpreter."""
+    """Seconds of every peer on one workload, by repeat; `quick` runs a tiny case with this interpreter."""
 
     def __init__(self, workload: str, names: list[str], data: Path = DATA, quick: bool = False) -> None:
         self.workload, self.data, self.quick = workload, data, quick
@@ -53,15 +53,15 @@ class Table:
         self.seconds: dict[str, list[float]] = {name: [] for name in names}
 
     def seconds_of(self, name: str, choice: tuple[int, int]) -> float:
-        """Seconds per round of one run of a peer."""
+        """Return the seconds per round of one run of a peer."""
         return seconds_of(name, self.workload, choice, self.data, self.quick)
 
     def choose_first(self) -> None:
-        """Take the first of what each peer can be set to."""
+        """Use the first choice of processes and threads of each peer."""
         self.choices = {name: PEERS[name].choices[0] for name in self.seconds}
 
     def choose(self, before: dict[str, list[int]]) -> None:
-        """Try what a peer can be set to, once on a machine, and keep the fastest."""
+        """Try each peer's choices of processes and threads once and keep the fastest, unless `before` has a choice."""
         for name in self.seconds:
             if name in before:
                 processes, threads = before[name]
@@ -79,7 +79,7 @@ class Table:
             print(f"{self.workload}: {name} {tried or self.failed[name]}", flush=True)
 
     def repeat(self) -> None:
-        """One run of everybody, with a second try for whoever fails."""
+        """Run every peer once, and a second time if it fails."""
         for name in [name for name in self.seconds if name not in self.failed]:
             for last_try in (False, True):
                 try:
@@ -92,7 +92,7 @@ class Table:
                         self.failed[name] = str(error)
 
     def row(self, name: str) -> str:
-        """A line of the table: median seconds, median of the ratios within repeats, and how it was run."""
+        """Return a row of the table: median seconds, median of the ratios within repeats, and processes × threads."""
         title = PEERS[name].title
         if name in self.failed:
             return f"| {title} | failed: {self.failed[name]} | | |"
@@ -105,7 +105,7 @@ class Table:
         return f"| {title} | {statistics.median(self.seconds[name]):.4f} | {ratio} | {how} |"
 
     def lines(self) -> list[str]:
-        """The table in Markdown."""
+        """Return the table as lines of Markdown."""
         workload = WORKLOADS[self.workload]
         head = [f"## {self.workload}", "", describe(tiny(workload) if self.quick else workload), ""]
         return [
@@ -118,7 +118,7 @@ class Table:
 
 
 def describe(work: Workload) -> str:
-    """A workload in a sentence."""
+    """Describe a workload."""
     who = f"all {work.num_clients}" if work.cohort == work.num_clients else f"{work.cohort} of {work.num_clients}"
     how = "one step" if work.steps == 1 else f"{work.steps} steps (one epoch)"
     return (
@@ -129,7 +129,7 @@ def describe(work: Workload) -> str:
 
 
 def report(tables: list[Table], absent: list[str], repeats: int, quick: bool = False) -> str:
-    """Everything in Markdown."""
+    """Return the whole report as Markdown."""
     names = list(tables[0].seconds) if tables else []
     processor = next(
         (
@@ -171,7 +171,7 @@ def report(tables: list[Table], absent: list[str], repeats: int, quick: bool = F
 
 
 def run_quick(names: list[str], workload: str) -> str:
-    """Run a tiny case once with the peers that are installed beside this interpreter, and return the report."""
+    """Run a tiny case once with the peers that this interpreter can import, and return the report."""
     with tempfile.TemporaryDirectory() as folder:
         export_data(Path(folder), [workload], QUICK_SAMPLES)
         table = Table(workload, [name for name in names if is_installed(name)], Path(folder), quick=True)
@@ -185,7 +185,7 @@ def run_quick(names: list[str], workload: str) -> str:
 
 
 def run_all(names: list[str], chosen: list[str], repeats: int) -> str:
-    """Measure all peers at all workloads, and return the report."""
+    """Measure these peers on the chosen workloads, and return the report."""
     there = export_data(DATA, WORKLOADS)
     absent = [name for name in chosen if WORKLOADS[name].dataset not in there]
     tables = [Table(name, names) for name in chosen if name not in absent]
@@ -201,7 +201,7 @@ def run_all(names: list[str], chosen: list[str], repeats: int) -> str:
 
 
 def main() -> None:
-    """Measure and write it down."""
+    """Measure the peers, print the report and write it to a file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(PEERS), help="names of peers, separated by commas")
     parser.add_argument("--workloads", help="names of workloads, separated by commas")

@@ -1,6 +1,6 @@
-"""Lets `import torchvision` pass where its compiled operators do not fit the torch beside it. Nothing here uses them.
+"""Makes `import torchvision` succeed although its compiled operators, which are not used, do not match torch's version.
 
-Its Python part describes two of them when it is imported, and torch must have heard of those before.
+On import, its Python code refers to two of these operators, which must therefore be defined before.
 """
 
 import torch

@@ -1,8 +1,8 @@
-"""The same small merges in other packages and here: FedAsync, FedBuff and TiFL, a table in Markdown.
+"""Compare the aggregation of FedAsync, FedBuff and TiFL in other packages with this project's, as a Markdown table.
 
-Models are single numbers. Each package's own server code merges them; ours applies the weights of the strategy's Merge
-with numpy. It runs wherever some of the packages are installed beside lesson; absent ones are named. What the last
-column says of a difference is checked: it has to give their numbers.
+Models are single numbers. Each package aggregates them with its own server code; this project's column applies the
+weights of the strategy's Merge with NumPy. Packages that are not installed are listed as absent. The last column
+explains each difference by a rule, which is checked to give the other package's numbers.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from lesson.strategies import FedAsync, FedBuff, Strategy, TiFL
 from lesson.strategies.base import ServerView, Updates
 
 SHOWN = [0, 1, 4, 5, 10]
-"""The staleness of the numbers in the table; all are compared."""
+"""Staleness of the numbers shown in the table; all of them are compared."""
 
 
 def view_of(num_clients: int, version: int = 0, round: int = 1, **signals: FloatArray) -> ServerView:
-    """The server's view of clients that are all idle, each slower than the one before."""
+    """Return a server's view of idle clients, each of them slower than the one before."""
     zeros, ones = np.zeros(num_clients), np.ones(num_clients)
     everybody, int_zeros = np.ones(num_clients, dtype=np.bool_), np.zeros(num_clients, dtype=np.int64)
     latency_s = np.arange(1.0, num_clients + 1)
@@ -55,7 +55,7 @@ def view_of(num_clients: int, version: int = 0, round: int = 1, **signals: Float
 
 
 def ours(strategy: Strategy, now: float, arrivals: Sequence[Arrival]) -> float:
-    """The global model after this project's merge of updates that wait at the server."""
+    """Return the global model after this project has aggregated these arrivals."""
     count, latest = len(arrivals), max(STALENESS)
     zeros, ids, int_zeros = np.zeros(count), np.arange(count), np.zeros(count, dtype=np.int64)
     bases = np.array([latest - arrival.staleness for arrival in arrivals])
@@ -80,12 +80,12 @@ def ours(strategy: Strategy, now: float, arrivals: Sequence[Arrival]) -> float:
 
 
 def mixed(strategy: FedAsync) -> Numbers:
-    """α_t of this project's FedAsync at every staleness: what a model of 1 makes of a global model of 0."""
+    """Return α_t of this project's FedAsync at every staleness: a global model of 0 after aggregating a model of 1."""
     return [ours(strategy, 0.0, [Arrival(staleness, 0.0, 1.0)]) for staleness in STALENESS]
 
 
 def our_scales() -> Numbers:
-    """s(d) of this project's FedBuff: what an update of 1, alone in the buffer, adds."""
+    """Return s(d) of this project's FedBuff at every staleness: what an update of 1, alone in the buffer, adds."""
     strategy = FedBuff(buffer_size=1, concurrency=1)
     return [ours(strategy, 0.0, [Arrival(staleness, 0.0, 1.0)]) for staleness in STALENESS]
 
@@ -95,33 +95,33 @@ our_hinge = functools.partial(mixed, FedAsync(ALPHA, "hinge", **HINGE))
 
 
 def our_together() -> Numbers:
-    """This project's FedAsync when two models arrive at the same moment."""
+    """Return the global model of this project's FedAsync when two models arrive at the same time."""
     return [ours(FedAsync(ALPHA, "constant"), 0.0, [Arrival(0, 0.0, 1.0), Arrival(0, 0.0, 2.0)])]
 
 
 def our_buffered() -> Numbers:
-    """This project's FedBuff."""
+    """Return the global model of this project's FedBuff."""
     return [ours(FedBuff(buffer_size=len(BUFFER)), NOW, BUFFER)]
 
 
 def our_tiers() -> Numbers:
-    """This project's TiFL once it has looked at four tiers, of which the last has used up its credits."""
+    """Return the probabilities of this project's TiFL for four tiers, the last of which has used up its credits."""
     strategy = TiFL(num_tiers=4, clients_per_round=1, interval=1, credits=1)
     takes_last = SimpleNamespace(choice=lambda tiers, **_: tiers[-1])
     for number in (1, 2):
         view = view_of(4, round=number, client_accuracy=np.array([0.9, 0.5, 0.7, 0.6]))
-        strategy.open_round(view, takes_last)  # type: ignore[arg-type]  # nothing else is drawn
+        strategy.open_round(view, takes_last)  # type: ignore[arg-type]  # `choice` is the only method used
     return list(strategy.state()["probabilities"])
 
 
 def hinged(late: Callable[[float], float]) -> Numbers:
-    """α_t of a hinge that beyond b depends so on d − b."""
+    """Return α_t of a hinge function at every staleness d; `late` maps d − b to the scale beyond b."""
     return [ALPHA if stale <= HINGE["b"] else ALPHA * late(stale - HINGE["b"]) for stale in STALENESS]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row: who merges what, and by what rule the answers differ where they do."""
+    """One row of the table: a package, an aggregation, and the rule that explains a difference, if there is one."""
 
     strategy: str
     package: str
@@ -132,7 +132,7 @@ class Case:
     by_rule: Callable[[], Numbers] | None = None
 
     def row(self, import_packages: bool) -> str:
-        """A line of the table; without the other package's numbers if it is absent or must not be imported."""
+        """Return the row as Markdown, without the other package's numbers if it is absent or must not be imported."""
         ours = self.ours()
         by_rule = self.by_rule() if self.by_rule is not None else None
         try:
@@ -150,12 +150,12 @@ class Case:
 
 
 def same(some: Numbers, others: Numbers) -> bool:
-    """Whether they agree to single precision."""
+    """Return whether the numbers agree to single precision."""
     return bool(np.allclose(some, others, rtol=1e-5, atol=0))
 
 
 def shown(numbers: Numbers) -> str:
-    """Three digits of each; of one number per staleness, some."""
+    """Return the numbers to three digits; of one number per staleness, only those in `SHOWN`."""
     some = [numbers[staleness] for staleness in SHOWN] if len(numbers) == len(STALENESS) else numbers
     return ", ".join(f"{number:#.3g}" for number in some)
 

@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to in its DevTools protocol through a pair of pipes: no driver, no library."""
+"""A headless Chromium, controlled by its DevTools protocol over a pair of pipes, without a driver or a library."""
 
 import base64
 import json
@@ -33,13 +33,13 @@ def find_program() -> str | None:
 
 
 class Browser:
-    """One page that is open; what it complains of and asks the network for is kept since it was opened."""
+    """One open page, with the errors and network requests since it was opened."""
 
     def __init__(self, to_browser: int, from_browser: int, screenshots: Path) -> None:
         self.errors: list[str] = []
-        """What the console was told as an error or a warning, and exceptions nobody caught."""
+        """Errors and warnings on the console, and uncaught exceptions."""
         self.requests: list[str] = []
-        """Addresses that were asked for."""
+        """Requested URLs."""
         self._to, self._from = to_browser, from_browser
         self._screenshots = screenshots
         self._read = b""
@@ -52,7 +52,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load a page of the disk and wait until it is drawn."""
+        """Load a page from the disk and wait until it is drawn."""
         self.call("Page.navigate", url="about:blank")
         self.settle()
         self.errors.clear()
@@ -68,14 +68,14 @@ class Browser:
         self.settle()
 
     def script(self, expression: str) -> Any:
-        """The value of an expression in the page; a promise is waited for."""
+        """Return the value of an expression evaluated in the page; a promise is awaited."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise AssertionError(_exception(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
     def settle(self) -> None:
-        """Wait for what has been asked for to be drawn."""
+        """Wait until all pending changes are drawn."""
         self.script(
             "new Promise((done) => { let frames = 0; requestAnimationFrame(function look() {"
             " frames += 1;"
@@ -84,20 +84,20 @@ class Browser:
         )
 
     def press(self, key: str, times: int = 1) -> None:
-        """Press a key as a person does."""
+        """Press and release a key."""
         for _ in range(times):
             for kind in ("rawKeyDown", "keyUp"):
                 self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
         self.settle()
 
     def type(self, selector: str, text: str) -> None:
-        """Write into a field instead of what is in it."""
+        """Replace the content of a field."""
         self.script(f"{{ const field = document.querySelector({selector!r}); field.focus(); field.select(); }}")
         self.call("Input.insertText", text=text)
         self.settle()
 
     def choose_file(self, selector: str, path: Path) -> None:
-        """Choose a file by a file button."""
+        """Select a file in a file input."""
         root = self.call("DOM.getDocument")["root"]["nodeId"]
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
@@ -119,7 +119,7 @@ class Browser:
         self.settle()
 
     def _middle(self, selector: str) -> Any:
-        """Where the middle of an element is, once it can be seen."""
+        """Scroll an element into view and return the coordinates of its center."""
         return self.script(
             f"(() => {{ const element = document.querySelector({selector!r});"
             " element.scrollIntoView({ block: 'center', behavior: 'instant' });"
@@ -127,7 +127,7 @@ class Browser:
         )
 
     def screenshot(self, name: str) -> Path:
-        """A picture of the whole page, in the folder of pictures."""
+        """Save a screenshot of the whole page as NAME.png and return its path."""
         self._screenshots.mkdir(parents=True, exist_ok=True)
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
@@ -137,7 +137,7 @@ class Browser:
         return path
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Call a method of the protocol and wait for its answer."""
+        """Call a method of the protocol and return its result."""
         self._calls += 1
         number, answers = self._calls, []
         message: dict[str, Any] = {"id": number, "method": method, "params": params}
@@ -185,7 +185,7 @@ def _exception(details: dict[str, Any]) -> str:
 
 @contextmanager
 def running_browser(program: str, profile: Path, screenshots: Path) -> Iterator[Browser]:
-    """A browser with a profile of its own, ended afterwards."""
+    """Run a browser with its own profile, and kill it at the end."""
     its_input, our_output = os.pipe()
     our_input, its_output = os.pipe()
     silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (1, 2)]

@@ -1,4 +1,4 @@
-"""A small contest, and runs that nobody trained."""
+"""A small contest, and made-up results of its runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,21 +57,21 @@ strategy = { deadline_s = 20.0 }
 
 
 def small(folder: Path, text: str = FILE) -> Contest:
-    """The contest of this text."""
+    """Return the contest described by this TOML text."""
     path = folder / "entries.toml"
     path.write_text(text, encoding="utf-8")
     return load_contest(path)
 
 
 def made(settings: Settings, accuracies: list[float], stopped: str = "") -> Result:
-    """A run with evaluations every 100 s and 5 rounds, 10 uploads and 2.5 kJ between."""
+    """Return a result with an evaluation every 100 s, and 5 rounds, 10 uploads and 2.5 kJ between evaluations."""
     count = np.arange(1, len(accuracies) + 1)
     curve = {"round": 5 * count, "time_s": 100.0 * count, "accuracy": accuracies, "uploads": 10 * count}
     return Result(settings, {"torch": "2"}, stopped, pd.DataFrame(curve | {"energy_j": 2500.0 * count}), pd.DataFrame())
 
 
 def everything(contest: Contest, accuracies: Callable[[Settings], list[float]]) -> Results:
-    """All runs of a contest."""
+    """Return results of all runs of a contest."""
     cases = cases_of(contest.entries, contest.rules)
     tuned = [one for case in cases for one in case.tuning().values()]
     runs = {run_name(settings): made(settings, accuracies(settings)) for settings in tuned}

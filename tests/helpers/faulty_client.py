@@ -1,7 +1,7 @@
-"""The example's client with faults on purpose: tests/flower/test_deployment.py puts it into a copy of the app.
+"""The example's client with injected faults; tests/flower/test_deployment.py puts it into a copy of the app.
 
-The node config says which: `faults` has a word for each update of the client from the first on, "good" if there are no
-more of them; `journal` is a file that gets a line for every update begun and sent.
+The node config selects the faults: `faults` has one word per update of the client, starting with the first, and later
+updates are "good". `journal` is a file that gets a line for every update begun and sent.
 """
 
 import time
@@ -17,7 +17,7 @@ WAIT_S = 600.0
 
 
 class FaultyApp(ClientApp):
-    """Answers as the example does, and then spoils the answer."""
+    """Replies as the example does, with faults in the reply."""
 
     def __call__(self, message: Message, context: Context) -> Message:
         good = make_client_app()

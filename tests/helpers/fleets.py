@@ -1,4 +1,4 @@
-"""Small fleets with round numbers, and what a simulation takes."""
+"""Small fleets with round numbers, and helpers for simulations."""
 
 import tracemalloc
 from pathlib import Path
@@ -18,9 +18,9 @@ def make_fleet(
     local_steps: int = 1,
     shared_upload_s: list[float] | None = None,
 ) -> Fleet:
-    """A fleet of the given latencies; client i spends i + 1 joules on computing and 10·(i + 1) on sending.
+    """Return a fleet with these latencies; client i spends i + 1 joules on computing and 10·(i + 1) on uploading.
 
-    Uploads on the shared channel take as long as on one's own where nothing else is given; the power is the same.
+    By default, uploads on the shared channel take as long as on a client's own; the transmit power is the same.
     """
     latencies = np.array(latency_s, dtype=float)
     upload = (1 - compute_share) * latencies
@@ -44,7 +44,7 @@ def make_fleet(
 
 
 def sealed(fleet: Fleet) -> Fleet:
-    """The fleet with read-only arrays: writing to one of them raises an error."""
+    """Return the fleet with read-only arrays, so that writing to them raises an error."""
     for array in vars(fleet).values():
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
@@ -52,7 +52,7 @@ def sealed(fleet: Fleet) -> Fleet:
 
 
 def peak_bytes(simulation: Simulation) -> int:
-    """The most that five rounds allocate at once, after a first one."""
+    """Return the peak memory that five rounds allocate after a first one, in bytes."""
     simulation.step()
     tracemalloc.start()
     for _ in range(5):
@@ -63,12 +63,12 @@ def peak_bytes(simulation: Simulation) -> int:
 
 
 def traced(path: Path, text: str) -> str:
-    """The path of a new CSV file, as a scenario names it; rows are apart by spaces."""
+    """Write a CSV file from rows separated by spaces, and return its path as a string."""
     path.write_text("\n".join(text.split()) + "\n")
     return str(path)
 
 
 def fields(record: RoundRecord | None) -> dict[str, Any]:
-    """A record as plain values, which can be compared to the bit."""
+    """Return the fields of a record as plain values, which can be compared exactly."""
     assert record is not None
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(record).items()}

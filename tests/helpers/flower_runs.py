@@ -1,4 +1,4 @@
-"""A way to kill a Flower run after some messages."""
+"""Kill a Flower run after some messages."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from helpers.local_grid import LocalGrid
 
 
 class KilledError(Exception):
-    """Stands for a kill."""
+    """Raised in place of a kill."""
 
 
 def kill_after(grid: LocalGrid, num_messages: int) -> None:
-    """Have a grid end the run when so many messages have been sent."""
+    """Make a grid end the run once this many messages have been sent."""
     push = grid.push_messages
 
     def push_messages(messages: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Hand-made updates and models trained from them."""
+"""Hand-made updates, and the model that one client trains."""
 
 import numpy as np
 import torch

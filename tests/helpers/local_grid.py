@@ -1,4 +1,4 @@
-"""A grid in this process: real messages to a real ClientApp, in threads, one message at a time on each node."""
+"""A Flower grid within this process: threads pass real messages to a real ClientApp, one at a time per node."""
 
 import threading
 import time
@@ -19,11 +19,14 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 Handle = Callable[[Message, Context], Message | None]
-"""What a node makes of a message; None: it never answers."""
+"""Maps a message to the reply of a node; None if it never replies."""
 
 
 class LocalGrid(Grid):
-    """As `InMemoryGrid` and `HttpGrid` behave: a reply is there once, then and after its time error 3 comes."""
+    """A grid that behaves like `InMemoryGrid` and `HttpGrid`: a reply can be pulled once and before its TTL expires.
+
+    After that, pulling it gives the error MESSAGE_UNAVAILABLE.
+    """
 
     def __init__(self, app: ClientApp, num_nodes: int, run_config: dict[str, Any] | None = None) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -35,7 +38,7 @@ class LocalGrid(Grid):
                 state=RecordDict(),
                 run_config=run_config or {},
             )
-            for number in reversed(range(num_nodes))  # as in Flower, nodes do not come in the order of partitions
+            for number in reversed(range(num_nodes))  # as in Flower, nodes are not in the order of partitions
         }
         self.registered = {node: f"{there.node_config['partition-id']:06}" for node, there in self.nodes.items()}
         self.offline: set[int] = set()
@@ -48,7 +51,7 @@ class LocalGrid(Grid):
         self._done: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None:
-        """There is none."""
+        """Do nothing: this grid has no run."""
 
     @property
     def run(self) -> Any:
@@ -121,7 +124,7 @@ MakeGrid = Callable[..., LocalGrid]
 
 @contextmanager
 def arrays_read_one_by_one() -> Iterator[None]:
-    """Let one thread at a time decode arrays: numpy's use of `ast` is not thread-safe, see cpython gh-106905."""
+    """Let only one thread at a time decode arrays, as numpy's use of `ast` is not thread-safe (cpython gh-106905)."""
     read, lock = Array.numpy, threading.Lock()
 
     def numpy(array: Array) -> NDArray:

@@ -1,4 +1,4 @@
-"""A run that is broken off and goes on, against one that nobody disturbed."""
+"""Compare an interrupted and resumed run with an uninterrupted one."""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ SAME = ("metrics.jsonl", "model.safetensors", "clients.json")
 
 
 class StoppedError(Exception):
-    """Breaks a run off."""
+    """Raised to interrupt a run."""
 
 
 def check_goes_on(settings: Settings, folder: Path, after_round: int, **parts: Any) -> None:
-    """Fail unless a run that is broken off after a round and resumed ends with the bytes of a whole one."""
+    """Fail unless a run that is interrupted after a round and resumed is bit-identical to an uninterrupted one."""
 
     def break_off(line: dict[str, Any]) -> None:
         if line["round"] == after_round:

@@ -1,4 +1,4 @@
-"""Run folders as if runs had ended in them: six rounds of 100 s, the accuracy rising by hand."""
+"""Folders of made-up finished runs: six rounds of 100 s with given accuracies."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **sections: dict[str, Any]) -> None:
-    """A finished run of the settings that sections say, each round with 4 uploads and so many joules."""
+    """Write a finished run with these settings; each round has 4 uploads and consumes `joules`."""
     run = {"time_budget_s": 600.0} | sections.pop("run", {})
     settings = Settings(run=run, **sections)
     path.mkdir(parents=True)
@@ -33,7 +33,7 @@ def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **
 
 
 def _clients(settings: Settings) -> dict[str, Any]:
-    """The clients of a run with tiers; all hold every class alike, and the model is right on half of each."""
+    """Return the clients of a run; all have equal shares of every class, and the accuracy on each class is 0.5."""
     learner = cast(Any, SimpleNamespace())
     fleet = draw_fleet(settings, seed=settings.run.seed)
     if settings.strategy.ensure_first_tier:
@@ -44,7 +44,7 @@ def _clients(settings: Settings) -> dict[str, Any]:
 
 
 def make_comparison(out: Path, strategies: tuple[str, ...] = ("lesson", "fedavg"), num_seeds: int = 3) -> None:
-    """Strategies × seeds; the accuracy of seed s is s hundredths higher."""
+    """Write runs of strategies × seeds; the accuracy of seed s is higher by 0.01·s."""
     for name in strategies:
         for seed in range(num_seeds):
             folder = out / f"{name.replace(':', '.')}-seed{seed}"
@@ -52,7 +52,7 @@ def make_comparison(out: Path, strategies: tuple[str, ...] = ("lesson", "fedavg"
 
 
 def make_sweep(out: Path) -> None:
-    """Two strategies, one of nobody knows whose, at two β; the first with an option; two seeds."""
+    """Write a sweep of two strategies at two β with two seeds; one has an option, the other cannot be imported."""
     for beta in (0.1, 1.0):
         for seed in range(2):
             common: dict[str, Any] = {"data": {"beta": beta}, "run": {"seed": seed}}

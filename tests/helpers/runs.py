@@ -1,4 +1,4 @@
-"""Settings of short runs on a tiny task, and the bytes two equal runs must share."""
+"""Settings of short runs on a tiny task, and the results that two equal runs must share."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def settings(strategy: str = "lesson", **run: Any) -> Settings:
 
 
 def content(path: Path) -> dict[str, bytes]:
-    """What must be the same for the same seed: all but the wall-clock fields."""
+    """Return all results that must be the same for the same seed, that is without the wall-clock fields."""
     summary = json.loads((path / "summary.json").read_text())
     kept = {name: value for name, value in summary.items() if not name.startswith("wall_")}
     names = ("metrics.jsonl", "model.safetensors", "clients.json")

@@ -1,4 +1,4 @@
-"""A strategy whose plans and merges the test writes down."""
+"""A strategy whose plans and merges are given by the test."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ NOTHING = np.empty(0, dtype=np.int64)
 
 
 class Scripted:
-    """Starts everybody in round 1 and closes rounds as told; merges whatever is there."""
+    """Starts all clients in round 1, closes rounds by `closes`, and averages all arrivals unless `merge` is given."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
 

@@ -1,4 +1,4 @@
-"""Small data and models to learn from in no time."""
+"""Small data sets and models that train in no time."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ class Linear(nn.Module):
 
 
 def tiny_data(num: int = 300) -> Dataset:
-    """Three kinds of 6 × 6 images: bright above, bright below, bright in the middle, with noise."""
+    """Return noisy 6 × 6 images of three classes: bright at the top, at the bottom, or in the middle."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, num)
     images = rng.integers(0, 80, (num, 1, 6, 6))
@@ -54,7 +54,7 @@ def tiny_task(num_clients: int = 6, **settings: object) -> Task:
 
 
 def cohort(trainer: Trainer, base: Tensor, work: Work) -> Tensor:
-    """The weighted sum of the models of a single cohort."""
+    """Return the weighted sum of the models of a single cohort."""
     return trainer.cohorts([(base, work)])[0]
 
 

@@ -1,4 +1,4 @@
-"""Every registered strategy, made for small fleets, and a wrapper that checks its decisions."""
+"""Every registered strategy, set up for small fleets, and wrappers that check its decisions."""
 
 import copy
 import dataclasses
@@ -16,11 +16,11 @@ SMALL: dict[type[Any], dict[str, int]] = {
     FedBuff: {"buffer_size": 3, "concurrency": 2},
     TiFL: {"num_tiers": 3},
 }
-"""Settings of those whose defaults ask for more than three clients."""
+"""Options of strategies whose defaults require more than three clients."""
 
 
 def make(kind: type[Any]) -> Any:
-    """A strategy with its defaults, fit for three clients, and a deadline of 10 s where it must have one."""
+    """Return a strategy with its defaults, adapted to three clients, and a deadline of 10 s if it requires one."""
     needed = [
         name
         for name, parameter in inspect.signature(kind).parameters.items()
@@ -37,7 +37,7 @@ everyone = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__
 
 
 class Watched:
-    """A strategy, with everything it decided kept and checked as it goes."""
+    """Wraps a strategy and checks each of its decisions."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy, self.needs = strategy, strategy.needs
@@ -88,7 +88,7 @@ class Watched:
 
 
 class Poisoned:
-    """A strategy that sees copies of all arrays, which are overwritten with nonsense as soon as it has answered."""
+    """Wraps a strategy and gives it copies of all arrays, which are overwritten with nonsense once it has returned."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy, self.needs = strategy, strategy.needs

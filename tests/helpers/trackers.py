@@ -1,4 +1,4 @@
-"""Trackers that note what they are called with, or fail."""
+"""Trackers that record their calls, or fail."""
 
 import threading
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from lesson.settings.settings import Settings
 
 
 class Told:
-    """Keeps what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -26,7 +26,7 @@ class Told:
 
 
 class Failing(Told):
-    """Raises in one of its methods, in `line` at the fourth round."""
+    """Raises in one of its methods; in `line`, in round 4."""
 
     def __init__(self, method: str) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Failing(Told):
 
 
 class Unpicklable(Told):
-    """Holds what no other process can have."""
+    """Holds a lock, which cannot be sent to another process."""
 
     def __init__(self) -> None:
         super().__init__()

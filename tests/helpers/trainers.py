@@ -1,4 +1,4 @@
-"""Data and work on which trainers are compared."""
+"""Data and local training on which trainers are compared."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ def colors() -> Dataset:
 
 
 def make_work(num: int, steps: int = 1) -> Work:
-    """Unequal weights, several step sizes, first minibatches and later ones."""
+    """Return local training with unequal weights, several step sizes, and first as well as later minibatches."""
     weight = np.arange(1.0, num + 1)
     return Work(
         client=np.arange(num),
@@ -29,7 +29,7 @@ def make_work(num: int, steps: int = 1) -> Work:
 
 
 def several(task: Task, steps: int = 1) -> list[Job]:
-    """Cohorts from models of their own: all, a single one, and a client of several minibatches among others."""
+    """Return cohorts with different base models: all clients, one client, and clients with several minibatches."""
     base, work = task.initial_vector(), make_work(8, steps)
     repeated = replace(work[[3, 3, 3, 4, 4, 5]], first=np.array([0, 1, 2, 0, 1, 0]))
     return [(base, work), (1.1 * base, work[6:7]), (0.9 * base, repeated)]

@@ -1,4 +1,4 @@
-"""Clients and a clock for federations that wait for nobody real: time passes when somebody sleeps."""
+"""Fake clients and a fake clock for federations on the wall clock: time passes only in calls of `sleep`."""
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import Strategy, Updates
 
 Took = float | str
-"""Seconds until the update is there, or the fault that comes instead, at once; "silent": none until patience ends."""
+"""Seconds until the update arrives, or a fault that is reported immediately; "silent" if there is no reply in time."""
 
 
 class FakeClock:
-    """A wall clock that somebody else winds; whoever sleeps is woken when something happens."""
+    """A clock that advances only in `sleep`, which returns early when an event happens."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -31,21 +31,21 @@ class FakeClock:
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass, but not past the next event, so that events are seen exactly when they happen."""
+        """Advance the clock, but not past the next event, so that events are seen exactly when they happen."""
         until_s = min([self.now_s + seconds, *(at_s for at_s, *_ in self._events[:1] if at_s > self.now_s)])
         self.now_s = round(until_s, 9)
 
     def at(self, at_s: float, event: Event) -> None:
-        """Let something happen so many seconds after the clock's beginning."""
+        """Schedule an event `at_s` seconds after the clock's start."""
         self.after(1000.0 + at_s - self.now_s, event)
 
     def after(self, seconds: float, event: Event) -> None:
-        """Let something happen so many seconds from now; of what happens at the same time, replies are first."""
+        """Schedule an event `seconds` from now; of simultaneous events, replies come first."""
         at_s = round(self.now_s + seconds, 9)
         heapq.heappush(self._events, (at_s, not isinstance(event, Reply), next(self._numbers), event))
 
     def happened(self) -> list[Event]:
-        """What has happened by now, each event once."""
+        """Return the events that have happened by now, each of them once."""
         events = []
         while self._events and self._events[0][0] <= self.now_s:
             events.append(heapq.heappop(self._events)[-1])
@@ -53,7 +53,7 @@ class FakeClock:
 
 
 class Holding:
-    """Models that have come, by client and index."""
+    """Received models by client and index of the local training."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
@@ -70,13 +70,13 @@ class Holding:
 
 
 class FakeClients(Holding):
-    """Clients that take as long as a script says, for each piece of work; the last entry goes on."""
+    """Clients whose local trainings take as long as a script says; the last entry of a client's script is repeated."""
 
     def __init__(self, clock: FakeClock, takes: Sequence[Sequence[Took]]) -> None:
         super().__init__()
         self.clock, self.takes = clock, takes
         self.lr_scales: list[dict[int, float]] = []
-        """What was sent in each round that sent something: the factor of the step size by client."""
+        """The step-size factors by client of each call of `send`."""
         self.tells: Callable[[int, int], Mapping[str, float]] = lambda _client, _index: {}
         self.given_up: set[tuple[int, int]] = set()
         self._working: dict[int, int] = {}
@@ -103,7 +103,7 @@ class FakeClients(Holding):
                 if not event.fault:
                     self.held[event.client, event.index] = np.array([10.0 * event.client + event.index])
                 events.append(event)
-            elif not event.fault:  # as Flower's post has it: what fails after it was given up is nobody's business
+            elif not event.fault:  # like Flower's post: faults of local trainings that were given up are ignored
                 events.append(Reply(event.client, event.index, fault=TOO_LATE))
         return events
 
@@ -114,13 +114,13 @@ class FakeClients(Holding):
 def on_the_wall(
     strategy: Strategy, fleet: Fleet, takes: Sequence[Sequence[Took]], **options: Any
 ) -> tuple[WallFederation, FakeClients]:
-    """A federation of such clients, and the clients."""
+    """Return a federation of fake clients, and the clients."""
     clock = FakeClock()
     clients = FakeClients(clock, takes)
     return WallFederation(strategy, fleet, clients, clock=clock, sleep=clock.sleep, **options), clients
 
 
 def told(record: RoundRecord | None) -> tuple[float, list[int], list[int]]:
-    """When a round ended, who started in it and who was merged."""
+    """Return the end of a round, the clients that started in it, and those whose updates were aggregated."""
     assert record is not None
     return record.end_s, record.started.tolist(), record.merged.tolist()

@@ -14,27 +14,27 @@ from torch import Tensor, nn
 
 
 class Clients(FedDataset):
-    """Minibatches straight from memory, which a client's DataLoader would only slow down."""
+    """Clients whose minibatches come directly from memory, which is faster than a DataLoader."""
 
     def __init__(self, job: Job) -> None:
         self._workload = job.workload
         self._clients = [client_tensors(job, client) for client in range(job.workload.num_clients)]
 
     def get_dataloader(self, id: int, batch_size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The minibatches of one round; their size is the workload's."""
+        """Return a client's minibatches of one round."""
         assert batch_size == self._workload.batch_size
         return minibatches(self._workload, *self._clients[id])
 
 
 class TimedPipeline(StandalonePipeline):
-    """A pipeline that notes when a round ends instead of evaluating."""
+    """A pipeline that records the end of a round instead of evaluating."""
 
     def __init__(self, handler: SyncServerHandler, trainer: SGDSerialClientTrainer, watch: Stopwatch) -> None:
         super().__init__(handler, trainer)
         self._watch = watch
 
     def evaluate(self) -> None:
-        """A round has ended."""
+        """Record the end of a round."""
         self._watch.lap()
 
 

@@ -1,4 +1,4 @@
-"""FLGo: its FedAvg on a generated task, evaluation and console off."""
+"""FLGo: its FedAvg on a generated task, without evaluation and console output."""
 
 import contextlib
 import importlib
@@ -20,7 +20,7 @@ CONFIG = Path(__file__).with_name("config.py").resolve()
 
 
 def rows_of(self: FromDatasetPipe.TaskDataset, rows: list[int]) -> list[tuple[Tensor, Tensor]]:
-    """Several samples of a client at once; current torch does not let a subset go without."""
+    """Return several samples of a client at once, as current torch requires of a subset."""
     samples: list[tuple[Tensor, Tensor]] = self.dataset.__getitems__([self.indices[row] for row in rows])
     return samples
 
@@ -29,19 +29,19 @@ FromDatasetPipe.TaskDataset.__getitems__ = rows_of
 
 
 class TimedServer(BasicServer):
-    """FedAvg that notes when a round ends."""
+    """FedAvg that records the end of each round."""
 
     watch: Stopwatch
 
     def iterate(self) -> Any:
-        """One round."""
+        """Run one round."""
         updated = super().iterate()
         self.rejection_ledger.lap()
         return updated
 
 
 class TimedFedAvg:
-    """What FLGo takes for an algorithm."""
+    """An algorithm in the form that FLGo expects."""
 
     Server, Client = TimedServer, BasicClient
 
@@ -53,7 +53,7 @@ def bench(job: Job, watch: Stopwatch) -> nn.Module:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         sys.path.append(folder)
         benchmark = importlib.import_module(gen_benchmark_from_file("workload", str(CONFIG)))
-        del benchmark.visualize  # drawing who holds what takes minutes
+        del benchmark.visualize  # drawing the partition takes minutes
         gen_task_by_(benchmark, IIDPartitioner(workload.num_clients), "task")
         option = {
             "num_rounds": workload.warm_up + workload.rounds,
@@ -71,7 +71,7 @@ def bench(job: Job, watch: Stopwatch) -> nn.Module:
             "parallel_type": "p",
             "torch_num_threads": job.threads,
         }
-        del sys.argv[1:]  # which FLGo would read, too
+        del sys.argv[1:]  # FLGo would read them, too
         runner = init("task", TimedFedAvg, option, Logger=SimpleLogger)
         watch.lap()
         runner.run()

@@ -1,4 +1,4 @@
-"""Data and network of the workload, in the form FLGo asks for: it copies this file into a benchmark of its own."""
+"""Data and network of the workload in the form that FLGo expects; it copies this file into a generated benchmark."""
 
 import torch
 from common import read_job, tensors
@@ -9,7 +9,7 @@ JOB = read_job()
 
 
 class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """All training samples in memory; a minibatch is gathered at once."""
+    """All training samples in memory; a minibatch is gathered in one operation."""
 
     def __init__(self) -> None:
         images, labels = tensors(JOB.data, JOB.workload.dataset)
@@ -26,17 +26,17 @@ class Samples(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return list(zip(self._images[rows], self._labels[rows], strict=True))
 
 
-class Net(JOB.workload.net):  # type: ignore[name-defined]  # a base class that is known when it runs
-    """The network, on images whose colors FLGo's collation has moved out of the innermost place."""
+class Net(JOB.workload.net):  # type: ignore[name-defined]  # the base class is known only at run time
+    """The network, which restores the channels-last layout that FLGo's collation has lost."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, (num_samples, 10)."""
+        """Return the logits, shape (num_samples, 10)."""
         logits: Tensor = super().forward(images.contiguous(memory_format=torch.channels_last))
         return logits
 
 
 def get_model() -> nn.Module:
-    """The network everybody begins with."""
+    """Return the initialized network."""
     return start(Net())
 
 

@@ -1,4 +1,4 @@
-"""Flower: a ServerApp with FedAvg and a ClientApp on the simulation runtime, one Ray actor per core or one for all."""
+"""Flower: a ServerApp with FedAvg and a ClientApp on the simulation runtime, one Ray actor per core or a single one."""
 
 import os
 from typing import Any
@@ -17,7 +17,7 @@ from torch import nn
 
 
 def make_client(job: Job) -> ClientApp:
-    """What a client does when it is sent a model."""
+    """Return the ClientApp, which trains the model that it receives."""
     app = ClientApp()
 
     @app.train()
@@ -38,10 +38,10 @@ def bench(job: Job, watch: Stopwatch) -> nn.Module:
     server = ServerApp()
 
     class TimedFedAvg(FedAvg):
-        """FedAvg that notes when a round ends."""
+        """FedAvg that records the end of each round."""
 
         def aggregate_train(self, *args: Any, **kwargs: Any) -> Any:
-            """Average the models."""
+            """Average the models and record the end of the round."""
             result = super().aggregate_train(*args, **kwargs)
             watch.lap()
             return result

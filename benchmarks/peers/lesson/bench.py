@@ -1,4 +1,4 @@
-"""This project, as a user would call it: FedAvg on the virtual clock, the trainer it picks by itself."""
+"""This project, as a user would call it: FedAvg on the virtual clock with the default trainer."""
 
 import math
 from typing import Any

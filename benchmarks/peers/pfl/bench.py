@@ -23,7 +23,7 @@ from torch.nn import functional
 
 
 class Lap(TrainingProcessCallback[Any]):
-    """Notes when a round ends."""
+    """Records the end of each round."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
@@ -38,7 +38,7 @@ class Lap(TrainingProcessCallback[Any]):
 
 
 def learnable(net: Any) -> nn.Module:
-    """The network with the two methods pfl asks for. Nothing is evaluated."""
+    """Add the two methods that pfl requires to a network. Nothing is evaluated."""
 
     def loss(images: Tensor, labels: Tensor) -> Tensor:
         net.train()
@@ -83,7 +83,7 @@ def bench(job: Job, watch: Stopwatch) -> nn.Module:
         send_metrics_to_platform=False,
     )
     if int(os.environ.get("RANK", "0")):
-        sys.exit()  # one worker reports
+        sys.exit()  # only one worker reports
     return net
 
 

@@ -17,7 +17,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
         total = torch.zeros_like(model)
         for client in torch.randperm(workload.num_clients)[: workload.cohort].tolist():
             trained = model.clone()
-            nn.utils.vector_to_parameters(trained, net.parameters())  # the parameters are parts of `trained` now
+            nn.utils.vector_to_parameters(trained, net.parameters())  # the parameters are now views of `trained`
             train(net, workload, *clients[client])
             total += trained
         model = total / workload.cohort

@@ -1,1 +1,1 @@
-"""What regenerates the paper's tables and figures."""
+"""Reproduction of the paper: its figures, tables and claims, and the runs they need."""

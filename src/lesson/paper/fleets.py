@@ -1,6 +1,6 @@
-"""What the paper says about latencies, tiers and rounds, over many draws of its clients. Nothing is trained.
+"""Statistics of latencies, tiers and rounds over many random fleets, without training.
 
-Every function returns a row per draw, so that draws can be paired; `with_intervals` sums them up.
+Functions that return a table give one row per draw, so that draws can be paired; `with_intervals` averages over draws.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,10 +23,10 @@ from lesson.strategies import Lesson, fleet_for, make_strategy
 SCENARIOS = ("printed", "released")
 NUM_DRAWS = 200
 PAPER_ROUND_S = {"fedavg": 68.0, "fedcs": 20.0, "lesson": 20.0}
-"""Table II: seconds of a round of each strategy."""
+"""Table II: round length of each strategy, in seconds."""
 ROUNDS_TIMED = 4
 PAPER_MEDIAN_S = 10.0
-"""What the text calls the median latency, and takes as its first deadline."""
+"""Median latency according to the paper's text, which also uses it as its first deadline."""
 
 WHAT_IF: dict[str, dict[str, float | tuple[float, float]]] = {
     "as released": {},
@@ -34,13 +34,17 @@ WHAT_IF: dict[str, dict[str, float | tuple[float, float]]] = {
     "noise -94 dBm": {"noise_dbm": -94.0},
     "cycles U(3, 5)·10^5": {"cycles_per_sample": (3e5, 5e5)},
     "1000 samples in the compute latency": {"latency_samples": 1000},
-    "model of 36.6 Mbit": {"model_bits": 36.6e6},  # 32 bits for each parameter of the network for CIFAR-10
+    "model of 36.6 Mbit": {"model_bits": 36.6e6},  # 32 bits for each parameter of the CIFAR-10 network
 }
-"""Settings of `released`, changed one at a time to what the paper says or may mean."""
+"""Changes to the preset `released`, applied one at a time: values that the paper states or may mean."""
 
 
 def with_intervals(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Over the draws of each group: the mean of every other column, half its 95 % interval as NAME_ci95, and draws."""
+    """Average over the draws of each group, given by the columns `by`.
+
+    Every other column is replaced by its mean, with half the width of its 95 % interval as NAME_ci95; `draws` counts
+    the draws.
+    """
     names = [name for name in frame.columns if name not in (*by, "draw")]
     rows = []
     for key, group in frame.groupby(list(by), sort=False):
@@ -53,7 +57,7 @@ def with_intervals(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 
 
 def round_lengths(deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> pd.DataFrame:
-    """Table II: seconds of a round by scenario, strategy and draw, as simulated, beside the paper's."""
+    """Return Table II: the simulated round length by scenario, strategy and draw, next to the paper's, in seconds."""
     return pd.DataFrame(
         {
             "scenario": preset,
@@ -70,7 +74,7 @@ def round_lengths(deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> pd.Da
 
 
 def mean_round_s(strategy: str, fleet: Fleet, settings: Settings) -> float:
-    """Seconds of a round of a strategy with the scenario's deadline, over a few rounds."""
+    """Return the mean length of a strategy's first ROUNDS_TIMED rounds in seconds, at the deadline of the settings."""
     rounds = simulate(
         make_strategy(strategy, settings.strategy.deadline_s), fleet_for(strategy, fleet, settings), rounds=ROUNDS_TIMED
     )
@@ -78,7 +82,7 @@ def mean_round_s(strategy: str, fleet: Fleet, settings: Settings) -> float:
 
 
 def latency_summary(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
-    """Latencies by scenario and draw, and whether all of them are beyond the paper's first deadline."""
+    """Return a summary of latencies by scenario and draw, and whether all of them exceed the paper's first deadline."""
     return pd.DataFrame(
         {"scenario": preset, "draw": draw}
         | _summary(fleet.latency_s, settings.strategy.deadline_s)
@@ -90,7 +94,7 @@ def latency_summary(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
 
 
 def what_if(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
-    """Latencies of `released` by draw after one change at a time, each to what the paper's text says or may mean."""
+    """Return a summary of latencies by change and draw, for `WHAT_IF` and for path loss without the logarithm."""
     rows = [
         {"change": change, "draw": draw} | _summary(fleet.latency_s, settings.strategy.deadline_s)
         for change, values in WHAT_IF.items()
@@ -107,7 +111,7 @@ def what_if(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
 
 
 def deadline_effects(deadlines_s: Sequence[float] = (10.0, 20.0, 60.0), num_draws: int = NUM_DRAWS) -> pd.DataFrame:
-    """What LESSON does in the long run under `released`, by deadline and draw."""
+    """Return LESSON's long-run tiers, updates, staleness and round length under `released`, by deadline and draw."""
     settings = Settings()
     return pd.DataFrame(
         {
@@ -127,7 +131,10 @@ def deadline_effects(deadlines_s: Sequence[float] = (10.0, 20.0, 60.0), num_draw
 def towards_zero(
     deadlines_s: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 10.0, 20.0, 60.0), num_draws: int = 5, until_s: float = 480.0
 ) -> pd.DataFrame:
-    """How near LESSON under `released` is to asynchronous learning, by deadline and draw, with nobody put in tier 1."""
+    """Return how close LESSON under `released` is to asynchronous FL, by deadline and draw.
+
+    No client is promoted to tier 1. The columns are described in `look_at_merges`.
+    """
     return pd.DataFrame(
         {"deadline_s": deadline_s, "draw": draw} | look_at_merges(fleet, deadline_s, until_s)
         for deadline_s in deadlines_s
@@ -136,10 +143,11 @@ def towards_zero(
 
 
 def look_at_merges(fleet: Fleet, deadline_s: float, until_s: float) -> dict[str, float]:
-    """LESSON's merges in the second half of a simulated time; in the first, the common start may still show.
+    """Measure LESSON's aggregations in the second half of a simulation of `until_s` seconds.
 
-    `single_share` of them take one update, an update waits `wait_s` at the server for its merge, and
-    `updates_of_async` is the number of updates over that of asynchronous learning, Σ 1 / t_i a second.
+    The first half is ignored because it may still show that all clients started at the same time. `single_share` is
+    the fraction of aggregations with a single update, `wait_s` the mean time that an update waits at the server, and
+    `updates_of_async` the number of updates over that of asynchronous FL, which aggregates Σ 1 / t_i per second.
     """
     sizes, waits_s = [], []
     for record, arrived_s in merged_arrivals(simulate(Lesson(deadline_s), fleet, until_s=until_s), fleet):
@@ -155,7 +163,10 @@ def look_at_merges(fleet: Fleet, deadline_s: float, until_s: float) -> dict[str,
 
 
 def merged_arrivals(rounds: Iterable[RoundRecord], fleet: Fleet) -> Iterator[tuple[RoundRecord, FloatArray]]:
-    """LESSON's rounds from the first on, each with when its merged updates had arrived, (num_merged,)."""
+    """Yield each round with the arrival times of its aggregated updates in seconds, shape (num_merged,).
+
+    `rounds` are rounds of LESSON and must begin with the first one.
+    """
     started_s = np.zeros(len(fleet))
     for record in rounds:
         started_s[record.started] = record.start_s
@@ -175,7 +186,7 @@ def _summary(latencies_s: FloatArray, deadline_s: float) -> dict[str, float]:
 
 
 def _latency_without_logarithm_s(settings: Settings, fleet: Fleet) -> FloatArray:
-    """Latency of each client, (num_clients,), if path loss were 128.1 + 37.6·d as the text prints it."""
+    """Return the latency of each client in seconds, shape (num_clients,), if path loss is 128.1 + 37.6·d as printed."""
     people = fleet.population
     assert people is not None
     path_loss_db = settings.radio.path_loss_1km_db + settings.radio.path_loss_slope_db * people.distance_km

@@ -1,7 +1,8 @@
-"""The paper's figures and tables by name. Each is a small TOML file: what it shows, and the runs it needs.
+"""The paper's figures and tables by name. A small TOML file per item describes what it shows and the runs it needs.
 
-A run is told by its series (strategy, data set and whatever differs from the preset) and its seed. Items that need
-the same series share its runs, which are as long as the longest of all items asks for: no run is made twice.
+A run is identified by its series (strategy, data set and every setting that differs from the preset) and its seed.
+Items that need the same series share its runs, which are as long as the longest of all items requires, so that no run
+is executed twice.
 """
 
 import tomllib
@@ -20,32 +21,32 @@ FOLDER = Path(__file__).parent / "items"
 TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9")
 NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices", "latencies", "sawtooth")
 STEP_SIZES = {"0.1": "", "0.02": "-learning_rate=0.02"}
-"""What a series at each step size δ ends with."""
+"""Suffix of a series' name for each step size δ."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A figure or table."""
+    """A figure or table, as described by its TOML file."""
 
     name: str
     title: str
     paper: str
-    """What of the paper it is."""
+    """The part of the paper that it reproduces or examines, such as "Fig. 2" or "Section V-A"."""
     draw: str
-    """What draws it."""
+    """Key of the function that draws it, see `lesson.report.paper.items`."""
     options: Mapping[str, Any]
     panels: Sequence[Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]
     blocks: Sequence[Mapping[str, Any]]
-    """Settings, each with a table of what varies."""
+    """Groups of runs: settings, with the swept values in the table `sweep`."""
 
     @property
     def path(self) -> Path:
-        """The file that says all this."""
+        """The TOML file of this item."""
         return FOLDER / f"{self.name}.toml"
 
     def settings(self, scale: Scale) -> dict[str, Settings]:
-        """Its runs by name."""
+        """Return the settings of its runs by run name."""
         found = {}
         for block in self.blocks:
             sections: dict[str, Any] = {name: dict(block.get(name, {})) for name in SECTIONS}
@@ -60,7 +61,7 @@ class Item:
 
 
 def load_item(name: str) -> Item:
-    """An item by its name."""
+    """Return the item of this name."""
     if name not in NAMES:
         raise unknown("item", name, [*NAMES, "all"])
     values = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
@@ -69,7 +70,7 @@ def load_item(name: str) -> Item:
 
 
 def select_items(names: Iterable[str]) -> list[Item]:
-    """Items by name in the paper's order; all of them for "all" or for nothing."""
+    """Return the named items in the paper's order; all items if `names` is empty or contains "all"."""
     chosen = set(names) or {"all"}
     for name in chosen - {"all"}:
         load_item(name)
@@ -77,7 +78,7 @@ def select_items(names: Iterable[str]) -> list[Item]:
 
 
 def wanted_runs(items: Iterable[Item], scale: Scale) -> dict[str, Settings]:
-    """The runs of these items by name, each as long as the longest of all items needs it."""
+    """Return the settings of these items' runs by name, each with the most rounds that any item in `NAMES` needs."""
     longest: dict[str, Settings] = {}
     for item in map(load_item, NAMES):
         for name, settings in item.settings(scale).items():

@@ -1,4 +1,4 @@
-"""The paper's Table I and the rest of its Section V-A beside what the two scenarios have."""
+"""The parameters of the paper's Table I and Section V-A next to those of the two presets."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class _Row(NamedTuple):
 
 
 def parameters() -> pd.DataFrame:
-    """A row per parameter: its name, the setting, what the paper says and what the scenarios have, as text."""
+    """Return one row per parameter, as text: its name, the setting, the paper's value and that of each preset."""
     printed, released = Settings(preset="printed"), Settings(preset="released")
     return pd.DataFrame(
         {

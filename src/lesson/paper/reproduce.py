@@ -1,4 +1,4 @@
-"""The folder of a reproduction, and the runs it still lacks."""
+"""The output folder of a reproduction, and the runs that it still lacks."""
 
 import json
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ SCALE_KIND: TypeAdapter[Any] = TypeAdapter(_KeptScale)
 
 
 def claim_folder(out: Path | str, scale: Scale) -> None:
-    """Make the folder one of this scale; raises if it is of another."""
+    """Create the output folder and record its scale; raise if it holds another scale, a contest or a single run."""
     out = Path(out)
     check_for_many(out)
     if (out / RULES).exists():
@@ -42,5 +42,5 @@ def claim_folder(out: Path | str, scale: Scale) -> None:
 
 
 def missing_runs(items: Sequence[Item], out: Path | str, scale: Scale) -> dict[str, Settings]:
-    """The runs of these items that the folder's results do not have."""
+    """Return the settings, by name, of these items' runs that are not among the folder's results."""
     return not_held(wanted_runs(items, scale), out)

@@ -1,4 +1,4 @@
-"""How much of the paper is run."""
+"""The scale of a reproduction: full, or a quick look on MNIST."""
 
 import math
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ QUICK_EPOCHS = 6
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of the paper is run: all of it, or a quick look that proves nothing."""
+    """How much of the paper is run: all of it, or a quick look that shows only that everything works."""
 
     seeds: int = 5
     max_rounds: int | None = None
     max_time_s: float = math.inf
     dataset: str | None = None
-    """The only data set, if one takes the place of all."""
+    """Data set that replaces all others in a quick look; None at full scale."""
 
     @property
     def quick(self) -> bool:
@@ -23,33 +23,33 @@ class Scale:
 
     @property
     def note(self) -> str:
-        """What has to stand on everything that comes of a quick look; empty for the real thing."""
+        """Disclaimer for all outputs of a quick look; empty at full scale."""
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
         short = f"MNIST alone, at most {self.max_rounds} rounds, {seeds}"
         return f"a quick look (--quick): {short}; it proves nothing" if self.quick else ""
 
     def series(self, name: str) -> str:
-        """What stands in for a series."""
+        """Return the name of the series to run for this one: in a quick look, `dataset` replaces CIFAR-10 in it."""
         return name.replace("cifar10", self.dataset) if self.dataset else name
 
     @property
     def flag(self) -> str:
-        """How to ask for as many seeds."""
+        """Command-line option for this number of seeds, with a leading space; empty if it is the default."""
         usual = QUICK.seeds if self.quick else FULL.seeds
         return "" if self.seeds == usual else f" --seeds {self.seeds}"
 
     def header(self, name: str) -> str:
-        """What a settings file does not say, as a comment above it."""
+        """Return a comment for the top of an item's settings file: the command, its seeds and `note`."""
         quick = f"# {self.note}\n" if self.quick else ""
         seeds = f"seeds 0 to {self.seeds - 1}" if self.seeds > 1 else "seed 0"
         return f"{quick}# lesson reproduce {name}: {seeds}; what a table does not say is as in the preset, released\n\n"
 
     def title(self, words: str) -> str:
-        """What stands above such a series."""
+        """Return a title that, in a quick look, says that MNIST replaces CIFAR-10."""
         return words.replace("CIFAR-10", "MNIST for CIFAR-10") if self.quick else words
 
     def shorten(self, sections: dict[str, dict[str, Any]]) -> None:
-        """Shorten the runs of a block for a quick look; runs of whole epochs last a few rounds only."""
+        """Shorten the runs of a block in place for a quick look; runs with local epochs get QUICK_EPOCHS rounds."""
         if self.dataset is None:
             return
         run = sections["run"]

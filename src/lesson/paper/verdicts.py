@@ -1,8 +1,9 @@
-"""From numbers to a verdict: what a claim says, what was measured, and whether it holds.
+"""Verdicts on claims: whether the measured numbers support a statement of the paper.
 
-A claim has parts, each a number per seed and a rule. A part holds if its whole 95 % interval meets the rule, fails if
-none of it does, and is open otherwise; a single seed leaves it open. All parts hold: the claim holds. None does: it
-does not hold, and says so if that is only because it is open. Else it holds in part, and says which.
+A claim has parts, each with one number per seed and a rule. A part holds if its whole 95 % interval satisfies the rule,
+fails if none of it does, and is open otherwise; with a single seed it is open. A claim holds if all of its parts hold,
+does not hold if none does, and otherwise holds in part. A claim that does not hold because all parts are open is marked
+as open.
 """
 
 import math
@@ -17,7 +18,7 @@ from lesson.experiments.study import half_interval
 
 Outcome = Literal["holds", "open", "fails"]
 Rule = Callable[[float, float], Outcome]
-"""The outcome of a number that lies between two."""
+"""Maps the lower and the upper end of an interval to an outcome."""
 Verdict = Literal["holds", "holds in part", "does not hold"]
 Unit = Literal["share", "points", "seconds", "times", "number", "count"]
 
@@ -29,23 +30,23 @@ _FORMS: dict[Unit, tuple[str, str]] = {
     "number": ("{:.1f}", "{:.1f}"),
     "count": ("{:,.0f}", "{:,.0f}"),
 }
-"""How a mean and half its interval are written; the unit comes last."""
+"""Formats of a mean and of half its interval; the unit is written once, at the end."""
 _WORDS: dict[Outcome, str] = {"holds": "holds", "fails": "does not", "open": "open"}
 
 
 @dataclass(frozen=True)
 class Part:
-    """One number of a claim."""
+    """One measured number of a claim, with the rule that it must satisfy."""
 
     label: str
     values: FloatArray
-    """One per seed or draw."""
+    """One value per seed or draw."""
     rule: Rule
     unit: Unit = "share"
     at_least: bool = False
-    """Values are the least they can be: then all of them are looked at one by one, an interval would mean nothing."""
+    """Whether the values are lower bounds. The smallest one must then satisfy the rule; there is no interval."""
     exact: bool = False
-    """No draw changes it."""
+    """Whether the number is the same for every seed, so that a single value is enough and the interval is 0."""
 
     @property
     def mean(self) -> float:
@@ -53,7 +54,7 @@ class Part:
 
     @property
     def ci95(self) -> float:
-        """Half the interval; NaN where there is none."""
+        """Half the width of the 95 % interval; NaN if there is none."""
         if self.exact:
             return 0.0
         known = bool(np.all(np.isfinite(self.values))) and not self.at_least
@@ -68,7 +69,7 @@ class Part:
         return "open" if math.isnan(self.ci95) else self.rule(self.mean - self.ci95, self.mean + self.ci95)
 
     def shown(self) -> str:
-        """The number for people."""
+        """Return the mean ± half its interval as text; "never" if the mean is not finite."""
         if not math.isfinite(self.mean):
             return "never"
         scale = 100 if self.unit == "points" else 1
@@ -80,13 +81,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim with what was measured."""
+    """A claim with its measurements and their verdict."""
 
     id: str
     statement: str
     paper: str
     items: Sequence[str]
-    """The figures and tables it is about."""
+    """Names of the figures and tables that the claim is about."""
     parts: Sequence[Part]
 
     @property
@@ -102,12 +103,12 @@ class Finding:
 
     @property
     def open(self) -> bool:
-        """Whether it does not hold only because nothing could be told."""
+        """Whether all parts are open: the measurements neither support nor refute the claim."""
         return all(part.outcome == "open" for part in self.parts)
 
     @property
     def which(self) -> str:
-        """What holds, what does not and what is open, where that is not all the same."""
+        """The labels of the parts that hold, fail and are open, as text; empty if all hold or all fail."""
         outcomes = {part.outcome for part in self.parts}
         if len(outcomes) == 1 and not self.open:
             return ""
@@ -115,7 +116,7 @@ class Finding:
         return "; ".join(f"{word}: {', '.join(labels)}" for word, labels in groups.items() if labels)
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as claims.json has it; a number or an interval that is not there is null."""
+        """Return the finding as written to claims.json; numbers and intervals that are not finite become null."""
         return {
             "id": self.id,
             "statement": self.statement,
@@ -143,7 +144,7 @@ class Finding:
 
 
 def near(value: float, within: float) -> Rule:
-    """The number is this one, give or take so much."""
+    """Return the rule that a number differs from `value` by at most `within`."""
 
     def rule(low: float, high: float) -> Outcome:
         if value - within <= low and high <= value + within:
@@ -154,12 +155,12 @@ def near(value: float, within: float) -> Rule:
 
 
 def above(value: float = 0.0) -> Rule:
-    """The number is greater than this one."""
+    """Return the rule that a number is greater than `value`."""
     return lambda low, high: "holds" if low > value else "fails" if high <= value else "open"
 
 
 def below(value: float) -> Rule:
-    """The number is less than this one."""
+    """Return the rule that a number is less than `value`."""
     return lambda low, high: above(-value)(-high, -low)
 
 

@@ -1,1 +1,1 @@
-"""What people look at: tables in the terminal and figures. Nothing here computes results."""
+"""Presentation of results: tables, figures and HTML pages."""

@@ -1,4 +1,4 @@
-"""A line with a 95 % band: the mean of several runs that were not looked at in the same places."""
+"""Curves with 95 % bands: means over runs that were evaluated at different times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,15 @@ from lesson.experiments.study import MIN_SEEDS, half_intervals
 MAX_POINTS = 400
 
 Points = tuple[FloatArray, FloatArray]
-"""Where a run was looked at, and what was seen."""
+"""The times or rounds at which a run was evaluated, and its accuracies there."""
 
 
 def points_of(curve: pd.DataFrame, over: str, guesses_until: float | None = None) -> Points:
-    """A curve over rounds or over thousands of seconds; once a run has diverged it can only guess, to the end."""
+    """Return the accuracies of a run over rounds or over thousands of seconds.
+
+    For a run that diverged, `guesses_until` is the round or the second up to which its curve is extended at the
+    accuracy of guessing; None for other runs.
+    """
     at, accuracy = curve[over].to_numpy(float), curve["accuracy"].to_numpy(float)
     if guesses_until is not None:
         last = at.max(initial=0)
@@ -28,7 +32,7 @@ def points_of(curve: pd.DataFrame, over: str, guesses_until: float | None = None
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """A mean over runs where all are known, and its 95 % interval if there are enough of them."""
+    """A mean over runs, on the range that all of them cover, with its 95 % interval if there are enough runs."""
 
     at: FloatArray
     mean: FloatArray
@@ -36,12 +40,15 @@ class Band:
     high: FloatArray | None
 
     def to_dict(self) -> dict[str, list[float] | None]:
-        """As lists, to a tenth of a thousandth."""
+        """Return the arrays as lists, rounded to four decimal places."""
         return {name: None if one is None else one.round(4).tolist() for name, one in vars(self).items()}
 
 
 def mean_band(runs: Sequence[Points]) -> Band:
-    """The mean where all runs are known, between what was seen of each."""
+    """Return the mean on the range that all runs cover, at no more than MAX_POINTS points.
+
+    Runs are interpolated linearly between their evaluations; runs without any are ignored.
+    """
     known = [run for run in runs if len(run[0])]
     low, high = max((x[0] for x, _ in known), default=0.0), min((x[-1] for x, _ in known), default=0.0)
     at = np.unique(np.concatenate([np.zeros(0), *(x for x, _ in known)]))
@@ -56,7 +63,7 @@ def mean_band(runs: Sequence[Points]) -> Band:
 
 
 def draw_band(axes: Axes, runs: Sequence[Points], color: str, label: str, style: str = "-") -> None:
-    """Draw the mean of runs, with its interval if there are enough."""
+    """Draw the mean of runs, with its 95 % interval if there are enough runs."""
     band = mean_band(runs)
     axes.plot(band.at, band.mean, color=color, label=label, linestyle=style)
     if band.low is not None and band.high is not None:

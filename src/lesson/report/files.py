@@ -1,4 +1,4 @@
-"""How figures look and get onto the disk."""
+"""Style of figures, and how they are saved."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from lesson.core.files import write_all
 
 
 def check_file(path: Path | str, what: str, suffixes: Sequence[str]) -> None:
-    """Raise if `what` cannot be written there."""
+    """Raise InputError if a path cannot be written or has none of the suffixes; `what` names it in the message."""
     path = Path(path)
     if path.suffix.lower() not in suffixes:
         raise InputError(f"{what} must end in {', '.join(suffixes)}, got '{path}'")
@@ -33,13 +33,13 @@ def check_file(path: Path | str, what: str, suffixes: Sequence[str]) -> None:
 
 STYLE: Any = {
     "figure.dpi": 160,
-    "text.parse_math": False,  # a title may hold a file's name
+    "text.parse_math": False,  # titles may contain file names
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
 PAPER_STYLE: Any = STYLE | {
     "figure.dpi": 300,
-    "font.family": "STIXGeneral",  # looks like Times and comes with matplotlib
+    "font.family": "STIXGeneral",  # resembles Times and ships with matplotlib
     "mathtext.fontset": "stix",
     "text.parse_math": True,
     "font.size": 8,
@@ -64,10 +64,10 @@ PAPER_STYLE: Any = STYLE | {
     "ytick.minor.size": 1.5,
 }
 COLUMN_IN, PAGE_IN = 3.5, 7.16
-"""Widths of a figure in one column and across both columns of an IEEE page."""
+"""Widths in inches of a figure in one column and across both columns of an IEEE page."""
 _IN_FILES: Any = {
     "pdf.fonttype": 42,  # journals want fonts embedded as TrueType
-    "svg.fonttype": "path",  # the same where the font is missing
+    "svg.fonttype": "path",  # looks the same where the font is missing
     "svg.hashsalt": "lesson",
 }
 FORMATS = (".png", ".pdf", ".svg")
@@ -75,13 +75,13 @@ _UNDATED = {
     ".pdf": {"CreationDate": None},
     ".svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
 }
-"""The same figure is the same bytes on any day."""
+"""Metadata to leave out, so that the same figure always gives the same bytes."""
 
 _Arguments = ParamSpec("_Arguments")
 
 
 class ShownFigure(Figure):
-    """A figure that notebooks show without pyplot, which would keep it alive."""
+    """A figure that notebooks display without pyplot, which would keep it in memory."""
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
@@ -92,38 +92,41 @@ class ShownFigure(Figure):
 
 @contextlib.contextmanager
 def any_letters() -> Iterator[None]:
-    """No warning meanwhile about names in letters that the font lacks."""
+    """Suppress matplotlib's warnings about characters that the font lacks."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")
         yield
 
 
 def in_paper_style(draw: Callable[_Arguments, Figure]) -> Callable[_Arguments, Figure]:
-    """The same function, its figure ready for a paper and safe to save under any other style."""
+    """Make a drawing function return its figure in the style of a paper, whatever style is active when it is saved."""
 
     @wraps(draw)
     def styled(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Figure:
         with matplotlib.rc_context(PAPER_STYLE), any_letters():
             figure = draw(*args, **kwargs)
-            figure.draw_without_rendering()  # ticks take their style when they are first drawn
+            figure.draw_without_rendering()  # ticks take the style that is active when they are first drawn
         return figure
 
     return styled
 
 
 def check_figure_path(path: Path | str) -> None:
-    """Raise if no figure can be written there."""
+    """Raise InputError if a figure cannot be written to this path."""
     check_file(path, "figure", FORMATS)
 
 
 def save_figure(figure: Figure, path: Path | str) -> None:
-    """Write a figure; the file appears whole or not at all."""
+    """Write a figure atomically."""
     path = Path(path)
     _save({path.name: figure}, path.parent)
 
 
 def save_figures(figures: Mapping[str, Figure], folder: Path | str, formats: Sequence[str]) -> list[Path]:
-    """Write figures by their names into a folder, which is made, in formats such as .pdf; all of them or none."""
+    """Write figures into a folder, each as NAME.FORMAT in all formats (such as .pdf), and return the paths.
+
+    The folder is created if necessary. Either all files are written or none.
+    """
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +138,7 @@ def save_figures(figures: Mapping[str, Figure], folder: Path | str, formats: Seq
 
 
 def _save(files: Mapping[str, Figure], folder: Path) -> None:
-    """Draw all figures, then write them, all or none."""
+    """Render all figures, then write either all files or none."""
     contents: dict[Path, bytes] = {}
     with matplotlib.rc_context(_IN_FILES), any_letters():
         for name, figure in files.items():

@@ -1,4 +1,4 @@
-"""Parts that several figures have: the map and the schedule of a plan, and a smoothed density."""
+"""Parts shared by several figures: the map of clients, the schedule of a plan, and a smoothed density."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,7 +16,10 @@ MAX_TIERS_NAMED = 8
 
 
 def density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
-    """A Gaussian kernel estimate with Silverman's bandwidth, or None for a few values or the same one."""
+    """Return the points and values of a Gaussian kernel density estimate with Silverman's bandwidth.
+
+    None if there are fewer than MIN_VALUES_SMOOTHED values, or if all of them are equal or some are not finite.
+    """
     bandwidth = 0.9 * float(np.std(values)) * len(values) ** -0.2
     if not 0 < bandwidth < np.inf or len(values) < MIN_VALUES_SMOOTHED:
         return None
@@ -28,7 +31,7 @@ def density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
 
 
 def draw_map(x_km: FloatArray, y_km: FloatArray, tiers: IntArray, axes: Axes) -> bool:
-    """Draw clients around the base station, colored by tier; whether all found a place."""
+    """Draw clients around the base station, colored by tier, and return whether all of them are drawn."""
     drawn = np.arange(len(tiers)) < MAX_CLIENTS_DRAWN
     served, lost = np.flatnonzero(drawn & (tiers > 0)), np.flatnonzero(drawn & (tiers == UNREACHABLE))
     distinct = np.unique(tiers[tiers > 0])
@@ -43,7 +46,7 @@ def draw_map(x_km: FloatArray, y_km: FloatArray, tiers: IntArray, axes: Axes) ->
 
 
 def draw_tier_blocks(plan: Plan, axes: Axes, strength: float = 1.0) -> int:
-    """Draw a block per local training and a diamond per merge for each tier; how many tiers found no place."""
+    """Draw a block per local training and a diamond per aggregation of each tier; return how many tiers are hidden."""
     rows, rounds = plan.tier_rows[:MAX_TIERS_DRAWN], plan.rounds[:MAX_ROUNDS_DRAWN]
     horizon_s = rounds[-1].end_s
     for index, (row, color) in enumerate(zip(rows, tier_colours(len(plan.tier_rows), strength), strict=False)):

@@ -1,4 +1,4 @@
-"""The paper's Fig. 4: how the labels of a data set are shared out within clients at several concentrations β."""
+"""The paper's Fig. 4: label distributions of clients at several concentrations β."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from lesson.settings.settings import Settings
 def draw_label_shares(
     betas: Sequence[float] = (0.1, 1.0, 10.0), num_clients: int = 5, seed: int = 0, dataset: str = "mnist"
 ) -> Figure:
-    """The share of each label in the first few of the fifty clients of `released`, a panel per β."""
+    """Draw the label distribution of the first `num_clients` clients of `released`, one panel per β."""
     labels = load_dataset(dataset).train_labels
     figure = Figure(figsize=(COLUMN_IN, 0.75 + 0.17 * num_clients), layout="constrained")
     panels = figure.subplots(1, len(betas), sharey=True, squeeze=False)[0]
@@ -40,7 +40,7 @@ def draw_label_shares(
 
 
 def _label_shares(settings: Settings, labels: IntArray, num_clients: int, seed: int) -> FloatArray:
-    """What part of a client's samples has each label, (num_clients, num_labels); rows sum to 1."""
+    """Return the share of each label in each client's samples, shape (num_clients, num_labels); rows sum to 1."""
     partition = make_partition(settings, labels, settings.fleet.num_clients, seed)
     counts = np.array([np.bincount(labels[partition[client]], minlength=10) for client in range(num_clients)])
     shares: FloatArray = counts / counts.sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Claims about the accuracy and the speed of the three strategies: Fig. 5 to 7."""
+"""Claims about the accuracy and the convergence speed of the three strategies (Fig. 5 to 7)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,9 +13,12 @@ from lesson.paper.items import STEP_SIZES, load_item
 from lesson.paper.verdicts import Part, above, near
 
 SIMILAR = {"cifar10": 0.05, "mnist": 0.01}
-"""Accuracies this near are similar; on CIFAR-10 the authors' own files differ by 5 points where the text says so."""
+"""Largest difference between accuracies that count as similar, by data set.
+
+It is 5 points on CIFAR-10 because the authors' released results differ by that much where the text calls them similar.
+"""
 SIMILAR_ROUNDS = 0.25
-"""So are numbers of rounds, as a share of each other."""
+"""Largest relative difference between numbers of rounds that count as similar."""
 MUCH_FASTER = 1.5
 
 
@@ -149,7 +152,7 @@ def _step_size(results: Results) -> list[Part]:
 
 
 def _finals(results: Results, dataset: str, said: Mapping[str, float], within: float) -> list[Part]:
-    """Final accuracies beside what the paper says; "~" is taken as half of what its digits differ by."""
+    """Compare final accuracies with the paper's; its "~" is read as ± half the difference between its values."""
     return [
         Part(CALLED[name], last_accuracy(results, f"{name}-{dataset}", ROUNDS), near(value, within))
         for name, value in said.items()
@@ -157,7 +160,7 @@ def _finals(results: Results, dataset: str, said: Mapping[str, float], within: f
 
 
 def _distance(results: Results, rows: Sequence[Mapping[str, Any]], suffix: str) -> FloatArray:
-    """Root mean square distance of accuracies to the released ones, per seed."""
+    """Return the root mean square difference between our and the authors' released accuracies, one value per seed."""
     off = [last_accuracy(results, row["series"] + suffix, row["rounds"]) - np.mean(row["released"]) for row in rows]
     distance: FloatArray = np.sqrt(np.mean(np.square(off), axis=0))
     return distance

@@ -1,4 +1,4 @@
-"""What a claim is, and what several of them are measured by."""
+"""The claim type, the list of all claims, and measurements that several claims share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ Measure = Callable[[Results], list[Part]]
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement, where the paper has it, and how it is measured."""
+    """A statement, the paper's own words or numbers for it, and the function that measures it."""
 
     id: str
     statement: str
     paper: str
     items: Sequence[str]
-    """Whose runs it needs."""
+    """Names of the figures and tables whose runs it needs."""
     measure: Measure
 
 
@@ -35,7 +35,7 @@ CLAIMS: list[Claim] = []
 
 
 def claim(id: str, statement: str, paper: str, *items: str) -> Callable[[Measure], Measure]:
-    """Make a function the measure of a new claim."""
+    """Register the decorated function as the measure of a new claim."""
 
     def keep(measure: Measure) -> Measure:
         CLAIMS.append(Claim(id, statement, paper, items, measure))
@@ -45,7 +45,7 @@ def claim(id: str, statement: str, paper: str, *items: str) -> Callable[[Measure
 
 
 def check_claims(results: Results, items: Sequence[str], scale: Scale) -> list[Finding]:
-    """What comes of those claims about these items whose runs are all there, in the order of the paper."""
+    """Return the findings of all claims whose items are among these and have all their runs, in the paper's order."""
     whole = {name for name in items if load_item(name).settings(scale).keys() <= results.runs.keys()}
     there = [claim for claim in CLAIMS if set(claim.items) <= whole]
     there.sort(key=lambda claim: NAMES.index(claim.items[0]))
@@ -54,13 +54,16 @@ def check_claims(results: Results, items: Sequence[str], scale: Scale) -> list[F
 
 
 def final(results: Results, suffix: str) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Final accuracy of LESSON, FedAvg and FedCS in series that end alike."""
+    """Return the final accuracies of LESSON, FedAvg and FedCS in the series with this suffix, one value per seed."""
     lesson, fedavg, fedcs = (last_accuracy(results, f"{name}-{suffix}", ROUNDS) for name in CALLED)
     return lesson, fedavg, fedcs
 
 
 def slower(results: Results, other: str, suffix: str, label: str, rule: Rule = LONGER, column: str = "time_s") -> Part:
-    """How many times as long as LESSON another takes to the highest target that LESSON and FedAvg always reach."""
+    """Compare how long another strategy and LESSON take to the highest target that every LESSON and FedAvg run reaches.
+
+    The values are the other strategy's time over LESSON's, or its rounds over LESSON's if `column` is "round".
+    """
     lesson, fedavg = f"lesson-{suffix}", f"fedavg-{suffix}"
     target = common_target(results, [lesson, fedavg], ROUNDS)
     what = f"{label}{'rounds' if column == 'round' else 'time'} of {CALLED[other]} to {target:.0%} over LESSON's"
@@ -77,7 +80,10 @@ def longer(
     rule: Rule = LONGER,
     rounds: int | None = None,
 ) -> Part:
-    """How many times as long one series takes as another; the label says how many runs never get there."""
+    """Compare how long two series take to a target; the values are the ratios of `series` to `than`, one per seed.
+
+    If runs of `series` never reach the target, the values are lower bounds and the label says how many runs these are.
+    """
     ratios, num_never = times_longer(results, series, than, target, column, rounds)
     said = f"{label}, at least ({num_never} of {len(ratios)} never)" if num_never else label
     return Part(said, ratios, rule, "times", at_least=num_never > 0)

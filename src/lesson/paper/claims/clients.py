@@ -1,4 +1,4 @@
-"""Claims about the clients' own data: how labels are spread, whom a model fits, and the global loss."""
+"""Claims about the clients' own data: label distributions, which clients a model fits, and the global loss."""
 
 import math
 
@@ -16,7 +16,7 @@ from lesson.settings.settings import Settings
 
 NUM_SEEDS = 5
 REGROWTH = 1.1
-"""A loss that ends this many times above its lowest has not just fallen."""
+"""A final loss of at least this many times the lowest loss counts as growing again."""
 
 
 @claim("labels-balanced", "A larger β gives clients a more balanced mix of labels", "more balanced", "fig4")
@@ -59,7 +59,7 @@ def _global_loss(results: Results) -> list[Part]:
 
 
 def _settings() -> dict[str, str]:
-    """The end of a series by what its clients' data are."""
+    """Return the suffix of a series' name by the label of its data setting."""
     return {f"CIFAR-10, β = {beta}": f"cifar10{suffix}" for beta, suffix in BETAS.items()} | {
         "MNIST": DATASETS["MNIST"]
     }
@@ -78,7 +78,7 @@ def _lowest_loss(looks: pd.DataFrame) -> float:
 
 
 def _largest_shares(beta: float) -> FloatArray:
-    """The mean over clients of their largest label's share of their samples, per seed, on MNIST."""
+    """Return the mean over clients of the share of a client's most frequent label on MNIST, one value per seed."""
     labels, settings = load_dataset("mnist").train_labels, Settings(beta=beta)
     means = []
     for seed in range(NUM_SEEDS):

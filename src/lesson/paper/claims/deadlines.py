@@ -1,4 +1,4 @@
-"""Claims about LESSON's deadline, its limits among them: Fig. 8 and 9."""
+"""Claims about LESSON's deadline (Fig. 8 and 9) and about its limits τ → 0 and τ → ∞."""
 
 import numpy as np
 
@@ -126,12 +126,12 @@ def _communication(results: Results) -> list[Part]:
 
 
 def _times(results: Results, tau: int, than: int, beta: str) -> Part:
-    """How many times as long one deadline takes as another, to a target all three reach."""
+    """Compare how long two deadlines take to the highest target that every run at all three deadlines reaches."""
     target = common_target(results, [_deadline(one, beta) for one in (10, 20, 60)])
     label = f"β = {beta}: time of τ = {tau} to {target:.0%} over that of {than}"
     return longer(results, label, _deadline(tau, beta), _deadline(than, beta), target, "time_s")
 
 
 def _deadline(tau: int, beta: str) -> str:
-    """The series of LESSON on CIFAR-10 with a deadline."""
+    """Return the name of LESSON's series on CIFAR-10 with deadline τ."""
     return "lesson-cifar10" + ("" if tau == 20 else f"-deadline_s={tau}") + BETAS[beta]

@@ -1,4 +1,4 @@
-"""Claims about latencies, tiers and networks, which nothing need be trained for."""
+"""Claims about latencies, tiers and network sizes; none of them needs training."""
 
 from functools import cache
 
@@ -31,7 +31,7 @@ def _table2(_: Results) -> list[Part]:
     "table2",
 )
 def _table2_printed(_: Results) -> list[Part]:
-    return [part for part in _table2_of("printed") if part.label != "FedCS"]  # whose round is the deadline
+    return [part for part in _table2_of("printed") if part.label != "FedCS"]  # its rounds last τ by definition
 
 
 @claim("rounds-done", "At 20,000 s FedAvg has made 588 rounds, LESSON 2,000", "588; 2,000", "table2")
@@ -101,6 +101,6 @@ def _table2_of(preset: str) -> list[Part]:
 
 
 def _round_s(preset: str, strategy: str) -> FloatArray:
-    """Seconds of a round in each draw of Table II."""
+    """Return the mean round length in each draw of Table II, in seconds."""
     draws = _round_lengths(**load_item("table2").options)
     return draws[(draws["scenario"] == preset) & (draws["strategy"] == strategy)]["round_s"].to_numpy()

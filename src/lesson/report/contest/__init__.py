@@ -1,1 +1,1 @@
-"""Figures and tables of tuned comparisons."""
+"""Figures, tables and README of a contest: a comparison of tuned strategies."""

@@ -1,4 +1,4 @@
-"""The figures of a contest: accuracy over simulated time, and the time to the last target as dots with intervals."""
+"""The figures of a contest: accuracy over simulated time, and time to the last target as dots with intervals."""
 
 import math
 
@@ -19,7 +19,10 @@ from lesson.runs.summary import IN_A_ROW
 
 @in_paper_style
 def draw_curves(contest: Contest, group: Group, figures: pd.DataFrame, results: Results) -> Figure:
-    """A panel per β, a line and a 95 % band per complete entry; an entry looks the same whoever else is there."""
+    """Draw one panel per β, with a line and a 95 % band per complete entry.
+
+    The look of an entry does not depend on which other entries are complete.
+    """
     figure = Figure(figsize=(PAGE_IN, 3.0), layout="constrained")
     panels = figure.subplots(1, len(contest.rules.betas), sharey=True, squeeze=False)[0]
     names = [entry.name for entry in contest.entries if entry.group == group.name]
@@ -39,7 +42,10 @@ def draw_curves(contest: Contest, group: Group, figures: pd.DataFrame, results: 
 
 @in_paper_style
 def draw_times(contest: Contest, figures: pd.DataFrame) -> Figure:
-    """A panel per β, a row per entry, the fastest on top; where not every seed arrives, how many do."""
+    """Draw one panel per β with a row per entry, the fastest at the top.
+
+    If not every seed of an entry reaches the target, the row says how many do.
+    """
     rules = contest.rules
     order = _order(figures, contest)
     figure = Figure(figsize=(PAGE_IN, 0.9 + 0.2 * len(order)), layout="constrained")
@@ -55,7 +61,7 @@ def draw_times(contest: Contest, figures: pd.DataFrame) -> Figure:
 
 
 def _smoothed(run: Result) -> pd.DataFrame:
-    """The curve of what is measured: the mean of an evaluation and the two before."""
+    """Return the curve with every accuracy averaged over the last IN_A_ROW evaluations, as for times to targets."""
     return run.curve.assign(accuracy=run.curve["accuracy"].astype(float).rolling(IN_A_ROW, min_periods=1).mean())
 
 
@@ -64,7 +70,7 @@ def _time(contest: Contest) -> str:
 
 
 def _order(figures: pd.DataFrame, contest: Contest) -> list[str]:
-    """Entries by their time at the last β; those without one by accuracy."""
+    """Return the entries by their time at the last β, followed by those without a time, by accuracy."""
     last = figures[figures["beta"] == contest.rules.betas[-1]]
     accuracy = accuracy_names(contest.rules)[-1]
     ranked = last.assign(less=-last[accuracy]).sort_values([_time(contest), "less"], na_position="last", kind="stable")

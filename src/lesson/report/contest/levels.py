@@ -1,4 +1,4 @@
-"""The figure of a contest's group with levels: how entries hold up as something grows."""
+"""The figure of a contest group with levels: accuracy and time over increasing levels of a condition."""
 
 import numpy as np
 import pandas as pd
@@ -11,14 +11,14 @@ from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import line_looks
 
 SPREAD = 0.06
-"""How far apart the points of one level lie, in levels."""
+"""Horizontal distance between the points of one level, where levels are 1 apart."""
 
 
 @in_paper_style
 def draw_levels(contest: Contest, group: Group, figures: pd.DataFrame) -> Figure:
-    """Accuracy at the end and time to the first target over the levels, a row of panels per β and a line per entry.
+    """Draw final accuracy and time to the first target over the levels, one row of panels per β.
 
-    There is no time where not every seed arrives: a cross above the others says so.
+    A cross above the other points means that not every seed reaches the target.
     """
     rules = contest.rules
     figure = Figure(figsize=(PAGE_IN, 0.6 + 2.2 * len(rules.betas)), layout="constrained")
@@ -39,7 +39,10 @@ def draw_levels(contest: Contest, group: Group, figures: pd.DataFrame) -> Figure
 def _draw_lines(
     axes: Axes, contest: Contest, group: Group, rows: pd.DataFrame, name: str, scale: float, never: float = np.nan
 ) -> None:
-    """A line with intervals per entry, of the same look in every group; where there is no mean, a cross at `never`."""
+    """Draw a line with intervals through the entries of the same `line`, which looks the same in every group.
+
+    An entry without a mean is drawn as a cross at `never`.
+    """
     levels, lines = list(group.levels), dict[str, list[str]]()
     names = list(dict.fromkeys(entry.line for entry in contest.entries))
     looks = dict(zip(names, line_looks(names), strict=True))

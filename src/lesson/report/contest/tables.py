@@ -1,4 +1,4 @@
-"""The numbers of a contest as words for people."""
+"""The results of a contest as tables of text."""
 
 import pandas as pd
 
@@ -11,9 +11,10 @@ from lesson.report.study.compare_text import cell
 
 
 def group_table(figures: pd.DataFrame, rules: Rules) -> pd.DataFrame:
-    """A row per entry of one group at one β: means ± half their 95 % intervals, or how many seeds reach a target.
+    """Return one row per entry: means ± half their 95 % intervals, or how many seeds reach a target.
 
-    Compared with the reference: the time to the last target as a ratio, the last accuracy in points.
+    `figures` are those of one group at one β. The last two columns compare an entry with the reference: the ratio of
+    the times to the last target, and the difference of the final accuracies in points.
     """
     times, last = len(rules.targets), f"{rules.targets[-1]:.0%}"
     columns = {
@@ -37,7 +38,7 @@ def group_table(figures: pd.DataFrame, rules: Rules) -> pd.DataFrame:
 
 
 def settings_table(contest: Contest, results: Results) -> pd.DataFrame:
-    """A row per entry and point: the accuracy at the end of its tuning run at each β, that of the chosen one marked."""
+    """Return one row per entry and candidate settings: the tuning accuracy at each β, in bold for the chosen ones."""
     rows = []
     for entry in contest.entries:
         cases = [Case(entry, beta, contest.rules) for beta in contest.rules.betas]
@@ -48,7 +49,7 @@ def settings_table(contest: Contest, results: Results) -> pd.DataFrame:
 
 
 def _score(case: Case, results: Results, place: int) -> str:
-    """The accuracy of a point in words."""
+    """Return the tuning accuracy of the candidate settings at this index as text."""
     if not case.tuning():
         return "not tuned"
     name, score = list(case.tuning())[place], case.scores(results)[place]

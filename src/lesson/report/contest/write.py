@@ -1,4 +1,4 @@
-"""What `lesson contest` leaves: figures, tables, the settings that won, and a page about them."""
+"""The outputs of `lesson contest`: figures, tables, the chosen settings, and a README."""
 
 from pathlib import Path
 
@@ -24,11 +24,11 @@ _FIGURES = {
     },
     True: {"levels": "accuracy at the end, time to the first target (× where not every seed arrives), 95 % intervals"},
 }
-"""What the figures of a group show, without and with levels."""
+"""Captions of a group's figures, without and with levels."""
 
 
 def write_contest(contest: Contest, figures: pd.DataFrame, results: Results, out: Path | str) -> Path:
-    """Write all of it; the path of the page."""
+    """Write all outputs and return the path of the README."""
     out = Path(out)
     parts = [_head(contest), _missing(contest, results)]
     for group in contest.groups:
@@ -48,14 +48,14 @@ def write_contest(contest: Contest, figures: pd.DataFrame, results: Results, out
 
 
 def _draw(contest: Contest, group: Group, rows: pd.DataFrame, results: Results) -> dict[str, Figure]:
-    """The figures of a group by what they are called."""
+    """Return the figures of a group by name."""
     if group.levels:
         return {"levels": draw_levels(contest, group, rows)}
     return {"accuracy": draw_curves(contest, group, rows, results), "times": draw_times(contest, rows)}
 
 
 def group_tables(contest: Contest, group: Group, rows: pd.DataFrame) -> str:
-    """A table per β, each under a line that says what it is compared with."""
+    """Return one Markdown table per β, each under a line that names the reference entry."""
     texts = []
     for beta in contest.rules.betas:
         at_beta = rows[rows["beta"] == beta]
@@ -66,7 +66,7 @@ def group_tables(contest: Contest, group: Group, rows: pd.DataFrame) -> str:
 
 
 def missing_runs(contest: Contest, results: Results) -> dict[str, int]:
-    """How many runs each entry still needs, of those that need any."""
+    """Return the number of missing runs by entry, for entries that have any."""
     missing = {
         entry.name: sum(case.num_missing(results) for case in cases_of([entry], contest.rules))
         for entry in contest.entries
@@ -135,7 +135,7 @@ was chosen, – what has not been run. A run that diverged counts as a guess, {G
 
 
 def _provenance(out: Path) -> str:
-    """The calls that made the runs, from the notes beside them."""
+    """Return a table of the commands that executed the runs, from the notes stored with them; empty without notes."""
     notes = pd.DataFrame(load_notes(out))
     if notes.empty:
         return ""

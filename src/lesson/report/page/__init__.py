@@ -1,1 +1,1 @@
-"""Pages that need nothing but a browser."""
+"""Self-contained HTML pages."""

@@ -1,4 +1,4 @@
-"""What a page needs of the runs that differ in their seed only, read from their folders."""
+"""Runs that differ only in their seed, with all that a report page shows of them, read from their folders."""
 
 from functools import cached_property
 from typing import Any
@@ -15,31 +15,31 @@ BLACK, GREY = "#000000", "#7f7f7f"
 
 
 class Contender:
-    """A group of runs with a name and a color, how they went and who took part."""
+    """A group of runs that differ only in their seed, with its label, color, courses and clients."""
 
     def __init__(self, group: Group, seed: int) -> None:
         self.label, (color, self.style) = group.name, group.look
-        self.color = GREY if color == BLACK else color  # a dark page would swallow it
+        self.color = GREY if color == BLACK else color  # black is invisible on a dark page
         self.runs = sorted(group.runs, key=lambda run: (run.summary["seed"] != seed, run.summary["seed"]))
 
     @property
     def first(self) -> Run:
-        """That of a seed which all contenders have, if there is one: it stands for the others where one is shown."""
+        """The run shown where there is room for only one; if possible, its seed is one that all contenders have."""
         return self.runs[0]
 
     @property
     def settings(self) -> Settings:
-        """That of all its runs."""
+        """The settings of the first run; the other runs differ only in their seed."""
         return self.first.settings
 
     @cached_property
     def courses(self) -> list[Course]:
-        """How its runs went."""
+        """The course of each run."""
         return [course_of(each_line(RunFolder(run.path).metrics), run.summary["accuracy"]) for run in self.runs]
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
-        """Who took part in each, with real latencies; empty for a folder that does not say."""
+        """The stored clients of each run, with their real latencies; empty for a folder that has none."""
         kept = {RunFolder(run.path).clients: RunFolder(run.path).read_clients() for run in self.runs}
         classes = {path: len(clients["class_accuracy"]) for path, clients in kept.items() if clients}
         for path, count in classes.items():
@@ -50,7 +50,7 @@ class Contender:
 
 
 def contenders(study: Study) -> list[Contender]:
-    """The groups of a study."""
+    """Return the groups of a study as contenders."""
     groups = groups_of(study)
     seeds = [{int(run.summary["seed"]) for run in group.runs} for group in groups]
     common = set.intersection(*seeds) or set.union(*seeds)
@@ -58,7 +58,7 @@ def contenders(study: Study) -> list[Contender]:
 
 
 def _real(kept: dict[str, Any]) -> dict[str, Any]:
-    """Clients without the pretence that the fastest of them meets the deadline."""
+    """Return the clients with the real latency of a promoted client in place of its assumed latency."""
     promoted = kept.get("promoted")
     if promoted is None or promoted["client"] not in kept["clients"]["number"]:
         return kept

@@ -1,4 +1,4 @@
-"""What a page takes from the lines of a run, which may be many: they are read once and not kept."""
+"""The course of a run, collected in a single pass over its metrics, which may be too long to hold in memory."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,27 +6,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WHOLE = {"merged", "merged_staleness", "merged_started_s", "merged_arrived_s"}
-"""What a line has that tells whose work was merged, and when."""
+"""Fields of a line with the details of each aggregated update."""
 MAX_FIRST = 20_000
-"""Merged updates of the rounds that are kept whole."""
+"""Number of aggregated updates after which the lines of further rounds are not kept."""
 
 
 @dataclass
 class Course:
-    """How a run went."""
+    """Evaluations and aggregated updates of a run."""
 
     scores: list[dict[str, float]] = field(default_factory=list)
-    """Its evaluations: round, time_s, accuracy, and the uploads, bytes_up and energy_j until then."""
+    """Its evaluations: round, time_s, accuracy, and uploads, bytes_up and energy_j summed up to that round."""
     first: list[dict[str, Any]] = field(default_factory=list)
-    """Its first rounds; none where lines do not say whose work was merged."""
+    """The lines of its first rounds; empty if lines lack the fields in `WHOLE`."""
     merges: Counter[int] = field(default_factory=Counter)
     staleness: Counter[int] = field(default_factory=Counter)
-    """Of each client: how often it was merged, and the versions it was late in sum."""
+    """Per client: how many of its updates were aggregated, and the sum of their staleness in model versions."""
     end_s: float = 0.0
 
 
 def course_of(lines: Iterable[dict[str, Any]], final_accuracy: float) -> Course:
-    """How the run of these lines went, whose final model has this accuracy."""
+    """Collect the course of a run from its lines.
+
+    If the last round was not evaluated, its point gets the accuracy of the final model.
+    """
     course, totals, num_first = Course(), {"uploads": 0.0, "bytes_up": 0.0, "energy_j": 0.0}, 0
     line: dict[str, Any] | None = None
     for line in lines:

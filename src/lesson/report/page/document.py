@@ -1,4 +1,4 @@
-"""An HTML page in one file: styles, scripts, Plotly and its numbers are inside, and it asks the network for nothing."""
+"""HTML pages in a single file that includes styles, scripts, Plotly and data, and that needs no network."""
 
 import html
 import json
@@ -17,13 +17,13 @@ _BREAKS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 
 def write_document(path: Path | str, title: str, scripts: Sequence[str], data: dict[str, Any]) -> None:
-    """Write a page that `scripts`, names of assets, draw from `data`; the file appears whole or not at all."""
+    """Write a page atomically; `scripts` are the names of the assets that draw it from `data`."""
     path = Path(path)
     write_whole(path, document(title, scripts, data).encode())
 
 
 def document(title: str, scripts: Sequence[str], data: dict[str, Any]) -> str:
-    """The text of such a page."""
+    """Return the HTML of a page, see `write_document`."""
     inside = {
         "title": html.escape(title),
         "style": _asset("page.css"),
@@ -37,7 +37,7 @@ def document(title: str, scripts: Sequence[str], data: dict[str, Any]) -> str:
 
 
 def as_json(data: Any) -> str:
-    """Numbers and words as JSON that can stand inside a script: what is not finite is null, no tag can begin in it."""
+    """Return data as JSON that is safe inside a script element: tags are escaped, NaN and infinity become null."""
     text = json.dumps(_known(data), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     for letter, escaped in _BREAKS.items():
         text = text.replace(letter, escaped)

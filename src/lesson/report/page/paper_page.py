@@ -1,4 +1,4 @@
-"""The page of a reproduction: the paper's claims with their verdicts, its figures and tables made again."""
+"""The report page of a reproduction: the paper's claims with their verdicts, figures and tables."""
 
 import base64
 import csv
@@ -42,7 +42,7 @@ _CLAIMS: TypeAdapter[Any] = TypeAdapter(list[_Claim])
 
 
 def holds_paper(folders: Sequence[Path | str]) -> bool:
-    """Whether what is to be shown is a reproduction of the paper, which is shown by itself."""
+    """Return whether the folder is a reproduction of the paper; raise if one is given along with other folders."""
     there = [folder for folder in folders if (Path(folder) / SCALE).exists()]
     if there and len(folders) > 1:
         raise InputError(f"{there[0]} holds the paper's figures and must be named alone")
@@ -50,7 +50,7 @@ def holds_paper(folders: Sequence[Path | str]) -> bool:
 
 
 def write_paper_page(folder: Path | str, path: Path | str) -> None:
-    """Write the page of what `lesson reproduce` has left in a folder; whole or not at all."""
+    """Atomically write the report page of an output folder of `lesson reproduce`."""
     folder, path = Path(folder), Path(path)
     kept = read_kept(folder / SCALE, {"quick": False, "seeds": FULL.seeds}, SCALE_KIND, "run lesson reproduce again")
     scale = Scale(**(vars(QUICK if kept["quick"] else FULL) | {"seeds": kept["seeds"]}))
@@ -76,7 +76,7 @@ def _what(items: list[Item], scale: Scale) -> str:
 
 
 def _item(item: Item, folder: Path, scale: Scale) -> dict[str, Any]:
-    """A figure as a picture or a table as its rows, with the command that makes it."""
+    """Return a figure as an SVG image or a table as its rows, with the command that reproduces it."""
     shown = {"name": item.name, "title": f"{item.paper}: {item.title}", "command": command_of(item, scale)}
     picture = folder / f"{item.name}.svg"
     if picture.exists():

@@ -1,4 +1,4 @@
-"""The page of `lesson plan --html`: the deadline explorer of a fleet, without training."""
+"""The page of `lesson plan --html`: an interactive explorer of deadlines for a fleet."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,15 +9,15 @@ from lesson.report.files import check_file
 from lesson.report.page.document import write_document
 
 EXPLORER = ("tiers.js", "fleet_csv.js", "explorer_words.js", "explorer_charts.js", "explorer.js")
-"""The scripts of the explorer, in their order."""
+"""Scripts of the explorer in the order in which they are loaded."""
 MAX_CLIENTS = 5000
-"""Clients a page holds; of a larger fleet so many, evenly spread over its latencies."""
+"""Most clients that a page holds; a larger fleet is sampled evenly by latency."""
 
 
 def fleet_data(fleet: Fleet, deadline_s: float, ensure_first_tier: bool, source: str) -> dict[str, Any]:
-    """What `Explorer.mount` is given: the clients, where to begin, and in words where the fleet comes from.
+    """Return the data for `Explorer.mount`: the clients, the initial settings, and text on where the fleet comes from.
 
-    `num_clients` counts the whole fleet; the page says so where it holds only a part of it.
+    `num_clients` counts the whole fleet, so that the page can say if it holds only a part of it.
     """
     return {
         "clients": columns_of(fleet, sample_by_latency(fleet, MAX_CLIENTS)),
@@ -31,7 +31,7 @@ def fleet_data(fleet: Fleet, deadline_s: float, ensure_first_tier: bool, source:
 def write_plan_page(
     path: Path | str, fleet: Fleet, deadline_s: float, ensure_first_tier: bool, source: str, notes: Sequence[str] = ()
 ) -> None:
-    """Write a page on which the deadline can be moved and a measured fleet dropped; whole or not at all."""
+    """Atomically write a page on which users can move the deadline and drop a file with a measured fleet."""
     path = Path(path)
     check_page_path(path)
     data = {"fleet": fleet_data(fleet, deadline_s, ensure_first_tier, source), "notes": list(notes)}
@@ -40,5 +40,5 @@ def write_plan_page(
 
 
 def check_page_path(path: Path | str) -> None:
-    """Raise if no page can be written there."""
+    """Raise InputError if a page cannot be written to this path."""
     check_file(path, "html", (".html", ".htm"))

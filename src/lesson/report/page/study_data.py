@@ -1,4 +1,4 @@
-"""What the page of a study shows, as plain numbers and words: pages draw, they work nothing out but other deadlines."""
+"""The data of a study's report page. The page draws it and computes nothing but the effects of other deadlines."""
 
 import math
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from lesson.settings.toml_text import to_toml
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _COSTS = {"seconds": "time_s", "uploads": "uploads", "bytes": "bytes_up", "joules": "energy_j"}
 MAX_GROUPS = 24
-"""Lines in a chart; of a larger study the best are drawn, the table has them all."""
+"""Most lines in a chart. Of a larger study, the most accurate groups are drawn; the table lists all of them."""
 
 
 def study_data(study: Study, command: str) -> dict[str, Any]:
-    """Everything on the page of a study; `command` repeats it."""
+    """Return all data of a study's page; `command` is the command that repeats the study."""
     groups, table = contenders(study), study.table()
     drawn = _best(groups, table) if len(groups) > MAX_GROUPS else groups
     costs = {group.label: _costs(group) for group in drawn}
@@ -51,7 +51,7 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
 
 
 def _notes(study: Study) -> list[str]:
-    """What runs have to say, each with the name of the first that says it."""
+    """Return the notes of all runs without duplicates, each after the name of the first run that has it."""
     first: dict[str, str] = {}
     for run in study.runs:
         for note in run.summary["notes"]:
@@ -60,7 +60,7 @@ def _notes(study: Study) -> list[str]:
 
 
 def _curves(group: Contender) -> dict[str, Any]:
-    """Accuracy over time and over rounds: the mean of all seeds with its interval."""
+    """Return accuracy over time and over rounds: the mean over seeds with its 95 % interval."""
 
     def points(over: str) -> list[Points]:
         return [
@@ -72,7 +72,10 @@ def _curves(group: Contender) -> dict[str, Any]:
 
 
 def _costs(group: Contender) -> list[dict[str, Any]]:
-    """Seconds, uploads, bytes and joules to each target: means over seeds, where every seed reaches it."""
+    """Return the seconds, uploads, bytes and joules to each target.
+
+    They are means over seeds with half their 95 % intervals; None unless all seeds reach the target at a known cost.
+    """
     found = []
     for target in TARGETS:
         row: dict[str, Any] = {"target": target}
@@ -88,7 +91,7 @@ def _costs(group: Contender) -> list[dict[str, Any]]:
 
 
 def _fleet(group: Contender) -> dict[str, Any]:
-    """The clients of the first run as the deadline explorer takes them."""
+    """Return the clients of the first run in the format of the deadline explorer."""
     kept, settings = group.clients[0], group.settings
     return {
         "clients": kept["clients"],

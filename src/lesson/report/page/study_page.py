@@ -1,4 +1,4 @@
-"""The page of finished runs: report.html."""
+"""The report page of finished runs, report.html."""
 
 import shlex
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from lesson.settings.settings import Settings
 
 SCRIPTS = ("report_looks.js", "report_course.js", "report_clients.js", "report.js")
 REPORT = "report.html"
-"""In the folder of a run, a comparison, a sweep or the paper."""
+"""Name of the report page in the folder of a run, a comparison, a sweep or a reproduction."""
 
 
 def write_study_page(study: Study, path: Path | str) -> None:
-    """Write the page of a study; whole or not at all."""
+    """Atomically write the report page of a study."""
     path = Path(path)
     names = [group.name for group in groups_of(study)]
     title = " and ".join([", ".join(names[:-1]), names[-1]] if 1 < len(names) <= 4 else names[:1])
@@ -29,8 +29,8 @@ def write_study_page(study: Study, path: Path | str) -> None:
 
 
 def repeating(study: Study) -> str:
-    """The command, or commands, that make the same runs again from what is kept with them; none for real clients."""
-    if any((run.path / "latencies.csv").exists() for run in study.runs):  # Flower's
+    """Return the commands that repeat the runs from the files stored with them; empty for runs on real clients."""
+    if any((run.path / "latencies.csv").exists() for run in study.runs):  # only Flower runs have it
         return ""
     first = study.runs[0]
     swept = first.path.parent / "sweep.toml"
@@ -49,7 +49,7 @@ def repeating(study: Study) -> str:
 
 
 def _are_a_comparison(runs: Sequence[Run]) -> bool:
-    """Whether they are all strategies × seeds in a row, alike in everything else."""
+    """Return whether the runs are all combinations of strategies and consecutive seeds under the same settings."""
     pairs = {(run.summary["strategy"], run.summary["seed"]) for run in runs}
     strategies, seeds = {name for name, _ in pairs}, {seed for _, seed in pairs}
     complete = len(pairs) == len(runs) == len(strategies) * len(seeds) and max(seeds) - min(seeds) == len(seeds) - 1
@@ -57,7 +57,7 @@ def _are_a_comparison(runs: Sequence[Run]) -> bool:
 
 
 def _besides(run: Run) -> Settings:
-    """A run's settings but for its seed and its strategy's name."""
+    """Return a run's settings with its seed and the name of its strategy cleared."""
     settings = run.settings
     strategy, limits = settings.strategy.model_copy(update={"name": ""}), settings.run.model_copy(update={"seed": 0})
     return settings.model_copy(update={"strategy": strategy, "run": limits})

@@ -1,4 +1,4 @@
-"""What the page of a study says in words: what was run, and the verdict."""
+"""The text of a study's report page: what was run, and the verdict."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from lesson.report.words import count
 from lesson.runs.summary import time_to
 
 TARGETS_SHOWN = 3
-"""The highest that somebody reached, in the verdict's table; what every target costs has a section of its own."""
+"""Number of targets in the verdict's table: the highest that were reached. Another section shows all targets."""
 
 
 def what_was_run(groups: Sequence[Contender]) -> str:
-    """The study in two sentences; what varies among its runs is not told as everybody's."""
+    """Describe the study in one or two sentences; values that differ among runs are listed or left out."""
     runs = [run for group in groups for run in group.runs]
     limits, several = [run.settings.run for run in runs], [group.settings for group in groups]
     names = "; ".join(group.label for group in groups[:6]) + ("; …" if len(groups) > 6 else "")
@@ -37,14 +37,14 @@ def what_was_run(groups: Sequence[Contender]) -> str:
 
 
 def _limits(limits: Any) -> list[str]:
-    """How long a run lasts."""
+    """Return the limits of a run as text: simulated seconds, rounds or both."""
     seconds = limits.time_budget_s
     told = [f"{seconds:,.0f} simulated {'second' if seconds == 1 else 'seconds'}"] if math.isfinite(seconds) else []
     return told + ([count(limits.rounds, "round")] if limits.rounds else [])
 
 
 def _split(groups: Sequence[Contender]) -> str:
-    """How unequally the data is shared, where that is the same for all."""
+    """Describe how the data is split among clients; empty if the groups differ in this."""
     splits = {(group.settings.data.split, group.settings.data.beta) for group in groups}
     if len(splits) > 1:
         return ""
@@ -53,7 +53,7 @@ def _split(groups: Sequence[Contender]) -> str:
 
 
 def _latencies(groups: Sequence[Contender]) -> str:
-    """How long clients take, over all runs, and what the deadline makes of them if all runs have the same."""
+    """Describe the latencies over all runs and, if all runs have the same deadline, the tiers that result from it."""
     kept = [(clients, group.settings) for group in groups for clients in group.clients if clients]
     known = [value for clients, _ in kept for value in clients["clients"]["latency_s"] if value is not None]
     if not known:
@@ -74,7 +74,7 @@ def _latencies(groups: Sequence[Contender]) -> str:
 
 
 def _tiers(found: Sequence[IntArray]) -> str:
-    """How many tiers runs have, each given those in which there is somebody; not all need be in use."""
+    """Describe the number of tiers; `found` has the non-empty tiers of each run, whose numbers may have gaps."""
     counts = [int(np.count_nonzero(tiers != UNREACHABLE)) for tiers in found]
     fewest, most = min(counts), max(counts)
     slowest = max(int(tiers.max(initial=0)) for tiers in found)
@@ -83,7 +83,10 @@ def _tiers(found: Sequence[IntArray]) -> str:
 
 
 def verdict(groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Contender]) -> dict[str, Any]:
-    """Who reached what when: cards for the best of those that are drawn, and a table of all."""
+    """Return the verdict: cards that name the best contenders, and a table of all of them.
+
+    Only the drawn contenders are ranked by their costs to a target.
+    """
     reached = reached_targets(table)
     columns: list[tuple[str, str, float, int]] = [("accuracy (%)", "accuracy_last10", 100, 1)]
     columns += [(f"to {target:.0%} (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]]
@@ -102,7 +105,7 @@ def verdict(groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Co
 
 
 def _best_card(groups: Sequence[Contender], table: pd.DataFrame) -> dict[str, str]:
-    """The best model, and how far the others are behind."""
+    """Return the card for the highest accuracy, with the accuracies of the next three contenders."""
     labels = [group.label for group in groups]
     order = np.argsort(-table["accuracy_last10"].to_numpy(float), kind="stable").tolist()
     shown = [cell(table.iloc[place], "accuracy_last10", 100, 1) for place in order]
@@ -115,7 +118,10 @@ def _best_card(groups: Sequence[Contender], table: pd.DataFrame) -> dict[str, st
 
 
 def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence[Contender]) -> list[dict[str, str]]:
-    """Who is first at the highest target that somebody reaches from every seed, and who gets there for least."""
+    """Return cards for the lowest time, energy and uploads to the highest target that some contender always reaches.
+
+    "Always" means from every seed. If there is no such target, there are no cards.
+    """
     certain = [target for target in reached if table[f"time_to_{target:g}"].notna().any()]
     if not certain:
         return []
@@ -144,14 +150,14 @@ def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence
 
 
 def _costs_by_seed(group: Contender, target: float, column: str) -> dict[int, float]:
-    """What a target costs each run of a contender; infinity where it is never reached, or the cost is not known."""
+    """Return the cost of a target by seed; infinity if the run never reaches it or the cost is not known."""
     found = (time_to(target, course.scores, column) for course in group.courses)
     costs = [math.inf if cost is None or math.isnan(cost) else cost for cost in found]
     return {int(run.summary["seed"]): cost for run, cost in zip(group.runs, costs, strict=True)}
 
 
 def _leader(costs: Mapping[str, Mapping[int, float]]) -> str:
-    """The contender that costs least, given first, or those that the seeds cannot tell from it."""
+    """Name the contender with the lowest cost, which must be the first, and those that do not clearly cost more."""
     first, *others = costs
     tied = [label for label in others if not _is_clearly_less(costs[first], costs[label])]
     if not tied:
@@ -161,10 +167,9 @@ def _leader(costs: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def _is_clearly_less(ours: Mapping[int, float], theirs: Mapping[int, float]) -> bool:
-    """Whether paired differences over at least three seeds have a 95 % interval below zero.
+    """Return whether the 95 % interval of paired differences over at least MIN_SEEDS seeds is below zero.
 
-    A target that is never reached costs infinitely much. Where theirs reach it from some seeds only, ours must cost
-    less from every seed.
+    A target that is never reached has infinite cost. If any cost is infinite, ours must be lower from every seed.
     """
     pairs = np.array([(ours[seed], theirs[seed]) for seed in ours if seed in theirs]).reshape(-1, 2)
     if len(pairs) < MIN_SEEDS:

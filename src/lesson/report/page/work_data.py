@@ -1,4 +1,4 @@
-"""What clients did in a run and what they got of it, for a page: from how it went and who took part."""
+"""Data for a page about clients: their local training, participation, latencies, and accuracy on their data."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +12,17 @@ from lesson.report.panels import density
 from lesson.settings.settings import Settings
 
 MAX_PIECES, MAX_SHOWN, MAX_ENDS = 600, 60, 80
-"""Pieces of work in a schedule, clients, those that are spread evenly from fast to slow, and ends of rounds."""
+"""Limits of a schedule: local trainings, clients (spread evenly from fast to slow), and marked ends of rounds."""
 SAME = 0.01
-"""How far work may be from its usual length for its parts to be known."""
+"""Relative difference from the usual latency up to which the end of training is taken to be known."""
 
 
 def schedule(course: Course, kept: dict[str, Any]) -> dict[str, Any] | None:
-    """The first pieces of work that were merged, [client, start, end of training, arrival, merge], in seconds.
+    """Return the first aggregated updates as [client, start, end of training, arrival, aggregation], times in seconds.
 
-    The end of training is None where the work was not of the usual length, as with more steps or uploads in turn.
-    `until_s` is where to look first: until every client has been merged, and half as long again.
+    The end of training is None if the update did not take the usual time, for example because of more local steps or
+    uploads in turn. `until_s` is the end of the initial view: 1.5 times the time by which every client shown
+    has been aggregated once. The result is None if the run did not record these details.
     """
     if not kept or not course.first:
         return None
@@ -58,10 +59,13 @@ def _trained_s(started_s: float, arrived_s: float, upload_s: float | None, laten
 
 
 def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], settings: Settings) -> list[dict[str, Any]]:
-    """A row per tier: its clients, how often they were merged in 1,000 s and how stale, over all seeds."""
+    """Return one row per tier, over all seeds: clients, aggregated updates per 1,000 s, their share and staleness.
+
+    There are no rows if a run lacks its clients or the details of its updates.
+    """
     if not all(course.first and clients for course, clients in zip(runs, kept, strict=True)):
         return []
-    rows = []  # tier, merges, staleness in sum, length of the run: of each client of each run
+    rows = []  # per client of each run: tier, aggregated updates, total staleness, length of the run
     for course, clients in zip(runs, kept, strict=True):
         for client, tier in zip(clients["clients"]["number"], tiers_of(clients, settings).tolist(), strict=True):
             rows.append((tier, course.merges[client], course.staleness[client], course.end_s))
@@ -82,8 +86,9 @@ def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], settin
 
 
 def fairness(kept: Sequence[dict[str, Any]], settings: Settings) -> dict[str, Any]:
-    """Accuracy of the final model on each class, on data like that of each tier's clients, and over clients: the
-    least, the quarters and the greatest. All are means over seeds.
+    """Return the accuracy of the final model on each class, on data like that of each tier, and over clients.
+
+    The accuracies over clients are their minimum, quartiles and maximum. All are means over seeds.
     """
     there = [clients for clients in kept if clients]
     if not there:
@@ -104,7 +109,7 @@ def fairness(kept: Sequence[dict[str, Any]], settings: Settings) -> dict[str, An
 
 
 def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
-    """How latencies are distributed, in all and of each part that is known: smoothed curves."""
+    """Return smoothed densities of compute, upload and total latency, as far as these are known; None if none is."""
     curves = {}
     for name in ("compute_s", "upload_s", "latency_s"):
         values = np.array([value for value in kept["clients"][name] if value is not None])
@@ -115,7 +120,7 @@ def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def tiers_of(kept: dict[str, Any], settings: Settings) -> IntArray:
-    """The tier of each client by the deadline, also where the strategy has none; of one never heard of, 0."""
+    """Return the tier of each client by the deadline, even if the strategy has no tiers; 0 for unknown latencies."""
     seconds: FloatArray = np.array([np.inf if one is None else one for one in kept["clients"]["latency_s"]])
     if not np.isfinite(seconds).any():
         return np.full(len(seconds), UNREACHABLE)
@@ -126,7 +131,7 @@ def tiers_of(kept: dict[str, Any], settings: Settings) -> IntArray:
 
 
 def _shown(kept: dict[str, Any]) -> list[int]:
-    """The numbers of the clients that are drawn, fast to slow."""
+    """Return the numbers of the clients to draw, from fast to slow."""
     columns = kept["clients"]
     reached = [(s, number) for s, number in zip(columns["latency_s"], columns["number"], strict=True) if s is not None]
     order = [number for _, number in sorted(reached)]

@@ -1,4 +1,4 @@
-"""The paper's figures of test accuracy: a panel per setting, a line and a 95 % band per series."""
+"""The paper's figures of test accuracy: one panel per setting, one line with a 95 % band per series."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ MAX_ACROSS = 3
 
 @in_paper_style
 def draw_accuracy(item: Item, results: Results, scale: Scale) -> Figure:
-    """All panels of an item, in rows of at most three."""
+    """Draw all panels of an item, at most three in a row."""
     across = MAX_ACROSS if len(item.panels) % 2 else 2
     down = math.ceil(len(item.panels) / across)
     figure = Figure(figsize=(PAGE_IN, 0.25 + (2.0 if across == MAX_ACROSS else 2.2) * down), layout="constrained")
@@ -35,7 +35,7 @@ def draw_accuracy(item: Item, results: Results, scale: Scale) -> Figure:
 
 
 def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Results, scale: Scale) -> None:
-    """One panel: a line per series."""
+    """Draw one panel with a line per series."""
     over, lines = panel["over"], panel["lines"]
     for place, ((label, series), color) in enumerate(zip(lines.items(), series_colours(list(lines)), strict=True)):
         runs = results[scale.series(series)]
@@ -52,7 +52,7 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Results, scale: Sc
 
 @in_paper_style
 def draw_limits(item: Item, results: Results, scale: Scale) -> Figure:
-    """What becomes of LESSON's schedule as τ → 0, and of its accuracy at both ends."""
+    """Draw LESSON's schedule as τ → 0, and its accuracy in both limits of τ."""
     figure = Figure(figsize=(PAGE_IN, 6.2), layout="constrained")
     grid = figure.subplots(3, 2)
     left, right = grid[0]

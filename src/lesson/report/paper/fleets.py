@@ -1,4 +1,4 @@
-"""The paper's Fig. 2 and 3, and how LESSON nears asynchronous learning, as figures for a two-column paper."""
+"""The paper's Fig. 2 and 3, and how LESSON approaches asynchronous FL, as figures for a two-column paper."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ MAX_ROUNDS_NAMED = 16
 def draw_schedule(
     deadline_s: float = 20.0, num_rounds: int = 12, seed: int = 0, num_clients: int | None = None
 ) -> Figure:
-    """Fig. 2: local training, uploads and merges of each tier of `released` over the global rounds."""
+    """Draw Fig. 2: local training, uploads and aggregations of each tier of `released` over the global rounds."""
     settings = Settings()
     plan = make_plan(
         draw_fleet(settings, num_clients, seed),
@@ -52,14 +52,14 @@ def draw_schedule(
 
 
 def _mark_uploads(plan: Plan, axes: Axes) -> None:
-    """A tick when an update arrives, on the row of its tier."""
+    """Mark the arrival of each update with a tick in the row of its tier."""
     rows = np.searchsorted([row.tier for row in plan.tier_rows], plan.tiers)
     for record, arrived_s in merged_arrivals(plan.rounds, plan.fleet):
         axes.vlines(arrived_s, rows[record.merged] - 0.3, rows[record.merged] + 0.3, color="black", linewidth=0.4)
 
 
 def _name_rounds(plan: Plan, axes: Axes) -> None:
-    """Seconds below, global rounds above, clients on the left."""
+    """Label the axes: seconds at the bottom, global rounds at the top, tiers and their clients on the left."""
     every = -(-len(plan.rounds) // MAX_ROUNDS_NAMED)
     shown = plan.rounds[every - 1 :: every]
     axes.set_xticks([0, *(record.end_s for record in shown)])
@@ -78,7 +78,7 @@ def _count(number: int, what: str) -> str:
 
 @in_paper_style
 def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float = 20.0) -> Figure:
-    """Fig. 3: the density of client latency over many draws of both scenarios, a panel each."""
+    """Draw Fig. 3: the density of client latency over many draws, one panel per scenario."""
     figure = Figure(figsize=(COLUMN_IN, 2.5), layout="constrained")
     panels = figure.subplots(len(SCENARIOS), 1, sharex=True)
     for preset, axes in zip(SCENARIOS, panels, strict=True):
@@ -102,7 +102,7 @@ def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float 
 
 
 def draw_towards_zero(left: Axes, right: Axes, frame: pd.DataFrame) -> None:
-    """How near LESSON is to asynchronous learning over τ, from `paper.fleets.towards_zero`, with 95 % bands."""
+    """Draw how close LESSON is to asynchronous FL over τ, with 95 % bands, from `paper.fleets.towards_zero`."""
     table = with_intervals(frame, ["deadline_s"])
     deadlines_s = table["deadline_s"].to_numpy(float)
     _draw_band(left, table, "single_share", 1.0)
@@ -120,7 +120,7 @@ def draw_towards_zero(left: Axes, right: Axes, frame: pd.DataFrame) -> None:
 
 
 def _draw_band(axes: Axes, table: pd.DataFrame, name: str, highest: float) -> None:
-    """A line with its 95 % band, within what is possible."""
+    """Draw a line with its 95 % band, clipped to [0, highest]."""
     at, mean, half = (table[column].to_numpy(float) for column in ("deadline_s", name, f"{name}_ci95"))
     axes.plot(at, mean, "o-", color=BLUE, clip_on=False, zorder=3)
     axes.fill_between(at, np.maximum(mean - half, 0), np.minimum(mean + half, highest), color=BLUE, alpha=0.2, lw=0)

@@ -1,4 +1,4 @@
-"""What `lesson reproduce` leaves: figures, tables, the claims with their verdicts, and a page about them."""
+"""The outputs of `lesson reproduce`: figures, tables, the claims with their verdicts, and a README."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -44,12 +44,15 @@ _TABLES: dict[str, Callable[[Item, Results, Scale], pd.DataFrame]] = {
 
 
 def item_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
-    """A table, for people."""
+    """Return the table of an item as text."""
     return _TABLES[item.draw](item, results, scale)
 
 
 def write_item(item: Item, results: Results, scale: Scale, out: Path | str) -> list[Path]:
-    """Write a figure as PNG, PDF and SVG or a table as Markdown and CSV; last, the settings that it comes from."""
+    """Write a figure as PNG, PDF and SVG or a table as Markdown and CSV, and return the paths.
+
+    The item's settings file is written last, so that its presence means that the item is complete.
+    """
     out = Path(out)
     if item.draw in _TABLES:
         table = item_table(item, results, scale)
@@ -73,7 +76,7 @@ def write_item(item: Item, results: Results, scale: Scale, out: Path | str) -> l
 
 
 def write_claims(findings: Sequence[Finding], out: Path | str) -> list[Path]:
-    """Write claims.json and claims.md."""
+    """Write claims.json and claims.md, and return their paths."""
     out = Path(out)
     paths = [out / "claims.json", out / "claims.md"]
     values = [finding.to_dict() for finding in findings]
@@ -83,7 +86,7 @@ def write_claims(findings: Sequence[Finding], out: Path | str) -> list[Path]:
 
 
 def claims_frame(findings: Sequence[Finding]) -> pd.DataFrame:
-    """A row per claim, for people."""
+    """Return a table of text with one row per claim."""
     return pd.DataFrame(
         {
             "claim": finding.statement,
@@ -98,24 +101,24 @@ def claims_frame(findings: Sequence[Finding]) -> pd.DataFrame:
 
 
 def verdict_words(finding: Finding) -> str:
-    """The verdict in Markdown; one that does not hold because nothing could be told says so."""
+    """Return the verdict in Markdown; "(open)" marks a claim whose parts are all open."""
     return f"**{finding.verdict}**{' (open)' if finding.open else ''}"
 
 
 def items_in(out: Path | str) -> list[Item]:
-    """The items a folder has; their settings are what is written last."""
+    """Return the complete items in a folder: those with a settings file, which is written last."""
     out = Path(out)
     there = [name for name in NAMES if len(list(out.glob(f"{name}.*"))) > 1]
     return [load_item(name) for name in there if (out / f"{name}.toml").exists()]
 
 
 def command_of(item: Item, scale: Scale) -> str:
-    """What makes an item."""
+    """Return the command that reproduces an item."""
     return f"lesson reproduce {item.name}" + (" --quick" if scale.quick else "") + scale.flag
 
 
 def write_page(items: Sequence[Item], scale: Scale, out: Path | str) -> Path:
-    """Write README.md: every figure and table there is, with the settings and the command that made it."""
+    """Write README.md with these figures and tables and the settings and command of each; return its path."""
     out = Path(out)
     lines = ["# The paper, made again", ""]
     lines += [f"*{scale.note}*", ""] if scale.quick else []

@@ -1,4 +1,4 @@
-"""The paper's tables, and two of this project's own, as text for people."""
+"""The paper's tables, and further ones of this project, as text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,12 +18,12 @@ from lesson.paper.scale import Scale
 
 
 def parameters_table(*_: object) -> pd.DataFrame:
-    """Table I: what the paper says beside the two presets."""
+    """Return Table I: the paper's parameters next to those of both presets."""
     return parameters()
 
 
 def round_lengths_table(item: Item, *_: object) -> pd.DataFrame:
-    """Table II: seconds of a round by scenario and strategy, beside the paper's."""
+    """Return Table II: round length in seconds by scenario and strategy, next to the paper's."""
     draws = fleets.with_intervals(fleets.round_lengths(**item.options), ["scenario", "strategy", "paper_s"])
     return pd.DataFrame(
         {
@@ -37,7 +37,7 @@ def round_lengths_table(item: Item, *_: object) -> pd.DataFrame:
 
 
 def what_if_table(item: Item, *_: object) -> pd.DataFrame:
-    """Latencies of `released` after one change at a time."""
+    """Return the latencies under `released` after one change at a time."""
     draws = fleets.with_intervals(fleets.what_if(**item.options), ["change"])
     return pd.DataFrame(
         {
@@ -51,7 +51,7 @@ def what_if_table(item: Item, *_: object) -> pd.DataFrame:
 
 
 def authors_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
-    """The authors' released accuracies beside ours at both step sizes."""
+    """Return the authors' released accuracies next to ours at both step sizes."""
     rows = []
     for row in item.rows:
         low, high = row["released"]
@@ -72,7 +72,7 @@ def authors_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
 
 
 def choices_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
-    """Accuracy and time to a target of each strategy under other choices."""
+    """Return the accuracy of each strategy and its time to a target under alternative settings."""
     return pd.DataFrame(
         {"setting": scale.title(row["label"]), "rounds": f"{_rounds(results, scale, row):,}"}
         | {
@@ -86,13 +86,13 @@ def choices_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
 
 
 def _rounds(results: Results, scale: Scale, row: Mapping[str, Any]) -> int:
-    """How many rounds a row is about; fewer in a quick look."""
+    """Return the number of rounds that a row is about; a quick look has fewer."""
     made = results[scale.series(f"lesson-{row['series']}")][0].settings.run.rounds
     return min(int(row["rounds"]), made or int(row["rounds"]))
 
 
 def sawtooth_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
-    """Mean accuracy of LESSON's evaluations after even and after odd rounds."""
+    """Return LESSON's mean accuracy after even and after odd rounds."""
     rows = []
     for row in item.rows:
         runs = [_late(run, item, scale) for run in results[scale.series(row["series"])]]
@@ -112,13 +112,13 @@ def sawtooth_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
 
 
 def _late(run: Result, item: Item, scale: Scale) -> pd.DataFrame:
-    """The part of a curve an item is about; a quick look has no late rounds."""
+    """Return the rounds of a curve that an item is about; a quick look has no late rounds and keeps the early ones."""
     curve = run.up_to(item.options["last_round"])
     return curve if scale.quick else curve[curve["round"] > item.options["first_round"]]
 
 
 def _outcome(results: Results, scale: Scale, series: str, row: Mapping[str, Any]) -> str:
-    """Accuracy, and the time to a target or how many seeds reach it, and how many diverged."""
+    """Describe a series: its accuracy, time to a target or how many seeds reach it, and how many runs diverged."""
     name, target = scale.series(series), row["target"]
     times_s = per_seed(results, name, lambda run: reached(run, target, "time_s", row["rounds"]))
     met, lost = int(np.isfinite(times_s).sum()), sum(bool(run.stopped) for run in results[name])

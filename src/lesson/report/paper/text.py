@@ -1,4 +1,4 @@
-"""The claims of the paper in the terminal."""
+"""The claims of the paper as a table for the terminal."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _MARKS = {"holds": "+", "open": "?", "fails": "-"}
 
 
 def claims_table(findings: Sequence[Finding]) -> Table:
-    """A row per claim: what was said, each number with + if it holds, - if not, ? if the interval leaves it open."""
+    """Return one row per claim; a number is marked + if it holds, - if it fails, ? if its interval leaves it open."""
     table = Table("claim", "ours, mean ± 95 % interval", "verdict", box=SIMPLE_HEAD, pad_edge=False)
     table.caption = "+ holds, - does not, ? the interval leaves it open"
     table.caption_justify = "left"

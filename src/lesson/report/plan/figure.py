@@ -1,4 +1,4 @@
-"""A plan as a picture: clients around the base station, latency density (paper's Fig. 3), schedule (Fig. 2)."""
+"""A plan as a figure: clients around the base station, latency density (the paper's Fig. 3) and schedule (Fig. 2)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ MAX_DEADLINES_MARKED = 12
 
 
 def draw_plan(plan: Plan, title: str, path: Path | str) -> None:
-    """Write the figure of a plan; the file appears whole or not at all."""
+    """Write the figure of a plan atomically."""
     path = Path(path)
     check_figure_path(path)
     with matplotlib.rc_context(STYLE):
@@ -72,10 +72,13 @@ def _draw_density(plan: Plan, axes: Axes) -> None:
 
 
 def _bin_edges(latencies: FloatArray, deadline_s: float) -> FloatArray:
-    """Bins that end at deadlines, so that none spans two tiers, unless there are many deadlines."""
+    """Return bin edges that include the multiples of the deadline, so that no bin spans two tiers.
+
+    Bins ignore the deadline if it is infinite or there are more than MAX_DEADLINES_MARKED multiples.
+    """
     num_deadlines = float(np.ceil(latencies.max() / deadline_s))
     if num_deadlines <= MAX_DEADLINES_MARKED and np.isfinite(deadline_s):
         per_deadline = int(np.ceil(24 / num_deadlines))
-        # A hair wider, as a latency of exactly one deadline belongs to the bin before it.
+        # Slightly wider bins, because a latency of exactly one deadline belongs to the bin before it.
         return np.arange(num_deadlines * per_deadline + 1) * (deadline_s / per_deadline) * (1 + 1e-9)
     return np.histogram_bin_edges(latencies, bins=24)

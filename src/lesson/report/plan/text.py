@@ -1,4 +1,4 @@
-"""A plan in the terminal: the tiers, the round lengths, the first rounds as in the paper's Fig. 2, other deadlines."""
+"""A plan for the terminal: tiers, round lengths, the first rounds as in the paper's Fig. 2, and other deadlines."""
 
 import math
 
@@ -18,7 +18,7 @@ MIN_WIDTH = 80
 
 
 def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> None:
-    """Print everything a plan says. Narrow windows wrap lines; numbers are never cut."""
+    """Print a plan and notes about it. Lines wrap in narrow terminals, but numbers are never cut off."""
     console.width = max(console.width, MIN_WIDTH)
     console.print(Text(title, style="bold"))
     console.print()
@@ -59,8 +59,10 @@ def _why_no_fedcs(plan: Plan) -> str:
 
 
 def _schedule(plan: Plan, console: Console) -> RenderableType:
-    """One row per tier: a block per local training, a mark at each merge, a hollow one where it is of less than half of
-    the tier, as of those who were late."""
+    """Draw one row per tier: a line per local training with a mark at each aggregation.
+
+    The mark is hollow if the round aggregates less than half of the tier, for example only clients that were late.
+    """
     block, mark, few = "━", "◆", "◇"
     labels = [f"tier {row.tier} × {len(row.clients)}" for row in plan.tier_rows[:MAX_TIERS_SHOWN]]
     indent = max(len(label) for label in [*labels, "time (s)"]) + 2
@@ -83,7 +85,7 @@ def _schedule(plan: Plan, console: Console) -> RenderableType:
 
 
 def _time_axis(ends_s: list[float], cell: int) -> str:
-    """Round ends in seconds, each right-aligned under its mark, as many as fit."""
+    """Return the ends of rounds in seconds, each right-aligned with its mark, as many as fit."""
     axis = ""
     for index, end_s in enumerate(ends_s):
         label = f"{end_s:.4g}"
@@ -130,7 +132,7 @@ def _deadline_table(plan: Plan) -> Table:
 
 
 def _if_varying(plan: Plan, cell: str) -> list[str]:
-    """The cell of a column that is only there where times vary."""
+    """Return the cell of a column that exists only if times vary, in a list; an empty list if they do not."""
     return [cell] if plan.varying else []
 
 
@@ -139,7 +141,7 @@ def _share(share: float | None) -> str:
 
 
 def _table(title: str, headings: list[str]) -> Table:
-    """An empty table of numbers."""
+    """Return an empty table with right-aligned columns."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
     )
@@ -154,7 +156,7 @@ def _more_tiers(plan: Plan) -> list[Text]:
 
 
 def plan_notes(plan: Plan) -> list[str]:
-    """What a reader of the numbers should know, a line each."""
+    """Return the notes that help to read the numbers, one line each."""
     notes = [note] if (note := first_tier_note(plan.fleet)) else []
     if any(row.promoted for row in plan.deadlines):
         notes.append("* tier 1 would be empty there; the fastest client is taken to meet that deadline")
@@ -164,7 +166,7 @@ def plan_notes(plan: Plan) -> list[str]:
 
 
 def varying_notes(plan: Plan) -> list[str]:
-    """What the latencies and tiers of a plan are where times vary; nothing where they do not."""
+    """Return a note on what the latencies and tiers of a plan mean if times vary; none if they do not."""
     if not plan.varying:
         return []
     without = ", before their error" if "estimate_error" in plan.varying else ""

@@ -1,4 +1,4 @@
-"""Accuracy over rounds, simulated time, uploads or energy: a line and a 95 % band per strategy, or whatever varies."""
+"""Figures of accuracy over rounds, simulated time, uploads or energy: one line with a 95 % band per group of runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,25 +15,25 @@ from lesson.report.study.groups import Group, groups_of, title_of
 from lesson.report.words import count
 
 GroupCurves = tuple[Group, list[pd.DataFrame]]
-"""A group, and a table of evaluations for each of its runs."""
+"""A group and, for each of its runs, a table of evaluations."""
 OVER = {
     "round": ("round", "global rounds", 1.0),
     "time": ("time_s", "simulated time (s)", 1.0),
     "uploads": ("uploads", "uploads", 1.0),
     "energy": ("energy_j", "energy (kJ)", 1e-3),
 }
-"""What accuracy is drawn over: the column of a study's curves, its name for readers, its unit."""
+"""What accuracy can be drawn over: the column of a study's curves, the axis label, and the factor between units."""
 
 
 def draw_accuracy(study: Study, by: str) -> ShownFigure:
-    """Accuracy over time or round, with the settings that all runs share above it."""
+    """Draw accuracy over time or rounds, titled with settings that all runs share."""
     if by not in ("time", "round"):
         raise unknown("by", by, ["time", "round"])
     return _draw(group_curves(study), by, title_of(study.runs[0].settings, study.by) if study.runs else "")
 
 
 def draw_comparison(study: Study, title: str, folder: Path | str) -> list[Path]:
-    """Write accuracy_round.png and accuracy_time.png; their paths, none if there was no evaluation."""
+    """Write accuracy_round.png and accuracy_time.png and return their paths; none if there was no evaluation."""
     folder = Path(folder)
     groups = group_curves(study)
     if all(curve.empty for _, curves in groups for curve in curves):
@@ -45,12 +45,12 @@ def draw_comparison(study: Study, title: str, folder: Path | str) -> list[Path]:
 
 
 def group_curves(study: Study) -> list[GroupCurves]:
-    """The groups of a study with the evaluations of their runs, for any number of figures."""
+    """Return the groups of a study with the evaluations of their runs; several figures can share the result."""
     return [(group, [Study([run]).curves() for run in group.runs]) for group in groups_of(study)]
 
 
 def draw_lines(axes: Axes, groups: Sequence[GroupCurves], over: str) -> None:
-    """A line and a band for each group, and what the axes mean."""
+    """Draw a line and a band for each group, and label the axes."""
     column, label, unit = OVER[over]
     for group, curves in groups:
         points = [(unit * curve[column].to_numpy(float), curve["accuracy"].to_numpy(float)) for curve in curves]

@@ -12,9 +12,10 @@ from lesson.runs.summary import TARGETS
 
 
 def comparison_table(table: pd.DataFrame, title: str, failed: Mapping[str, int] | None = None) -> Table:
-    """A row per figure, a column per strategy: mean ± half the 95 % interval over seeds, or both values of two.
+    """Return one row per metric and one column per strategy.
 
-    `failed` counts the failed runs of strategies that have some; they have no share in the other figures.
+    Cells have the mean ± half the 95 % interval over seeds, or both values of two seeds. `failed` counts the failed
+    runs of strategies that have any; these runs do not contribute to the other metrics.
     """
     failed = failed or {}
     without_runs = [name for name in failed if name not in table.index]
@@ -43,25 +44,25 @@ def comparison_table(table: pd.DataFrame, title: str, failed: Mapping[str, int] 
 
 
 def what_is_shown(table: pd.DataFrame) -> str:
-    """What the cells of a table hold."""
+    """Return a heading that says what the cells of a table hold."""
     return "both seeds" if len(table) and (table["seeds"] == 2).all() else "mean ± 95 % interval over seeds"
 
 
 def surprises(table: pd.DataFrame) -> dict[str, str]:
-    """What to tell of what went wrong, by what it is called in the table: nothing where nothing did."""
+    """Return the columns that count problems such as late or rejected uploads, by label, if there were any."""
     told = {"late uploads": "misses", "changes of tier": "retiered", "work lost": "lost", "rejected": "rejected"}
     return {label: name for label, name in told.items() if name in table and (table[name] > 0).any()}
 
 
 def reached_targets(table: pd.DataFrame) -> list[float]:
-    """The targets that some seed of some group of a study reached, by its table."""
+    """Return the targets that at least one run of a study reached, given the study's table."""
     return [target for target in TARGETS if table.get(f"time_to_{target:g}_seeds", pd.Series([0])).any()]
 
 
 def cell(figures: Any, name: str, scale: float, digits: int) -> str:
-    """A figure of a study's table: its mean and interval, both values of two seeds, or how many seeds have one.
+    """Return a metric of a study's table as text: mean and interval, both of two values, or how many seeds have one.
 
-    An interval that leaves what is possible is cut there and written with its ends.
+    An interval that extends beyond the possible values is clipped and written with its ends.
     """
     mean, half = figures[name], figures[f"{name}_ci95"]
     if math.isnan(mean):
@@ -82,7 +83,7 @@ def cell(figures: Any, name: str, scale: float, digits: int) -> str:
 
 
 def _possible(name: str) -> tuple[float, float]:
-    """The least and the most that a figure can be."""
+    """Return the smallest and the largest possible value of a metric."""
     if name == "accuracy_gain":  # a difference
         return -math.inf, math.inf
     return 0.0, 1.0 if name.startswith("accuracy") else math.inf

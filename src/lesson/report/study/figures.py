@@ -1,4 +1,4 @@
-"""The figures of a study for a paper: accuracy over what it costs, times to targets, the clients and their latency."""
+"""The figures of a study for a paper: accuracy over time and costs, times to targets, the clients and their latency."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ from lesson.report.study.groups import Group, groups_of
 from lesson.runs.summary import TARGETS
 
 HEIGHT = 0.68
-"""Of a figure's width."""
+"""Height of a figure as a fraction of its width."""
 MAX_ROWS = 24
 MAX_NAMES_INSIDE = 4
 LETTER_IN, HANDLE_IN, LINE_IN = 0.055, 0.5, 0.16
-"""What a letter of a legend, what stands before a name, and a line take, with some room."""
+"""Width of a letter in a legend, width of a handle, and height of a line, in inches with some margin."""
 _MARKERS = {"-": "o", "--": "s", ":": "^", "-.": "D"}
 
 
 def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list[str]]:
-    """The figures there can be, by name, and a line for each thing a reader should know of them."""
+    """Return all figures that the data permits, by name, and notes about figures and runs that are missing."""
     groups, table = group_curves(study), study.table()
     curves = [curve for _, runs in groups for curve in runs if not curve.empty]
     draws: dict[str, Callable[[], Figure]] = {}
@@ -52,7 +52,7 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
 
 @in_paper_style
 def _draw_curves(groups: Sequence[GroupCurves], over: str, width_in: float) -> Figure:
-    """A line and a 95 % band per group."""
+    """Draw a line with a 95 % band per group."""
     figure = Figure(figsize=(width_in, HEIGHT * width_in), layout="constrained")
     axes = figure.subplots()
     draw_lines(axes, groups, over)
@@ -67,7 +67,7 @@ def _draw_curves(groups: Sequence[GroupCurves], over: str, width_in: float) -> F
 
 @in_paper_style
 def _draw_times(study: Study, table: pd.DataFrame, targets: list[float], width_in: float) -> Figure:
-    """For each target a dot per group with its 95 % interval; where not every seed arrives, how many do."""
+    """Draw a dot with its 95 % interval per target and group; if not every seed reaches the target, say how many do."""
     groups = groups_of(study)
     shown = targets[-max(1, MAX_ROWS // len(groups)) :]
     figure = Figure(figsize=(width_in, max(1.3, 0.6 + 0.12 * (len(groups) + 0.6) * len(shown))), layout="constrained")
@@ -91,7 +91,7 @@ def _draw_dots(axes: Axes, group: Group, figures: pd.Series, targets: list[float
     means, halves = (figures[[f"{name}{end}" for name in names]].to_numpy(float) for end in ("", "_ci95"))
     at = np.arange(len(targets)) + place
     halves = np.nan_to_num(halves)
-    possible = np.stack([np.fmin(halves, means), halves])  # no time is below zero
+    possible = np.stack([np.fmin(halves, means), halves])  # times cannot be negative
     axes.errorbar(means, at, xerr=possible, fmt=_MARKERS[style], color=color, label=group.name, capsize=1.5, lw=0.8)
     for name, mean, y in zip(names, means, at, strict=True):
         if np.isnan(mean):
@@ -102,7 +102,7 @@ def _draw_dots(axes: Axes, group: Group, figures: pd.Series, targets: list[float
 
 
 def _name_below(figure: Figure, axes: Axes) -> None:
-    """A legend below, in as many columns as fit, and room for it."""
+    """Add a legend below the axes, in as many columns as fit, and enlarge the figure accordingly."""
     handles, names = axes.get_legend_handles_labels()
     longest_in = HANDLE_IN + LETTER_IN * max(map(len, names))
     columns = max(1, min(len(names), int(figure.get_figwidth() / longest_in)))

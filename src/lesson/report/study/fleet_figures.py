@@ -1,4 +1,4 @@
-"""The clients of a study for a paper: where they are, and what their latency is made of."""
+"""Figures of a study's clients for a paper: where they are, and how computing and uploading add up to their latency."""
 
 from dataclasses import dataclass
 
@@ -16,16 +16,16 @@ from lesson.report.panels import MAX_TIERS_NAMED, density, draw_map
 from lesson.runs.folder import RunFolder
 
 COMPUTE, UPLOAD = "#E69F00", "#56B4E9"
-"""Colors that no strategy of the paper has."""
+"""Colors that none of the paper's strategies uses."""
 MAX_DEADLINES_MARKED = 8
 
 
 @dataclass(frozen=True, eq=False)
 class KeptClients:
-    """Clients as a run had them, a promoted one in tier 1; arrays are (clients kept,), NaN where not known."""
+    """The stored clients of a run, a promoted one in tier 1. Arrays have shape (num_stored,), NaN where unknown."""
 
     num_clients: int
-    """Of the whole fleet; of a large one only some are kept."""
+    """Size of the whole fleet; of a large fleet only a sample is stored."""
     deadline_s: float
     x_km: FloatArray
     y_km: FloatArray
@@ -36,12 +36,12 @@ class KeptClients:
 
     @property
     def placed(self) -> bool:
-        """Whether it is known where all of them are."""
+        """Whether the positions of all clients are known."""
         return bool(np.isfinite(self.x_km).all())
 
 
 def kept_clients(study: Study) -> tuple[KeptClients | None, list[str]]:
-    """The clients of a study's first run, and what a reader should know of them; None if its folder does not tell."""
+    """Return the clients of a study's first run, None if its folder has none with a latency, and notes about them."""
     run = study.runs[0]
     clients = _read(run)
     if clients is None or not clients.tiers.any():
@@ -66,7 +66,7 @@ def _read(run: Run) -> KeptClients | None:
 
 @in_paper_style
 def draw_clients(clients: KeptClients, width_in: float) -> Figure:
-    """Clients around the base station, colored by tier."""
+    """Draw the clients around the base station, colored by tier."""
     figure = Figure(figsize=(width_in, 0.78 * width_in), layout="constrained")
     axes = figure.subplots()
     draw_map(clients.x_km, clients.y_km, clients.tiers, axes)
@@ -85,7 +85,7 @@ def draw_clients(clients: KeptClients, width_in: float) -> Figure:
 
 @in_paper_style
 def draw_latency(clients: KeptClients, width_in: float) -> Figure:
-    """The density of computing, uploading and both, with the multiples of the deadline."""
+    """Draw the densities of compute time, upload time and latency, with the multiples of the deadline."""
     figure = Figure(figsize=(width_in, 0.62 * width_in), layout="constrained")
     axes = figure.subplots()
     there = clients.tiers > 0
@@ -100,7 +100,7 @@ def draw_latency(clients: KeptClients, width_in: float) -> Figure:
 
 
 def _draw_density(axes: Axes, seconds: FloatArray, color: str, name: str) -> None:
-    """A smoothed density; of a few clients, or the same ones, a tick for each."""
+    """Draw a smoothed density, or a tick per client if there are too few clients or their times are all equal."""
     if (curve := density(seconds)) is None:
         axes.plot(seconds, np.zeros(len(seconds)), "|", color=color, markersize=12, clip_on=False, label=name)
     else:

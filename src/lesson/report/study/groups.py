@@ -1,4 +1,4 @@
-"""The runs of a study that differ in their seed only: what they are called and how their lines look."""
+"""Groups of runs that differ only in their seed, with their names and the looks of their lines."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _SAID = {"strategy": "{}", STRATEGY: "{}", "data.beta": "β = {}", "strategy.dea
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed only."""
+    """Runs that differ only in their seed."""
 
     name: str
     runs: Sequence[Run]
@@ -23,7 +23,7 @@ class Group:
 
 
 def groups_of(study: Study) -> list[Group]:
-    """The groups of a study, each with a name and a look of its own."""
+    """Return the groups of a study, each with its own name and look."""
     groups = study.groups()
     names = [_name(study.by, labels) for labels in groups]
     looks = _looks([runs[0].summary["strategy"] for runs in groups.values()], names)
@@ -31,17 +31,17 @@ def groups_of(study: Study) -> list[Group]:
 
 
 def labels_in_words(labels: Sequence[Any]) -> list[str]:
-    """The values of what varies as short as they can be said; a dash where a strategy has no such option."""
+    """Return the values of varied settings as short text; a dash if a strategy does not have the option."""
     return ["–" if is_unknown(value) else in_words(value) for value in labels]
 
 
 def is_unknown(value: object) -> bool:
-    """Whether a strategy has no such option."""
-    return value is None or value != value  # pandas makes NaN of None among numbers
+    """Return whether a value is missing because the strategy does not have the option."""
+    return value is None or value != value  # pandas turns None among numbers into NaN
 
 
 def title_of(settings: Settings, varied: Sequence[str] = ()) -> str:
-    """The data set, split, deadline and length of runs, but for what varies among them."""
+    """Return a title with data set, β, deadline and length of runs, without the settings in `varied`."""
     limits = settings.run
     length = f"{limits.time_budget_s:g} s" if math.isfinite(limits.time_budget_s) else f"{limits.rounds} rounds"
     parts = {
@@ -54,14 +54,18 @@ def title_of(settings: Settings, varied: Sequence[str] = ()) -> str:
 
 
 def _name(by: Sequence[str], labels: Sequence[Any]) -> str:
-    """What varies in words: lesson, β = 0.1."""
+    """Return the name of a group from its varied settings, such as "lesson, β = 0.1"."""
     said = {key: f"{short} = {{}}" for key, short in short_names(by).items()} | _SAID
     known = [(key, value) for key, value in zip(by, labels, strict=True) if not is_unknown(value)]
     return ", ".join(said[key].format(in_words(value)) for key, value in known)
 
 
 def _looks(strategies: Sequence[str], names: Sequence[str]) -> list[Look]:
-    """The look of its strategy for each group; where one has several, its color in several styles if these suffice."""
+    """Return a look for each group: that of its strategy, if every strategy has only one group.
+
+    Otherwise the groups of a strategy share its color and differ in style. If the styles do not suffice, or there is
+    only one strategy, groups differ in color first.
+    """
     different = list(dict.fromkeys(strategies))
     own = dict(zip(different, strategy_looks(different), strict=True))
     if len(different) == len(names):

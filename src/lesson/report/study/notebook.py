@@ -23,7 +23,7 @@ _FAINT = "opacity:.75"
 
 
 def run_card(run: Run) -> str:
-    """What a run came to."""
+    """Return the results of a run as HTML."""
     told = run.summary
     reached = {f"{target:.0%}": told["time_to_s"].get(f"{target:g}") for target in TARGETS}
     times = [f"{name} at {seconds:,.0f} s" for name, seconds in reached.items() if seconds is not None]
@@ -43,7 +43,7 @@ def run_card(run: Run) -> str:
 
 
 def study_card(study: Study) -> str:
-    """A row per strategy, or whatever varies: mean ± half the 95 % interval over seeds."""
+    """Return the results of a study as HTML, one row per group: mean ± half the 95 % interval over seeds."""
     table = study.table()
     columns = columns_of(table) if len(table) else {}
     headings = [*(name or "strategy" for name in short_names(study.by).values()), "seeds", *columns]
@@ -69,14 +69,14 @@ def _card(heading: str, title: str, body: str, notes: Sequence[str]) -> str:
 
 
 def _row(cells: Iterable[str], align: str, style: str = _CELL, dot: str = "") -> str:
-    """A row of text, the first cell to the left, after a dot in its color."""
+    """Return a table row; its first cell is left-aligned and starts with a dot of the given color, if any."""
     first, *others = (escape(text).replace("\n", "<br>") for text in cells)
     right = "".join(f'<td style="{style};text-align:{align}">{text}</td>' for text in others)
     return f'<tr style="background:none"><td style="{style};text-align:left">{_dot(dot)}{first}</td>{right}</tr>'
 
 
 def _dot(color: str) -> str:
-    """A dot with a rim, so that black is seen on dark."""
+    """Return a dot with a rim, which makes black visible on a dark background; empty without a color."""
     rim = "border:1px solid rgba(160,160,160,.8);border-radius:50%;margin-right:.5em"
     size = "display:inline-block;width:.65em;height:.65em"
     return f'<span style="{size};background:{color};{rim}"></span>' if color else ""

@@ -12,11 +12,11 @@ from lesson.report.study.groups import labels_in_words
 
 MAX_TARGETS = 2
 Column = tuple[str, float, int]
-"""The name of a figure, what to multiply it with, and digits."""
+"""Name of a metric, the factor to multiply it by, and the number of decimal places."""
 
 
 def sweep_table(study: Study, title: str) -> Table:
-    """A row per combination of what varies, a column per figure: mean ± half the 95 % interval over seeds."""
+    """Return one row per combination of swept values and one column per metric, as means ± half the 95 % intervals."""
     table = study.table()
     columns = columns_of(table)
     shown = _table(f"{title}, {what_is_shown(table)}", [*short_names(study.by).values(), "seeds", *columns])
@@ -27,7 +27,7 @@ def sweep_table(study: Study, title: str) -> Table:
 
 
 def columns_of(table: pd.DataFrame) -> dict[str, Column]:
-    """The figures worth a column, by their headings."""
+    """Return the columns for the main metrics, by heading."""
     targets = reached_targets(table)[-MAX_TARGETS:]
     columns: dict[str, Column] = {"accuracy at\nthe end (%)": ("accuracy_last10", 100.0, 1)}
     columns |= {f"time to\n{target:.0%} (s)": (f"time_to_{target:g}", 1.0, 0) for target in targets}
@@ -35,7 +35,7 @@ def columns_of(table: pd.DataFrame) -> dict[str, Column]:
 
 
 def failure_table(study: Study) -> Table:
-    """A row per trial that failed, with the reason."""
+    """Return one row per failed run, with the reason."""
     shown = Table("run", "why it failed", box=SIMPLE_HEAD, pad_edge=False)
     for name, reason in study.failures.items():
         shown.add_row(Text(name), Text(reason))
