@@ -1,1 +1,1 @@
-"""The round loop and where its time comes from."""
+"""The round loop, and the simulated or real time it runs on."""

@@ -1,4 +1,4 @@
-"""When transfers end on channels that change, and on a band that is shared."""
+"""Transfer times on channels that change over time, and data rates on a shared band."""
 
 from pathlib import Path
 
@@ -14,19 +14,20 @@ from lesson.radio.channel import Channel, off_the_station
 from lesson.settings.settings import Settings
 
 MAX_KEPT_CLIENTS = 4096
-"""For larger fleets nothing is kept: it would cost with everybody there is, not with those who send."""
+"""Larger fleets are not cached: the cache would grow with the fleet, not with the number of uploading clients."""
 _SPAN = 16
+"""Number of consecutive time blocks that are computed together for a shared band."""
 _MAX_KEPT_ELEMENTS = 1 << 22
-"""Blocks that are worked out together for a shared band, and what is kept of them."""
+"""Number of cached (client, block) pairs at which the oldest span is evicted."""
 
 
 class Airtime:
-    """The rates of a drawn fleet's clients over time, in blocks of `coherence_s`, and how long transfers then take."""
+    """Data rates and transfer times of a drawn fleet; rates are constant within blocks of `coherence_s`."""
 
     def __init__(self, settings: Settings, fleet: Fleet, people: Population, seed: int) -> None:
         self._settings, self._power_w = settings, people.power_w
         self.bits: FloatArray = fleet.model_bits * fleet.assumed_latency_ratio
-        """To upload; fewer for a client that is taken as faster than it is."""
+        """Size of each client's transfers in bits; smaller for a promoted client, to match its assumed latency."""
         self.coherence_s = settings.radio.coherence_s if settings.channel_changes else np.inf
         self._fading = key(seed, "fading")
         self._channel = Channel(settings, people.seed)
@@ -37,10 +38,10 @@ class Airtime:
             self._standing_snr = self._signal_to_noise(people.x_km, people.y_km, people.power_w)
         self._louder = settings.radio.station_power_w / people.power_w
         self._spans: dict[int, FloatArray] = {}
-        """Mean signal-to-noise ratios and fading in spans of blocks, (2, num_clients, span); NaN if not asked for."""
+        """Mean SNR and fading gain by span of blocks, shape (2, num_clients, _SPAN) each; NaN if not computed yet."""
 
     def uploaded_s(self, clients: IntArray, begin_s: FloatArray, *, whole_band: bool = False) -> FloatArray:
-        """When uploads are through that begin at these times, on a band of one's own or alone on that of all."""
+        """Return the end times of uploads that begin at `begin_s`, on each client's own or alone on the whole band."""
         band_hz = self._whole_hz if whole_band else self._settings.radio.bandwidth_hz
 
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
@@ -49,7 +50,7 @@ class Airtime:
         return radio.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
 
     def downloaded_s(self, clients: IntArray, begin_s: FloatArray) -> FloatArray:
-        """When downloads are through, each on a band of its own."""
+        """Return the end times of downloads that begin at `begin_s`, each on the client's own band."""
 
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
             return self._rate_bps(who, blocks, self._settings.radio.bandwidth_hz, self._louder)
@@ -57,7 +58,7 @@ class Airtime:
         return radio.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
 
     def shared_rate_bps(self, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
-        """Bits per second of clients, (n,), when so many split the band of all among them."""
+        """Return the rates of clients, shape (n,), in a block in which `num_sharing` clients split the whole band."""
         if len(self._power_w) > MAX_KEPT_CLIENTS:
             return self._rate_bps(clients[:, None], np.array([[block]]), self._whole_hz / num_sharing)[:, 0]
         number, place = divmod(block, _SPAN)
@@ -73,7 +74,7 @@ class Airtime:
         return self._rate_of(span[0, clients, place], span[1, clients, place], self._whole_hz / num_sharing)
 
     def typical_s(self, clients: IntArray, now_s: float, *, down: bool = False) -> FloatArray:
-        """Seconds that a transfer on a band of one's own takes where each client is now, without fading."""
+        """Return the seconds a transfer takes on each client's own band at its current position, without fading."""
         block = radio.block_at(np.array([now_s]), self.coherence_s)
         snr = self._mean_snr(clients[:, None], block[:, None])[:, 0]
         rate_bps = radio.rate_bps(self._settings.radio.bandwidth_hz, snr * self._louder[clients] if down else snr)
@@ -82,7 +83,10 @@ class Airtime:
     def _rate_bps(
         self, clients: IntArray, blocks: IntArray, band_hz: float, louder: FloatArray | None = None
     ) -> FloatArray:
-        """Bits per second of clients (n, 1) in time blocks (n, K) on so wide a band, whose noise grows with it."""
+        """Return the rates of clients (n, 1) in time blocks (n, K) on a band of `band_hz`, shape (n, K).
+
+        Noise power grows with the band. `louder` is a factor of the SNR, shape (num_clients,).
+        """
         snr = self._mean_snr(clients, blocks)
         if louder is not None:
             snr = snr * louder[clients]
@@ -90,17 +94,17 @@ class Airtime:
         return np.broadcast_to(rate_bps, (len(clients), blocks.shape[1]))
 
     def _rate_of(self, mean_snr: FloatArray, gain: FloatArray, band_hz: float) -> FloatArray:
-        """Bits per second on so wide a band of who has such a ratio on a client's own, in the shape of the two."""
+        """Return the rate in bit/s on a band of `band_hz`; `mean_snr` is for the client's own band."""
         return radio.rate_bps(band_hz, mean_snr * (self._settings.radio.bandwidth_hz / band_hz) * gain)
 
     def _gain(self, clients: IntArray, blocks: IntArray) -> FloatArray:
-        """Power gain by fading of clients (n, 1) in time blocks (n, K) or (1, K), (n, K)."""
+        """Return the fading gain (in power) of clients (n, 1) in time blocks (n, K) or (1, K), shape (n, K)."""
         return radio.fading_gain(
             self._settings.radio.fading, self._settings.radio.rician_k_db, self._fading, clients, blocks
         )
 
     def _mean_snr(self, clients: IntArray, blocks: IntArray) -> FloatArray:
-        """Signal-to-noise ratio of clients (n, 1) on their own bands in time blocks (n, K), without fading."""
+        """Return the SNR without fading of clients (n, 1) on their own bands in time blocks (n, K) or (1, K)."""
         if self._walk is None:
             return self._standing_snr[clients]
         times_s = np.broadcast_to(blocks * self.coherence_s, (len(clients), blocks.shape[1]))
@@ -108,7 +112,7 @@ class Airtime:
         return self._signal_to_noise(x_km, y_km, self._power_w[clients])
 
     def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray) -> FloatArray:
-        """On a client's own band, without fading, at these places."""
+        """Return the SNR without fading at these positions, on a client's own band."""
         gain = radio.gain(self._channel.loss_db(x_km, y_km))
         return radio.signal_to_noise(power_w, gain, radio.watts(self._settings.radio.noise_dbm))
 
@@ -116,7 +120,7 @@ class Airtime:
 def _walk_of(
     settings: Settings, fleet: Fleet, people: Population, seed: int
 ) -> radio.RandomWaypoint | radio.Itinerary | None:
-    """Where clients are over time; None if they stay where they are."""
+    """Return the clients' movement; None if they do not move."""
     if settings.fleet.positions:
         return radio.Itinerary(read_positions(Path(settings.fleet.positions), fleet.names, settings.fleet.area_km))
     if not settings.moves:

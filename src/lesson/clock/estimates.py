@@ -1,4 +1,4 @@
-"""What a server believes of its clients' times, by the last few it has seen."""
+"""The server's estimates of its clients' times, from the last few measurements."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,15 +17,15 @@ TIMES = (*PARTS, "shared_upload_s", "latency_s")
 
 
 class SlidingWindow:
-    """The last few times seen of each client; what is believed is their mean, or a quantile of them."""
+    """The last few measured times of each client; the estimate is their mean or a quantile."""
 
     def __init__(self, num_clients: int, window: int, quantile: float | None = None) -> None:
         self.seen_s: FloatArray = np.full((num_clients, window), np.nan)
-        """(num_clients, window), the newest last; NaN where less has been seen."""
+        """Measured times, shape (num_clients, window), newest last; NaN where there are fewer measurements."""
         self._quantile = quantile
 
     def see(self, clients: IntArray, seconds: FloatArray) -> FloatArray:
-        """Take in how long each of these clients took; what is believed of them now, (len(clients),)."""
+        """Add a measured time for each of these clients; return their new estimates, shape (len(clients),)."""
         rows = np.concatenate([self.seen_s[clients, 1:], seconds[:, None]], axis=1)
         self.seen_s[clients] = rows
         counts = np.count_nonzero(~np.isnan(rows), axis=1)
@@ -35,20 +35,22 @@ class SlidingWindow:
         return np.asarray(np.sort(rows, axis=1)[np.arange(len(rows)), rank - 1])
 
     def forget(self, client: int) -> None:
-        """Begin anew with a client."""
+        """Discard the measurements of a client."""
         self.seen_s[client] = np.nan
 
 
 def conservative_window(num_clients: int) -> SlidingWindow:
-    """For real clients: the second longest of the last five, of two the longer. A client is then rarely later than
-    believed, and one that was slow once is not taken for a slow one."""
+    """Return a window for real clients. It estimates the second longest of the last five times, or the longer of two.
+
+    Clients then rarely arrive later than estimated, and one slow local training does not make a client a slow one.
+    """
     return SlidingWindow(num_clients, 5, 2 / 3)
 
 
 class LatencyEstimator:
-    """What a server believes of its clients, in the arrays of a fleet of its own, corrected by what it sees.
+    """The server's latency estimates: the arrays of a copy of the fleet, updated with measured times.
 
-    It begins with what the fleet says. Every estimate is off by a factor of its own if the scenario says so.
+    Estimates start with the fleet's values. `[server] estimate_error` multiplies each by a random factor.
     """
 
     def __init__(self, settings: Settings, fleet: Fleet, seed: int) -> None:
@@ -60,14 +62,17 @@ class LatencyEstimator:
         self._num_seen: IntArray = np.zeros(len(fleet), dtype=np.int64)
         self._error, self._spread = key(seed, "estimate error"), settings.server.estimate_error
         if self._spread:
-            # Whoever is taken as the deadline is believed to be: nobody else might be in tier 1.
+            # The promoted client's first estimate has no error: otherwise tier 1 might be empty.
             promoted = () if fleet.promoted is None else fleet.promoted.client
             wrong = np.delete(np.arange(len(fleet)), promoted)
             self._believe(wrong, {name: getattr(fleet, name)[wrong] for name in self._recent})
         self.first_latency_s = self.fleet.latency_s.copy()
 
     def see(self, clients: IntArray, took_s: Mapping[str, FloatArray]) -> None:
-        """Take in how long the PARTS of the usual work took each of these clients, apart from how much it was."""
+        """Update the estimates of these clients with the measured duration of each of the PARTS.
+
+        `took_s` holds seconds for the usual local training, even if a client trained more or less than that.
+        """
         self._num_seen[clients] += 1
         seen_s = {**took_s, "latency_s": sum(took_s.values(), start=np.zeros(len(clients)))}
         self._believe(clients, {name: recent.see(clients, seen_s[name]) for name, recent in self._recent.items()})
@@ -82,11 +87,11 @@ class LatencyEstimator:
         self.fleet.shared_upload_s[clients] = slower * self._nominal.shared_upload_s[clients]
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything as arrays, for `restore`."""
+        """Return everything as arrays, for `restore`."""
         seen = {f"seen.{name}": recent.seen_s for name, recent in self._recent.items()}
         return seen | {"num_seen": self._num_seen} | {name: getattr(self.fleet, name) for name in TIMES}
 
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         for name, array in self.state().items():
             array[:] = state[name]

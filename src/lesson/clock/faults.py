@@ -1,7 +1,7 @@
 """Injected faults: which clients disconnect, and which uploads are corrupted.
 
-Faults are drawn by (seed, client, index of its local training), so they do not depend on who else trains or on a
-resume.
+Faults are drawn by (seed, client, index of its local training), so they do not depend on which other clients train and
+are the same in a resumed run.
 """
 
 import numpy as np
@@ -25,14 +25,14 @@ class Disconnections:
         return cls(settings, seed) if settings.disconnects else None
 
     def moments(self, clients: IntArray, index: IntArray) -> FloatArray:
-        """Return the fraction of a local training after which each client disconnects: 0 is before it, inf is never."""
+        """Return the fraction of a local training after which each client disconnects: 0 if before it, inf if never."""
         before = uniforms(self._keys["before"], clients, index) < self._settings.disconnect_before
         during = uniforms(self._keys["during"], clients, index) < self._settings.disconnect_during
         moment = np.where(during, uniforms(self._keys["moment"], clients, index), np.inf)
         return np.where(before, 0.0, moment)
 
     def offline_s(self, clients: IntArray, index: IntArray) -> FloatArray:
-        """Return how long each client that disconnected stays offline; inf is for ever."""
+        """Return how many seconds each disconnected client stays offline; inf if forever."""
         gone = uniforms(self._keys["gone"], clients, index) < self._settings.offline_forever
         return np.where(gone, np.inf, self._settings.offline_s * exponentials(self._keys["away"], clients, index))
 
@@ -71,7 +71,7 @@ class CorruptedUploads:
         return np.where(self.has("nan", clients, index), np.nan, infinite)
 
     def is_intact(self, client: int, index: int) -> bool:
-        """Return whether an upload has the values that training gave."""
+        """Return whether an upload is not corrupted."""
         who, which = np.array([client]), np.array([index])
         return bool(self.factor(who, which)[0] == 1 and self.filling(who, which)[0] == 0)
 

@@ -1,6 +1,6 @@
-"""Updates in flight: who works from which version since when, and in which order they arrive.
+"""Updates in flight: which clients train, from which version, since when, and in which order their updates arrive.
 
-The cost of starting and landing follows the clients concerned, not the number of clients there are.
+The cost of starting and collecting updates depends on the clients involved, not on the size of the fleet.
 """
 
 import heapq
@@ -29,7 +29,7 @@ _ARRAYS = (
 
 
 class _Group(NamedTuple):
-    """Clients that started together, in the order of arrival; compared by the first arrival, then by start."""
+    """Clients that started together, in order of arrival. Groups are ordered by their next arrival, then by its id."""
 
     next_s: float
     number: int
@@ -39,7 +39,10 @@ class _Group(NamedTuple):
 
 
 class InFlight:
-    """At most one update per client; arrays are (num_clients,) and hold each client's newest piece of work."""
+    """Updates in flight, at most one per client.
+
+    Arrays have shape (num_clients,) and describe each client's latest local training.
+    """
 
     def __init__(self, num_clients: int) -> None:
         self.started_round: IntArray = np.zeros(num_clients, dtype=np.int64)
@@ -60,11 +63,11 @@ class InFlight:
         return self._count
 
     def busy(self, clients: IntArray) -> BoolArray:
-        """Which of these clients work, (len(clients),)."""
+        """Return which of these clients have an update in flight, shape (len(clients),)."""
         return np.not_equal(self._id[clients], _IDLE)
 
     def everybody(self) -> IntArray:
-        """The clients that work."""
+        """Return the clients that have an update in flight, sorted."""
         return np.flatnonzero(self._id != _IDLE)
 
     def launch(
@@ -80,7 +83,7 @@ class InFlight:
         local_steps: IntArray,
         batches: IntArray | int,
     ) -> None:
-        """Put idle clients to work from a model version; each lands at its time, or when `arrive` says."""
+        """Start idle clients from a model version. If `arrives_s` is inf, `arrive` sets the arrival time later."""
         ids = np.arange(self._next_id, self._next_id + len(clients))
         self._id[clients] = ids
         self._base_version[clients] = version
@@ -99,13 +102,13 @@ class InFlight:
         self._push(arrives_s[order], clients[order], ids[order])
 
     def arrive(self, client: int, arrives_s: float) -> None:
-        """Say when the work of a client lands that was launched without a time: with an infinite one."""
+        """Set the arrival time of an update that was launched with an infinite one."""
         self._arrives_s[client] = arrives_s
         at_s = np.array([arrives_s])
         self._push(at_s, np.array([client]), self._id[[client]])
 
     def reschedule(self, clients: IntArray, arrives_s: FloatArray) -> None:
-        """Say anew when the work of these clients, all that are in flight, lands."""
+        """Replace the arrival times of all updates in flight; `clients` must be all busy clients."""
         self._arrives_s[clients] = arrives_s
         self._groups = []
         order = np.lexsort((self._id[clients], arrives_s))
@@ -113,11 +116,11 @@ class InFlight:
         self._push(arrives_s[order], clients[order], self._id[clients[order]])
 
     def num_starts(self, clients: IntArray) -> IntArray:
-        """How many pieces of work each of these clients has started."""
+        """Return how many local trainings each of these clients has started."""
         return self._num_starts[clients]
 
     def land(self, until_s: float) -> Updates:
-        """Take out what arrives by a time, in the order of arrival and then of start."""
+        """Remove and return the updates that arrive by `until_s`, in order of arrival, then of start."""
         limit_s = until_s * (1 + TOLERANCE)
         landed: list[tuple[int, IntArray]] = []
         while self._groups and self._groups[0].next_s <= limit_s:
@@ -129,7 +132,7 @@ class InFlight:
         return self.take(clients[np.argsort(self._arrives_s[clients], kind="stable")])
 
     def take(self, clients: IntArray) -> Updates:
-        """Take out these clients' work, arrived or not."""
+        """Remove and return the updates of these clients, whether or not they have arrived."""
         updates = self.work_of(clients)
         self._id[clients] = _IDLE
         self._arrives_s[clients] = -np.inf
@@ -137,7 +140,7 @@ class InFlight:
         return updates
 
     def work_of(self, clients: IntArray) -> Updates:
-        """What these clients, all of them busy, are at."""
+        """Return the updates of these clients, all of which must be busy."""
         return Updates(
             id=self._id[clients],
             client=clients,
@@ -153,11 +156,11 @@ class InFlight:
         )
 
     def last_arrival_s(self, clients: IntArray) -> float:
-        """When the last of these clients lands; −inf if none of them works."""
+        """Return when the last update of these clients arrives; −inf if none of them is busy."""
         return float(self._arrives_s[clients].max(initial=-np.inf))
 
     def nth_arrival_s(self, count: int) -> float:
-        """When `count` more updates have landed; inf if there are not so many."""
+        """Return when `count` more updates have arrived; −inf if `count` is 0 or less, inf if fewer are in flight."""
         if count <= 0:
             return -np.inf
         if count > self._count:
@@ -168,15 +171,15 @@ class InFlight:
         return float(np.partition(self._arrives_s[self._id != _IDLE], count - 1)[count - 1])
 
     def final_arrival_s(self) -> float:
-        """When nobody is in flight any more; −inf if nobody is."""
+        """Return when the last update in flight arrives; −inf if there is none."""
         return float(self._arrives_s.max())
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything as arrays, for `restore`."""
+        """Return everything as arrays, for `restore`."""
         return {name: getattr(self, name) for name in _ARRAYS} | {"next_id": np.array([self._next_id])}
 
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         for name in _ARRAYS:
             getattr(self, name)[:] = state[name]
         self._next_id = int(state["next_id"][0])

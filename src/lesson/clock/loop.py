@@ -1,7 +1,7 @@
-"""The round loop on a clock. Without a learner it is about time alone.
+"""Round loop. Each step opens a round, starts clients, waits until the round closes, and aggregates arrived updates.
 
-The loop's work follows the clients that start, arrive or are merged in a round, not the number of clients; only closing
-at the n-th of several arrivals looks at everybody.
+Without a learner, the loop only keeps track of time. The cost of a round depends on the clients that start, arrive or
+are aggregated in it, not on the size of the fleet; only `Arrivals` with a count above 1 looks at all clients.
 """
 
 import copy
@@ -39,38 +39,38 @@ from lesson.strategies.checks import checked_merge, checked_plan
 
 MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
 MAX_NAMED = 5
-"""Clients that a note tells by name, at most."""
+"""Maximum number of clients that a note lists by name."""
 NOBODY = "nobody is there any more"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
 _VALUES = ("round", "version", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty")
 
 
 class Learner(Protocol):
-    """Whoever turns merges into models; without one, a simulation is about time alone."""
+    """Trains and aggregates models. Without a learner, a simulation only keeps track of time."""
 
     def merge(
         self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
     ) -> Sequence[Rejection]:
-        """Make version + 1 out of the merged updates, which are in the order of `weights`; what of them it rejects.
+        """Create version + 1 by aggregating the updates with their weights; return the updates that were rejected.
 
-        If that is all of them, and no groups count, there is no new version.
+        If all are rejected, and the merge has no groups with weights, there is no new version.
         """
         ...
 
     def forget(self, version: int) -> None:
-        """Free a version that nobody works from any more."""
+        """Free a model version that no update in flight or at the server started from."""
         ...
 
     def signals(self, names: frozenset[str], version: int) -> Mapping[str, Any]:
-        """Those of these signals that it can tell of a version, worked out when they are looked at."""
+        """Return those of the named signals that are available for a version; each is computed when it is accessed."""
         ...
 
 
 class RoundLoop:
-    """A strategy, a fleet and the clock between them; work takes as long as expected. `step` runs one round.
+    """Runs a strategy on a fleet whose updates arrive exactly as expected. `step` runs one round.
 
-    The loop works on `strategy`, a copy of the object it is given. That object stays as it is, so one object can drive
-    any number of simulations. The copy includes whatever state the object has gathered from calls made elsewhere.
+    The loop works on `strategy`, a copy of the object it is given, so one object can drive any number of simulations.
+    The copy includes any state that the object has from earlier calls of its methods.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class RoundLoop:
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         unmeasured = np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all()
         self._unmeasured_j = np.nan if unmeasured else 0.0
-        """Added to the energy of every round: where nobody's is known, a round without uploads costs no 0 J either."""
+        """Added to the energy of every round: NaN if no client's energy is known, even in rounds without updates."""
         self.round = self.version = 0
         self.now_s = 0.0
         self.stop_reason = ""
-        """Why nothing more can happen, once that is so."""
+        """Why the run has ended; empty while it continues."""
         self._known = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
         self._known["first_latency_s"] = self._known["latency_s"]
         self._flight = InFlight(len(fleet))
@@ -107,14 +107,18 @@ class RoundLoop:
         self._known |= {name: read_only(array) for name, array in now.items()}
         self._rounds_stuck = self._rounds_empty = 0
         self._users: dict[int, int] = {}
-        """How many updates in flight or at the server started from each version."""
+        """Number of updates in flight or at the server that started from each version."""
         self.rejection_ledger = RejectionLedger(len(fleet), (guards or GuardSettings()).exclude_after_rejections)
         self._rejections: list[Rejection] = []
+        """Updates rejected since the last record."""
         self._unfit = self._at_server
-        """Updates rejected since the last record; and those of them that were rejected on arrival."""
+        """Updates rejected on arrival since the last record, because of their content."""
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
-        """Run the next round and say what happened in it; None, and the run is over, if it ends after `until_s`."""
+        """Run the next round and return its record; None if the run has ended, which `stop_reason` explains.
+
+        A round that would close after `until_s`, or never, ends the run.
+        """
         start_s = self.now_s
         if not self._opens(until_s):
             return None
@@ -168,19 +172,22 @@ class RoundLoop:
         )
 
     def _opens(self, until_s: float) -> bool:  # noqa: ARG002
-        """Whether another round begins, by a time: not if nobody is left who could be waited for."""
+        """Return whether another round opens; if not, set `stop_reason`.
+
+        After the first round, this requires a connected client, or an update in flight or at the server.
+        """
         if self._num_connected or len(self._flight) or len(self._at_server) or not self.round:
             return True
         self.stop_reason = self._nobody()
         return False
 
     def _nobody(self) -> str:
-        """That nobody is left, and why."""
+        """Return the stop reason for a run without connected clients, with the number of excluded ones."""
         aside = int(np.count_nonzero(self.rejection_ledger.excluded))
         return NOBODY if not aside else f"{NOBODY}; {aside} of {len(self.fleet)} clients were excluded"
 
     def _extend_record(self, landed: Updates, record: RoundRecord) -> RoundRecord:  # noqa: ARG002
-        """The record of a round in which these updates landed, with what else there is to tell."""
+        """Return the record of a round in which these updates arrived; subclasses add fields."""
         return record
 
     def _view(self, freed: IntArray) -> ServerView:
@@ -196,7 +203,7 @@ class RoundLoop:
         )
 
     def _drop(self, clients: IntArray) -> FloatArray:
-        """Break off work in flight, whose clients are idle at once; the joules it has cost."""
+        """Cancel the local training of busy clients, which become idle; return the joules it has cost, shape (2,)."""
         if not len(clients):
             return np.zeros(2)
         self._check_clients(clients, "drops")
@@ -206,13 +213,13 @@ class RoundLoop:
         return self._spent_j(dropped, self.now_s - dropped.started_s)
 
     def _let_go(self, updates: Updates) -> None:
-        """Forget work that was in flight; its clients are idle."""
+        """Discard updates that were taken out of flight; their clients become idle if they are connected."""
         self._release(updates)
         self._idle[updates.client] = self._connected[updates.client]
         self._freed.append(updates.client)
 
     def _start(self, plan: RoundPlan) -> None:
-        """Put clients to work."""
+        """Check the plan and start its clients."""
         starts, fleet = plan.starts, self.fleet
         self._check_clients(starts, "starts")
         self._check(np.all(self._idle[starts]), "starts clients that are not idle")
@@ -244,11 +251,14 @@ class RoundLoop:
         self._users[self.version] = self._users.get(self.version, 0) + len(starts)
 
     def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:  # noqa: ARG002
-        """When the work of those who start now really lands, which is expected to take so long."""
+        """Return when the updates of clients that start now actually arrive, given their expected latencies."""
         return self.now_s + expected_s
 
     def _parts_s(self, starts: IntArray, in_turn: bool) -> FloatArray:
-        """Seconds until each start lands, put together from its compute and upload time."""
+        """Return the expected latency of each start in seconds, the sum of its download, compute and upload time.
+
+        If uploads go in turn, it includes waiting until the channel is free.
+        """
         compute_s = self.fleet.download_s[starts] + self._work[starts] * self.fleet.compute_s[starts]
         upload_s = (self.fleet.shared_upload_s if in_turn else self.fleet.upload_s)[starts]
         if np.any(np.isnan(compute_s + upload_s)):
@@ -266,7 +276,7 @@ class RoundLoop:
         return takes_s
 
     def _check_clients(self, clients: IntArray, does: str) -> None:
-        """Raise unless these are numbers of clients, which go from 0 to num_clients − 1."""
+        """Raise unless all ids are from 0 to num_clients − 1."""
         if len(clients):
             known = clients.min() >= 0 and clients.max() < len(self.fleet)
             self._check(known, f"{does} clients that do not exist: ids go from 0 to {len(self.fleet) - 1}")
@@ -276,7 +286,7 @@ class RoundLoop:
             raise ValueError(f"round {self.round}: {type(self.strategy).__name__} {what}")
 
     def _find_stop_reason(self, moved: bool, until_s: float) -> str:  # noqa: ARG002
-        """Why the run, which may go on until a time, ends here; empty if it goes on."""
+        """Return why the run ends after this round; an empty string if it continues. It may last until `until_s`."""
         self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
         if not moved and not len(self._flight):
             return "nobody is training and nobody can start"
@@ -286,19 +296,22 @@ class RoundLoop:
         return "the strategy lets neither time nor work pass" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
     def _is_deserted(self) -> bool:
-        """Whether nothing is done, some clients are gone for good and nobody else is going to come."""
+        """Return whether no update is in flight or at the server, some clients are gone for good and none will join."""
         return not len(self._flight) and not len(self._at_server) and self._stays_without()
 
     def _stays_without(self) -> bool:
-        """Whether some clients are gone for good and nobody else is going to come."""
+        """Return whether some clients are gone for good and no other client will join."""
         return bool(self.rejection_ledger.excluded.any())
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:  # noqa: ARG002
-        """When the round closes, with a note; who waits for real clients need not wait longer than `until_s`."""
+        """Return when the round closes, and a note. A subclass that waits in real time may stop at `until_s`."""
         return self._closing_s(closes)
 
     def _closing_s(self, closes: Closing) -> tuple[float, str]:
-        """When the round closes, and a note if that is because nothing could close it."""
+        """Return when the round closes, and a note if nothing in flight can close it.
+
+        In that case it closes with the last arrival, or now if nothing is in flight.
+        """
         flight = self._flight
         match closes:
             case Arrivals(count=count):
@@ -320,7 +333,7 @@ class RoundLoop:
         return max(self.now_s, flight.final_arrival_s()), "nothing in flight could close the round"
 
     def _land(self) -> Updates:
-        """Updates that have arrived by now; they wait at the server."""
+        """Move the updates that have arrived by now to the server and return them, without rejected or lost ones."""
         landed = self._accepted(self._flight.land(self.now_s))
         self.rejection_ledger.receive(landed.client, landed.index)
         self._idle[landed.client] = self._connected[landed.client]
@@ -330,11 +343,15 @@ class RoundLoop:
         return landed
 
     def _accepted(self, landed: Updates) -> Updates:
-        """What can be used of what has landed."""
+        """Return those of the arrived updates that can be used."""
         return landed
 
     def _merge(self, merge: Merge) -> Updates:
-        """Take merged and dropped updates from the server; a new version if the model moves."""
+        """Check and carry out a merge; return the aggregated updates.
+
+        Aggregated and dropped updates leave the server. There is a new version if any update was aggregated, or if
+        groups have weights.
+        """
         here, weights, groups = self._at_server, merge.weights, merge.groups
         merged, places = membership(here.id, merge.updates)
         leaving = merged | membership(here.id, merge.drops)[0] if len(merge.drops) else merged
@@ -367,13 +384,16 @@ class RoundLoop:
         return updates
 
     def _without(self, updates: Updates, rejections: Sequence[Rejection]) -> Updates:
-        """What is left of updates of which some were rejected."""
+        """Record the rejections and return the other updates."""
         self._rejections += rejections
         rejected = {(rejection.client, rejection.index) for rejection in rejections}
         return updates[np.array([update not in rejected for update in updates.keys])]
 
     def _exclude(self, clients: IntArray) -> FloatArray:
-        """Part with clients whose updates were rejected too often; the joules of what they were at."""
+        """Exclude clients: cancel their local training and discard their updates.
+
+        Returns the joules that the canceled training has cost, shape (2,).
+        """
         if not len(clients):
             return np.zeros(2)
         spent_j = self._drop(clients[self._flight.busy(clients)])
@@ -385,12 +405,12 @@ class RoundLoop:
         return spent_j
 
     def _disconnect(self, clients: IntArray) -> None:
-        """Note that these clients cannot be reached."""
+        """Mark these clients as disconnected."""
         self._num_connected -= int(np.count_nonzero(self._connected[clients]))
         self._connected[clients] = self._idle[clients] = False
 
     def _why_excluded(self, against: Mapping[int, str]) -> str:
-        """Who is excluded for which reason, for people."""
+        """Return a note that says which clients are excluded and for which reason."""
         often, told = self.rejection_ledger.exclude_after, []
         for reason in dict.fromkeys(against.values()):
             names = [str(self.fleet.names[client]) for client, why in against.items() if why == reason]
@@ -400,7 +420,7 @@ class RoundLoop:
         return "; ".join(told)
 
     def _release(self, updates: Updates) -> None:
-        """Let go of versions that only these updates still needed, and of the last one if nobody started from it."""
+        """Free versions that only these updates started from, and the previous version if no update started from it."""
         versions, counts = (part.tolist() for part in np.unique(updates.base_version, return_counts=True))
         for version, count in zip(versions, counts, strict=True):
             self._users[version] -= count
@@ -411,7 +431,10 @@ class RoundLoop:
                     self.learner.forget(version)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Where the run stands, as small values for JSON and as arrays, for `restore`; later rounds change neither."""
+        """Return the state of the run for `restore`: values for JSON, and arrays.
+
+        Both are copies, which later rounds do not change.
+        """
         values = {name: getattr(self, name) for name in _VALUES} | {
             "users": list(self._users.items()),
             "strategy": self.strategy.state(),
@@ -424,7 +447,7 @@ class RoundLoop:
         return values, copied(arrays)
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` returned, to the bit."""
+        """Continue from what `state` returned; the run is bit-identical to an uninterrupted one."""
         for name in _VALUES:
             setattr(self, name, values[name])
         self._users = {int(version): int(count) for version, count in values["users"]}
@@ -439,7 +462,10 @@ class RoundLoop:
         self._num_connected = int(np.count_nonzero(self._connected))
 
     def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
-        """Joules for computing and for sending so long after the start, (2,); NaN where the fleet does not know."""
+        """Return the compute and transmit energy of these updates until `elapsed_s` after their start, summed.
+
+        The result is in joules and has shape (2,); it is NaN if the energy of a client is unknown.
+        """
         clients, fleet = updates.client, self.fleet
         in_turn = self._in_turn[clients]
         upload_s = np.where(in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
@@ -451,10 +477,10 @@ class RoundLoop:
 
 
 def _copied(strategy: Strategy) -> Strategy:
-    """A copy of a strategy that shares no state with it."""
+    """Return a copy of a strategy that shares no state with it."""
     try:
         return copy.deepcopy(strategy)
-    except Exception as error:  # whatever the class of a custom strategy does
+    except Exception as error:  # a custom strategy may raise anything
         raise InputError(
             f"strategy {type(strategy).__name__} cannot be copied: {error}; give it a __deepcopy__ method, or leave "
             "open files, locks and the like out of its attributes"
@@ -462,12 +488,12 @@ def _copied(strategy: Strategy) -> Strategy:
 
 
 def known_j(joules: float) -> float | None:
-    """Joules for a record: None where the fleet does not know them."""
+    """Return the energy for a record: None if it is NaN, that is, unknown."""
     return None if np.isnan(joules) else float(joules)
 
 
 def _check_weights(weights: FloatArray) -> None:
-    """Raise unless weights of clients can be divided by their sum."""
+    """Raise unless client weights are finite, >= 0 and not all 0."""
     wrong = weights[~((weights >= 0) & np.isfinite(weights))]
     if len(wrong) or (len(weights) and not weights.any()):
         got = f"{wrong[0]:g}" if len(wrong) else "0 in all"

@@ -1,4 +1,4 @@
-"""Who is there: by a file of intervals, and as clients drop out and come back."""
+"""Availability of clients: given by a file of intervals, and interrupted when clients disconnect."""
 
 import heapq
 
@@ -9,39 +9,40 @@ from lesson.fleet.traces import Presence
 
 
 class Attendance:
-    """Who comes and leaves when; arrays are (num_clients,)."""
+    """When clients join and leave; arrays have shape (num_clients,)."""
 
     def __init__(self, num_clients: int, presence: Presence | None = None) -> None:
         self._presence = presence
         self.back_s: FloatArray = np.zeros(num_clients)
-        """When each client is back that has dropped out; infinite if never."""
+        """When each client rejoins after its latest disconnection: inf if never, 0 if it has not disconnected."""
         self._returns: list[tuple[float, int]] = []
-        """Those to come, the next first."""
+        """Heap of upcoming (time, client) pairs of clients that rejoin."""
 
     def drop_out(self, clients: IntArray, back_s: FloatArray) -> None:
-        """Have these clients be away until then."""
+        """Disconnect these clients until `back_s`, which may be inf."""
         self.back_s[clients] = back_s
         for client, at_s in zip(clients.tolist(), back_s.tolist(), strict=True):
             if at_s < np.inf:
                 heapq.heappush(self._returns, (at_s, client))
 
     def is_there(self, now_s: float) -> BoolArray:
-        """Whether each client is there."""
+        """Return whether each client is available, shape (num_clients,)."""
         there: BoolArray = self.back_s <= now_s
         return there if self._presence is None else there & self._presence.is_there(now_s)
 
     def next_change_s(self, now_s: float) -> float:
-        """The next time after `now_s` at which anybody may come or leave; infinite if there is none."""
+        """Return the next time after `now_s` at which a client may join or leave; inf if there is none."""
         return min(self._next_return_s(), np.inf if self._presence is None else self._presence.next_change_s(now_s))
 
     def next_arrival_s(self, now_s: float) -> float:
-        """The next time after `now_s` at which anybody may come; infinite if there is none."""
+        """Return the next time after `now_s` at which a client may join; inf if there is none."""
         return min(self._next_return_s(), np.inf if self._presence is None else self._presence.next_arrival_s(now_s))
 
     def changes(self, after_s: float, until_s: float) -> tuple[IntArray, IntArray]:
-        """Who is there at `until_s` and was not at `after_s`, and who leaves by a file meanwhile, sorted.
+        """Return the clients that joined and those that left between `after_s` and `until_s`, both sorted.
 
-        Times never go back: whoever comes back by `until_s` is told of once.
+        Clients that left are those that leave according to the file, not those passed to `drop_out`. A client that
+        rejoins is returned once, so `until_s` must not decrease from call to call.
         """
         came, left = (NO_CLIENTS, NO_CLIENTS) if self._presence is None else self._presence.changes(after_s, until_s)
         came, back = came[self.back_s[came] <= until_s], self._come_back(until_s)
@@ -50,7 +51,7 @@ class Attendance:
         return distinct([came, back]), left
 
     def restore(self, back_s: FloatArray, now_s: float) -> None:
-        """Go on at a time from `back_s` as it was then."""
+        """Continue at `now_s` from the `back_s` that was saved at that time."""
         self.back_s[:] = back_s
         away = np.flatnonzero((back_s > now_s) & np.isfinite(back_s))
         self._returns = sorted(zip(back_s[away].tolist(), away.tolist(), strict=True))

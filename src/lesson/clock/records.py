@@ -1,4 +1,4 @@
-"""What is written down about a round."""
+"""Records of what happened in each round."""
 
 from dataclasses import dataclass
 
@@ -9,48 +9,53 @@ from lesson.fleet.fleet import Fleet
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What happened in one round. Clients are numbers; energy is None where the fleet does not know it."""
+    """What happened in one round. Clients are identified by number; energy is None if the fleet does not provide it."""
 
     round: int
     start_s: float
     end_s: float
     version: int
-    """Of the model after the round."""
+    """Model version after the round."""
     started: IntArray
+    """Clients that started local training in this round."""
     merged: IntArray
+    """Clients whose updates were aggregated in this round."""
     staleness: IntArray
-    """Versions that were made since each merged update's base, in the order of `merged`."""
+    """Number of versions created between each update's base version and its aggregation, in the order of `merged`."""
     merged_started_s: FloatArray
+    """When the local training of each aggregated update started, in the order of `merged`."""
     merged_expected_s: FloatArray
+    """Latency that the server expected for each aggregated update when it started."""
     merged_arrived_s: FloatArray
-    """When their work began, how long it was expected to take, and when they arrived."""
+    """When each aggregated update arrived."""
     uploads: int
-    """Updates that arrived in this round, those that were rejected at once and those that came twice among them."""
+    """Number of updates that arrived in this round, including those rejected on arrival, but not duplicates."""
     bytes_up: int
     bytes_down: int
     compute_j: float | None
     transmit_j: float | None
-    """Energy of the work that arrived or was broken off in this round."""
+    """Compute and transmit energy in joules of all updates that arrived, were canceled or were lost in this round."""
     note: str
+    """Remarks for the user; empty if there are none."""
     rejections: tuple[Rejection, ...] = ()
-    """Updates that were rejected in this round; of real clients also those that were given up."""
+    """Updates rejected in this round; with real clients, also updates that the server stopped waiting for."""
     excluded: tuple[int, ...] = ()
-    """Clients that take part no more from now on."""
+    """Clients excluded at the end of this round."""
     misses: int | None = None
-    """Updates that arrived after the end of a round by which they had been expected; None where times do not vary."""
+    """Number of updates that arrived in a later round than expected; None if times do not vary."""
     retiered: int | None = None
-    """Clients that started in another tier than the time before."""
+    """Number of clients that started in another tier than the time before; None if times do not vary."""
     lost: int | None = None
-    """Updates whose clients left or dropped out before they were through."""
+    """Number of updates whose clients left or disconnected before the upload ended; None if times do not vary."""
 
     @property
     def rejected(self) -> int:
-        """How many updates were rejected."""
+        """Number of rejected updates."""
         return len(self.rejections)
 
 
 def first_tier_note(fleet: Fleet) -> str:
-    """What was done about an empty tier 1, for people; empty if nothing."""
+    """Return a note about the client that was promoted into an empty tier 1; an empty string if none was."""
     if fleet.promoted is None:
         return ""
     client, real_s = fleet.promoted.client, fleet.promoted.latency_s

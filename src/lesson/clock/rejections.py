@@ -1,4 +1,4 @@
-"""Rejected updates: the reasons, and who is excluded after too many of them."""
+"""Rejected updates: the reasons, and which clients are excluded after too many of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class RejectionLedger:
         self.newest[clients] = np.maximum(self.newest[clients], index)
 
     def accept(self, clients: IntArray) -> None:
-        """Note whose updates were aggregated."""
+        """Note the clients whose updates were aggregated."""
         self.in_a_row[clients] = 0
 
     def reject(self, rejections: Sequence[Rejection]) -> dict[int, str]:

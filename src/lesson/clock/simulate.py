@@ -1,6 +1,7 @@
-"""Rounds on a virtual clock: as long as the fleet says, or as channels, computing and people have it.
+"""Simulation on a virtual clock. Times are fixed, or vary with channels, compute speed and availability.
 
-What varies is in `truth`, what the server makes of it in `estimates`; here both meet the round loop.
+`varying` has the actual times and `estimates` the server's estimates of them; this module connects both to the round
+loop.
 """
 
 import math
@@ -30,8 +31,8 @@ from lesson.strategies.base import Closing, RoundPlan, Strategy, Updates
 class Simulation(RoundLoop):
     """A strategy and a fleet on the virtual clock; `step` runs one round.
 
-    Of the settings, only those that make times vary matter here; without any, local training takes as long as the fleet
-    says. `disconnections` are injected faults.
+    Of the settings, only those that make times vary matter here; without any, updates take the fleet's latencies.
+    `disconnections` are injected faults.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class Simulation(RoundLoop):
         self._known["first_latency_s"] = read_only(self._beliefs.first_latency_s)
         self._ask_every_s, self._num_asked = settings.server.refresh_estimates_every_s, 0
         self._tiers: IntArray = np.zeros(len(fleet), dtype=np.int64)
-        """In which each client started last; 0 before."""
+        """Tier in which each client last started; 0 before its first start."""
         self._retiered = 0
+        """Number of clients that started in another tier in this round."""
         self._lost = self._flight.work_of(NO_CLIENTS)
-        """What happened in the round: clients in another tier than before, work whose clients have left."""
+        """Updates that were lost in this round because their clients left or disconnected."""
         self._met_s = 0.0
+        """Time up to which clients that joined or left have been noted."""
         if disconnections is not None or self._truth.presence is not None:
             self._present = Attendance(len(fleet), self._truth.presence)
             self._idle &= self._present.is_there(0.0)
@@ -80,7 +83,10 @@ class Simulation(RoundLoop):
         return super()._opens(until_s)
 
     def _somebody_comes(self, present: Attendance, until_s: float) -> bool:
-        """Whether there is anybody or anything to wait for, now or when the next one comes; time passes until then."""
+        """Return whether a client is connected or an update is pending, advancing the clock until a client joins.
+
+        If none joins by `until_s`, set `stop_reason`.
+        """
         while not self._num_connected and not len(self._flight) and not len(self._at_server):
             comes_s = present.next_arrival_s(self.now_s)
             if math.isinf(comes_s) or comes_s > until_s * (1 + TOLERANCE):
@@ -94,7 +100,7 @@ class Simulation(RoundLoop):
         self._meet(present)
 
     def _meet(self, present: Attendance) -> None:
-        """Note who has come and who has left since the last time."""
+        """Note which clients have joined or left since the last call."""
         came, left = present.changes(self._met_s, self.now_s)
         self._met_s = self.now_s
         came = came[np.isfinite(self.fleet.latency_s[came]) & ~self.rejection_ledger.excluded[came]]
@@ -104,7 +110,7 @@ class Simulation(RoundLoop):
         self._freed.append(came)
 
     def _ask(self, truth: VaryingWorld) -> None:
-        """Let idle clients say how long their work would take now."""
+        """Refresh the estimates of idle clients with what the usual local training would take now."""
         idle = np.flatnonzero(self._idle)
         self._beliefs.see(idle, truth.asked_s(idle, self.now_s))
         self._freed.append(idle)
@@ -141,7 +147,7 @@ class Simulation(RoundLoop):
         return landed if self._truth is None else self._arrived(landed, self._truth)
 
     def _arrived(self, landed: Updates, truth: VaryingWorld) -> Updates:
-        """What has landed and was not lost; the server learns from it."""
+        """Return the updates that arrived and were not lost, after updating the estimates with their times."""
         truth.pass_time(self.now_s)
         truth.leave_band(landed.client)
         gone = truth.lost[landed.client]
@@ -154,12 +160,12 @@ class Simulation(RoundLoop):
         return landed
 
     def _part(self, clients: IntArray, present: Attendance, truth: VaryingWorld) -> None:
-        """Note that these clients have dropped out and are not back yet."""
+        """Note that these clients have disconnected and not rejoined yet."""
         present.drop_out(clients, truth.back_s[clients])
         self._disconnect(clients)
 
     def _lose(self, lost: Updates) -> None:
-        """Let go of work whose clients have left."""
+        """Discard updates whose clients have left or disconnected."""
         self._let_go(lost)
 
     def _find_stop_reason(self, moved: bool, until_s: float) -> str:
@@ -179,7 +185,7 @@ class Simulation(RoundLoop):
         return gone and self._present.next_change_s(self.now_s) == np.inf
 
     def _extend_record(self, landed: Updates, record: RoundRecord) -> RoundRecord:
-        """The record with how wrong the server was, where times vary."""
+        """Return the record with misses, tier changes and lost updates, if times vary."""
         if self._truth is None:
             return record
         late = landed.started_s + landed.expected_s <= record.start_s * (1 + TOLERANCE)
@@ -197,7 +203,7 @@ class Simulation(RoundLoop):
         return self._truth.spent_j(updates.client, elapsed_s, updates.started_s)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Where the run stands; see `Rounds`. With the truth, and what the server believes."""
+        """Return the state of the run; see `RoundLoop`. It includes the actual times and the server's estimates."""
         values, arrays = super().state()
         if self._truth is not None:
             values |= {"num_asked": self._num_asked, "files": self._truth.files}
@@ -209,7 +215,7 @@ class Simulation(RoundLoop):
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` returned, to the bit."""
+        """Continue from what `state` returned; the run is bit-identical to an uninterrupted one."""
         super().restore(values, arrays)
         if self._truth is not None:
             for name, digest in self._truth.files.items():
@@ -237,9 +243,10 @@ def simulate(
     faults: FaultSettings | None = None,
     guards: GuardSettings | None = None,
 ) -> Iterator[RoundRecord]:
-    """A record per round, for so many rounds or while they end by `until_s`; fewer if nothing more can happen.
+    """Return an iterator over the records of at most `rounds` rounds, all of which close by `until_s`.
 
-    `settings` may make times vary, and `faults` may disconnect clients; corrupted values matter only in training.
+    There are fewer if the run ends early. `settings` may make times vary, and `faults` may disconnect clients;
+    corrupted values matter only in training.
     """
     if not until_s > 0:
         raise InputError(f"until_s must be > 0, got {until_s}")
@@ -251,7 +258,7 @@ def simulate(
 
 
 def _records(simulation: Simulation, rounds: int | None, until_s: float) -> Iterator[RoundRecord]:
-    """The records of `simulate`, whose arguments are checked before the first round is asked for."""
+    """Yield the records; a separate generator, so that `simulate` checks its arguments when it is called."""
     while (rounds is None or simulation.round < rounds) and not simulation.stop_reason:
         record = simulation.step(until_s)
         if record is not None:

@@ -1,5 +1,5 @@
-"""What really happens to clients' work, where that is not what the server believes: channels that change, a band that
-is shared, computing that is slower at times, traces, and clients that come and go or drop out."""
+"""Actual times of local training and transfers if they vary: changing channels, a shared band, random slowdown, traces,
+and clients that leave or disconnect."""
 
 import hashlib
 from dataclasses import replace
@@ -28,14 +28,17 @@ _ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s")
 
 
 class VaryingWorld:
-    """How long each piece of work takes; arrays are (num_clients,), of the work a client is at or did last."""
+    """Actual duration of each local training and its transfers.
+
+    Arrays have shape (num_clients,) and describe each client's latest local training.
+    """
 
     def __init__(
         self, settings: Settings, fleet: Fleet, seed: int, disconnections: Disconnections | None = None
     ) -> None:
         _check_known(settings, fleet)
         people, compute_w, transmit_w = fleet.population, np.full(len(fleet), np.nan), np.full(len(fleet), np.nan)
-        if people is not None:  # where there is no time to divide joules by
+        if people is not None:  # for clients without a time to divide joules by
             compute_w, transmit_w = settings.fleet.energy_kappa * people.cpu_hz**3, people.power_w.copy()
         self._compute_w = _ratio(fleet.compute_j, fleet.compute_s, compute_w)
         self._transmit_w = _ratio(fleet.transmit_j, fleet.upload_s, transmit_w)
@@ -44,21 +47,22 @@ class VaryingWorld:
         self.download_s: FloatArray = np.zeros(len(fleet))
         self.compute_s: FloatArray = np.zeros(len(fleet))
         self.upload_s: FloatArray = np.zeros(len(fleet))
-        """Spent sending; waiting for a turn does not count."""
+        """Seconds spent uploading, without waiting for a turn."""
         self._upload_begins_s: FloatArray = np.zeros(len(fleet))
+        """When each upload begins; on a shared band, when the client is ready to upload."""
         self._shares: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
-        """Whose work goes through the shared band."""
+        """Whether each client uploads on the shared band."""
         self.lost: BoolArray = np.zeros(len(fleet), dtype=np.bool_)
-        """Whose work never arrives, as it leaves or drops out before."""
+        """Whether each client's update never arrives, because the client leaves or disconnects first."""
         self._leaves_s: FloatArray = np.full(len(fleet), np.inf)
-        """When that is."""
+        """When each client leaves or disconnects; inf if never."""
         self.back_s: FloatArray = np.zeros(len(fleet))
-        """When those who drop out are back; infinite if never."""
+        """When each client rejoins after a disconnection; inf if never, 0 if it has not disconnected."""
         self._disconnections = disconnections
         self._trace = _traced(Path(settings.fleet.trace), fleet) if settings.fleet.trace else None
         self.presence = read_presence(Path(settings.fleet.presence), fleet.names) if settings.fleet.presence else None
         self.files = {name: _digest(getattr(settings.fleet, name)) for name in settings.fleet.changed(*INPUT_FILES)}
-        """Digests of the files that [fleet] names."""
+        """Digests of the input files that [fleet] names."""
         self._airtime: Airtime | None = None
         if people is not None and (settings.channel_changes or settings.radio.spectrum != "fixed"):
             self._airtime = Airtime(settings, fleet, people, seed)
@@ -71,8 +75,12 @@ class VaryingWorld:
     def launch(
         self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float, free_s: float | None = None
     ) -> FloatArray:
-        """When each of these clients lands, or is lost, that begin their index-th work, so much of the usual,
-        now; infinite where a shared band decides. Given since when the channel is free, they upload in turn."""
+        """Start local trainings now; return when each update arrives, or when the server notices that it is lost.
+
+        `index` numbers each client's local trainings from 0, and `work` scales the usual compute time. The result is
+        inf if the shared band determines the arrival; see `forecast`. With `free_s`, clients upload in turn on one
+        channel, which is free from then on.
+        """
         ready_s = now_s + self._prepare(clients, index, work, now_s)
         leaves_s = np.full(len(clients), np.inf) if self.presence is None else self.presence.leaves_s(clients, now_s)
         drops_out_s = self._drop_out(clients, index, ready_s, now_s, leaves_s)
@@ -106,8 +114,11 @@ class VaryingWorld:
     def _drop_out(
         self, clients: IntArray, index: IntArray, ready_s: FloatArray, now_s: float, leaves_s: FloatArray
     ) -> FloatArray:
-        """When each of these clients drops out of work that would have it ready at a time, unless it leaves before;
-        infinite if it does not. Who has dropped out, unnoticed, and is not back yet is gone at once."""
+        """Return when each client disconnects from a local training that would end at `ready_s`; note when it rejoins.
+
+        The result is inf if a client does not disconnect, or leaves first. A client that is still offline, without the
+        server having noticed, disconnects at once.
+        """
         if self._disconnections is None:
             return np.full(len(clients), np.inf)
         moments = self._disconnections.moments(clients, index)
@@ -119,7 +130,7 @@ class VaryingWorld:
         return at_s
 
     def _prepare(self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float) -> FloatArray:
-        """Seconds until each of these clients has its update."""
+        """Return how many seconds each client needs for download and computing."""
         download_s = self._fleet.download_s[clients]
         if self._downloads and self._airtime is not None:
             download_s = self._airtime.downloaded_s(clients, np.full(len(clients), now_s)) - now_s
@@ -133,20 +144,22 @@ class VaryingWorld:
     def _sends_s(
         self, clients: IntArray, index: IntArray, begins_s: FloatArray, *, whole_band: bool = False
     ) -> FloatArray:
-        """Seconds that uploads take which begin at these times, on a band of one's own or alone on that of all."""
+        """Return how long uploads that begin at `begins_s` take, on the client's own band or alone on the whole one."""
         if self._trace is not None:
             return self._trace.at(clients, index)[1]
         if self._airtime is not None:
             ends_s = self._airtime.uploaded_s(clients, begins_s, whole_band=whole_band)
-            with np.errstate(invalid="ignore"):  # what never begins never ends
+            with np.errstate(invalid="ignore"):  # inf − inf if an upload never begins
                 return np.nan_to_num(ends_s - begins_s, nan=0.0, posinf=np.inf)
         return (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]
 
     def _in_turn(
         self, clients: IntArray, index: IntArray, ready_s: FloatArray, leaves_s: FloatArray, free_s: float
     ) -> tuple[FloatArray, FloatArray]:
-        """When uploads begin and how long they take that follow each other on the band of all, in this order; whoever
-        leaves makes room for the next."""
+        """Return when uploads begin, and how long they take, if each uses the whole band after the one before.
+
+        A client that leaves or disconnects frees the band for the next.
+        """
         begins_s, sends_s = ready_s.copy(), np.empty(len(clients))
         for place in range(len(clients)):
             here = slice(place, place + 1)
@@ -156,7 +169,11 @@ class VaryingWorld:
         return begins_s, sends_s
 
     def asked_s(self, clients: IntArray, now_s: float) -> dict[str, FloatArray]:
-        """What idle clients say their usual work takes, by part: on their mean channel now, or on a trace's mean."""
+        """Return the download, compute and upload time of the usual local training for idle clients now.
+
+        Transfer times are without fading, at each client's current position; with a trace, compute and upload times are
+        the means of its rows.
+        """
         fleet = self._fleet
         compute_s, upload_s, download_s = fleet.compute_s[clients], fleet.upload_s[clients], fleet.download_s[clients]
         if self._trace is not None:
@@ -167,7 +184,7 @@ class VaryingWorld:
         return {"download_s": download_s, "compute_s": compute_s, "upload_s": upload_s}
 
     def forecast(self, flight: InFlight) -> None:
-        """Tell those in flight when they land on a shared band, if nobody else starts."""
+        """Schedule the arrivals of updates on a shared band, assuming that no other client starts."""
         if self._band is not None and self._to_forecast:
             clients, arrives_s = self._band.forecast()
             if self._disconnections is not None:
@@ -178,12 +195,12 @@ class VaryingWorld:
             self._to_forecast = False
 
     def pass_time(self, now_s: float) -> None:
-        """Let a shared band be used until now."""
+        """Advance the shared band to `now_s`."""
         if self._band is not None:
             self._band.advance(now_s)
 
     def leave_band(self, clients: IntArray, *, dropped: bool = False) -> None:
-        """Take clients off a shared band that have landed, or whose work was dropped."""
+        """Remove clients from the shared band whose updates have arrived or were dropped."""
         if self._band is not None:
             leaving = clients[self._shares[clients]]
             self.upload_s[leaving] = self._band.sent_s(leaving)
@@ -191,10 +208,10 @@ class VaryingWorld:
             self._to_forecast |= dropped
 
     def parts_s(self, landed: Updates, work: FloatArray, in_turn: BoolArray) -> dict[str, FloatArray]:
-        """What the server sees of updates that have landed: how long the usual work would have taken, by part.
+        """Return the times that the server measures for arrived updates, scaled to the usual local training, by part.
 
-        Clients tell when they had the model and when they had computed; on a shared band an upload seems to take all
-        the time after that. Where a plan lets uploads go in turn, it is told what one on a band of its own would take.
+        Clients report when they have received the model and when they have finished computing; on a shared band, all
+        the time after that counts as upload. Upload times of uploads in turn are converted to the client's own band.
         """
         clients, fleet = landed.client, self._fleet
         seems_s = landed.arrived_s - self._upload_begins_s[clients]
@@ -209,8 +226,8 @@ class VaryingWorld:
         }
 
     def spent_j(self, clients: IntArray, elapsed_s: FloatArray | float, started_s: FloatArray) -> FloatArray:
-        """Joules for computing and for sending so long after the start, (2,): power times time."""
-        elapsed_s = np.minimum(elapsed_s, self._leaves_s[clients] - started_s)  # nobody works after that
+        """Return the compute and transmit energy until `elapsed_s` after the start, summed, in joules, shape (2,)."""
+        elapsed_s = np.minimum(elapsed_s, self._leaves_s[clients] - started_s)  # a client that has left uses no energy
         computing_s = np.clip(elapsed_s - self.download_s[clients], 0, self.compute_s[clients])
         sent_s = np.clip(started_s + elapsed_s - self._upload_begins_s[clients], 0, self.upload_s[clients])
         sending_s = np.where(self._shares[clients], self.upload_s[clients], sent_s)
@@ -218,12 +235,12 @@ class VaryingWorld:
         return np.array([compute_j.sum(), transmit_j.sum()])
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything as arrays, for `restore`."""
+        """Return everything as arrays, for `restore`."""
         band = {} if self._band is None else {f"band.{name}": array for name, array in self._band.state().items()}
         return band | {name: getattr(self, name) for name in _ARRAYS}
 
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         for name in _ARRAYS:
             getattr(self, name)[:] = state[name]
         if self._band is not None:
@@ -239,14 +256,14 @@ def _digest(path: str) -> str:
 
 
 def _traced(path: Path, fleet: Fleet) -> WorkTrace:
-    """The work of a trace; less of a client that is taken as faster than it is."""
+    """Read a trace; the times of a promoted client are scaled to match its assumed latency."""
     work = read_work(path, fleet.names)
     ratio = np.repeat(fleet.assumed_latency_ratio, np.diff(work.offsets))
     return WorkTrace(ratio * work.compute_s, ratio * work.upload_s, work.offsets)
 
 
 def _check_known(settings: Settings, fleet: Fleet) -> None:
-    """Raise if a fleet does not tell what its scenario needs."""
+    """Raise if a fleet lacks values that the settings require."""
     if fleet.population is None:
         check_measured(settings)
         if settings.fleet.slowdown and np.any(np.isnan(fleet.compute_s)[fleet.reachable]):
@@ -256,13 +273,16 @@ def _check_known(settings: Settings, fleet: Fleet) -> None:
 
 
 def _ratio(joules: FloatArray, seconds: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """Watts, (num_clients,)."""
+    """Return the power in watts, shape (num_clients,); `otherwise` if the time is 0, infinite or unknown."""
     return np.divide(joules, seconds, out=otherwise, where=(seconds > 0) & np.isfinite(seconds))
 
 
 def _with_parts(fleet: Fleet) -> Fleet:
-    """A fleet with a part of the latency that is not known taken as what is left of it: all of it is computing where
-    neither is known. The clock needs parts that sum up; the server comes to believe in the same ones."""
+    """Return the fleet with unknown compute and upload times replaced by what the other parts leave of the latency.
+
+    If both are unknown, all of it is compute time. The clock needs parts that add up to the latency, and the server
+    measures the same parts.
+    """
     with np.errstate(invalid="ignore"):
         left_s = fleet.latency_s - fleet.download_s
         compute_s = np.where(np.isnan(fleet.compute_s), left_s - np.nan_to_num(fleet.upload_s), fleet.compute_s)

@@ -1,1 +1,1 @@
-"""What a deadline does to a fleet, without training."""
+"""How deadlines affect a fleet, computed without training."""

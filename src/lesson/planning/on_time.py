@@ -1,4 +1,4 @@
-"""Who makes its slot where times vary: LESSON is tried on the clock, without training, and its slots are counted."""
+"""Share of updates that arrive by the end of their slots if times vary, from simulations of LESSON without training."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,39 +17,44 @@ from lesson.strategies import Lesson
 from lesson.strategies.base import RoundPlan, ServerView, Updates
 
 UPLOADS_EACH = 20
+"""A deadline is simulated until the slowest tier has had this many slots."""
 MIN_ROUNDS, MAX_ROUNDS, MAX_SLOTS = 50, 500, 100_000
-"""How long a deadline is tried: until the slowest tier has had its uploads, within these bounds."""
+"""Limits of that simulation: rounds, and slots of all clients that have ended."""
 MAX_SLOTS_SHARED = 5_000
-"""On a shared band a round costs many times as much: MIN_ROUNDS, and no more slots than this."""
+"""Maximum number of slots on a shared band, where rounds are much slower to simulate and limited to MIN_ROUNDS."""
 MAX_CLIENTS = 2_000
-"""Clients a deadline is tried on, where a client's times do not depend on who else there is."""
+"""Maximum number of clients to simulate, unless they share a band or files describe them."""
 SLACK = 5.0
-"""Deadlines are looked for up to so many times the slowest estimate: everybody is in tier 1, at ease."""
+"""Deadlines are tried up to this multiple of the slowest client's latency, where all clients are well within tier 1."""
 
 
 @dataclass(frozen=True)
 class OnTime:
-    """Shares of updates that arrive by the end of their slots; None where no slot has ended."""
+    """Share of updates that arrive by the end of their slots, in all and by tier; None if no slot has ended."""
 
     share: float | None
     by_tier: Mapping[int, float] = field(default_factory=dict)
     always: bool = False
-    """Nothing can be late."""
+    """Whether no update can be late."""
 
     def of_tier(self, tier: int) -> float | None:
-        """Of the updates that start in a tier."""
+        """Return the share among updates that started in a tier; None if none of their slots has ended."""
         return 1.0 if self.always else self.by_tier.get(tier)
 
 
 class _Watched(Lesson):
-    """LESSON, which notes whether slots are made. A slot begins when a client starts and lasts its tier's deadlines;
-    its tier is that of the estimate then. Work that is lost, as its client leaves, has not made it."""
+    """LESSON that counts which updates arrive by the end of their slots.
+
+    A slot begins when a client starts and lasts tier × deadline, with the tier of the latency estimate at that time. An
+    update that is lost because its client leaves has missed its slot.
+    """
 
     def __init__(self, deadline_s: float, num_clients: int) -> None:
         super().__init__(deadline_s)
         self._tier: IntArray = np.full(num_clients, UNREACHABLE)
+        """Tier of each client's current slot; UNREACHABLE if it has none."""
         self._slot_end_s: FloatArray = np.zeros(num_clients)
-        """Of the work each client is at; UNREACHABLE where there is none."""
+        """When each client's current slot ends."""
         self._tiers: list[IntArray] = [NO_CLIENTS]
         self._made: list[BoolArray] = [np.zeros(0, dtype=np.bool_)]
         self.num_ended = 0
@@ -76,7 +81,7 @@ class _Watched(Lesson):
         self.num_ended += len(clients)
 
     def on_time(self, now_s: float) -> OnTime:
-        """What came of all slots that have ended; whether somebody has arrived in others says nothing yet."""
+        """Return the shares over all slots that have ended by `now_s`; slots that are still open do not count."""
         missed = np.flatnonzero((self._tier != UNREACHABLE) & (self._slot_end_s <= now_s * (1 + TOLERANCE)))
         self._end(missed, np.zeros(len(missed), dtype=np.bool_))
         if not self.num_ended:
@@ -88,9 +93,9 @@ class _Watched(Lesson):
 
 
 def try_deadline(fleet: Fleet, deadline_s: float, settings: Settings | None = None, seed: int = 0) -> OnTime:
-    """Which share of updates makes its slot under LESSON; all do where nothing varies.
+    """Return the share of updates that arrive by the end of their slots with LESSON; 1 if times do not vary.
 
-    Of a large fleet its first clients are tried, where nobody's times depend on the others.
+    Of a large fleet, only the first MAX_CLIENTS are simulated, unless they share a band or files describe them.
     """
     if settings is None or not settings.varies:
         return OnTime(1.0, always=True)
@@ -108,7 +113,7 @@ def try_deadline(fleet: Fleet, deadline_s: float, settings: Settings | None = No
 
 
 def check_share(share: float) -> None:
-    """Raise if no share of updates can be asked for like that."""
+    """Raise unless a share of updates is > 0 and <= 1."""
     if not 0 < share <= 1:
         raise InputError(f"on_time must be > 0 and <= 1, got {share:g}; 0.9 for nine of ten updates")
 
@@ -123,9 +128,10 @@ def find_deadline_s(
     seed: int = 0,
     tell: Callable[[float], None] | None = None,
 ) -> float:
-    """The first deadline, from `begin_s` on in steps of about a tenth, at which such a share of updates is on time.
+    """Return the first deadline, from `begin_s` on in steps of about 10 %, at which `share` of the updates are on time.
 
-    Every deadline that is tried is told before.
+    `tell` is called with each deadline before it is tried. Raises InputError if none up to SLACK times the slowest
+    client's latency is long enough.
     """
     check_share(share)
     deadline_s, limit_s = begin_s, max(begin_s, SLACK * fleet.slowest_s)
@@ -147,6 +153,6 @@ def find_deadline_s(
 
 
 def _a_tenth_more(seconds: float) -> float:
-    """The next deadline to try, to two digits."""
+    """Return the next deadline to try, about 10 % longer and rounded to two digits."""
     unit = 10.0 ** (math.floor(math.log10(seconds)) - 1)
     return float(f"{max(1.1 * seconds, seconds + unit):.2g}")

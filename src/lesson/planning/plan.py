@@ -1,4 +1,4 @@
-"""What a deadline does to a fleet, without training: tiers, round lengths, the first rounds, other deadlines."""
+"""How a deadline affects a fleet, without training: tiers, round lengths, the first rounds, and other deadlines."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from lesson.settings.settings import Settings
 from lesson.strategies import Lesson
 
 DEADLINES_S = (5.0, 10.0, 20.0, 30.0, 60.0)
-"""What a plan compares its own deadline with, besides the slowest client, where these suit the fleet."""
+"""Deadlines that a plan compares with its own, besides the slowest client's latency, if they suit the fleet."""
 
 MAX_ROUNDS = 100_000
 _SLOTS_LOOKED_AT = 500_000
@@ -34,12 +34,12 @@ class TierRow:
     slowest_s: float
     uploads_per_1000s: float
     on_time: float | None
-    """Share of updates started in this tier that arrive by the end of their slot; None where none was seen."""
+    """Share of updates started in this tier that arrive by the end of their slots; None if no slot has ended."""
 
 
 @dataclass(frozen=True)
 class DeadlineRow:
-    """What LESSON does with one deadline in the long run."""
+    """How LESSON performs with one deadline in the long run."""
 
     deadline_s: float
     num_tiers: int
@@ -47,13 +47,14 @@ class DeadlineRow:
     updates_per_1000s: float
     staleness: float
     served: float
-    """Share of all clients that are merged at all."""
+    """Share of clients whose updates are ever aggregated."""
     served_by_fedcs: float
+    """The same with FedCS: the share of clients in tier 1."""
     joules_per_update: float | None
     promoted: bool
-    """Tier 1 would have been empty."""
+    """Whether a client was promoted because tier 1 would have been empty."""
     on_time: float | None
-    """Share of all updates that arrive by the end of their slot; None where none was seen."""
+    """Share of all updates that arrive by the end of their slots; None if no slot has ended."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,23 +62,23 @@ class Plan:
     """Everything `lesson plan` shows."""
 
     fleet: Fleet
-    """As LESSON uses it: with somebody in tier 1, if that was asked for."""
+    """The fleet as LESSON uses it, possibly with a client promoted into an empty tier 1."""
     deadline_s: float
     tiers: IntArray
     tier_rows: Sequence[TierRow]
     round_s: dict[str, float | None]
-    """Length of a round of each strategy; None where it cannot run."""
+    """Round length of each strategy; None if the strategy cannot run."""
     rounds: Sequence[RoundRecord]
     deadlines: Sequence[DeadlineRow]
     varying: Sequence[str] = ()
-    """The settings that make times vary; latencies and tiers are then the first estimates."""
+    """Settings that make times vary; with any, latencies and tiers are the first estimates."""
 
     @property
     def num_unreachable(self) -> int:
         return int(np.count_nonzero(self.tiers == UNREACHABLE))
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as strict JSON takes it: what is unknown or infinite is None."""
+        """Return the plan as values for strict JSON; unknown and infinite numbers are None."""
         fleet, names = self.fleet, self.fleet.names
         return {
             "deadline_s": _finite(self.deadline_s),
@@ -122,7 +123,7 @@ def make_plan(
     settings: Settings | None = None,
     seed: int = 0,
 ) -> Plan:
-    """The plan of a fleet for one deadline. A scenario says what makes times vary, if anything does."""
+    """Return the plan of a fleet for one deadline. `settings` may make times vary."""
     check_deadline(deadline_s)
     if not 1 <= num_rounds <= MAX_ROUNDS:
         raise InputError(f"rounds must be 1 to {MAX_ROUNDS}, got {num_rounds}")
@@ -153,9 +154,9 @@ def make_plan(
 
 
 def propose_deadline_s(fleet: Fleet) -> float:
-    """A deadline to begin with: what the fastest quarter of the clients need and a tenth more, to two digits.
+    """Return a deadline to start with: 1.1 times what the fastest quarter of clients need, rounded up to two digits.
 
-    Among deadlines tried on the paper's clients, those that a tenth to a third of them meet do best.
+    Of the deadlines tried on the paper's fleet, those that a tenth to a third of the clients meet perform best.
     """
     latencies = np.sort(fleet.latency_s[fleet.reachable])
     needed_s = 1.1 * float(latencies[max(0, math.ceil(len(latencies) / 4) - 1)]) if len(latencies) else fleet.slowest_s
@@ -164,7 +165,7 @@ def propose_deadline_s(fleet: Fleet) -> float:
 
 
 def _usual_deadlines_s(slowest_s: float) -> list[float]:
-    """Deadlines worth a look for a fleet: those of the paper's scale, or parts of its slowest client's latency."""
+    """Return deadlines to compare: DEADLINES_S, or fractions of `slowest_s` in a much faster or slower fleet."""
     if DEADLINES_S[2] < slowest_s < 10 * DEADLINES_S[-1]:
         return [deadline_s for deadline_s in DEADLINES_S if deadline_s < slowest_s]
     return [float(f"{slowest_s / part:.1g}") for part in (20, 10, 5, 2)]
@@ -173,7 +174,7 @@ def _usual_deadlines_s(slowest_s: float) -> list[float]:
 def look_at_deadline(
     fleet: Fleet, deadline_s: float, ensure_first_tier: bool, settings: Settings | None = None, seed: int = 0
 ) -> DeadlineRow:
-    """What LESSON does with a deadline in the long run. A scenario says what makes times vary, if anything does."""
+    """Return how LESSON performs with a deadline in the long run. `settings` may make times vary."""
     if ensure_first_tier:
         fleet = fleet.with_first_tier(deadline_s)
     return _deadline_row(fleet, deadline_s, try_deadline(fleet, deadline_s, settings, seed).share)
@@ -202,11 +203,11 @@ def _deadline_row(fleet: Fleet, deadline_s: float, on_time: float | None) -> Dea
 
 
 def mean_staleness(tiers: IntArray, num_clients: IntArray) -> float:
-    """Mean over merged updates of the versions made since their base, for these tiers with so many clients each.
+    """Return the mean staleness of aggregated updates, given the tiers and the number of clients in each.
 
-    A version is made in every round that is a multiple of some tier; an update of tier j, merged in round k, misses
-    those strictly between k − j and k. Exact where tier 1 has somebody; else counted over many rounds, and for tiers
-    beyond those taken from how often a version is made.
+    A version is created in every round that is a multiple of some tier; an update of tier j that is aggregated in round
+    k misses those strictly between k − j and k. The result is exact if tier 1 has clients. Otherwise versions are
+    counted over many rounds; for tiers longer than these, their mean frequency is used. NaN without tiers.
     """
     rates = num_clients / tiers
     if not len(tiers):
@@ -237,5 +238,5 @@ def _tier_rows(fleet: Fleet, tiers: IntArray, round_s: float, on_time: OnTime) -
 
 
 def _finite(value: Any) -> Any:
-    """The value; None for a number that JSON does not have."""
+    """Return the value; None for a float that is infinite or NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""The strategies by name. Adding one: write its file, add a line here."""
+"""Registry of strategies. To add one, write its file and add a line to STRATEGIES."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,10 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 
 def find_strategy(name: str) -> type[Strategy]:
-    """The class registered under a name, or named as module:Class; modules are looked for here, too."""
+    """Return the strategy class registered under a name, or given as module:Class.
+
+    Modules are also searched for in the current folder.
+    """
     if ":" not in name:
         if name not in STRATEGIES:
             raise unknown("strategy", name, STRATEGIES)
@@ -56,12 +59,12 @@ def find_strategy(name: str) -> type[Strategy]:
 
 
 def setting_names(kind: type[Strategy]) -> list[str]:
-    """The settings a strategy can be made with."""
+    """Return the names of a strategy's options: the fields of its dataclass."""
     return [field.name for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else []
 
 
 def make_strategy(name: str, deadline_s: float, options: dict[str, Any] | None = None) -> Strategy:
-    """A strategy by name, with the deadline where it takes one, and its own settings."""
+    """Create a strategy by name with its options, and with the deadline if it has one."""
     kind = find_strategy(name)
     allowed = setting_names(kind)
     for option in options or {}:
@@ -77,7 +80,10 @@ def make_strategy(name: str, deadline_s: float, options: dict[str, Any] | None =
 
 
 def split_changes(changes: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
-    """Changes of sections as they are, and those of one strategy, `fedbuff.concurrency=5`, as its options by name."""
+    """Separate changes of settings from options of single strategies, such as `fedbuff.concurrency=5`.
+
+    Returns the former as they are, and the latter as a dict of options for each strategy.
+    """
     sections, own = list[str](), dict[str, list[str]]()
     for change in changes:
         name = change.partition("=")[0].rpartition(".")[0].strip()
@@ -94,9 +100,9 @@ def split_changes(changes: Sequence[str]) -> tuple[list[str], dict[str, dict[str
 def options_of(
     names: Sequence[str], common: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """The options of each strategy: those of `common` that it knows, and its own, which win.
+    """Return the options of each strategy: those of `common` that it has, overridden by its own.
 
-    Raises if an option reaches none of the strategies, or one is meant for a strategy that is not among them.
+    Raises InputError if an option is unknown or has no effect, or belongs to a strategy that is not in `names`.
     """
     own = own or {}
     known = {name: setting_names(find_strategy(name)) for name in names}
@@ -124,9 +130,9 @@ def options_of(
 
 
 def fleet_for(name: str, fleet: Fleet, settings: Settings) -> Fleet:
-    """The fleet as a strategy uses it: with somebody in tier 1, where it has a deadline and the scenario says so.
+    """Return the fleet for a strategy: with a client promoted into an empty tier 1 if `ensure_first_tier` is set.
 
-    A strategy with a deadline but without tiers says `has_tiers = False` and gets everybody's own times.
+    Strategies without a deadline, or with `has_tiers = False`, get the fleet unchanged.
     """
     kind = find_strategy(name)
     tiers = "deadline_s" in setting_names(kind) and getattr(kind, "has_tiers", True)

@@ -1,8 +1,8 @@
-"""What a strategy sees and what it answers. It never touches a tensor or a clock.
+"""What a strategy receives and what it returns. A strategy never touches a tensor or a clock.
 
-Clients are numbered 0 … num_clients − 1. A client works on at most one update at a time; one that has arrived but is
-not merged yet waits at the server, and its client may start again meanwhile. Rounds count from 1, model versions
-from 0; a version is made by every round that merges something. Staleness counts versions.
+Clients are numbered 0 … num_clients − 1. A client trains for at most one update at a time. An update that has arrived
+but has not been aggregated waits at the server, and its client may start again meanwhile. Rounds count from 1, model
+versions from 0; every round that aggregates something creates a version. Staleness is measured in versions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ from lesson.core.errors import InputError
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ServerView:
-    """All a server can know when a round opens or closes; arrays are (num_clients,) and read-only.
+    """What the server knows when a round opens or closes. Arrays have shape (num_clients,) and are read-only.
 
-    The arrays are those that the round loop works on: they are valid until the strategy returns, and change later. A
-    strategy that needs their values in another round keeps a copy.
+    Times are the server's estimates, not the actual ones. The arrays are those that the round loop works on: they are
+    valid until the strategy returns and change later. A strategy that needs their values in a later round copies them.
     """
 
     round: int
@@ -28,46 +28,49 @@ class ServerView:
     now_s: float
     num_connected: int
     connected: BoolArray
-    """Clients that are idle or busy; the others cannot be reached. Real ones come and go."""
+    """Whether each client can be reached, idle or busy. Real clients disconnect and rejoin."""
     compute_s: FloatArray
+    """Compute time of the usual local training."""
     upload_s: FloatArray
+    """Upload time on the client's own band."""
     shared_upload_s: FloatArray
-    """Of a client alone on the band of all clients together: what it takes where a plan lets uploads go in turn."""
+    """Upload time of a client alone on the band of all clients together, for plans whose uploads go in turn."""
     download_s: FloatArray
-    """Until the model is there; 0 where that is neglected."""
+    """Download time of the model; 0 if downloads are neglected."""
     latency_s: FloatArray
-    """The server's estimates, not the truth. A fleet from a file may know the total alone: the parts are NaN then."""
+    """Sum of download, compute and upload time. A fleet from a file may have only this sum; the parts are then NaN."""
     first_latency_s: FloatArray
-    """The estimates before any client was seen to work, for tiers that are made once and kept; on the wall, where
-    clients come later, the newest."""
+    """Latencies estimated before anything was measured, for tiers that are formed once and kept. On the wall clock,
+    where clients join later, the newest estimates."""
     local_steps: IntArray
-    """Minibatches of the usual local work, which `compute_s` is the time of."""
+    """Number of minibatches in the usual local training, to which `compute_s` refers."""
     num_samples: IntArray
     client_weight: FloatArray
-    """What a client counts for in an average, before normalizing."""
+    """Weight of each client in an average, before normalization."""
     idle: BoolArray
-    """Connected and not working."""
+    """Whether each client is connected and not training."""
     waiting: IntArray
-    """How many updates of a client have arrived and are neither merged nor dropped."""
+    """Number of updates of each client that wait at the server."""
     freed: IntArray
-    """Ids to look at again when a round opens: since the last one did, they became idle, were asked for their times, or
-    an update of theirs left the server. Sorted; in the first round everybody connected; empty in `merge`. Work that
-    follows these ids does not grow with the fleet."""
+    """Clients to reconsider when a round opens: since the last round opened, they have become idle, their estimates
+    were refreshed, or one of their updates left the server. Sorted; in the first round, all connected clients; empty in
+    `merge`. The cost of a strategy that looks only at these clients does not grow with the fleet."""
     started_round: IntArray
+    """Round in which each client last started; 0 before its first start."""
     started_s: FloatArray
-    """When a client last started; 0 and NaN before."""
+    """When each client last started; NaN before its first start."""
     signals: Mapping[str, Any]
-    """What the strategy says it `needs`, where somebody provides it; worked out when it is looked at.
+    """The signals that the strategy `needs`, as far as the learner provides them; each is computed when accessed.
 
-    client_accuracy: of the newest model on the tenth of its data that each client then holds out, (num_clients,); NaN
-    for a client that holds none out.
-    confirmation: Σ a·v·d and Σ a·d·d over all updates merged so far that started from an older version; v is how far
-    the update moves its model, d how far the newest had moved since, a the weight it was merged with."""
+    client_accuracy: accuracy of the newest model on the data that each client holds out, a tenth of its samples, shape
+    (num_clients,); NaN for a client without such data. Clients hold data out only if the strategy needs this signal.
+    confirmation: Σ a·v·d and Σ a·d·d over all updates aggregated so far that started from an older version, where v is
+    the update, d the change of the global model since that version, and a the update's weight."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Updates:
-    """Pieces of client work, one row each; arrays are (num_updates,), in the order of arrival."""
+    """Updates, one row each, in order of arrival; arrays have shape (num_updates,)."""
 
     id: IntArray
     client: IntArray
@@ -75,21 +78,22 @@ class Updates:
     started_round: IntArray
     started_s: FloatArray
     expected_s: FloatArray
-    """Seconds the server expected the work to take when it started."""
+    """Latency that the server expected when the client started, in seconds."""
     arrived_s: FloatArray
+    """When the update arrived; while it is in flight, when it will arrive, inf if that is not known yet."""
     index: IntArray
-    """How many pieces of work its client had started before."""
+    """Number of local trainings that the client had started before this one."""
     lr_scale: FloatArray
     local_steps: IntArray
     batches: IntArray
-    """As the plan that started the work said."""
+    """`lr_scale`, `local_steps` and `batches` are those of the plan that started the local training."""
 
     def __len__(self) -> int:
         return len(self.id)
 
     @property
     def keys(self) -> list[tuple[int, int]]:
-        """Client and index of each: what tells one piece of work from all others."""
+        """(client, index) of each update, which identifies it."""
         return list(zip(self.client.tolist(), self.index.tolist(), strict=True))
 
     def __getitem__(self, rows: BoolArray | IntArray) -> Self:
@@ -97,7 +101,7 @@ class Updates:
 
     @classmethod
     def join(cls, first: "Updates", second: "Updates") -> "Updates":
-        """The rows of both."""
+        """Return the rows of both."""
         if not len(first) or not len(second):
             return second if len(second) else first
         return cls(*(np.concatenate([getattr(first, name), getattr(second, name)]) for name in cls.__slots__))
@@ -105,14 +109,14 @@ class Updates:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The round closes at this time."""
+    """The round closes at `by_s`."""
 
     by_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The round closes when this many updates have arrived in it, or at `by_s`."""
+    """The round closes when `count` updates have arrived in it, or at `by_s`."""
 
     count: int
     by_s: float = np.inf
@@ -120,7 +124,7 @@ class Arrivals:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AllOf:
-    """The round closes when none of these clients works any more, or at `by_s`."""
+    """The round closes when none of these clients is busy any more, or at `by_s`."""
 
     clients: IntArray
     by_s: float = np.inf
@@ -128,7 +132,7 @@ class AllOf:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AnyOf:
-    """The round closes when nobody of one of these groups works any more, or at `by_s`. Idle groups do not count."""
+    """The round closes when one of these groups has no busy client left, or at `by_s`. Idle groups do not count."""
 
     groups: Sequence[IntArray]
     by_s: float = np.inf
@@ -139,36 +143,41 @@ Closing = Deadline | Arrivals | AllOf | AnyOf
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RoundPlan:
-    """Who starts now, how hard they train, and what closes the round. Lists, tuples and ranges may stand for arrays."""
+    """Which clients start now, how they train, and what closes the round.
+
+    Lists, tuples and ranges are accepted in place of arrays.
+    """
 
     starts: IntArray
-    """Idle clients that get the newest model now."""
+    """Idle clients that start from the newest model now."""
     closes: Closing
     _: KW_ONLY
     lr_scale: FloatArray | float = 1.0
     """Factor of the step size, one per start or one for all."""
     local_steps: IntArray | None = None
-    """Minibatches, one per start; the compute time follows. None: the usual local work."""
+    """Number of local steps of each start, one minibatch each; scales the compute time. None: the usual number."""
     batches: IntArray | None = None
-    """Minibatches whose mean gradient makes a step, where local work is one step; the compute time follows. None: 1."""
+    """Number of minibatches over which the gradient of a step is averaged, one per start or one for all; it scales the
+    compute time. More than 1 requires local training of a single step. None: 1."""
     uploads: Literal["parallel", "in-turn"] = "parallel"
-    """In turn: one channel, used in the order of `starts`, each upload taking `shared_upload_s`."""
+    """With "in-turn", clients upload one after the other, in the order of `starts`, in `shared_upload_s` each."""
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
-    """Busy clients whose work nobody waits for any more. They are idle at once and may be among `starts`."""
+    """Busy clients whose local training is canceled. They become idle at once and may be among `starts`."""
     tiers: IntArray | None = None
-    """For the round's record: one per start, of a strategy that has tiers."""
+    """Tier of each start, to count tier changes; None for strategies without tiers."""
     note: str = ""
-    """For the round's record: why, where a strategy has something to explain."""
+    """Explanation for the round's record; may be empty."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupMemory:
-    """Group means the server keeps by name between merges, and what each of them counts for in the new model.
+    """Means of named groups that the server keeps between aggregations, and the weight of each in the new model.
 
-    `names` has one group per merged update: a named group becomes the weighted sum of its updates (the merge's weights,
-    which sum to at most 1 in each group). Then the groups in `weights`, those filled earlier too, stand in for single
-    updates in the merge's formula, and the model moves even if no update was merged. `resets` are filled with the
-    newest model first. A group never filled holds the initial model. Where updates are merged, both are zero instead.
+    `names` gives the group of each aggregated update. Each of these groups is set to the weighted sum of its updates;
+    the merge's weights must sum to at most 1 in a group. Then the groups in `weights`, including those set earlier,
+    replace the individual updates in the merge's formula, so the model changes even if no update is aggregated.
+    Groups in `resets` are first set to the newest model, and a group that was never set holds the initial model. If the
+    merge is of updates, both are zero instead.
     """
 
     names: Sequence[str]
@@ -178,69 +187,72 @@ class GroupMemory:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Merge:
-    """Which of the updates that wait at the server enter the model, and how. The rest goes on waiting.
+    """Which of the updates that wait at the server are aggregated, and how. The others keep waiting.
 
-    Lists, tuples and ranges may stand for arrays.
+    Lists, tuples and ranges are accepted in place of arrays. With w the global model, and a, m and base the weight, the
+    model and the base version of each update, the new model is:
 
     models:  w ← (1 − Σa)·w + Σ a·m
-    updates: w ← w + Σ a·(m − its base)
+    updates: w ← w + Σ a·(m − base)
     """
 
     updates: IntArray
-    """Their ids."""
+    """Ids of the updates to aggregate."""
     weights: FloatArray
+    """Weight of each update; for models, the weights sum to at most 1."""
     _: KW_ONLY
     of: Literal["models", "updates"] = "models"
+    """Which of the two formulas applies."""
     groups: GroupMemory | None = None
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
-    """Ids of waiting updates that are never merged."""
+    """Ids of waiting updates to discard."""
 
 
 class Strategy(Protocol):
-    """Decides who trains, when a round ends and what is merged. A small value with four functions."""
+    """Decides which clients train, when a round closes and which updates are aggregated."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """Signals this strategy wants to see in its view."""
+        """Names of the signals that this strategy reads from its view."""
         ...
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        """What happens in the round that begins now."""
+        """Return the plan of the round that opens now."""
         ...
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        """What to do with all the updates that wait at the server when the round has closed."""
+        """Return which updates to aggregate and to drop; `arrived` are all updates that wait at the server."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """What has to survive a restart: small, JSON."""
+        """Return the state that a checkpoint has to store, as small values for JSON."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         ...
 
 
 class Stateless:
-    """The part of a strategy that looks at no signals and keeps nothing from one round to the next."""
+    """Base class of strategies that read no signals and keep no state between rounds."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def state(self) -> dict[str, Any]:
-        """Nothing has to survive a restart."""
+        """Return an empty state."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """There is nothing to go on from."""
+        """Ignore the state, which is empty."""
 
 
 def average(view: ServerView, updates: Updates, drops: IntArray = NO_CLIENTS) -> Merge:
-    """The merge of Eq. (10): models weighted by what their clients count for, normalized to 1."""
+    """Return the merge of Eq. (10): a mean of models, weighted by `client_weight`."""
     return Merge(updates.id, shares(view.client_weight[updates.client]), drops=drops)
 
 
 def shares(weights: FloatArray, groups: IntArray | None = None) -> FloatArray:
-    """Weights divided by their sum, or each by the sum of its group; InputError if such a sum is 0."""
+    """Return weights divided by their sum, or each by the sum of its group; raise InputError if a sum is 0."""
     small = scaled(weights)
     totals = small.sum() if groups is None else np.bincount(groups, small)[groups]
     if len(weights) and not np.all(totals > 0):
@@ -249,8 +261,8 @@ def shares(weights: FloatArray, groups: IntArray | None = None) -> FloatArray:
 
 
 def scaled(weights: FloatArray) -> FloatArray:
-    """Weights divided by a power of two, so that none exceeds 1 and their sum is finite.
+    """Return weights divided by a power of two, so that none exceeds 1 and their sum is finite.
 
-    Quotients of weights and sums keep their bits.
+    Ratios of weights and of their sums stay bit-identical.
     """
     return np.asarray(np.ldexp(weights, -np.frexp(weights.max())[1])) if len(weights) else weights

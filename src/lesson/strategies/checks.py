@@ -1,5 +1,4 @@
-"""What strategies ask of their settings and of the fleet, and what the round loop asks of their answers, each with an
-error of one line."""
+"""Checks of strategies' options and of the plans and merges they return, and helpers that several strategies share."""
 
 import sys
 from dataclasses import replace
@@ -17,7 +16,10 @@ _CLOSINGS, _REAL = frozenset(get_args(Closing)), (float, int, np.number)
 
 
 def check_number(name: str, value: object, most: float = sys.float_info.max, or_zero: bool = False) -> None:
-    """Refuse a setting that is not a finite number > 0 and at most so much; infinity is allowed as `most`."""
+    """Raise unless an option is a number > 0, or >= 0 with `or_zero`, and at most `most`.
+
+    Infinity is allowed only if `most` is infinite.
+    """
     number = isinstance(value, int | float) and not isinstance(value, bool) and value <= most
     if not number or not (value > 0 or (or_zero and value == 0)):  # type: ignore[operator]
         limit = f" and <= {most:g}" if most < sys.float_info.max else ""
@@ -26,21 +28,21 @@ def check_number(name: str, value: object, most: float = sys.float_info.max, or_
 
 
 def check_count(name: str, value: object) -> None:
-    """Refuse a setting that does not count something."""
+    """Raise unless an option is a whole number >= 1."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} must be a whole number >= 1, got {value!r}")
 
 
 def check_flag(name: str, value: object) -> None:
-    """Refuse a setting that is neither true nor false."""
+    """Raise unless an option is true or false."""
     if not isinstance(value, bool):
         raise InputError(f"{name} must be true or false, got {value!r}")
 
 
 def check_connected(view: ServerView, **at_most: int | None) -> None:
-    """Refuse, when the first round opens, a fleet that nobody can reach or that is smaller than these settings say.
+    """Raise in the first round if no client is reachable, or if an option exceeds the number of reachable clients.
 
-    A setting that is None has a default, which adapts to the fleet.
+    Options that are None are not checked: their defaults adapt to the fleet.
     """
     if view.round > 1:
         return
@@ -54,38 +56,44 @@ def check_connected(view: ServerView, **at_most: int | None) -> None:
 
 
 def count_of(setting: int | None, default: int, view: ServerView) -> int:
-    """The number that a setting gives; for None the default, or the number of reachable clients where that is less."""
+    """Return the setting; if it is None, the default, or the number of reachable clients if less, but at least 1."""
     if setting is not None:
         return setting
     return max(1, min(default, int(np.count_nonzero(np.isfinite(view.latency_s)))))
 
 
 def cut_tiers(view: ServerView, num_tiers: int) -> list[IntArray]:
-    """All clients whose latency is known, cut by it into tiers whose numbers differ by at most one, fastest first."""
+    """Divide all reachable clients by latency into tiers whose sizes differ by at most one, fastest first."""
     known = np.count_nonzero(np.isfinite(view.first_latency_s))
     by_latency = np.argsort(view.first_latency_s, kind="stable")[:known]
     return [np.sort(members) for members in np.array_split(by_latency, num_tiers)]
 
 
 def draw_share(clients: IntArray, fraction: float, rng: np.random.Generator) -> IntArray:
-    """So large a part of these clients, at least one, drawn uniformly and sorted; nothing is drawn for all of them."""
+    """Draw a fraction of these clients uniformly, at least one, and return them sorted.
+
+    If that is all of them, they are returned without using the generator.
+    """
     return draw_some(clients, share_of(len(clients), fraction), rng)
 
 
 def draw_some(clients: IntArray, count: int, rng: np.random.Generator) -> IntArray:
-    """So many of these clients, drawn uniformly and sorted; nothing is drawn where there are no more."""
+    """Draw `count` of these clients uniformly and return them sorted.
+
+    If there are no more than `count`, they are returned without using the generator.
+    """
     return clients if count >= len(clients) else np.sort(rng.choice(clients, count, replace=False))
 
 
 def share_of(number: int, fraction: float) -> int:
-    """A fraction of a number of clients, in whole clients: max(1, round(fraction·n))."""
+    """Return a fraction of `number` clients as a whole number: max(1, round(fraction·n))."""
     return max(1, round(fraction * number))
 
 
 def checked_plan(plan: RoundPlan, who: object, round: int) -> RoundPlan:
-    """What `open_round` returned, with arrays where it has other sequences; raises if it is not a plan.
+    """Return the plan from `open_round` with its sequences converted to arrays; raise if it is not a valid plan.
 
-    `who` and `round` are the strategy and the round, for the error.
+    `who` is the strategy; it and `round` appear in the error message.
     """
     if not isinstance(plan, RoundPlan):
         raise _wrong(who, round, "open_round", f"must return a RoundPlan, got {plan!r:.80}")
@@ -130,7 +138,7 @@ def _checked_closing(closes: Closing, who: object, round: int) -> Closing:
 
 
 def checked_merge(merge: Merge, who: object, round: int) -> Merge:
-    """What `merge` returned, with arrays where it has other sequences; raises if it is not a merge."""
+    """Return the result of `merge` with its sequences converted to arrays; raise if it is not a valid merge."""
     if not isinstance(merge, Merge):
         raise _wrong(who, round, "merge", f"must return a Merge, got {merge!r:.80}")
     fixed: dict[str, Any] = {}
@@ -148,7 +156,7 @@ def checked_merge(merge: Merge, who: object, round: int) -> Merge:
 def _fix(
     fixed: dict[str, Any], name: str, value: Any, dtype: np.dtype[Any], who: object, round: int, kind: str
 ) -> None:
-    """Put an array under its name, unless the value is such an array already; raises if it cannot be one."""
+    """Store a value as an array in `fixed`, unless it is already one of this type; raise if it cannot be converted."""
     if type(value) is np.ndarray and value.dtype is dtype and value.ndim == 1:
         return
     array = _array(value, dtype)
@@ -159,7 +167,7 @@ def _fix(
 
 
 def _array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """A sequence as an array of one dimension; None if it does not hold such numbers."""
+    """Convert a sequence to a one-dimensional array; return None if it does not hold numbers of this type."""
     try:
         array = np.asarray(value)
     except ValueError:  # rows of different lengths

@@ -1,12 +1,12 @@
 """FedAsync: C. Xie, S. Koyejo, I. Gupta, "Asynchronous Federated Optimization", 2019.
 
-Every connected client works all the time. A round closes with the next arrival, which is mixed into the model at once:
-w ← (1 − α_t)·w + α_t·m with α_t = α·s(staleness), α = `mixing`. With d versions made since the client's start, 0 for a
-fresh one, s is constant: 1, polynomial: (d + 1)^(−a), hinge: 1 if d ≤ b, else 1 / (a·(d − b) + 1). It starts again.
+All connected clients train all the time. A round closes with the next arrival, which is mixed into the model at once:
+w ← (1 − α_t)·w + α_t·m with α_t = α·s(d), α = `mixing`, for a staleness of d versions. `staleness` selects s(d):
+constant, 1; polynomial, (d + 1)^(−a); hinge, 1 if d ≤ b, else 1 / (a·(d − b) + 1). The client then starts again.
 
-Updates that arrive at the same moment are mixed in one after the other, in the order of arrival, by the weights of one
-merge. That makes one version, so that the staleness of all of them counts the versions before it, as the records do.
-The paper's local penalty ρ/2·‖x − x_t‖² belongs to the local objective: it is the scenario's `proximal_mu`.
+Updates that arrive at the same time are mixed in one after the other, in order of arrival, by the weights of a single
+merge. This creates one version, so the staleness of each of them counts only earlier versions, as in the records. The
+paper's penalty ρ/2·‖x − x_t‖² belongs to the local objective: it is `[training] proximal_mu` here.
 """
 
 import math
@@ -26,12 +26,12 @@ _USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}
 
 @dataclass
 class FedAsync(Stateless):
-    """Every arrival is mixed into the model at once, less if it is stale."""
+    """Every update is mixed into the model on arrival, with less weight if it is stale."""
 
     mixing: float = 0.6
     staleness: Staleness = "polynomial"
     a: float | None = None
-    """None: 0.5 for the polynomial, 10 for the hinge."""
+    """None: 0.5 for polynomial, 10 for hinge; constant does not use it."""
     b: float = 4.0
 
     def __post_init__(self) -> None:
@@ -48,11 +48,11 @@ class FedAsync(Stateless):
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         mixing = self.mixing * self._kept(view.version - arrived.base_version)
-        later = np.append(np.cumprod((1 - mixing)[:0:-1])[::-1], 1.0)  # what the later ones leave of each
+        later = np.append(np.cumprod((1 - mixing)[:0:-1])[::-1], 1.0)  # share of each that remains after later ones
         return Merge(arrived.id, mixing * later)
 
     def _kept(self, staleness: IntArray) -> FloatArray:
-        """What is left of α at a staleness: s(d), (num_updates,)."""
+        """Return s(d) for each staleness d, shape (num_updates,)."""
         a = _USUAL_A[self.staleness] if self.a is None else self.a
         if self.staleness == "constant":
             return np.ones(len(staleness))

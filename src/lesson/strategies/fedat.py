@@ -1,16 +1,16 @@
 """FedAT: Z. Chai et al., "FedAT: A High-Performance and Communication-Efficient Federated Learning System with
 Asynchronous Tiers", 2021.
 
-Clients sorted by latency are cut into M = `num_tiers` tiers of equal numbers, to one (by default into five, or into one
-per client where there are fewer). A tier whose clients are all idle
-starts, with `fraction` of them drawn uniformly, at least one. A round closes when everybody of some tier has arrived;
-their models, weighted by data, become the tier's model. The new global model is Σ_m T_(M+1−m) / T · (tier m's model),
-where T_m counts how often tier m has reported and T all reports, so that tiers that report rarely weigh more.
+Clients are divided by latency into M = `num_tiers` tiers whose sizes differ by at most one (by default five, or one per
+client in smaller fleets). When no client of a tier is busy, `fraction` of its clients start, drawn uniformly, at least
+one. A round closes when all updates of some tier have arrived; the mean of their models, weighted by `[training]
+weighting`, becomes the tier's model. The new global model is Σ_m T_(M+1−m) / T · (tier m's model), where T_m is the
+number of reports of tier m and T that of all tiers, so that tiers that report rarely weigh more.
 
-As the formula has it, a tier that never reported stands in with the initial model, so that the first report of the
-fastest tier gives all the weight to the slowest tier's initial model. Tiers that report at the same moment make one
-version, the same as one after the other. The paper compresses models, which is left out here, and adds a penalty
-λ/2·‖w_k − w‖² to the local objective, which is the scenario's `proximal_mu`.
+As the formula implies, a tier that has not reported contributes the initial model, so the first report of the fastest
+tier gives all the weight to the slowest tier, which still has the initial model. Tiers that report at the same time
+create one version, which is the same as if they reported one after the other. The paper also compresses models, which
+is left out here, and adds a penalty λ/2·‖w_k − w‖² to the local objective, which is `[training] proximal_mu` here.
 """
 
 from dataclasses import dataclass, field
@@ -27,14 +27,14 @@ USUAL_TIERS = 5
 
 @dataclass
 class FedAT:
-    """Tiers go on by themselves; those that report rarely weigh more."""
+    """Asynchronous tiers; those that report rarely weigh more."""
 
     num_tiers: int | None = None
-    """None: 5, or the number of reachable clients when the first round opens, if that is less."""
+    """None: 5, or the number of reachable clients in the first round if that is less."""
     fraction: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset()
     _num_reports: list[int] = field(default_factory=list, init=False, repr=False)
-    """T_m of each tier, the fastest first; empty before the tiers are made."""
+    """T_m of each tier, fastest first; empty before the tiers are formed."""
     _members: list[IntArray] = field(default_factory=list, init=False, repr=False)
     _tier_of: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
 
@@ -70,8 +70,8 @@ class FedAT:
         self._num_reports = list(state["num_reports"])
 
     def _resting(self, view: ServerView, clients: IntArray) -> list[int]:
-        """The tiers of these clients in which nobody works."""
-        if not self._members or np.any(self._tier_of[clients] < 0):  # at first, and when somebody comes who is in none
+        """Return those tiers of these clients in which no client is busy."""
+        if not self._members or np.any(self._tier_of[clients] < 0):  # at first, and when a new client joins
             self._num_reports = self._num_reports or [0] * count_of(self.num_tiers, USUAL_TIERS, view)
             self._members = cut_tiers(view, len(self._num_reports))
             self._tier_of = np.full(len(view.latency_s), -1)

@@ -1,8 +1,8 @@
 """FedAvg: B. McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017.
 
-max(1, round(C·n)) of the n connected clients, C = `fraction`, drawn uniformly, start in every round; by default all.
-The round closes when the last of them has arrived. All of them are merged, weighted by their data. Nobody is ever
-stale, and a round lasts as long as its slowest client takes.
+In every round, max(1, round(C·n)) of the n connected clients start, drawn uniformly; C = `fraction` is 1 by default.
+The round closes when the last update has arrived. All updates are aggregated, weighted by `[training] weighting`. No
+update is ever stale, and a round lasts as long as its slowest client takes.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from lesson.strategies.checks import check_number, draw_share
 
 @dataclass
 class FedAvg(Stateless):
-    """Wait for everybody, or for those drawn."""
+    """Synchronous rounds that wait for all clients, or for a random fraction of them."""
 
     fraction: float = 1.0
 

@@ -1,16 +1,17 @@
 """FedBuff: J. Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022.
 
-`concurrency` clients train at all times: whenever one arrives, an idle one, drawn uniformly, starts. A round closes
-with the next arrival; the update waits in the buffer, in which a client may have several. When the buffer holds K =
-`buffer_size` of them, the first K move the model, w ← w + η·Σ s(d)·Δ / K, with η = `server_lr`, Δ = m − its base and
-s(d) = 1 / √(1 + d) for a staleness of d versions (`scale_staleness`; else s = 1). The sum is divided by K, not by Σ s.
+`concurrency` clients train at all times: whenever an update arrives, an idle client, drawn uniformly, starts. A round
+closes with the next arrival; the update waits in the buffer, which may hold several updates of a client. When the
+buffer holds K = `buffer_size` updates, the first K are aggregated: w ← w + η·Σ s(d)·Δ / K, with η = `server_lr`,
+Δ = m − base and s(d) = 1 / √(1 + d) for a staleness of d versions (s = 1 without `scale_staleness`). The sum is divided
+by K, not by Σ s.
 
-By default, K is 10 and 20 clients train; in a fleet with fewer clients, both are its size.
+By default, K is 10 and 20 clients train; in a smaller fleet, both are limited to its size.
 
-If more than K are there at once, the rest waits; should it fill the buffer again, another round closes at once, before
-anybody starts. A round's work follows who takes part while half of the fleet stays idle. A client that disconnects
-while it trains is replaced by another one; if it rejoins before its work is lost, more than `concurrency` clients train
-for a while.
+If more than K updates are in the buffer, the others keep waiting; if they fill it again, another round closes at once,
+before any client starts. While at least half of the fleet is idle, the cost of a round depends only on the clients
+involved. A client that disconnects during training is replaced by another one; if it rejoins before its update is lost,
+more than `concurrency` clients train for a while.
 """
 
 from dataclasses import dataclass, field
@@ -27,19 +28,19 @@ USUAL_BUFFER_SIZE, USUAL_CONCURRENCY = 10, 20
 
 @dataclass
 class FedBuff:
-    """So many clients at work; the model moves when a buffer of updates is full."""
+    """A fixed number of clients train at all times; updates are aggregated when a buffer is full."""
 
     buffer_size: int | None = None
-    """None: 10, or the number of reachable clients when the first round opens, if that is less."""
+    """None: 10, or the number of reachable clients in the first round if that is less."""
     concurrency: int | None = None
-    """None: 20, or everybody in a smaller fleet."""
+    """None: 20, or all clients in a smaller fleet."""
     scale_staleness: bool = True
     server_lr: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset()
     _training: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
     _num_buffered: int = field(default=0, init=False, repr=False)
     _capacity: int = field(default=0, init=False, repr=False)
-    """K; 0 until it is known."""
+    """K; 0 before the first round."""
 
     def __post_init__(self) -> None:
         for name in ("buffer_size", "concurrency"):
@@ -81,7 +82,7 @@ class FedBuff:
         self._capacity = state["buffer_size"]
 
     def _find_training(self, view: ServerView) -> IntArray:
-        """The connected clients that work. One that has disconnected and is back, still at work, is among the freed."""
+        """Return the connected clients that are training. A client that rejoined while training is in `view.freed`."""
         back = view.freed[~np.isin(view.freed, self._training)]
         candidates = np.concatenate([self._training, back])
         training: IntArray = candidates[view.connected[candidates] & ~view.idle[candidates]]
@@ -94,7 +95,7 @@ class FedBuff:
 
 
 def _draw_idle(view: ServerView, count: int, num_idle: int, rng: np.random.Generator) -> IntArray:
-    """So many different idle clients, drawn uniformly: by trial where most are idle, which looks at few of them."""
+    """Draw `count` distinct idle clients uniformly; if many are idle, by rejection sampling."""
     num_clients = len(view.idle)
     if num_idle - count < num_clients // 2:
         return rng.choice(np.flatnonzero(view.idle), count, replace=False)

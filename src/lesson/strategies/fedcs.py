@@ -1,9 +1,10 @@
-"""FedCS as the LESSON paper compares with it (Yu et al., Section V): tier 1 alone, rounds of τ.
+"""FedCS as the LESSON paper compares with it (Yu et al., Section V): only tier 1, in rounds of τ seconds.
 
-Clients expected to arrive within the deadline start in every round; the others never do. The round closes at k·τ.
-Who started in the round and has arrived is merged, weighted by its data. Whoever is late is rejected.
+Clients that are expected to arrive within the deadline start in every round; the others never do. Round k closes at
+k·τ. Updates that started and arrived in the round are aggregated, weighted by `[training] weighting`; late ones are
+dropped.
 
-Nishio and Yonetani's own FedCS (2019) schedules uploads on a shared channel and is a different strategy.
+FedCS as published by Nishio and Yonetani (2019) schedules uploads on a shared channel; that is `fedcs-greedy`.
 """
 
 import math
@@ -18,7 +19,7 @@ from lesson.strategies.base import Deadline, Merge, RoundPlan, ServerView, State
 
 @dataclass
 class FedCS(Stateless):
-    """Only clients faster than the deadline."""
+    """Synchronous rounds of fixed length with the clients that meet the deadline."""
 
     deadline_s: float
 
@@ -34,7 +35,7 @@ class FedCS(Stateless):
                 f"fedcs has nobody to train: no client is within deadline_s = {self.deadline_s:g}; "
                 f"the fastest takes {view.latency_s.min():.4g} s, take a longer deadline or ensure_first_tier"
             )
-        # Rounds of real clients can end late: from then on a round lasts τ from where it began.
+        # With real clients, rounds may end late; from then on, each round lasts τ from its own start.
         on_time = view.now_s == (view.round - 1) * self.deadline_s
         return RoundPlan(starts, Deadline(view.round * self.deadline_s if on_time else view.now_s + self.deadline_s))
 

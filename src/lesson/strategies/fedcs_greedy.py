@@ -1,14 +1,16 @@
 """FedCS: T. Nishio and R. Yonetani, "Client Selection for Federated Learning with Heterogeneous Resources in Mobile
-Edge", 2019, Algorithm 3, as they wrote it: clients share one channel and upload in turn.
+Edge", 2019, Algorithm 3: clients share one channel and upload one after the other.
 
-A fraction C of the clients, drawn uniformly, is asked; of these, whoever lets the round grow least joins it next,
-Θ ← Θ + t_upload + max(0, t_compute − Θ), as long as Θ stays within the deadline T_round. All who joined start at once
-and upload in that order, each alone on the band of all clients (`shared_upload_s`). The round closes when the last of
-them has arrived, at Θ ≤ T_round; if nobody asked fits, T_round passes. They are merged, weighted by their data.
+A fraction C = `fraction` of the clients, drawn uniformly, are candidates. The candidate that extends the round least is
+selected next, Θ ← Θ + t_upload + max(0, t_compute − Θ), as long as Θ stays within the deadline T_round = `deadline_s`.
+All selected clients start at once and upload in that order, each alone on the band of all clients (`shared_upload_s`).
+The round closes when the last of them has arrived, at Θ ≤ T_round, or after T_round if no candidate fits. All updates
+are aggregated, weighted by `[training] weighting`.
 
-Departs: choosing, distributing and aggregating take no time (T_cs = T_d = T_agg = 0), as everywhere on this clock. So
-the first client that does not fit ends the search: nobody left would grow the round less. Θ = T_round is within it, as
-in the problem they state, where Algorithm 3 has <. C·n is rounded, not rounded up, and n counts the connected clients.
+Departures: selection, distribution and aggregation take no time (T_cs = T_d = T_agg = 0), except that a download, if it
+is simulated, counts as compute time. The first candidate that does not fit therefore ends the search: no other would
+extend the round less. Θ = T_round is allowed, as in the authors' problem statement, where Algorithm 3 has <. C·n is
+rounded, not rounded up, and n is the number of connected clients.
 """
 
 import heapq
@@ -27,7 +29,7 @@ from lesson.strategies.checks import check_connected, check_number, draw_share
 
 @dataclass
 class FedCSGreedy(Stateless):
-    """As many clients as upload in turn within the deadline, picked greedily."""
+    """Greedy selection of clients that can upload one after the other within the deadline."""
 
     deadline_s: float
     fraction: float = 1.0
@@ -65,14 +67,14 @@ class FedCSGreedy(Stateless):
 
 
 def schedule(compute_s: FloatArray, upload_s: FloatArray, deadline_s: float) -> IntArray:
-    """Who uploads, in that order; ties go to who is ready, then to the smaller number.
+    """Return the indices of the selected clients in upload order; ties go to ready clients, then to the smaller index.
 
-    Who is ready, t_compute ≤ Θ, lets Θ grow by t_upload; the others by t_compute + t_upload − Θ. Neither order changes
-    as Θ grows, so two sorted lists and a heap of the ready do in O(n log n) what Algorithm 3 does in O(n²).
+    A client that is ready, t_compute ≤ Θ, extends Θ by t_upload; any other, by t_compute + t_upload − Θ. Neither order
+    changes as Θ grows, so two sorted lists and a heap of ready clients do in O(n log n) what Algorithm 3 does in O(n²).
     """
     limit_s, alone_s = deadline_s * (1 + TOLERANCE), compute_s + upload_s
     fitting = np.flatnonzero((alone_s <= limit_s) & np.isfinite(alone_s))
-    # Both with the next one last.
+    # Both are in reverse order, so that pop() returns the next client.
     computing = fitting[np.argsort(compute_s[fitting], kind="stable")[::-1]].tolist()
     waiting = fitting[np.argsort(alone_s[fitting], kind="stable")[::-1]].tolist()
     compute, upload, alone = compute_s.tolist(), upload_s.tolist(), alone_s.tolist()

@@ -1,13 +1,15 @@
 """LESSON: L. Yu, X. Sun, R. Albelaihi, C. Yi, "Latency Aware Semi-synchronous Client Selection and Model Aggregation
 for Wireless Federated Learning".
 
-Whoever was merged last starts again, with its tier as the factor of its step size, Eq. (12). Round k closes at k·τ. A
-client is due at the first round end by which it was expected, for tier j that is k % j == 0, Eq. (8), while τ and tiers
-stay; an early reply waits, a late one is taken when it comes or dropped. All due are merged by their data, Eq. (10).
+A client starts again after its update has been aggregated; a client of tier j uses step size j·δ, Eq. (12). Round k
+closes at k·τ. An update is due at the first round end by which it was expected: while τ and tiers stay the same, tier j
+is due in the rounds with k % j == 0, Eq. (8). All due updates are aggregated, weighted by `[training] weighting`, Eq.
+(10). An early update waits until it is due; a late one is aggregated when it arrives, or dropped (`late`).
 
-If everybody starts together in tier 1, the round closes at the last arrival: τ → ∞ is FedAvg in model and in time.
-With `participation`, at most so many clients of a tier (as first estimated), drawn anew each time, start when its slot
-begins (not in the paper): a round's work then does not grow with the fleet. Without `scaling` all have the step size δ.
+If all clients start together in tier 1, the round closes at the last arrival, so with τ → ∞, models and times are those
+of FedAvg. `participation`, which is not in the paper, limits how many clients of a tier start when its slot begins.
+They are drawn anew each time, from tiers that are fixed by the first estimates, so the cost of a round does not grow
+with the fleet. Without `scaling`, the step size is δ in every tier.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ from lesson.strategies.checks import check_count, check_flag
 
 @dataclass
 class Lesson:
-    """Tier j uploads every j rounds."""
+    """Semi-synchronous rounds: clients of tier j upload every j rounds."""
 
     deadline_s: float
     late: Literal["merge", "drop"] = "merge"
@@ -33,9 +35,9 @@ class Lesson:
     needs: ClassVar[frozenset[str]] = frozenset()
     _grid_s: float = field(default=0.0, init=False, repr=False)
     _grid_round: int = field(default=1, init=False, repr=False)
-    """Where the grid of round ends begins: its start time and first round. Moved by a round that closed early."""
+    """Time and round at which the grid of round ends begins; moved when a round does not close on the grid."""
     _members: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
-    """The clients of each tier, found in the first round that asks."""
+    """Clients of each tier by first estimates, found when first needed."""
 
     def __post_init__(self) -> None:
         check_deadline(self.deadline_s)
@@ -54,7 +56,7 @@ class Lesson:
         starts, tiers = ready[tiers != UNREACHABLE], tiers[tiers != UNREACHABLE]
         end_s = self._round_start_s(view.round + 1)
         everybody = len(starts) == view.num_connected if self.participation is None else set(self._members) == {1}
-        if not view.num_connected and view.waiting.any():  # what was sent early waits for its slot
+        if not view.num_connected and view.waiting.any():  # early updates wait until they are due
             everybody = False
         everybody_in_tier_1 = everybody and tiers.max(initial=1) == 1
         closes = AllOf(starts, by_s=end_s) if everybody_in_tier_1 else Deadline(end_s)
@@ -70,12 +72,12 @@ class Lesson:
         self._grid_s, self._grid_round = state["grid_s"], state["grid_round"]
 
     def _set_deadline(self, view: ServerView, deadline_s: float) -> None:
-        """Change τ from the round that opens on."""
+        """Change τ, starting with the round that opens now."""
         self.deadline_s = deadline_s
         self._grid_s, self._grid_round, self._members = view.now_s, view.round, {}
 
     def _draw(self, view: ServerView, limit: int, rng: np.random.Generator) -> IntArray:
-        """Clients of the tiers whose slot begins now, at most so many of each, sorted."""
+        """Draw up to `limit` clients from each tier whose slot begins now; return them sorted."""
         if not self._members:
             tiers = assign_tiers(view.first_latency_s, self.deadline_s)
             order = np.argsort(tiers, kind="stable")
@@ -89,7 +91,7 @@ class Lesson:
         return np.sort(np.concatenate([NO_CLIENTS, *drawn]))
 
     def _due(self, view: ServerView, arrived: Updates) -> tuple[Updates, IntArray]:
-        """The updates to merge now, and the ids of those that are too late for it."""
+        """Return the updates to aggregate now, and the ids of late ones to drop."""
         due = self._expected_by(view.round + 1, view.now_s, arrived)
         if self.late == "merge":
             return arrived[due], NO_CLIENTS
@@ -97,10 +99,10 @@ class Lesson:
         return arrived[due & ~late], arrived.id[late]
 
     def _expected_by(self, round: int, start_s: float, updates: Updates) -> BoolArray:
-        """Which updates were expected by the start of a round, (num_updates,).
+        """Return which updates were expected by the start of a round, shape (num_updates,).
 
-        Those started on the present grid are compared in multiples of τ, as tiers are, so that no rounding of large
-        times can move them; those from before it changed, in seconds.
+        Updates that started on the current grid are compared in multiples of τ, as tiers are, so that rounding of large
+        times has no effect; updates that started before are compared in seconds.
         """
         rounds = round - updates.started_round
         on_grid_s = np.where(rounds > 0, np.maximum(rounds, 1) * self.deadline_s, 0.0)
@@ -108,6 +110,6 @@ class Lesson:
         return np.less_equal(updates.expected_s, passed_s * (1 + TOLERANCE))
 
     def _round_start_s(self, round: int) -> float:
-        """A multiple of τ, never a running sum."""
+        """Return when a round starts: a multiple of τ rather than a running sum, which would accumulate errors."""
         rounds = round - self._grid_round
         return self._grid_s + rounds * self.deadline_s if rounds else self._grid_s

@@ -1,17 +1,19 @@
 """SAFA: W. Wu et al., "SAFA: A Semi-Asynchronous Protocol for Fast Federated Learning With Low Overhead", 2021.
 
-Who arrived in round t − 1 is up to date and starts from the newest model. Who has worked for τ = `lag_tolerance`
-rounds, so that its version is older than t − τ, is deprecated: its work is broken off and it starts anew. The tolerable
-others work on. The round closes when C·n (`fraction`) clients not picked last time have arrived, at most
-`round_limit_s` after it opened. Those are picked, then whoever else arrived first, up to C·n; the rest is undrafted.
+Clients that arrived in round t − 1 are up to date and start from the newest model. Clients that have trained for
+τ = `lag_tolerance` rounds, so that their version is older than t − τ, are deprecated: their training is canceled, and
+they start again. The others are tolerable and keep training. The round closes when C·n clients (C = `fraction`) that
+were not picked in the last round have arrived, at most `round_limit_s` after it opened. These are picked first, then
+other arrivals in order, up to C·n; the rest are undrafted.
 
-The server caches a model per client, at first the initial one. (1) Entries of the picked become their models, those of
-the deprecated the newest global model. (2) The new model is Σ n_k/n · entry k, over all connected clients. (3) Entries
-of the undrafted become their models, which so bypass this round. Here an undrafted update waits at the server and
-enters its entry in step 1 of the next round, unless its client is picked then and it is dropped: the same models.
+The server caches a model for each client, which is the initial model at first. (1) Entries of picked clients are set to
+their models, those of deprecated clients to the newest global model. (2) The new model is Σ n_k/n · entry k, over all
+connected clients, with n_k by `[training] weighting`. (3) Entries of undrafted clients are set to their models, which
+thus bypass this round. Here an undrafted update waits at the server and is written to its entry in step 1 of the next
+round, or dropped if its client is picked then; the models are the same.
 
-Departures: the server foresees from its estimates whose arrival closes a round, exact where they are; crashes, of which
-the paper draws some, do not happen.
+Departures: the server predicts from its estimates which arrival closes a round, which is exact if the estimates are.
+The paper's random crashes are left out.
 """
 
 import math
@@ -28,15 +30,16 @@ from lesson.strategies.checks import check_connected, check_count, check_number,
 
 @dataclass
 class Safa:
-    """A cache of every client's model; a round waits for a fraction of the clients."""
+    """The server caches every client's model; a round waits for a fraction of the clients."""
 
     fraction: float = 0.5
     lag_tolerance: int = 5
     round_limit_s: float = math.inf
     needs: ClassVar[frozenset[str]] = frozenset()
     _picked: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
-    """Clients picked in the last round; those deprecated in this one."""
+    """Clients picked in the last round."""
     _deprecated: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
+    """Clients deprecated in this round."""
 
     def __post_init__(self) -> None:
         check_number("fraction", self.fraction, most=1)
@@ -65,7 +68,7 @@ class Safa:
         )
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        # An undrafted update of the last round: its client has started again since.
+        # Undrafted in the last round: the client has started again since.
         bypassed = arrived.started_round < view.started_round[arrived.client]
         order = np.lexsort((np.isin(arrived.client, self._picked), bypassed))[: np.count_nonzero(~bypassed)]
         picked = order[: share_of(view.num_connected, self.fraction)]

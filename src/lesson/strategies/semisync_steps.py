@@ -1,13 +1,14 @@
 """SemiSync: D. Stripelis, J. L. Ambite, "Semi-Synchronous Federated Learning", 2021.
 
-Every idle client starts in every round and trains as many steps as fit the hyper-period, at least one: with a step of
-t_k = compute_s / local_steps seconds, B_k = ⌊λ·max_k(compute_s) / t_k⌋, λ = `period_factor`. The upload comes on top;
-the latency is charged for both. The round closes when the last has arrived; all are merged, weighted by their data.
+In every round, all idle clients start and train for as many steps as fit into the hyper-period, at least one: with
+t_k = compute_s / local_steps seconds per step, B_k = ⌊λ·max_k(compute_s) / t_k⌋, where λ = `period_factor`. The upload
+takes additional time. The round closes when the last update has arrived; all updates are aggregated, weighted by
+`[training] weighting`.
 
-The paper's period is λ times the slowest learner's epoch; here it is λ times the longest of the usual local works,
-`local_steps` minibatches or `local_epochs` as the scenario says. The paper, too, fits training alone into the period.
-Where a trace says in the course of a run that computing takes no time, or so little that over MAX_STEPS steps would
-fit, the client trains its usual steps: an estimate like that tells nothing about the next piece of work.
+The paper's period is λ times the slowest learner's epoch; here it is λ times the longest of the usual local trainings,
+which `local_steps` or `local_epochs` in `[training]` define. As in the paper, only training has to fit into the period.
+If a trace has a compute time of 0 during a run, or one so short that more than MAX_STEPS steps would fit, the client
+trains its usual number of steps: such an estimate says nothing about the next local training.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ MAX_STEPS = 10_000_000
 
 @dataclass
 class SemiSyncSteps(Stateless):
-    """Everybody trains as many steps as fit the period."""
+    """All clients train for the same period, each with as many steps as fit."""
 
     period_factor: float = 2.0
 
@@ -42,14 +43,14 @@ class SemiSyncSteps(Stateless):
         return RoundPlan(starts, AllOf(starts), local_steps=np.maximum(1, steps.astype(np.int64)))
 
     def _fitting(self, view: ServerView, clients: IntArray) -> FloatArray:
-        """How many steps each of these clients has time for, in fractions; infinite or NaN where that is not known."""
+        """Return how many steps fit into the period, not rounded; inf or NaN if the compute time is 0 or unknown."""
         compute_s = view.compute_s[clients]
         period_s = self.period_factor * compute_s.max(initial=0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(period_s / compute_s * view.local_steps[clients] * (1 + TOLERANCE))
 
     def _check(self, view: ServerView) -> None:
-        """Refuse a fleet whose computing times do not tell how many steps fit, clients that come later included."""
+        """Raise if a reachable client, connected or not, has no compute time > 0, or would train too many steps."""
         reachable = np.flatnonzero(np.isfinite(view.latency_s))
         unknown = reachable[~(view.compute_s[reachable] > 0)]
         if len(unknown):

@@ -1,20 +1,21 @@
 """TiFL: Z. Chai et al., "TiFL: A Tier-based Federated Learning System", 2020, with its adaptive tier selection.
 
-Clients sorted by latency are cut into `num_tiers` tiers of equal numbers, to one (by default into five, or into one per
-client where there are fewer). In every round one tier is drawn, and
-`clients_per_round` of its clients, drawn uniformly, start (all, if it has fewer); the round closes when all of those
-have arrived, and their models are averaged by data. A tier is drawn for at most `credits` rounds; without credits it is
-not drawn any more, and when no tier has any left, the run ends. All tiers are equally likely at first. Every `interval`
-rounds A_t, the mean accuracy of the model on the held-out data of tier t's clients, is worked out. If that of the tier
-drawn last is not above what it was an interval before, the n tiers with credits are ranked by A_t, the lowest first
-(ties: the fastest), and rank i = 0 … n − 1 gets the probability (n − i) / D, D = n·(n + 1) / 2. A tier of which nobody
-is idle keeps its rank but cannot be drawn: the others share its probability in proportion to theirs.
+Clients are divided by latency into `num_tiers` tiers whose sizes differ by at most one (by default five, or one per
+client in smaller fleets). In every round, one tier is drawn, and `clients_per_round` of its clients, drawn uniformly,
+start (all if it has fewer). The round closes when all of them have arrived; all updates are aggregated, weighted by
+`[training] weighting`. A tier can be drawn in at most `credits` rounds; when no tier has credits left, the run ends.
 
-Departures: the numerator and D are those of FLGo's TiFL, with which every tier with credits keeps a chance. Credits
-are the same for all tiers and unlimited by default, as a strategy does not know how many rounds a time budget holds.
-Tiers are made once, from the server's estimates, without profiling rounds. A_t is a mean over clients that hold data
-out. A tier in which nobody holds data out counts as fully accurate. Without a learner there is no accuracy: tiers stay
-equally likely while their credits last.
+All tiers are equally likely at first. Every `interval` rounds, A_t, the mean accuracy of the model on the held-out data
+of tier t's clients, is computed. If A_t of the tier drawn last has not increased since the last computation, the n
+tiers with credits are ranked by A_t, lowest first (ties: fastest first), and rank i = 0 … n − 1 gets the probability
+(n − i) / D, D = n·(n + 1) / 2. A tier without idle clients keeps its rank but cannot be drawn; the others share its
+probability in proportion to their own.
+
+Departures: the numerator and D are those of FLGo's TiFL, which gives every tier with credits a chance. Credits are the
+same for all tiers and unlimited by default, because a strategy does not know how many rounds fit into a time budget.
+Tiers are formed from the server's estimates, without profiling rounds, and formed again only when a new client joins.
+A_t is a mean over the clients that hold data out; a tier without any counts as fully accurate. Without a learner there
+are no accuracies, and tiers stay equally likely while their credits last.
 """
 
 from dataclasses import dataclass, field
@@ -31,22 +32,22 @@ USUAL_TIERS = 5
 
 @dataclass
 class TiFL:
-    """One tier trains in each round; those that the model serves worst are drawn more often."""
+    """One tier trains in each round; tiers with lower accuracy are drawn more often."""
 
     num_tiers: int | None = None
-    """None: 5, or the number of reachable clients when the first round opens, if that is less."""
+    """None: 5, or the number of reachable clients in the first round if that is less."""
     clients_per_round: int = 10
     interval: int = 20
     credits: int | None = None
-    """None: no tier ever runs out of them."""
+    """None: unlimited."""
     needs: ClassVar[frozenset[str]] = frozenset({"client_accuracy"})
     _num_drawn: list[int] = field(default_factory=list, init=False, repr=False)
-    """Rounds of each tier, the fastest first: credits used up. Empty before the tiers are made."""
+    """Credits that each tier has used, fastest first; empty before the tiers are formed."""
     _probabilities: list[float] = field(default_factory=list, init=False, repr=False)
     _accuracy: list[float] = field(default_factory=list, init=False, repr=False)
-    """A_t when it was last worked out."""
+    """A_t of each tier as last computed; empty before."""
     _tier: int = field(default=0, init=False, repr=False)
-    """The one drawn last."""
+    """Tier drawn last."""
     _members: list[IntArray] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +58,7 @@ class TiFL:
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, num_tiers=self.num_tiers)
         if not self._members or not np.isin(view.freed, np.concatenate(self._members)).all():
-            self._make_tiers(view)  # at first, and when somebody comes who is in none
+            self._make_tiers(view)  # at first, and when a new client joins
         paid = [tier for tier, count in enumerate(self._num_drawn) if self.credits is None or count < self.credits]
         if not paid:
             return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS), note="every tier has used up its credits")
@@ -86,14 +87,17 @@ class TiFL:
             setattr(self, f"_{name}", list(value) if isinstance(value, list) else value)
 
     def _make_tiers(self, view: ServerView) -> None:
-        """Cut the fleet into tiers, which all are equally likely at first."""
+        """Divide the fleet into tiers, which are equally likely at first."""
         if not self._num_drawn:
             count = count_of(self.num_tiers, USUAL_TIERS, view)
             self._num_drawn, self._probabilities = [0] * count, [1 / count] * count
         self._members = cut_tiers(view, len(self._num_drawn))
 
     def _look(self, client_accuracy: FloatArray, tiers: list[int]) -> str:
-        """Work out A_t of all tiers; where the last tier has not gained, rank those with credits anew, and say so."""
+        """Compute A_t of all tiers; if that of the tier drawn last has not increased, rank the tiers with credits.
+
+        Returns a note on the ranking; an empty string if there is none.
+        """
         before, held = self._accuracy, [client_accuracy[members] for members in self._members]
         known = [accuracy[~np.isnan(accuracy)] for accuracy in held]
         self._accuracy = [float(accuracy.mean()) if len(accuracy) else 1.0 for accuracy in known]

@@ -1,7 +1,7 @@
-"""Rounds of real clients: the loop and the strategies of the simulator, with updates that come from elsewhere.
+"""Rounds of real clients: the simulator's round loop and strategies, with local training on remote clients.
 
-On the virtual clock a fleet says when updates arrive, and the loop waits as long as it takes to have them. On the wall
-a round is over when its time is, updates arrive when they do, and the server learns from that how long clients take.
+On the virtual clock, the fleet's latencies determine when updates arrive, and the loop waits in real time until it has
+them. On the wall clock, rounds close in real time, and the server estimates latencies from the arrivals it observes.
 """
 
 from lesson.clock.federation.base import Federation

@@ -1,4 +1,4 @@
-"""What federations on both clocks have in common: who is told to work, and what is not accepted."""
+"""Base of the federations on both clocks: sends local training to remote clients and reports rejected updates."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +22,11 @@ from lesson.settings.settings import Settings
 from lesson.strategies.base import Merge, RoundPlan, Strategy, Updates
 
 PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
-"""An update is given up after so many times what was expected, and so many seconds at least."""
+"""The server waits for an update for PATIENCE times its expected latency, and for MIN_PATIENCE_S at least."""
 
 
 class Federation(Simulation):
-    """Rounds of clients that are elsewhere."""
+    """A round loop whose clients are remote."""
 
     def __init__(
         self,
@@ -42,19 +42,19 @@ class Federation(Simulation):
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         options: dict[str, Any] = {"settings": settings, "disconnections": disconnections, "guards": guards}
-        # Replies change times and weights: those of this copy, not of the caller's fleet.
+        # Replies change times and weights; the copy keeps the caller's fleet unchanged.
         own = replace(fleet, **{name: getattr(fleet, name).copy() for name in (*TIMES, "client_weight")})
         super().__init__(strategy, own, learner=learner, seed=seed, **options)
         self.rejected = Counter[str]()
-        """How many updates were rejected or given up in all, by the kind of fault."""
+        """Number of updates rejected or given up so far, by reason."""
         self.merged_metrics: list[tuple[float, Mapping[str, float]]] = []
-        """What clients told with the updates of the last merge, and what each of these clients counts for."""
+        """Client weight and reported metrics of each update in the last aggregation."""
         self._clients, self._tell = clients, tell
         self._metrics: dict[tuple[int, int], Mapping[str, float]] = {}
         self._released: dict[tuple[int, int], Mapping[str, float]] = {}
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
-        """Run the next round; see `Simulation`. The record says what was rejected, and why."""
+        """Run the next round; see `Simulation`. The note of its record lists rejected updates and the reasons."""
         record = super().step(until_s)
         if record is None or not record.rejections:
             return record
@@ -62,14 +62,14 @@ class Federation(Simulation):
         return replace(record, note="; ".join([*filter(None, [record.note]), *why]))
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Where the run stands; see `Simulation`. With the models that wait at the server."""
+        """Return the state of the run; see `Simulation`. It includes the models of updates that wait at the server."""
         values, arrays = super().state()
         waiting = self._clients.models_of(self._at_server)
         arrays |= {f"waiting.{place}": model for place, model in enumerate(waiting)}
         return values | {"rejected": dict(self.rejected)}, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
         super().restore(values, arrays)
         self.rejected.update(values["rejected"])
         waiting = with_prefix(arrays, "waiting.")
@@ -80,13 +80,13 @@ class Federation(Simulation):
         self._send(plan.starts)
 
     def _send(self, clients: IntArray) -> None:
-        """Have these clients do the work they are at."""
+        """Send each of these busy clients its current local training."""
         if len(clients):
             updates = self._flight.work_of(clients)
             self._clients.send(updates, self.round, self._patience_s(updates.expected_s))
 
     def _patience_s(self, expected_s: FloatArray) -> FloatArray:
-        """How long to wait for updates that are expected to take so long."""
+        """Return how many seconds to wait for each update, given its expected latency."""
         return np.maximum(MIN_PATIENCE_S, PATIENCE * expected_s)
 
     def _lose(self, lost: Updates) -> None:
@@ -121,18 +121,18 @@ class Federation(Simulation):
         self._released = {update: self._metrics.pop(update, {}) for update in updates.keys}
 
     def _take_in(self, reply: Reply) -> None:
-        """Note what came with an update that can be used."""
+        """Record the weight and the metrics that came with a usable update."""
         if reply.weight is not None:
             self.fleet.client_weight[reply.client] = reply.weight
         self._metrics[reply.client, reply.index] = reply.metrics
 
     def _is_at(self, reply: Reply) -> bool:
-        """Whether it is about what its client is at, not about something given up before."""
+        """Return whether a reply belongs to its client's current local training, not to one given up before."""
         who = np.array([reply.client])
         return bool(self._flight.busy(who)[0]) and int(self._flight.work_of(who).index[0]) == reply.index
 
     def _reject(self, fault: Reply) -> None:
-        """Note, count and tell an update that is not used."""
+        """Record, count and log a rejected update."""
         self._rejections.append(Rejection(fault.client, fault.index, fault.fault))
         self._tell_rejected(fault)
 

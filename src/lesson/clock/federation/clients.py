@@ -1,4 +1,4 @@
-"""Clients that are elsewhere, and what can come of their work."""
+"""Interface to remote clients, and the events they report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,27 +12,29 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.strategies.base import Updates
 
 NO_REPLY, LOST, TOO_LATE, RESTARTED = "no reply", "node lost", "too late", "server restarted"
-"""Kinds of faults that are told apart."""
+"""Faults of the transport. Unlike faults of an update's content, they do not count towards exclusion."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What has come of a client's work."""
+    """Reply to a local training: an update, or the fault that prevented it."""
 
     client: int
     index: int
-    """Which piece of its client's work."""
+    """Which of the client's local trainings it belongs to."""
     weight: float | None = None
-    """What the client says it counts for."""
+    """Weight that the client reports for itself; None leaves its weight unchanged."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """Metrics that the client reports with its update."""
     fault: str = ""
-    """Why it cannot be used, in two words: the same for faults of one kind."""
+    """Why the update cannot be used, in a few words that are the same for all faults of a kind; empty if it can."""
     detail: str = ""
+    """Details of the fault, for the log."""
 
 
 @dataclass(frozen=True)
 class Joined:
-    """A client is there that was not; its latency, and the part of it for computing, are NaN where not measured."""
+    """A client has connected. Its latency, and the compute time within it, are NaN if they were not measured."""
 
     client: int
     latency_s: float = math.nan
@@ -41,7 +43,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Left:
-    """A client is gone."""
+    """A client has disconnected."""
 
     client: int
 
@@ -50,28 +52,31 @@ Event = Reply | Joined | Left
 
 
 class Clients(Protocol):
-    """Where the clients are. Models travel beside: whoever merges them finds them by client and index."""
+    """Connection to the remote clients.
+
+    Models do not pass through this interface except in checkpoints: the learner finds them by client and index.
+    """
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
-        """Have clients work on these updates, each from its base version; after `patience_s` nobody waits any more."""
+        """Start these local trainings, each from its base version; give an update up after `patience_s` seconds."""
         ...
 
     def poll(self) -> Sequence[Event]:
-        """What has happened since the last call, every fault as a reply; does not wait."""
+        """Return the events since the last call without waiting; every fault is reported as a reply."""
         ...
 
     def give_up(self, clients: IntArray) -> None:
-        """Nobody waits for the work of these clients any more."""
+        """Stop waiting for the updates of these clients."""
         ...
 
     def forget(self, updates: Updates) -> None:
-        """The models of these updates are not needed any more."""
+        """Discard the models of these updates."""
         ...
 
     def models_of(self, updates: Updates) -> Sequence[npt.NDArray[np.floating]]:
-        """The models of these updates, which have arrived."""
+        """Return the models of these updates, which have arrived."""
         ...
 
     def put_back(self, updates: Updates, models: Sequence[npt.NDArray[np.floating]]) -> None:
-        """Have these models again, after a restart."""
+        """Restore the models of these updates when a run is resumed."""
         ...

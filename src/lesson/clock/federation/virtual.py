@@ -1,4 +1,4 @@
-"""A federation on the virtual clock."""
+"""Federation on the virtual clock."""
 
 import time
 from dataclasses import replace
@@ -15,22 +15,25 @@ from lesson.strategies.base import Updates
 
 POLL_S = 0.02
 TELL_S = 30.0
-"""Who waits for longer says for whom."""
+"""Interval in real seconds at which the server logs the clients it is waiting for."""
 
 
 class VirtualFederation(Federation):
-    """On the virtual clock: an update that arrives by the fleet's latencies is waited for on the wall."""
+    """Federation on the virtual clock.
+
+    The fleet's latencies determine in which round an update arrives; the server then waits for it in real time.
+    """
 
     timeout_s = 3600.0
-    """Seconds on the wall after which an update is given up."""
+    """Real seconds after which an update is given up."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._early: dict[tuple[int, int], Reply] = {}
-        """Replies to updates that have not landed yet."""
+        """Replies to updates that have not arrived on the virtual clock yet."""
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` returned; what was in flight is sent again."""
+        """Continue from what `state` returned; local trainings in flight are sent again."""
         super().restore(values, arrays)
         self._send(self._flight.everybody())
 
@@ -52,7 +55,7 @@ class VirtualFederation(Federation):
         return landed[good]
 
     def _wait_for(self, landed: set[tuple[int, int]]) -> None:
-        """Have the replies to all these updates, and keep those to others that are in flight."""
+        """Wait for the replies to all these updates; keep replies to others in flight for later."""
         told_s = time.monotonic()
         while missing := landed - self._early.keys():
             if time.monotonic() - told_s > TELL_S:
@@ -61,7 +64,7 @@ class VirtualFederation(Federation):
                 self._tell(f"round {self.round}: still waiting for {len(missing)} clients: {names}")
             replies = [event for event in self._clients.poll() if isinstance(event, Reply)]
             for reply in replies:
-                # A reply to anything else is to what the strategy dropped: no fault, and it comes when it likes.
+                # Any other reply belongs to a local training that the strategy dropped: it is ignored, not rejected.
                 if (reply.client, reply.index) in self._early or (
                     not reply.fault and self.rejection_ledger.already_seen(reply.client, reply.index)
                 ):

@@ -1,4 +1,4 @@
-"""A federation on the wall."""
+"""Federation on the wall clock."""
 
 import math
 import time
@@ -20,13 +20,14 @@ from lesson.strategies.base import Closing, Updates
 
 POLL_S = 0.1
 NOBODY_S = 600.0
-"""A run ends when nobody has been connected for so long."""
+"""A run stops when no client has been connected for this many seconds."""
 LAG_S, MIN_ROUND_S = 0.5, 1.0
-"""A round whose deadline passed longer ago than the one ends now; one with nobody at work lasts the other."""
+"""A round whose deadline passed LAG_S ago or longer ends now, not at its deadline. A round in which no client trains
+lasts at least MIN_ROUND_S, unless its deadline comes first."""
 
 
 class WallFederation(Federation):
-    """On the wall: updates arrive when they do, and clients come and go."""
+    """Federation on the wall clock: updates arrive in real time, and clients disconnect and rejoin."""
 
     def __init__(
         self,
@@ -40,23 +41,23 @@ class WallFederation(Federation):
         self._clock, self._sleep = clock, sleep
         self._zero_s = clock()
         self._alone_s = 0.0
-        """When somebody was last connected."""
+        """When a client was last connected, on the run's clock."""
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
-        """Run the next round; see `Federation`. The clock starts with the first."""
+        """Run the next round; see `Federation`. The clock starts with the first round."""
         if not self.round:
             self._zero_s = self._clock()
-        if self.elapsed_s - self.now_s > LAG_S:  # evaluation and checkpoints are no client's time
+        if self.elapsed_s - self.now_s > LAG_S:  # a round does not include the evaluation before it
             self.now_s = self.elapsed_s
         return super().step(until_s)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Where the run stands; see `Federation`. With what was seen of latencies."""
+        """Return the state of the run; see `Federation`. It includes the measured latencies."""
         values, arrays = super().state()
         return values, arrays | copied({"seen_s": self.estimates.seen_s, "latency_s": self.fleet.latency_s})
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on from what `state` returned, with the clients that are there now; what was in flight is lost."""
+        """Continue from what `state` returned with the clients connected now; updates in flight are lost."""
         super().restore(values, arrays)
         self._zero_s, self._alone_s = self._clock() - self.now_s, self.now_s
         known = self._connected & np.isfinite(arrays["latency_s"])
@@ -71,23 +72,23 @@ class WallFederation(Federation):
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds on the wall since the run began, those before a restart included."""
+        """Real seconds since the run began, including those before a restart, but not the downtime."""
         return self._clock() - self._zero_s
 
     def _opens(self, until_s: float) -> bool:
+        # Clients that are not connected may still join, unless all known ones are excluded.
         known = np.isfinite(self.fleet.latency_s)
-        return not self.rejection_ledger.excluded[known].all() or super()._opens(
-            until_s
-        )  # whoever is not there may come
+        return not self.rejection_ledger.excluded[known].all() or super()._opens(until_s)
 
     def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:  # noqa: ARG002
         return np.full_like(expected_s, np.inf)
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
-        """Wait until the round closes, by the rules of the virtual clock on what has arrived so far.
+        """Wait until the round closes; return when that was, and a note. The time is inf if `until_s` passes first.
 
-        It ends at its deadline, or when the server finds that nothing is left to wait for. After a long evaluation, or
-        with nobody connected, it ends late: no rounds are run through to catch up.
+        The conditions are those of the virtual clock, applied to the updates that have arrived so far: the round closes
+        at its deadline, or when the server notices that nothing is left to wait for. After a long evaluation, or while
+        no client is connected, it closes late; no rounds are added to catch up.
         """
         while True:
             now_s = self.elapsed_s
@@ -104,7 +105,7 @@ class WallFederation(Federation):
             self._sleep(POLL_S if alone else min(POLL_S, max(end_s - now_s, POLL_S / 10)))
 
     def _alone(self, now_s: float) -> bool:
-        """Whether nobody is connected; raises when that has been so for long."""
+        """Return whether no client is connected; raise RunStoppedError after NOBODY_S of that."""
         if self._num_connected:
             self._alone_s = now_s
         elif now_s - self._alone_s > NOBODY_S:
@@ -141,7 +142,7 @@ class WallFederation(Federation):
 
     def _gone(self, client: int, now_s: float) -> None:
         who = np.array([client])
-        if self._flight.last_arrival_s(who) == np.inf:  # at work, and its update has not arrived
+        if self._flight.last_arrival_s(who) == np.inf:  # training, and its update has not arrived
             self._clients.give_up(who)
             self._replied(Reply(client, int(self._flight.work_of(who).index[0]), fault=LOST), now_s)
         self._disconnect(who)
@@ -159,7 +160,10 @@ class WallFederation(Federation):
         self._tell(f"round {self.round}: client {self.fleet.names[client]} is there")
 
     def _see(self, client: int, now_s: float) -> None:
-        """Learn from how long a client took from its start until now; what is slower is so in all of its parts."""
+        """Update a client's latency estimate with the time since its start, scaled to the usual local training.
+
+        The compute time keeps its share of the estimated latency.
+        """
         took_s = max(now_s - self._flight.started_s[client], 1e-3)
         share = self.fleet.compute_s[client] / (self.fleet.compute_s[client] + self.fleet.upload_s[client])
         if self._work[client] != 1:
@@ -168,11 +172,11 @@ class WallFederation(Federation):
         self._divide(client, share)
 
     def believe(self, client: int, seconds: float) -> None:
-        """Take in how long a client took."""
+        """Update a client's latency estimate with a measured latency in seconds."""
         self.fleet.latency_s[client] = self.estimates.see(np.array([client]), np.array([seconds]))[0]
 
     def _divide(self, client: int, share: float) -> None:
-        """Have so large a part of the latency that is believed be for computing, the rest for the upload."""
+        """Split a client's estimated latency: `share` of it is compute time, the rest upload time."""
         latency_s = self.fleet.latency_s[client]
         self.fleet.compute_s[client] = share * latency_s
         for column in (self.fleet.upload_s, self.fleet.shared_upload_s):

@@ -1,18 +1,18 @@
-"""LESSON with a deadline that adapts, which L. Yu, X. Sun, R. Albelaihi, C. Yi leave to future work in "Latency Aware
+"""LESSON with an adaptive deadline, which L. Yu, X. Sun, R. Albelaihi, C. Yi leave to future work in "Latency Aware
 Semi-synchronous Client Selection and Model Aggregation for Wireless Federated Learning" (see lesson.py).
 
-Short rounds move the model often, but along what few fast clients say; when the others report, they may not agree. The
-server sees how much of it they confirm: for the updates that come from an older version, c = Σ a·v·d / Σ a·d·d, where v
-is the update, d the way the model has gone since the client started, and a what the update counts for. If everybody
-pulls the same way c is near 1; if the model only follows the noise of a few, near 0.
+With short rounds, the model changes often, but in directions that a few fast clients determine and that slower clients
+may not confirm. The server measures the confirmation c = Σ a·v·d / Σ a·d·d over updates that started from an older
+version, where v is the update, d the change of the global model since that version, and a the update's weight. If all
+clients pull in the same direction, c is near 1; if the model follows the noise of a few, c is near 0.
 
-Every LOOK_ROUNDS rounds τ is multiplied by exp(GAIN·(c* − c)), c* = `agreement`: little is confirmed, rounds get
-longer; much is, they get shorter. Each look fades what earlier ones saw. τ stays where between a tenth and a half of
-the connected clients are in tier 1, and steps of less than 5 % are not taken. It begins at `deadline_s`, or the
-nearest that is allowed.
+Every 50 rounds, τ is multiplied by exp(0.3·(c* − c)), with c* = `agreement` and c* − c limited to ±0.4: rounds get
+longer if little is confirmed and shorter if much is. Older measurements fade. τ is limited so that between a tenth and
+a half of the reachable clients are in tier 1, and changes of less than 5 % are not made. It starts at `deadline_s`, or
+at the nearest value within these limits.
 
-A new τ takes effect when a round opens: whoever starts is put into its tier by it. Work in flight goes on and is due at
-the first round end by which it was expected. In a run of timing alone nobody confirms anything and τ stays.
+A new τ takes effect when a round opens: clients that start are assigned to tiers by it. Updates in flight are due at
+the first round end by which they were expected. Without a learner there is no confirmation, and τ does not change.
 """
 
 import math
@@ -27,25 +27,29 @@ from lesson.strategies.checks import check_number
 from lesson.strategies.lesson import Lesson
 
 LOOK_ROUNDS = 50
+"""Number of rounds between adjustments of τ."""
 GAIN, MOST = 0.3, 0.4
-"""How strongly τ answers, and to how large a difference at most."""
+"""τ is multiplied by exp(GAIN·(c* − c)), where c* − c is limited to ±MOST."""
 FADE, FADE_MOVED = 0.7, 0.2
-"""What is left of earlier looks at the next, and at the next after τ has changed."""
+"""Factor of older measurements at each adjustment; FADE_MOVED if τ has changed."""
 SHARES = (0.1, 0.5)
+"""Smallest and largest share of clients in tier 1."""
 LEAST_STEP = 0.05
+"""Smallest relative change of τ that is made."""
 
 
 @dataclass
 class LessonAdaptive(Lesson):
-    """LESSON whose deadline follows how far slow clients confirm what fast ones did."""
+    """LESSON with a deadline that adapts to how far slow clients confirm the updates of fast ones."""
 
     agreement: float = 0.25
     needs: ClassVar[frozenset[str]] = frozenset({"confirmation"})
     _seen: tuple[float, float] = field(default=(0.0, 0.0), init=False, repr=False)
-    """The signal's two sums at the last look."""
+    """The two sums of the signal at the last adjustment."""
     _recent: tuple[float, float] = field(default=(0.0, 0.0), init=False, repr=False)
-    """What they have grown by lately."""
+    """Sums of their increments up to the last adjustment, older ones faded."""
     _bounds: tuple[float, float] | None = field(default=None, init=False, repr=False)
+    """Smallest and largest τ; None before they are needed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,7 +73,7 @@ class LessonAdaptive(Lesson):
         self._seen, self._recent = tuple(state["seen"]), tuple(state["recent"])
 
     def _look(self, view: ServerView) -> str:
-        """Set τ by what was confirmed since the last look; says why."""
+        """Adjust τ to the recent confirmation and return a note."""
         now = view.signals["confirmation"]
         agreed, gone = (old + new - seen for old, new, seen in zip(self._recent, now, self._seen, strict=True))
         self._seen, before_s, factor, why = now, self.deadline_s, 1.0, "nobody reported on an older model"
@@ -82,7 +86,7 @@ class LessonAdaptive(Lesson):
         return said
 
     def _move(self, view: ServerView, wished_s: float, why: str) -> str:
-        """Change τ to a wish, as far as the bounds let it, and say so; or leave it, if that is a small step."""
+        """Set τ to `wished_s` within its limits and return a note; return "" if the change is too small to be made."""
         before_s, bounded_s = self.deadline_s, float(np.clip(wished_s, *self._limits(view)))
         if abs(bounded_s / before_s - 1) < LEAST_STEP:
             return ""
@@ -91,7 +95,7 @@ class LessonAdaptive(Lesson):
         return f"deadline {before_s:.4g} s → {bounded_s:.4g} s: {'; '.join(filter(None, [why, held]))}"
 
     def _limits(self, view: ServerView) -> tuple[float, float]:
-        """The least and the greatest τ, found once; any, where nobody can be reached."""
+        """Return the smallest and largest τ, computed once; (0, inf) if no client is reachable."""
         if self._bounds is None:
             reachable_s = view.first_latency_s[np.isfinite(view.first_latency_s)]
             low_s, high_s = np.quantile(reachable_s, SHARES).tolist() if len(reachable_s) else (0.0, math.inf)

@@ -1,15 +1,15 @@
-"""LESSON for servers with an optimizer, an extension of L. Yu, X. Sun, R. Albelaihi, C. Yi, "Latency Aware
+"""LESSON for server optimizers, an extension of L. Yu, X. Sun, R. Albelaihi, C. Yi, "Latency Aware
 Semi-synchronous Client Selection and Model Aggregation for Wireless Federated Learning" (see lesson.py) that is not in
 the paper.
 
-Who starts, what closes a round and who is due are LESSON's. But clients do not wait for their slots: one of tier j uses
-all of its j·τ seconds, with a step of as many minibatches as fit beside the upload, max(1, ⌊(j·τ − upload) / compute⌋)
-of them but at most one per sample it holds, whose mean gradient makes the step, of size δ for everybody. So nobody's
-time is lost, and updates are less noisy, which is what an adaptive optimizer needs most.
+Clients start, rounds close and updates are due as in LESSON. But clients do not idle until their slot ends: a client of
+tier j uses all of its j·τ seconds. It takes one step, of size δ in every tier, with the mean gradient of as many
+minibatches as fit, max(1, ⌊(j·τ − upload − download) / compute⌋), but at most one per sample it holds. No time is
+wasted, and updates are less noisy, which is what an adaptive optimizer needs most.
 
-What is due is applied to the newest model as updates, weighted by data / j^`discount`: an optimizer with momentum goes
-on along an update long after it was applied, so that stale ones harm it more than the data of slow clients help. Take τ
-so that most clients are in tier 1.
+Due updates are added to the newest model, weighted by `[training] weighting` and 1 / j^`discount`: an optimizer with
+momentum continues in the direction of an update long after it was applied, so stale updates do more harm than the data
+of slow clients does good. Choose τ so that most clients are in tier 1.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from lesson.strategies.lesson import Lesson
 
 @dataclass
 class LessonFilled(Lesson):
-    """LESSON whose clients fill their slots with work, for server optimizers."""
+    """LESSON whose clients train until their slot ends, for server optimizers."""
 
     scaling: bool = False
     discount: float = 2.0
@@ -46,13 +46,13 @@ class LessonFilled(Lesson):
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         due, drops = self._due(view, arrived)
         tiers = assign_tiers(due.expected_s, self.deadline_s)
-        # Relative to the fastest that is due, as a large power would leave nothing of a tier that is due alone.
+        # Relative to the fastest due tier: weights must not underflow to 0 if only slow tiers are due.
         slower = tiers / tiers.min() if len(due) else np.ones(0)
         weights = view.client_weight[due.client] * np.float_power(slower, -self.discount)
         return Merge(due.id, shares(weights), of="updates", drops=drops)
 
     def _fitting(self, view: ServerView, clients: IntArray) -> IntArray:
-        """How many minibatches each of these clients has time for in its slot, at most one per sample it holds."""
+        """Return how many minibatches fit into each client's slot: at least 1, at most its number of samples."""
         slots_s = assign_tiers(view.latency_s[clients], self.deadline_s) * self.deadline_s
         with np.errstate(divide="ignore"):
             rooms = (slots_s - view.upload_s[clients] - view.download_s[clients]) / view.compute_s[clients]

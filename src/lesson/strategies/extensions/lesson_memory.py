@@ -1,13 +1,13 @@
 """LESSON with a memory, an extension of L. Yu, X. Sun, R. Albelaihi, C. Yi, "Latency Aware Semi-synchronous Client
 Selection and Model Aggregation for Wireless Federated Learning" (see lesson.py) that is not in the paper.
 
-Who starts, what closes a round and who is due are LESSON's. The server keeps the latest update of each tier, the mean
-by data of how far its clients moved from the model they started with. In every round it applies all of them, whether
-their tier was due or not, each weighted by its tier's share of all data; before its first slot a tier adds nothing.
-So slow tiers are never forgotten between their slots, and as tier j's update is applied j times, the step size is δ for
-everybody; `scaling` makes it j·δ, Eq. (12), as well.
+Clients start, rounds close and updates are due as in LESSON. The server keeps the latest update of each tier: the mean
+of its clients' updates, weighted by `[training] weighting`. In every round it applies the latest updates of all tiers,
+whether or not they are due, each weighted by its tier's share of the total client weight; a tier contributes nothing
+before its first slot. Slow tiers thus keep their influence between slots. Because the update of tier j is applied j
+times, the step size is δ in every tier; `scaling` makes it j·δ, Eq. (12), in addition.
 
-A client stays in the tier it was first estimated to be in; one that comes later gets one then.
+A client stays in the tier of its first latency estimate; a client that joins later is assigned to a tier then.
 """
 
 from dataclasses import dataclass, field
@@ -27,12 +27,13 @@ class LessonMemory(Lesson):
 
     scaling: bool = False
     _filled: set[int] = field(default_factory=set, init=False)
-    """Tiers that have been merged."""
+    """Tiers of which updates have been aggregated."""
     _tier_of: IntArray | None = field(default=None, init=False, repr=False)
+    """Tier of each client, shape (num_clients,); None before it is needed."""
     _share: dict[int, float] = field(default_factory=dict, init=False, repr=False)
-    """The tier of each client and what each tier counts for, found in the first round that asks."""
+    """Share of each tier in the total client weight."""
     _counted: FloatArray = field(default_factory=lambda: np.empty(0), init=False, repr=False)
-    """What each client counted for then."""
+    """Client weights from which the shares were computed."""
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         due, drops = self._due(view, arrived)
@@ -52,12 +53,12 @@ class LessonMemory(Lesson):
         self._filled = set(state["filled"])
 
     def _tiers(self, view: ServerView, clients: IntArray) -> IntArray:
-        """The tier of each of these clients, (len(clients),); shares are those of what clients count for now."""
+        """Return the tier of each of these clients, shape (len(clients),), after updating the shares of tiers."""
         fresh = self._tier_of is None or bool(np.any(self._tier_of[clients] == UNREACHABLE))
         if self._tier_of is None or fresh:
             now = assign_tiers(view.first_latency_s, self.deadline_s)
             self._tier_of = now if self._tier_of is None else np.where(self._tier_of == UNREACHABLE, now, self._tier_of)
-        if fresh or np.any(self._counted[clients] != view.client_weight[clients]):  # real clients say what they have
+        if fresh or np.any(self._counted[clients] != view.client_weight[clients]):  # real clients report their weights
             self._counted = view.client_weight.copy()
             tiers, places = np.unique(self._tier_of, return_inverse=True)
             reachable = tiers != UNREACHABLE
