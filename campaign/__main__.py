@@ -33,13 +33,13 @@ def main() -> int:
         wanted = [trial for kind in KINDS for trial in kind.trials(shared, given.short)]
         wanted = [trial for trial in wanted if trial.name.startswith(given.only)]
         before = list(
-            _extend_record(
+            _print_failures(
                 try_all([*commands.prepare(shared, given.short), *damage.prepare(shared)], 0, scratch, given.jobs)
             )
         )
         if any(one.wrong for one in before):
             return 1
-        results = list(_extend_record(try_all(wanted, given.seed, scratch, given.jobs)))
+        results = list(_print_failures(try_all(wanted, given.seed, scratch, given.jobs)))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     seconds = time.monotonic() - begin
@@ -54,7 +54,7 @@ def main() -> int:
     return int(any(one.wrong for one in results) or not results)
 
 
-def _extend_record(results: Iterable[Result]) -> Iterable[Result]:
+def _print_failures(results: Iterable[Result]) -> Iterable[Result]:
     """Yield the results unchanged, and print failed and skipped trials to stderr immediately."""
     for one in results:
         if one.wrong:

@@ -36,14 +36,14 @@ class Outcome:
         """Return this outcome; raise unless its status is one of these and a failure is reported in a single line."""
         lines = [line for line in self.err.splitlines() if line.strip() and not line.startswith("note: ")]
         said = [line for line in lines if not PROGRESS.search(line)]
-        assert "Traceback" not in self.err + self.out, self._extend_record("a traceback")
-        assert self.status in statuses, self._extend_record(f"status must be one of {statuses}, got {self.status}")
+        assert "Traceback" not in self.err + self.out, self._describe("a traceback")
+        assert self.status in statuses, self._describe(f"status must be one of {statuses}, got {self.status}")
         if self.status:
-            assert len(said) == 1, self._extend_record(f"one line must be said, got {len(said)}")
-            assert said[0].startswith("lesson: "), self._extend_record("the line must begin with 'lesson: '")
+            assert len(said) == 1, self._describe(f"one line must be said, got {len(said)}")
+            assert said[0].startswith("lesson: "), self._describe("the line must begin with 'lesson: '")
         return self
 
-    def _extend_record(self, what: str) -> str:
+    def _describe(self, what: str) -> str:
         command = " ".join(repr(word) if not word or set(word) & set(" '\"\\") else word for word in self.argv)
         return f"{what}: lesson {command[:2000]}\n{self.out[-500:]}\n{self.err[-3000:]}"
 

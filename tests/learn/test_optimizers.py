@@ -8,7 +8,7 @@ import torch
 
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError
-from lesson.learn.optimizers import OPTIMISERS, Moments
+from lesson.learn.optimizers import OPTIMIZERS, Moments
 from lesson.settings.sections import ServerSettings
 
 MODEL, GRADIENTS = np.array([1.0, -2.0]), (np.array([0.5, -0.01]), np.array([0.1, 0.2]))
@@ -37,7 +37,7 @@ def steps(name: str) -> list[FloatArray]:
 def step(
     name: str, model: torch.Tensor, gradient: FloatArray, moments: Moments, server: ServerSettings
 ) -> tuple[torch.Tensor, Moments]:
-    return OPTIMISERS[name](model, torch.tensor(gradient), moments, server)
+    return OPTIMIZERS[name](model, torch.tensor(gradient), moments, server)
 
 
 def test_momentum_by_hand() -> None:

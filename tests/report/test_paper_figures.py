@@ -15,7 +15,7 @@ from lesson import InputError, Settings, draw_fleet
 from lesson.learn.data import load_dataset
 from lesson.learn.partition import make_partition
 from lesson.report.files import save_figure
-from lesson.report.palette import LABEL_COLOURS, tier_colours
+from lesson.report.palette import LABEL_COLORS, tier_colors
 from lesson.report.paper.fleets import draw_latency_density, draw_schedule, draw_towards_zero
 from lesson.report.shares_figure import draw_label_shares
 
@@ -74,7 +74,7 @@ def test_the_schedule_has_a_block_per_training_and_a_tick_per_upload() -> None:
     axes = figure.axes[0]
     blocks = [part for part in axes.collections if isinstance(part, PolyCollection)]
     assert [len(part.get_paths()) for part in blocks] == [12, 6, 4, 3]
-    assert [to_hex(part.get_facecolor()[0]) for part in blocks] == tier_colours(4, strength=0.6)
+    assert [to_hex(part.get_facecolor()[0]) for part in blocks] == tier_colors(4, strength=0.6)
     merges = [line.get_xdata() for line in axes.lines if line.get_marker() == "D"]
     np.testing.assert_allclose(merges[2], [60, 120, 180, 240])
     ticks = [part for part in axes.collections if isinstance(part, LineCollection)]
@@ -119,7 +119,7 @@ def test_label_shares_are_those_of_the_partition() -> None:
         np.testing.assert_allclose(begins[1:], (begins + widths)[:-1], atol=1e-12)
         partition = make_partition(Settings(beta=beta), labels, 50, 2)
         np.testing.assert_allclose(widths[4, 1], np.mean(labels[partition[1]] == 4))
-        assert [to_hex(bars[0].get_facecolor()).upper() for bars in axes.containers] == list(LABEL_COLOURS)
+        assert [to_hex(bars[0].get_facecolor()).upper() for bars in axes.containers] == list(LABEL_COLORS)
 
 
 def test_towards_zero_has_bands_within_what_is_possible() -> None:

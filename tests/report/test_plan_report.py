@@ -9,7 +9,7 @@ from rich.console import Console
 from helpers.fleets import make_fleet
 from lesson import Fleet, InputError, Settings, draw_fleet
 from lesson.planning.plan import make_plan
-from lesson.report.palette import tier_colours
+from lesson.report.palette import tier_colors
 from lesson.report.plan.figure import draw_plan
 from lesson.report.plan.text import plan_notes, print_plan
 
@@ -103,7 +103,7 @@ def test_figures_show_every_tier(tmp_path: Path) -> None:
     """Each tier's color covers a good part of the picture: a block of the schedule and its clients."""
     plan = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, ensure_first_tier=True)
     draw_plan(plan, "title", tmp_path / "plan.png")
-    for color in tier_colours(4):
+    for color in tier_colors(4):
         assert share_of(color, tmp_path / "plan.png") > 0.01, color
 
 
@@ -115,7 +115,7 @@ def test_odd_fleets_are_drawn(tmp_path: Path, fleet: Fleet, deadline_s: float) -
     """The slowest tier has a block of the schedule: for the first fleet it is tier 1, to which its client was moved."""
     plan = make_plan(fleet, deadline_s, ensure_first_tier=True)
     draw_plan(plan, "title", tmp_path / "plan.png")
-    assert share_of(tier_colours(1)[0], tmp_path / "plan.png") > 0.01
+    assert share_of(tier_colors(1)[0], tmp_path / "plan.png") > 0.01
 
 
 def test_figures_that_cannot_be_written(tmp_path: Path) -> None:
@@ -130,5 +130,5 @@ def test_figures_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
-def test_tiers_have_colours_of_their_own(count: int) -> None:
-    assert len(set(tier_colours(count))) == count
+def test_tiers_have_colors_of_their_own(count: int) -> None:
+    assert len(set(tier_colors(count))) == count

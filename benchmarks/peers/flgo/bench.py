@@ -36,7 +36,7 @@ class TimedServer(BasicServer):
     def iterate(self) -> Any:
         """Run one round."""
         updated = super().iterate()
-        self.rejection_ledger.lap()
+        self.watch.lap()
         return updated
 
 

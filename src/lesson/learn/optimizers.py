@@ -46,7 +46,7 @@ def _scaled(model: Tensor, gradient: Tensor, moments: Moments, v: Tensor, server
     return model - server.step_size * m / (v.sqrt() + server.epsilon), {"m": m, "v": v}
 
 
-OPTIMISERS: Mapping[str, Callable[[Tensor, Tensor, Moments, ServerSettings], Step]] = {
+OPTIMIZERS: Mapping[str, Callable[[Tensor, Tensor, Moments, ServerSettings], Step]] = {
     "momentum": momentum,
     "adagrad": adagrad,
     "adam": adam,

@@ -20,7 +20,7 @@ from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn.backend import Trainer
 from lesson.learn.group_memory import GroupVectors, group_of_each
-from lesson.learn.optimizers import OPTIMISERS, Moments
+from lesson.learn.optimizers import OPTIMIZERS, Moments
 from lesson.learn.robust.guard import MergeGuard, Uploads, finite_only, uploads_of
 from lesson.learn.task import Work, to_device
 from lesson.settings.guards import GuardSettings
@@ -163,7 +163,7 @@ class ServerModels:
             return rejections
         new = merged
         if self.server.optimizer != "none":
-            new, self._moments = OPTIMISERS[self.server.optimizer](model, model - merged, self._moments, self.server)
+            new, self._moments = OPTIMIZERS[self.server.optimizer](model, model - merged, self._moments, self.server)
         if merge.groups is not None or new is not merged:
             self._check_model(new)
         self.versions[version + 1] = new

@@ -23,7 +23,7 @@ _FIXED = {name: (color, "-") for name, color in _STRATEGIES.items()} | dict(
 """Look of each built-in strategy, no matter which others are shown."""
 
 # Paul Tol's muted scheme.
-LABEL_COLOURS = (
+LABEL_COLORS = (
     "#332288",
     "#88CCEE",
     "#44AA99",
@@ -37,7 +37,7 @@ LABEL_COLOURS = (
 )
 
 
-def tier_colours(num_tiers: int, strength: float = 1.0) -> list[str]:
+def tier_colors(num_tiers: int, strength: float = 1.0) -> list[str]:
     """Return one color per tier as #rrggbb, visible on dark and on white; a `strength` below 1 makes them paler."""
     at = np.linspace(0, len(TIER_ANCHORS) - 1, num_tiers)
     anchors = 255 - strength * (255 - np.array(TIER_ANCHORS))
@@ -45,7 +45,7 @@ def tier_colours(num_tiers: int, strength: float = 1.0) -> list[str]:
     return [f"#{round(r):02x}{round(g):02x}{round(b):02x}" for r, g, b in zip(*channels, strict=True)]
 
 
-def series_colours(labels: Sequence[str]) -> list[str]:
+def series_colors(labels: Sequence[str]) -> list[str]:
     """Return a color for each line; a line labeled LESSON, FedAvg or FedCS gets the color of that strategy."""
     others = itertools.cycle(_OTHERS)
     return [_STRATEGIES.get(label.lower()) or next(others) for label in labels]

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.tiers import UNREACHABLE
 from lesson.planning.plan import Plan
-from lesson.report.palette import tier_colours
+from lesson.report.palette import tier_colors
 
 MIN_VALUES_SMOOTHED = 5
 MAX_TIERS_DRAWN = 16
@@ -35,7 +35,7 @@ def draw_map(x_km: FloatArray, y_km: FloatArray, tiers: IntArray, axes: Axes) ->
     drawn = np.arange(len(tiers)) < MAX_CLIENTS_DRAWN
     served, lost = np.flatnonzero(drawn & (tiers > 0)), np.flatnonzero(drawn & (tiers == UNREACHABLE))
     distinct = np.unique(tiers[tiers > 0])
-    colors = np.array(tier_colours(len(distinct)))[np.searchsorted(distinct, tiers[served])]
+    colors = np.array(tier_colors(len(distinct)))[np.searchsorted(distinct, tiers[served])]
     axes.scatter(x_km[served], y_km[served], s=34, c=colors, edgecolor="white", linewidth=0.6)
     axes.scatter(x_km[lost], y_km[lost], s=30, color="0.6", marker="x")
     axes.scatter([0], [0], marker="^", s=110, color="black", zorder=3)
@@ -49,7 +49,7 @@ def draw_tier_blocks(plan: Plan, axes: Axes, strength: float = 1.0) -> int:
     """Draw a block per local training and a diamond per aggregation of each tier; return how many tiers are hidden."""
     rows, rounds = plan.tier_rows[:MAX_TIERS_DRAWN], plan.rounds[:MAX_ROUNDS_DRAWN]
     horizon_s = rounds[-1].end_s
-    for index, (row, color) in enumerate(zip(rows, tier_colours(len(plan.tier_rows), strength), strict=False)):
+    for index, (row, color) in enumerate(zip(rows, tier_colors(len(plan.tier_rows), strength), strict=False)):
         merges_s = [record.end_s for record in rounds if np.any(plan.tiers[record.merged] == row.tier)]
         edges_s = np.unique([0.0, *merges_s, horizon_s])
         blocks = list(zip(edges_s, np.diff(edges_s), strict=False))

@@ -9,7 +9,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.data import load_dataset
 from lesson.learn.partition import make_partition
 from lesson.report.files import COLUMN_IN, in_paper_style
-from lesson.report.palette import LABEL_COLOURS
+from lesson.report.palette import LABEL_COLORS
 from lesson.settings.settings import Settings
 
 
@@ -24,7 +24,7 @@ def draw_label_shares(
     for beta, axes in zip(betas, panels, strict=True):
         shares = _label_shares(Settings(beta=beta), labels, num_clients, seed)
         begin = np.cumsum(shares, axis=1) - shares
-        for label, color in zip(range(shares.shape[1]), LABEL_COLOURS, strict=True):
+        for label, color in zip(range(shares.shape[1]), LABEL_COLORS, strict=True):
             place = {"left": begin[:, label], "color": color, "label": f"{label}"}
             axes.barh(np.arange(1, num_clients + 1), shares[:, label], edgecolor="white", linewidth=0.3, **place)
         axes.set(title=f"β = {beta:g}", xlim=(0, 1))

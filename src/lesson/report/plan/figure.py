@@ -13,7 +13,7 @@ from lesson.clock.records import first_tier_note
 from lesson.core.arrays import FloatArray
 from lesson.planning.plan import Plan
 from lesson.report.files import STYLE, check_figure_path, save_figure
-from lesson.report.palette import tier_colours
+from lesson.report.palette import tier_colors
 from lesson.report.panels import MAX_CLIENTS_DRAWN, MAX_TIERS_NAMED, density, draw_map, draw_tier_blocks
 
 MAX_DEADLINES_MARKED = 12
@@ -54,7 +54,7 @@ def _draw_density(plan: Plan, axes: Axes) -> None:
             bins=list(edges),
             weights=[np.full(len(row.clients), weight) for row in rows],
             stacked=True,
-            color=tier_colours(len(rows)),
+            color=tier_colors(len(rows)),
             alpha=0.75,
             label=[f"tier {row.tier} × {len(row.clients)}" for row in rows],
         )

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lesson.clock.records import first_tier_note
 from lesson.planning.plan import Plan
-from lesson.report.palette import tier_colours
+from lesson.report.palette import tier_colors
 
 MAX_TIERS_SHOWN = 14
 MIN_ROUND_WIDTH, MAX_ROUND_WIDTH = 3, 9
@@ -35,7 +35,7 @@ def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> No
 def _tier_table(plan: Plan) -> RenderableType:
     headings = ["tier", "clients", "share", "latency (s)", "uploads every", "uploads / 1000 s"]
     table = _table("Tiers", [*headings, *_if_varying(plan, "on time")])
-    colors = tier_colours(len(plan.tier_rows))
+    colors = tier_colors(len(plan.tier_rows))
     for row, color in list(zip(plan.tier_rows, colors, strict=True))[:MAX_TIERS_SHOWN]:
         spread = f"{row.fastest_s:.4g} – {row.slowest_s:.4g}" if len(row.clients) > 1 else f"{row.fastest_s:.4g}"
         every = "round" if row.tier == 1 else f"{row.tier} rounds"
@@ -76,7 +76,7 @@ def _schedule(plan: Plan, console: Console) -> RenderableType:
         Text(f"First {len(shown)} rounds: a line is a local training, {mark} its merge{hollow}", style="bold"),
         Text("time (s)".ljust(indent) + _time_axis([record.end_s for record in shown], cell), style="dim"),
     ]
-    for label, row, color in zip(labels, plan.tier_rows, tier_colours(len(plan.tier_rows)), strict=False):
+    for label, row, color in zip(labels, plan.tier_rows, tier_colors(len(plan.tier_rows)), strict=False):
         numbers = [of_tier.get(row.tier, 0) for of_tier in merged]
         ends = [block if not number else mark if 2 * number >= len(row.clients) else few for number in numbers]
         bar = "".join(block * (cell - 1) + end for end in ends)

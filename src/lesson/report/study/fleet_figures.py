@@ -11,7 +11,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.experiments.study import Run, Study
 from lesson.fleet.tiers import assign_tiers
 from lesson.report.files import in_paper_style
-from lesson.report.palette import tier_colours
+from lesson.report.palette import tier_colors
 from lesson.report.panels import MAX_TIERS_NAMED, density, draw_map
 from lesson.runs.folder import RunFolder
 
@@ -73,7 +73,7 @@ def draw_clients(clients: KeptClients, width_in: float) -> Figure:
     if len(clients.tiers) < clients.num_clients:
         axes.set_title(f"{len(clients.tiers)} of {clients.num_clients} clients")
     tiers, counts = np.unique(clients.tiers[clients.tiers > 0], return_counts=True)
-    colors = tier_colours(len(tiers))
+    colors = tier_colors(len(tiers))
     named = np.unique(np.linspace(0, len(tiers) - 1, MAX_TIERS_NAMED).round().astype(int))
     handles = [
         Line2D([], [], color=colors[row], marker="o", linestyle="none", label=f"tier {tiers[row]} × {counts[row]}")

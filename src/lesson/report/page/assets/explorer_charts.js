@@ -7,7 +7,7 @@ const ExplorerCharts = (() => {
     MAX_LINES = 15,
     MAX_DRAWN = 1000,
     NUM_BINS = 60;
-  const COLOURS = { lesson: "#0072B2", fedavg: "#D55E00", fedcs: "#009E73" };
+  const COLORS = { lesson: "#0072B2", fedavg: "#D55E00", fedcs: "#009E73" };
   const PALE = "rgba(127,137,150,.35)",
     EDGE = "rgba(127,137,150,.55)",
     GREY = "rgb(127,137,150)";
@@ -348,7 +348,7 @@ const ExplorerCharts = (() => {
         "",
         [here_s],
         [y],
-        { size: 11, color: COLOURS.lesson, line: { width: 2, color: "#fff" } },
+        { size: 11, color: COLORS.lesson, line: { width: 2, color: "#fff" } },
         { yaxis, hoverinfo: "skip", hovertemplate: null },
       );
     const byFedcs = curve.map((row) =>
@@ -379,20 +379,20 @@ const ExplorerCharts = (() => {
         line(
           "LESSON",
           curve.map((row) => row.updates_per_1000s),
-          COLOURS.lesson,
+          COLORS.lesson,
           "solid",
         ),
         line(
           "FedAvg",
           x.map(() => fedavg.updates_per_1000s),
-          COLOURS.fedavg,
+          COLORS.fedavg,
           "dash",
         ),
-        line("FedCS", byFedcs, COLOURS.fedcs, "dot"),
+        line("FedCS", byFedcs, COLORS.fedcs, "dot"),
         line(
           "staleness of LESSON",
           curve.map((row) => row.staleness),
-          COLOURS.lesson,
+          COLORS.lesson,
           "solid",
           { yaxis: "y2", showlegend: false },
         ),
@@ -412,7 +412,7 @@ const ExplorerCharts = (() => {
         shapes: [
           unmet,
           upright(proposed_s, { color: EDGE, width: 1, dash: "dot" }),
-          upright(here_s, { color: COLOURS.lesson, width: 1.5 }),
+          upright(here_s, { color: COLORS.lesson, width: 1.5 }),
         ],
         margin: { l: 56, r: 8, t: 34, b: 44 },
       },
