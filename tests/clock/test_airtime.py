@@ -292,7 +292,7 @@ def test_uploads_of_a_plan_in_turn_follow_the_channel() -> None:
 
 def test_a_plan_in_turn_on_a_band_that_is_split_is_rejected() -> None:
     settings = Settings(num_clients=4, spectrum="equal")
-    with pytest.raises(InputError, match="spectrum must not be 'equal' where a strategy lets uploads go in turn"):
+    with pytest.raises(InputError, match="spectrum must not be 'equal' with a strategy whose clients upload in turn"):
         next(simulate(FedCSGreedy(60.0), draw_fleet(settings), rounds=1, settings=settings))
 
 

@@ -111,7 +111,7 @@ def test_a_run_in_which_nobody_is_left_for_the_strategy_ends() -> None:
     records = []
     while not simulation.stop_reason:
         records.append(simulation.step(1e6))
-    assert simulation.stop_reason == "in 100 rounds nobody was left whom the strategy would start"
+    assert simulation.stop_reason == "the strategy started no client in 100 rounds"
     assert len(records) == 1 + 100, "the first to have nothing left is the one it is lost in"
     assert records[-1] is not None
     assert records[-1].note == simulation.stop_reason

@@ -152,7 +152,7 @@ def test_a_run_is_over_when_its_time_is() -> None:
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
     assert [told(federation.step(25.0))[0] for _ in range(2)] == [10.0, 20.0]
     assert federation.step(25.0) is None
-    assert federation.stop_reason == "time is up"
+    assert federation.stop_reason == "time limit reached"
     assert 25.0 <= federation.elapsed_s < 25.2
     assert clients.clock.now_s < 1000 + 25.2
 
@@ -344,7 +344,7 @@ def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
         clients.clock.now_s += 1.0
         if federation.step(20.0) is None:
             break
-    assert federation.stop_reason == "time is up"
+    assert federation.stop_reason == "time limit reached"
     assert federation.rejected["client error"] == 11, "one in two seconds, and the one that comes after the end"
 
 
@@ -570,7 +570,7 @@ def test_a_run_on_the_wall_whose_clients_are_all_set_aside_ends_at_once() -> Non
     federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 6.0]), [["not finite"], ["not finite"]])
     records = list(iter(lambda: federation.step(1e6), None))
     assert len(records) == 5
-    assert federation.stop_reason == "nobody is there any more; 2 of 2 clients were excluded"
+    assert federation.stop_reason == "no client is connected any more; 2 of 2 clients were excluded"
 
 
 class Weighing(FakeClients):

@@ -67,7 +67,7 @@ def test_a_run_in_which_nothing_more_can_happen_ends() -> None:
     simulation = Simulation(Scripted(AllOf(ids(0, 1))), make_fleet([5.0, 16.0]))
     records = list(simulate(Scripted(AllOf(ids(0, 1))), make_fleet([5.0, 16.0]), until_s=1000.0))
     assert [record.end_s for record in records] == [16.0, 16.0]
-    assert records[-1].note == "nobody is training and nobody can start"
+    assert records[-1].note == "no client is training and none can start"
     simulation.step()
     assert not simulation.stop_reason
     simulation.step()
@@ -224,10 +224,13 @@ def test_unknown_energy_stays_unknown() -> None:
             Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(2), batches=ids(2))),
             "several batches to more than one step",
         ),
-        (Scripted(Deadline(1), plan=RoundPlan(NOTHING, Deadline(1), drops=ids(0))), "drops clients that do not work"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(7), np.ones(1))), "updates twice or that are not there"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 0), np.ones(2))), "updates twice or that are not there"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), drops=ids(0))), "updates twice or"),
+        (
+            Scripted(Deadline(1), plan=RoundPlan(NOTHING, Deadline(1), drops=ids(0))),
+            "drops clients that are not training",
+        ),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(7), np.ones(1))), "an update twice, or one that is not"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 0), np.ones(2))), "an update twice, or one that is not"),
+        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), drops=ids(0))), "an update twice"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(2))), "one weight per update"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.array([np.nan]))), "negative or not finite"),
         (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 1), np.ones(2))), "sum to more than 1"),
@@ -272,7 +275,7 @@ def test_a_round_that_only_drops_does_not_end_the_run() -> None:
 def test_a_strategy_that_lets_nothing_happen_is_stopped() -> None:
     """Client 0 works until 5 s, but every round closes at once."""
     records = list(simulate(Scripted(Arrivals(0)), make_fleet([5.0]), until_s=100.0))
-    assert records[-1].note == "the strategy lets neither time nor work pass"
+    assert records[-1].note == "the strategy neither starts nor aggregates anything"
     assert records[-1].end_s == 0.0
 
 

@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_used_is_one_line_and_leaves_no_folder(
 
 
 def test_uploads_in_turn_on_a_split_band_are_rejected_before_anything_is_learnt(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="spectrum must not be 'equal' where a strategy lets uploads go in turn"):
+    with pytest.raises(InputError, match="spectrum must not be 'equal' with a strategy whose clients upload in turn"):
         execute(settings("fedcs-greedy", spectrum="equal"), tmp_path / "run", **PARTS)
     assert not (tmp_path / "run").exists()
 

@@ -264,7 +264,7 @@ def test_work_that_never_ends_ends_the_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(transfer, "MAX_BLOCKS", 10_000)
     fleet = draw_fleet(settings)
     assert np.all(fleet.latency_s < 100)
-    for until_s, why in ((np.inf, "whoever is awaited never arrives"), (1000.0, "time is up")):
+    for until_s, why in ((np.inf, "the round cannot close: its clients never arrive"), (1000.0, "time limit reached")):
         simulation = Simulation(FedAvg(), fleet, settings=settings)
         assert simulation.step(until_s) is None
         assert (simulation.stop_reason, simulation.now_s) == (why, 0.0)
@@ -279,7 +279,7 @@ def test_credits_that_are_used_up_do_not_lead_past_the_time_budget(tmp_path: Pat
     strategy = make_strategy("tifl", 10.0, {"num_tiers": 2, "credits": 1})
     records = list(simulate(strategy, fleet, until_s=100.0, settings=settings))
     assert [record.end_s for record in records][-2:] == [13.0, 13.0]
-    assert "nobody is training and nobody can start" in records[-1].note
+    assert "no client is training and none can start" in records[-1].note
     simulation = Simulation(TiFL(num_tiers=2, credits=1), replace(fleet), settings=settings)
     while not simulation.stop_reason:
         simulation.step()

@@ -127,8 +127,8 @@ def test_a_quick_look_says_so_and_claims_nothing(tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "claims.json").exists()
     for name in ("fig4.svg", "table2.md", "README.md"):
         assert (tmp_path / name).exists()
-    assert "it proves nothing" in (tmp_path / "table2.md").read_text()
-    assert "it proves nothing" in (tmp_path / "README.md").read_text()
+    assert "not a valid reproduction" in (tmp_path / "table2.md").read_text()
+    assert "not a valid reproduction" in (tmp_path / "README.md").read_text()
 
 
 def test_items_leave_files_settings_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

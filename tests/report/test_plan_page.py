@@ -58,6 +58,6 @@ def test_of_a_large_fleet_a_part_spread_over_its_latencies() -> None:
 
 def test_pages_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "taken.html").mkdir()
-    for name, message in (("plan.pdf", "html must end in .html, .htm, got"), ("taken.html", "is not a file one may")):
+    for name, message in (("plan.pdf", "html must end in .html, .htm, got"), ("taken.html", "is not writable")):
         with pytest.raises(InputError, match=message):
             write_plan_page(tmp_path / name, make_fleet([5.0]), 10.0, True, "one")

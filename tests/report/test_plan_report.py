@@ -125,7 +125,7 @@ def test_figures_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"the folder '.*none' does not exist; make it first"):
         draw_plan(plan, "title", tmp_path / "none" / "plan.png")
     (tmp_path / "taken.png").mkdir()
-    with pytest.raises(InputError, match="is not a file one may write"):
+    with pytest.raises(InputError, match="is not writable"):
         draw_plan(plan, "title", tmp_path / "taken.png")
 
 

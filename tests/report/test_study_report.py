@@ -237,7 +237,7 @@ def test_of_measured_clients_there_is_no_map(tmp_path: Path) -> None:
     keep_clients(tmp_path / "run", x_km=None, y_km=None, compute_s=[None] * 4, upload_s=[None] * 4)
     figures, notes = draw_figures(load_together([tmp_path / "run"]), 3.5)
     assert ("clients" in figures, "latency" in figures) == (False, True)
-    assert notes == ["no map of clients: their places are not known"]
+    assert notes == ["no map of clients: their positions are unknown"]
 
 
 @pytest.mark.parametrize(("clients", "deadline_s"), [(1, 0.5), (3, float("inf")), (7000, 20.0)])

@@ -82,7 +82,7 @@ def test_it_begins_within_its_bounds(begin_s: float, bound_s: float) -> None:
 
 def test_nobody_to_be_reached_is_no_error() -> None:
     records = run(LessonAdaptive(deadline_s=10.0), Confirming(), 2, [math.inf, math.inf])
-    assert "nobody can start" in records[0].note
+    assert "none can start" in records[0].note
 
 
 def test_unmoved_looks_fade_to_seven_tenths() -> None:
@@ -111,7 +111,7 @@ def test_small_steps_are_not_taken_and_silence_is_said() -> None:
     records = run(LessonAdaptive(deadline_s=10.0), Confirming((0.8, 4.0), (0.0, 0.0)), 101)
     assert records[50].note == records[100].note == "deadline stays at 10 s: 0.20 confirmed, 0.25 wished"
     silent = run(LessonAdaptive(deadline_s=10.0), Confirming((0.0, 0.0)), 51)
-    assert silent[50].note == "deadline stays at 10 s: nobody reported on an older model"
+    assert silent[50].note == "deadline stays at 10 s: no stale updates"
 
 
 def test_timing_alone_is_lesson() -> None:

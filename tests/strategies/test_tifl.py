@@ -124,7 +124,7 @@ def test_tifl_without_accuracy_draws_evenly_until_credits_are_used_up() -> None:
     drawn = [max(record.merged.tolist()) for record in records[:-1]]
     assert (drawn.count(1), drawn.count(3)) == (10, 10)
     assert records[-1].end_s == pytest.approx(540)
-    assert records[-1].note == "every tier has used up its credits; nobody is training and nobody can start"
+    assert records[-1].note == "every tier has used up its credits; no client is training and none can start"
 
 
 def test_tifl_draws_clients_of_one_tier() -> None:

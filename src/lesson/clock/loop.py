@@ -40,7 +40,7 @@ from lesson.strategies.checks import checked_merge, checked_plan
 MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
 MAX_NAMED = 5
 """Maximum number of clients that a note lists by name."""
-NOBODY = "nobody is there any more"
+NOBODY = "no client is connected any more"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
 _VALUES = ("round", "version", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty")
 
@@ -131,7 +131,9 @@ class RoundLoop:
         self._start(plan)
         end_s, note = self._close(plan.closes, until_s)
         if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
-            self.stop_reason = "time is up" if end_s > until_s else "whoever is awaited never arrives"
+            self.stop_reason = (
+                "time limit reached" if end_s > until_s else "the round cannot close: its clients never arrive"
+            )
             return None
         self.now_s = end_s
         landed = self._land()
@@ -207,7 +209,7 @@ class RoundLoop:
         if not len(clients):
             return np.zeros(2)
         self._check_clients(clients, "drops")
-        self._check(all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that do not work")
+        self._check(all_distinct(clients) and np.all(self._flight.busy(clients)), "drops clients that are not training")
         dropped = self._flight.take(clients)
         self._let_go(dropped)
         return self._spent_j(dropped, self.now_s - dropped.started_s)
@@ -224,12 +226,12 @@ class RoundLoop:
         self._check_clients(starts, "starts")
         self._check(np.all(self._idle[starts]), "starts clients that are not idle")
         self._check(all_distinct(starts), "starts clients twice")
-        self._check(np.size(plan.lr_scale) in (1, len(starts)), "gives other than one lr_scale per start")
+        self._check(np.size(plan.lr_scale) in (1, len(starts)), "must give one lr_scale per start")
         steps = fleet.local_steps[starts] if plan.local_steps is None else plan.local_steps
-        self._check(len(steps) == len(starts) and np.all(steps >= 1), "gives other than one number of steps >= 1")
+        self._check(len(steps) == len(starts) and np.all(steps >= 1), "must give one number of steps >= 1 per start")
         batches = 1 if plan.batches is None else plan.batches
         fits = np.asarray(batches).dtype.kind == "i" and np.size(batches) in (1, len(starts))
-        self._check(fits and np.all(np.greater_equal(batches, 1)), "gives other than one number of batches >= 1")
+        self._check(fits and np.all(np.greater_equal(batches, 1)), "must give one number of batches >= 1 per start")
         self._check(np.all((np.equal(batches, 1)) | (steps == 1)), "gives several batches to more than one step")
         self._work[starts] = steps * batches / fleet.local_steps[starts]
         self._in_turn[starts] = in_turn = plan.uploads == "in-turn"
@@ -289,11 +291,11 @@ class RoundLoop:
         """Return why the run ends after this round; an empty string if it continues. It may last until `until_s`."""
         self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
         if not moved and not len(self._flight):
-            return "nobody is training and nobody can start"
+            return "no client is training and none can start"
         self._rounds_empty = self._rounds_empty + 1 if self._is_deserted() else 0
         if self._rounds_empty >= MAX_ROUNDS_EMPTY:
-            return f"in {MAX_ROUNDS_EMPTY} rounds nobody was left whom the strategy would start"
-        return "the strategy lets neither time nor work pass" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
+            return f"the strategy started no client in {MAX_ROUNDS_EMPTY} rounds"
+        return "the strategy neither starts nor aggregates anything" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
     def _is_deserted(self) -> bool:
         """Return whether no update is in flight or at the server, some clients are gone for good and none will join."""
@@ -356,10 +358,10 @@ class RoundLoop:
         merged, places = membership(here.id, merge.updates)
         leaving = merged | membership(here.id, merge.drops)[0] if len(merge.drops) else merged
         there = np.count_nonzero(leaving) == len(merge.updates) + len(merge.drops)
-        self._check(there, "merges or drops updates twice or that are not there")
-        self._check(len(weights) == len(merge.updates), "gives other than one weight per update")
+        self._check(there, "merges or drops an update twice, or one that is not at the server")
+        self._check(len(weights) == len(merge.updates), "must give one weight per update")
         self._check(np.all((weights >= 0) & np.isfinite(weights)), "gives a weight that is negative or not finite")
-        self._check(groups is None or len(groups.names) == len(merge.updates), "gives other than one group per update")
+        self._check(groups is None or len(groups.names) == len(merge.updates), "must give one group per update")
         if groups is not None:
             shares, sums = np.array([*groups.weights.values()]), Counter[str]()
             self._check(np.all((shares >= 0) & np.isfinite(shares)), "gives a group a weight that is not a number >= 0")

@@ -90,7 +90,7 @@ class Simulation(RoundLoop):
         while not self._num_connected and not len(self._flight) and not len(self._at_server):
             comes_s = present.next_arrival_s(self.now_s)
             if math.isinf(comes_s) or comes_s > until_s * (1 + TOLERANCE):
-                self.stop_reason = self._nobody() if math.isinf(comes_s) else "time is up"
+                self.stop_reason = self._nobody() if math.isinf(comes_s) else "time limit reached"
                 return False
             self._wait_until(comes_s, present)
         return True

@@ -103,7 +103,7 @@ class VaryingWorld:
             begins_s, self.upload_s[clients] = ready_s, self._sends_s(clients, index, ready_s)
         elif self._spectrum == "equal":
             raise InputError(
-                "[radio] spectrum must not be 'equal' where a strategy lets uploads go in turn; take 'in-turn'"
+                "[radio] spectrum must not be 'equal' with a strategy whose clients upload in turn; use 'in-turn'"
             )
         else:
             begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, leaves_s, free_s)

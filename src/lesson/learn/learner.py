@@ -101,11 +101,11 @@ class Learner(ServerModels):
             trainer.close()
         self._backend.close()
 
-    def _extend_record(self, version: int) -> dict[str, Callable[[], Any]]:
+    def _signal_functions(self, version: int) -> dict[str, Callable[[], Any]]:
         held_out = self.task.held_out
         if held_out is None:
-            return super()._extend_record(version)
-        return super()._extend_record(version) | {
+            return super()._signal_functions(version)
+        return super()._signal_functions(version) | {
             "client_accuracy": lambda: self._client_scores(version, held_out).accuracy
         }
 

@@ -199,14 +199,14 @@ class ServerModels:
 
     def signals(self, names: frozenset[str], version: int) -> Signals:
         """Return those of the named signals that are available for a version, each computed when it is accessed."""
-        told = self._extend_record(version)
+        told = self._signal_functions(version)
         return Signals({name: told[name] for name in names if name in told})
 
     def step_sizes(self, lr_scale: FloatArray) -> FloatArray:
         """Return the learning rate times `lr_scale`, at most lr_cap and at most the largest float32."""
         return np.minimum(self.learning_rate * lr_scale, min(self.lr_cap, MAX_STEP))
 
-    def _extend_record(self, version: int) -> dict[str, Callable[[], Any]]:  # noqa: ARG002
+    def _signal_functions(self, version: int) -> dict[str, Callable[[], Any]]:  # noqa: ARG002
         """Return the functions that compute the available signals, by name."""
         return {} if self._confirmation is None else {"confirmation": self._confirmation.look}
 

@@ -26,7 +26,7 @@ class Scale:
         """Disclaimer for all outputs of a quick look; empty at full scale."""
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
         short = f"MNIST alone, at most {self.max_rounds} rounds, {seeds}"
-        return f"a quick look (--quick): {short}; it proves nothing" if self.quick else ""
+        return f"a quick look (--quick): {short}; not a valid reproduction" if self.quick else ""
 
     def series(self, name: str) -> str:
         """Return the name of the series to run for this one: in a quick look, `dataset` replaces CIFAR-10 in it."""
@@ -42,7 +42,7 @@ class Scale:
         """Return a comment for the top of an item's settings file: the command, its seeds and `note`."""
         quick = f"# {self.note}\n" if self.quick else ""
         seeds = f"seeds 0 to {self.seeds - 1}" if self.seeds > 1 else "seed 0"
-        return f"{quick}# lesson reproduce {name}: {seeds}; what a table does not say is as in the preset, released\n\n"
+        return f"{quick}# lesson reproduce {name}: {seeds}; settings not listed are those of the preset released\n\n"
 
     def title(self, words: str) -> str:
         """Return a title that, in a quick look, says that MNIST replaces CIFAR-10."""

@@ -28,7 +28,7 @@ def check_file(path: Path | str, what: str, suffixes: Sequence[str]) -> None:
     if not path.parent.is_dir():
         raise InputError(f"{what} cannot be written: the folder '{path.parent}' does not exist; make it first")
     if taken:
-        raise InputError(f"{what} cannot be written: '{path}' is not a file one may write")
+        raise InputError(f"{what} cannot be written: '{path}' is not writable")
 
 
 STYLE: Any = {

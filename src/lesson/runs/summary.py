@@ -36,7 +36,7 @@ def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, o
     last = [line["accuracy"] for line in scores[-num_last(len(scores)) :]]
     energy = [line["energy_j"] for line in lines]
     uploads = sum(line["uploads"] for line in lines)
-    early = "" if over == "time is up" else over
+    early = "" if over == "time limit reached" else over
     ended = [] if not early or any(early in line.get("note", "") for line in lines[-1:]) else [early]
     silent = [] if uploads else ["no update has arrived: the model is the initial one"]
     return {

@@ -64,7 +64,7 @@ class TiFL:
             return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS), note="every tier has used up its credits")
         tiers = [tier for tier in paid if np.any(view.idle[self._members[tier]])]
         if not tiers:
-            return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS), note="nobody is there of the tiers that have credits")
+            return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS), note="no tier with credits has an idle client")
         note = ""
         if (view.round - 1) % self.interval == 0 and "client_accuracy" in view.signals:
             note = self._look(view.signals["client_accuracy"], paid)

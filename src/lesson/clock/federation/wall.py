@@ -146,7 +146,7 @@ class WallFederation(Federation):
             self._clients.give_up(who)
             self._replied(Reply(client, int(self._flight.work_of(who).index[0]), fault=LOST), now_s)
         self._disconnect(who)
-        self._tell(f"round {self.round}: client {self.fleet.names[client]} is gone")
+        self._tell(f"round {self.round}: client {self.fleet.names[client]} disconnected")
 
     def _come(self, client: int, measured: Joined) -> None:
         if not math.isnan(measured.latency_s):
@@ -157,7 +157,7 @@ class WallFederation(Federation):
         self._idle[client] = not self._flight.busy(np.array([client]))[0]
         self._num_connected += 1
         self._freed.append(np.array([client]))
-        self._tell(f"round {self.round}: client {self.fleet.names[client]} is there")
+        self._tell(f"round {self.round}: client {self.fleet.names[client]} connected")
 
     def _see(self, client: int, now_s: float) -> None:
         """Update a client's latency estimate with the time since its start, scaled to the usual local training.

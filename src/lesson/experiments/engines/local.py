@@ -87,7 +87,7 @@ class _Workers:
         self._dismissed: list[_Worker] = []
 
     def follow(self) -> Generator[Event, None, None]:
-        """Yield events of the runs until all have ended or the time is up."""
+        """Yield events of the runs until all have ended or the time limit reached."""
         while len(self._busy) < self._size and self._any_to_begin():
             self._start(*self._waiting.popleft())
         while self._busy and (left_s := self._engine.left_s) > 0:

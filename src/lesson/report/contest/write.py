@@ -107,7 +107,7 @@ def _missing(contest: Contest, results: Results) -> str:
     if not missing:
         return ""
     listed = ", ".join(f"{name} ({count})" for name, count in missing.items())
-    return f"Not shown yet, with how many runs are missing: {listed}.\n"
+    return f"Incomplete entries, with the number of missing runs: {listed}.\n"
 
 
 def _section(group: Group, tables: str) -> str:

@@ -120,7 +120,7 @@ def command_of(item: Item, scale: Scale) -> str:
 def write_page(items: Sequence[Item], scale: Scale, out: Path | str) -> Path:
     """Write README.md with these figures and tables and the settings and command of each; return its path."""
     out = Path(out)
-    lines = ["# The paper, made again", ""]
+    lines = ["# Reproduction of the paper", ""]
     lines += [f"*{scale.note}*", ""] if scale.quick else []
     lines += [
         f"Lines are means over {scale.seeds} seeds, bands their 95 % intervals by Student's t. Parameters are those of "
@@ -128,9 +128,7 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path | str) -> Path:
         "",
     ]
     lines += (
-        ["The statements of the paper and what comes of them: [claims.md](claims.md).", ""]
-        if (out / "claims.md").exists()
-        else []
+        ["The paper's claims and their verdicts: [claims.md](claims.md).", ""] if (out / "claims.md").exists() else []
     )
     for item in items:
         lines += [f"## {item.paper}: {item.title}", ""]

@@ -50,7 +50,7 @@ def what_is_shown(table: pd.DataFrame) -> str:
 
 def surprises(table: pd.DataFrame) -> dict[str, str]:
     """Return the columns that count problems such as late or rejected uploads, by label, if there were any."""
-    told = {"late uploads": "misses", "changes of tier": "retiered", "work lost": "lost", "rejected": "rejected"}
+    told = {"late uploads": "misses", "changes of tier": "retiered", "lost updates": "lost", "rejected": "rejected"}
     return {label: name for label, name in told.items() if name in table and (table[name] > 0).any()}
 
 

@@ -46,7 +46,7 @@ def kept_clients(study: Study) -> tuple[KeptClients | None, list[str]]:
     clients = _read(run)
     if clients is None or not clients.tiers.any():
         return None, [f"no figure of clients: {RunFolder(run.path).clients} is missing or has no latency"]
-    notes = [] if clients.placed else ["no map of clients: their places are not known"]
+    notes = [] if clients.placed else ["no map of clients: their positions are unknown"]
     fleets = {(one.settings.model_dump_json(), one.settings.run.seed) for one in study.runs}
     if len(fleets) > 1:
         notes.append(f"clients and latency are those of {run.path.name}, the first of {len(fleets)} fleets")

@@ -76,7 +76,7 @@ class LessonAdaptive(Lesson):
         """Adjust τ to the recent confirmation and return a note."""
         now = view.signals["confirmation"]
         agreed, gone = (old + new - seen for old, new, seen in zip(self._recent, now, self._seen, strict=True))
-        self._seen, before_s, factor, why = now, self.deadline_s, 1.0, "nobody reported on an older model"
+        self._seen, before_s, factor, why = now, self.deadline_s, 1.0, "no stale updates"
         if gone > 0:
             factor = math.exp(GAIN * float(np.clip(self.agreement - agreed / gone, -MOST, MOST)))
             why = f"{agreed / gone:.2f} confirmed, {self.agreement:g} wished"
