@@ -18,7 +18,7 @@ from lesson.clock.federation.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
 from lesson.flower.post import LOOK_EVERY_S, Post, Words, weighted_means
 from lesson.flower.profile import TYPE, Profiler
-from lesson.learn.received import Received
+from lesson.learn.remote import Received
 from lesson.learn.server_models import ServerModels, as_tensor
 from lesson.strategies.base import Updates
 

@@ -15,8 +15,8 @@ from lesson.clock.faults import CorruptedUploads
 from lesson.clock.rejections import NOT_FINITE, TOO_FAR, Rejection
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn.learner import Learner
-from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.remote import Received
 from lesson.learn.robust import guard as merge_guard
 from lesson.learn.robust.guard import MergeGuard, Uploads
 from lesson.learn.server_models import ServerModels

@@ -21,8 +21,8 @@ from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.models import Replica
 from lesson.learn.partition import Partition
-from lesson.learn.received import Received
 from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.remote import Received
 from lesson.learn.task import Task, Work, joined, make_task
 from lesson.learn.threads import Threads
 from lesson.runs.execute import execute

@@ -15,7 +15,7 @@ from helpers.small_tasks import TinyNet, tiny_data
 from lesson.cli import main
 from lesson.experiments.loading import load_together
 from lesson.experiments.study import Study, compare
-from lesson.report.page.course import course_of
+from lesson.report.page.contender import course_of
 from lesson.report.page.document import as_json, document
 from lesson.report.page.study_data import study_data
 from lesson.report.page.study_page import repeating, write_study_page
@@ -100,7 +100,7 @@ def test_a_course_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert course.first == LINES
     unknown = course_of([line | {"energy_j": None} for line in LINES], 0.9)
     assert np.isnan(unknown.scores[0]["energy_j"])
-    monkeypatch.setattr("lesson.report.page.course.MAX_FIRST", 1)
+    monkeypatch.setattr("lesson.report.page.contender.MAX_FIRST", 1)
     assert course_of(LINES, 0.9).first == LINES[:1]
     later = LINES[0] | {"round": 3, "time_s": 60.0}
     assert course_of([*LINES, later], 0.9).scores[1:] == [

@@ -42,7 +42,7 @@ class ReproduceCommand:
         from lesson.report.page.paper_page import write_paper_page
         from lesson.report.page.study_page import REPORT
         from lesson.report.paper.items import items_in, write_claims, write_item, write_page
-        from lesson.report.paper.text import claims_table
+        from lesson.report.paper.tables import claims_table
         from lesson.runs.folder import RunFolder
 
         if self.seeds is not None and not 1 <= self.seeds <= 1000:

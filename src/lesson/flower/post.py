@@ -19,7 +19,7 @@ from lesson.core.errors import printable
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import Inbox, check_weight, read_metrics, scalars
-from lesson.learn.received import Received
+from lesson.learn.remote import Received
 from lesson.learn.robust.checks import InvalidUpdateError
 from lesson.learn.server_models import ServerModels
 from lesson.strategies.base import Updates, shares

@@ -22,14 +22,13 @@ from lesson.fleet.csv_files import fleet_csv
 from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
-from lesson.flower.log import logger, tell, tell_clients
 from lesson.flower.post import Post
 from lesson.flower.profile import Profile, Profiler, by_registration, choose_clients
+from lesson.flower.replies import logger, tell, tell_clients
 from lesson.learn.build import dataset_of, strategy_of, task_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.learner import Learner
-from lesson.learn.received import Received, ReceivingBackend
-from lesson.learn.remote import initial_arrays
+from lesson.learn.remote import Received, ReceivingBackend, initial_arrays
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.report.plan.text import print_plan

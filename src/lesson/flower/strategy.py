@@ -17,11 +17,11 @@ from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
-from lesson.flower.log import tell, tell_clients
 from lesson.flower.post import Post, Words, weighted_means
 from lesson.flower.profile import by_registration
+from lesson.flower.replies import tell, tell_clients
 from lesson.flower.server import Clock, clock_of
-from lesson.learn.received import Received
+from lesson.learn.remote import Received
 from lesson.learn.robust.checks import InvalidUpdateError
 from lesson.learn.server_models import ServerModels, as_tensor
 from lesson.settings.guards import GuardSettings

@@ -7,7 +7,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers
-from lesson.report.page.course import Course
+from lesson.report.page.contender import Course
 from lesson.report.panels import density
 from lesson.settings.settings import Settings
 

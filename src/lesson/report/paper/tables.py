@@ -1,10 +1,13 @@
 """The paper's tables, and further ones of this project, as text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import last_accuracy, per_seed, reached
@@ -15,6 +18,7 @@ from lesson.paper.claims.base import CALLED
 from lesson.paper.items import STEP_SIZES, Item
 from lesson.paper.parameters import parameters
 from lesson.paper.scale import Scale
+from lesson.paper.verdicts import Finding
 
 
 def parameters_table(*_: object) -> pd.DataFrame:
@@ -133,3 +137,21 @@ def _accuracy(results: Results, scale: Scale, series: str, rounds: int) -> str:
 
 def _with_interval(values: FloatArray, form: str) -> str:
     return f"{form.format(values.mean())} ± {form.format(half_interval(values))}"
+
+
+_STYLES = {"holds": "green", "holds in part": "yellow", "does not hold": "red"}
+_MARKS = {"holds": "+", "open": "?", "fails": "-"}
+
+
+def claims_table(findings: Sequence[Finding]) -> Table:
+    """Return one row per claim; a number is marked + if it holds, - if it fails, ? if its interval leaves it open."""
+    table = Table("claim", "ours, mean ± 95 % interval", "verdict", box=SIMPLE_HEAD, pad_edge=False)
+    table.caption = "+ holds, - does not, ? the interval leaves it open"
+    table.caption_justify = "left"
+    for finding in findings:
+        said = Text.assemble(finding.statement, "\n", (f"paper: {finding.paper}", "dim"))
+        ours = "\n".join(f"{_MARKS[part.outcome]} {part.label}: {part.shown()}" for part in finding.parts)
+        table.add_row(
+            said, Text(ours), Text(finding.verdict + (" (open)" if finding.open else ""), _STYLES[finding.verdict])
+        )
+    return table
