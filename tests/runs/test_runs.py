@@ -249,14 +249,15 @@ def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
+def stop_after_five_rounds(line: dict[str, Any]) -> None:
+    if line["round"] == 5:
+        raise StoppedError
+
+
 @pytest.mark.parametrize("damage", ["gone", "short"])
 def test_lost_metrics_are_noticed(tmp_path: Path, damage: str) -> None:
-    def break_off(line: dict[str, Any]) -> None:
-        if line["round"] == 5:
-            raise StoppedError
-
     with pytest.raises(StoppedError):
-        execute(settings(checkpoint_every_s=1e-9), tmp_path / "run", progress=break_off, **PARTS)
+        execute(settings(checkpoint_every_s=1e-9), tmp_path / "run", progress=stop_after_five_rounds, **PARTS)
     metrics = RunFolder(tmp_path / "run").metrics
     if damage == "gone":
         metrics.unlink()
@@ -279,6 +280,37 @@ def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
         summary.write_text(damaged)
         with pytest.raises(InputError, match=r"summary.json is damaged .*; remove the folder and run again"):
             execute(settings(), tmp_path / "run", **PARTS)
+
+
+def test_reading_a_folder_deletes_no_checkpoint(tmp_path: Path) -> None:
+    often = settings(checkpoint_every_s=1e-9)
+    execute(often, tmp_path / "whole", **PARTS)
+    with pytest.raises(StoppedError):
+        execute(often, tmp_path / "run", progress=stop_after_five_rounds, **PARTS)
+    folder = RunFolder(tmp_path / "run")
+    checkpoints = [folder.checkpoint, folder.before]
+    folder.summary.write_text("{}")
+    for read in (folder.finished, lambda: Run.load(folder.path), lambda: execute(often, folder.path, **PARTS)):
+        with pytest.raises(InputError, match=r"summary.json is damaged .*; remove it to resume from the checkpoint"):
+            read()
+        assert all(path.exists() for path in checkpoints)
+    whole = RunFolder(tmp_path / "whole").summary.read_text()
+    folder.summary.write_text(whole)
+    Run.load(folder.path)
+    assert all(path.exists() for path in checkpoints)
+    folder.summary.unlink()
+    execute(often, folder.path, resume=True, **PARTS)
+    assert content(folder.path) == content(tmp_path / "whole")
+
+
+def test_checkpoints_of_a_run_that_was_killed_as_it_ended_are_deleted_by_the_same_command(tmp_path: Path) -> None:
+    execute(settings(), tmp_path / "run", **PARTS)
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoint.touch()
+    folder.before.touch()
+    execute(settings(), tmp_path / "run", **PARTS)
+    assert not folder.checkpoint.exists()
+    assert not folder.before.exists()
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:

@@ -264,8 +264,9 @@ def check_for_many(out: Path | str) -> None:
 def unfinished(plan: Mapping[Path, Settings], report: Report | None) -> dict[Path, Settings]:
     """Return the runs of a plan that have not finished, and report those that have."""
     left = {path: settings for path, settings in plan.items() if RunFolder(path).finished() is None}
-    if report is not None:
-        for path in plan.keys() - left.keys():
+    for path in plan.keys() - left.keys():
+        RunFolder(path).delete_checkpoints()  # a kill may have come before this was done
+        if report is not None:
             report(path.name, {"done": True})
     return left
 

@@ -76,6 +76,7 @@ def _execute(
     folder = RunFolder(path)
     folder.check(settings, resume)
     if (summary := folder.finished()) is not None:
+        folder.delete_checkpoints()  # a kill may have come before this was done
         return summary
     settings = folder.settled(settings)
     begin = time.perf_counter()
