@@ -1,7 +1,11 @@
 """Fast trainers agree with the plain one."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -306,6 +310,42 @@ def test_a_worker_that_dies_stops_the_run() -> None:
             cohort(trainer, task.initial_vector(), make_work(6, steps=4))
     finally:
         trainer.close()
+
+
+ENDLESS = """
+import sys
+import time
+sys.path[:0] = {paths!r}
+import numpy as np
+from helpers.small_tasks import cohort, tiny_task
+from helpers.trainers import make_work
+from lesson.learn.batched import BatchedTrainer
+if __name__ == "__main__":
+    task = tiny_task(6)
+    trainer = BatchedTrainer(task, 1)
+    cohort(trainer, task.initial_vector(), make_work(1, steps=1))
+    trainer._pipes[0].send((np.array([0]), make_work(1, steps=10**9)))
+    print("training", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_ends_in_the_middle_of_training_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """The worker holds the other end of the pipe, so the test reads to its end only if the worker ends, too."""
+    script = tmp_path / "script.py"
+    script.write_text(ENDLESS.format(paths=[str(Path(__file__).parents[1])]))
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"training\n"
+        process.kill()
+        process.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
 
 
 def test_a_model_that_workers_cannot_import_is_told() -> None:
