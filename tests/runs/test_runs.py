@@ -405,7 +405,15 @@ def test_a_run_resumed_under_other_versions_says_so(tmp_path: Path, capsys: pyte
         f"note: {tmp_path / 'run'} was begun with cpu_capability Z80 (here {here['cpu_capability']}); "
         "results may differ from an undisturbed run by rounding\n"
     )
-    config.write_text(config.read_text().replace('cpu_capability = "Z80"\n', ""))  # written by an earlier release
+    hostile = "\\u001b[31m" + "Z" * 1000
+    config.write_text(config.read_text().replace('cpu_capability = "Z80"', f'cpu_capability = "{hostile}"'))
+    with pytest.raises(StoppedError):
+        execute(settings(), tmp_path / "run", resume=True, progress=break_off, **PARTS)
+    shown = f"\\x1b[31m{'Z' * 31}…"  # 40 characters
+    assert f"was begun with cpu_capability {shown} (here " in capsys.readouterr().err
+    config.write_text(
+        config.read_text().replace(f'cpu_capability = "{hostile}"\n', "")
+    )  # written by an earlier release
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
     assert capsys.readouterr().err == ""
 

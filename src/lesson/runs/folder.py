@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from lesson.clock.simulate import Simulation
 from lesson.core.arrays import with_prefix
-from lesson.core.errors import InputError, RunStoppedError, describe
+from lesson.core.errors import InputError, RunStoppedError, describe, printable
 from lesson.core.files import open_input, open_to_change, remove_leftovers, write_whole
 from lesson.core.locks import LOCK, locked
 from lesson.core.toml import read_toml
@@ -105,7 +105,7 @@ class RunFolder:
         begun = begun if isinstance(begun, dict) else {}
         other = [name for name in NUMERIC if str(begun.get(name, here[name])) != here[name]]
         if other:
-            told = ", ".join(f"{name} {begun[name]} (here {here[name]})" for name in other)
+            told = ", ".join(f"{name} {printable(str(begun[name]), 40)} (here {here[name]})" for name in other)
             why = "results may differ from an undisturbed run by rounding"
             print(f"note: {self.path} was begun with {told}; {why}", file=sys.stderr)
 
