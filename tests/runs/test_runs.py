@@ -26,6 +26,7 @@ from lesson import InputError
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import Simulation
 from lesson.core.errors import DivergedError
+from lesson.core.random import stream
 from lesson.experiments.study import Run, Study
 from lesson.learn.backend import on_device
 from lesson.learn.build import build
@@ -608,6 +609,18 @@ def test_a_run_is_evaluated_forty_times_at_times_drawn_from_the_seed() -> None:
     longer = evaluated(500, 20.0, seed=0, **auto)
     assert longer == [math.ceil(number / 2) for number in first], "the times do not depend on the rounds"
     assert evaluated(8, 1000.0, **auto) == list(range(1, 9)), "rounds longer than a fortieth are all evaluated"
+
+
+def test_the_times_of_evaluations_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+
+    def counted(seed: int, what: str, part: int) -> np.random.Generator:
+        drawn.append(part)
+        return stream(seed, what, part)
+
+    monkeypatch.setattr("lesson.runs.execute.stream", counted)
+    evaluated(1000, 10.0, eval_every_s="auto", time_budget_s=10_000.0, rounds=1000)
+    assert sorted(drawn) == list(range(41))
 
 
 def test_a_run_limited_by_rounds_is_evaluated_forty_times() -> None:
