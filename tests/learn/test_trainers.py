@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -383,9 +383,29 @@ def test_a_billion_local_steps_begin_in_little_memory(monkeypatch: pytest.Monkey
         cohort(ReferenceTrainer(task), task.initial_vector(), make_work(1, steps=10**9))
 
 
+def fail_with(error: Exception) -> Callable[..., Any]:
+    def make(*_: object, **__: object) -> Any:
+        raise error
+
+    return make
+
+
 def test_a_run_for_which_the_memory_is_not_enough_is_not_to_be_resumed(tmp_path: Path) -> None:
     def make(*_: object, **__: object) -> Any:
         torch.empty(1 << 60)
 
-    with pytest.raises(RunStoppedError, match=r"not enough memory for this run; use fewer .* --resume fails again"):
+    said = r"not enough memory for this run \(.*you tried to allocate \d+ bytes.*\); use fewer .* --resume fails again"
+    with pytest.raises(RunStoppedError, match=said):
         execute(settings(), tmp_path / "run", make=make)
+    for error, kept in (
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB."), r"\(CUDA out of memory. Tried "),
+        (MemoryError("Unable to allocate 8.00 TiB"), r"\(Unable to allocate 8.00 TiB\)"),
+        (MemoryError(), "not enough memory for this run; use"),
+    ):
+        with pytest.raises(RunStoppedError, match=kept):
+            execute(settings(), tmp_path / "run", make=fail_with(error))
+
+
+def test_an_error_that_only_mentions_memory_is_raised_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"^the memory of my strategy is empty$"):
+        execute(settings(), tmp_path / "run", make=fail_with(RuntimeError("the memory of my strategy is empty")))

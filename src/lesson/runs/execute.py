@@ -12,9 +12,10 @@ from typing import Any, NoReturn, Self
 
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import Simulation
-from lesson.core.errors import RunStoppedError
+from lesson.core.errors import RunStoppedError, printable
 from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
+from lesson.learn.backend import lacks_memory
 from lesson.learn.build import build
 from lesson.learn.evaluate import ClientScores, PendingScore
 from lesson.learn.learner import Learner
@@ -56,11 +57,12 @@ def execute(
         stopped.pass_on()
         raise KeyboardInterrupt from None
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):  # torch's error for lack of memory
+        if not lacks_memory(error):
             raise
+        why = f" ({printable(' '.join(str(error).split()))})" if str(error) else ""
         remedy = "use fewer clients or a smaller batch_size"
         raise RunStoppedError(
-            f"not enough memory for this run; {remedy}: with the same ones, --resume fails again"
+            f"not enough memory for this run{why}; {remedy}: with the same ones, --resume fails again"
         ) from None
 
 
