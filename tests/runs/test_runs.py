@@ -27,6 +27,7 @@ from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import Simulation
 from lesson.core.errors import DivergedError
 from lesson.core.random import stream
+from lesson.experiments.results import Result
 from lesson.experiments.study import Run, Study
 from lesson.learn.backend import on_device
 from lesson.learn.build import build
@@ -634,6 +635,9 @@ def test_the_final_model_counts_at_the_end_of_the_curve(tmp_path: Path) -> None:
     curve = Study([Run.load(tmp_path / "run")]).curves()
     assert curve["round"].tolist() == [5, 10, 12]
     assert curve["accuracy"].tolist()[-1] == summary["accuracy"] == summary["accuracy_last10"]
+    kept = Result.of_folder(tmp_path / "run").curve
+    assert kept["round"].tolist() == [5, 10, 12]
+    assert kept["accuracy"].tolist()[-1] == round(summary["accuracy"], 4)
     assert "accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
 
 
