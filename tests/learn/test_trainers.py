@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.runs import settings
+from helpers.runs import PARTS, settings
 from helpers.small_tasks import Linear, TinyNet, cohort, tiny_data, tiny_task
 from helpers.trainers import colors, make_work, several
 from lesson import InputError, Settings
@@ -381,6 +381,27 @@ def test_a_billion_local_steps_begin_in_little_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Replica, "descend", descend)
     with pytest.raises(EnoughError):
         cohort(ReferenceTrainer(task), task.initial_vector(), make_work(1, steps=10**9))
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"local_steps": 10**9}, r"^\[training\] local_steps must be <= 20000000, got 1000000000: one local training"),
+        (
+            {"local_steps": 10**8, "batch_size": 10**9},
+            r"local_steps must be <= 2941176, got 100000000: .*10\^8 samples$",
+        ),
+        ({"local_epochs": 10**9}, r"^\[training\] local_epochs must be <= 2941176, got 1000000000: one local training"),
+    ],
+)
+def test_local_work_that_would_never_end_is_rejected(training: dict[str, int], said: str, tmp_path: Path) -> None:
+    """Of 200 samples, each of 6 clients holds 34 at most; a batch has 5, or all."""
+    endless = settings().with_changes(**training)
+    with pytest.raises(InputError, match=said):
+        execute(endless, tmp_path / "run", **PARTS)
+    assert not (tmp_path / "run").exists()
+    tiny_task(6, local_steps=20_000_000)
+    tiny_task(6, local_steps=1, batch_size=10**9)
 
 
 def fail_with(error: Exception) -> Callable[..., Any]:
