@@ -2,8 +2,10 @@
 
 import contextlib
 import math
+import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -210,8 +212,16 @@ class _Interrupt:
     def _note(self, number: int, _: object) -> None:
         if self.asked is None:
             self.asked, self._since = signal.Signals(number), time.monotonic()
+            _say_stopping()
         elif not self._holding and time.monotonic() - self._since > REPEATS_S:
             self.stop()
+
+
+def _say_stopping() -> None:
+    """Say when the run stops, unless a parent process that runs several does."""
+    if multiprocessing.parent_process() is None:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # stderr is closed, or was just being written
+            print("note: stopping after this round; send the signal again to stop at once", file=sys.stderr)
 
 
 class _StoppedBySignal(KeyboardInterrupt):
