@@ -71,6 +71,7 @@ SETTINGS: dict[str, Write] = {
     "a string of a megabyte": lambda path: path.write_bytes(b'[data]\nsplit = "' + b"9" * 1_000_000 + b'"'),
     "100,000 tables": lambda path: path.write_bytes(b"".join(b"[a%d]\n" % n for n in range(100_000))),
     "a megabyte of escaped quotes": lambda path: path.write_bytes(b'\\"' * 500_000),
+    "escaped triple quotes": lambda path: path.write_bytes(b'a = """' + b'a"\\"""' * 150_000),
     "100,000 quotes": lambda path: path.write_bytes(b"\"'" * 100_000),
 }
 _HEAD = b"client,latency_s\n"

@@ -71,9 +71,13 @@ def _changed(values: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]
                 yield f"{path}{key} with {str(wrong)[:20]}", rest | {key: [wrong, *value[1:]]}
 
 
+TABLES = {"empty": b"", "not UTF-8": b"\xff\xfe", "an open quote": b'"', "a field of 200 kB": b"a" * 200_000}
+"""Contents that a table of a reproduction cannot have."""
+
+
 def trials(shared: Path, short: bool) -> list[Trial]:
     """Return trials of `lesson report` and `lesson run --resume` on every change; if `short`, on two per file."""
-    return [
+    return [Trial("lies", f"table1.csv {what}", _damage_table(content)) for what, content in TABLES.items()] + [
         Trial("lies", f"{name} {'ended' if ended else 'not ended'}", _tell(shared, name, ended, 2 if short else None))
         for name in FILES
         for ended in ((True,) if name != "metrics.jsonl" else (True, False))
@@ -95,5 +99,15 @@ def _tell(shared: Path, name: str, ended: bool, at_most: int | None) -> Callable
                     raise AssertionError(f"{what}: {error}") from None
             shutil.rmtree(out)
         return {"rejected": rejected}
+
+    return do
+
+
+def _damage_table(content: bytes) -> Callable[[Path, random.Random], Facts]:
+    def do(folder: Path, _: random.Random) -> Facts:
+        call(["reproduce", "table1", "--out", "paper"], folder, real=False).check(0)
+        (folder / "paper" / "table1.csv").write_bytes(content)
+        call(["report", "paper", "-o", "page.html"], folder, real=False).check(2)
+        return {"rejected": 1}
 
     return do

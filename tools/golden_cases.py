@@ -124,6 +124,7 @@ BASE = (
 )
 PRINTED = "preset=printed strategy.deadline_s=1.5 run.eval_every_s=3.0"
 LONG = "run.rounds=54 run.eval_every_s=200.0 training.batch_size=2"
+AUTO = f"{LONG} run.eval_every_s=auto"
 OPTIONS = {
     "fedat": "strategy.num_tiers=3",
     "fedbuff": "strategy.buffer_size=3 strategy.concurrency=5",
@@ -156,6 +157,7 @@ TRAINING = {
     },
     "many rounds, released": Case(LONG),
     "many rounds, printed": Case(f"{PRINTED} {LONG}"),
+    "automatic evaluation times": Case(AUTO, "accuracy", like="many rounds, released"),
     **{
         f"server optimizer {name}": Case(f"server.optimizer={name}") for name in ("momentum", "adagrad", "adam", "yogi")
     },
@@ -211,6 +213,7 @@ TRAINING = {
         for name in STRATEGIES
     },
     "resume, adam": Case("server.optimizer=adam", like="server optimizer adam", resumed_after=5),
+    "resume, automatic evaluation times": Case(AUTO, like="many rounds, released", resumed_after=30),
     "resume, Rayleigh fading": Case(RAYLEIGH, like="Rayleigh fading", resumed_after=5),
     "resume, dropouts": Case(DROPOUTS, like="dropouts", resumed_after=4),
     "resume, guard norm clip": Case(f"{ATTACK} guards.norm=clip", like="guard norm clip", resumed_after=5),

@@ -62,6 +62,12 @@ def test_a_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: s
     assert content(tmp_path / "run") == content(tmp_path / "whole")
 
 
+def test_the_first_signal_says_when_the_run_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        execute(settings(), tmp_path / "run", progress=send_at(12, signal.SIGINT, signal.SIGINT), **PARTS)
+    assert capsys.readouterr().err == "note: stopping after this round; send the signal again to stop at once\n"
+
+
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -153,7 +159,9 @@ def test_a_command_that_is_stopped_says_one_line_and_its_status_tells_the_signal
         time.sleep(0.05)
     process.send_signal(number)
     _, told = process.communicate(timeout=120)
-    assert told == "lesson: interrupted; the same command with --out run --resume goes on\n"
+    note, line = told.splitlines()
+    assert note == "note: stopping after this round; send the signal again to stop at once"
+    assert line == "lesson: interrupted; the same command with --out run --resume goes on"
     assert process.returncode == 128 + number
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 

@@ -67,10 +67,13 @@ def test_lines_kept_before_energy_was_are_saved_as_they_were() -> None:
         assert before == after
 
 
-def test_last_accuracy_is_the_mean_of_ten_within_the_rounds() -> None:
+def test_last_accuracy_is_the_mean_of_ten_within_the_rounds_but_at_most_of_a_third() -> None:
+    long = results(result([0.0] * 20 + [0.5] * 9 + [0.6]))
+    assert last_accuracy(long, "lesson-mnist", 150) == pytest.approx([0.51])
+    assert last_accuracy(long, "lesson-mnist", 120) == pytest.approx([0.25])  # 8 of 24, 4 of them 0.5
     both = results(result([0.0, 0.0, *[0.5] * 9, 0.6, 0.9]), result([0.2, 0.4, 0.6], seed=1))
-    assert last_accuracy(both, "lesson-mnist", 60) == pytest.approx([0.51, 0.4])
-    assert last_accuracy(both, "lesson-mnist", 10) == pytest.approx([0.0, 0.3])
+    assert last_accuracy(both, "lesson-mnist", 65) == pytest.approx([0.625, 0.6])  # 4 of 13, and 1 of 3
+    assert last_accuracy(both, "lesson-mnist", 10) == pytest.approx([0.0, 0.4])
 
 
 def test_a_run_that_diverged_guesses() -> None:

@@ -38,9 +38,12 @@ def test_cifar10_is_the_real_one() -> None:
     assert np.bincount(data.test_labels).tolist() == [1000] * 10
 
 
+def idx_header(*shape: int) -> bytes:
+    return bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
+
+
 def idx_bytes(shape: tuple[int, ...], content: bytes) -> bytes:
-    header = bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
-    return gzip.compress(header + content, mtime=0)  # names of tests have it: processes must make the same
+    return gzip.compress(idx_header(*shape) + content, mtime=0)  # names of tests have it: processes must make the same
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,24 @@ def test_a_gzip_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(InputError, match="get the file again"):
         read_idx(tmp_path / "images.gz", 3)
     assert unpacked <= 20 + promised * 28 * 28
+
+
+def test_more_images_than_any_data_set_has_are_not_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "images.gz").write_bytes(idx_bytes((60_001, 28, 28), b""))
+    said = "must hold at most 47040000 bytes, its header says 47040784; get the file again"
+    with pytest.raises(InputError, match=said):
+        read_idx(tmp_path / "images.gz", 3)
+
+
+def test_images_are_read_without_a_second_copy(tmp_path: Path) -> None:
+    """40 million bytes, of which a list of parts and their sum would take 80."""
+    (tmp_path / "images.gz").write_bytes(gzip.compress(idx_header(40_000, 1000, 1) + bytes(40_000_000), 1))
+    tracemalloc.start()
+    images = read_idx(tmp_path / "images.gz", 3)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert images.shape == (40_000, 1000, 1)
+    assert peak < 60_000_000
 
 
 def test_a_gzip_bomb_without_a_header_is_not_unpacked(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import ctypes
 import multiprocessing
 import platform
-from concurrent.futures import ProcessPoolExecutor
+import threading
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,28 @@ def test_memory_is_kept_during_a_run_and_given_back_after_it() -> None:
         during, after, small = pool.submit(large_during_large_after_small_after).result()
     assert (during, after) == (False, True)
     assert not small, "arrays of a few megabytes would be slower than before"
+
+
+def test_each_thread_gets_its_own_number_of_threads_back() -> None:
+    """Two runs overlap, and the one that began first ends first."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def other_run() -> tuple[int, int]:
+        torch.set_num_threads(2)
+        with settled_process():
+            began.set()
+            may_end.wait(60)
+            during = torch.get_num_threads()
+        return during, torch.get_num_threads()
+
+    with ThreadPoolExecutor(1) as pool:
+        with settled_process():
+            other = pool.submit(other_run)
+            assert began.wait(60)
+        ours = torch.get_num_threads()
+        may_end.set()
+        assert (ours, other.result()) == (3, (1, 2))
+    assert torch.get_num_threads() == 3
 
 
 def test_the_last_of_several_runs_restores_the_process() -> None:

@@ -1,7 +1,11 @@
 """Fast trainers agree with the plain one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from helpers.runs import settings
+from helpers.runs import PARTS, settings
 from helpers.small_tasks import Linear, TinyNet, cohort, tiny_data, tiny_task
 from helpers.trainers import colors, make_work, several
 from lesson import InputError, Settings
@@ -308,6 +312,42 @@ def test_a_worker_that_dies_stops_the_run() -> None:
         trainer.close()
 
 
+ENDLESS = """
+import sys
+import time
+sys.path[:0] = {paths!r}
+import numpy as np
+from helpers.small_tasks import cohort, tiny_task
+from helpers.trainers import make_work
+from lesson.learn.batched import BatchedTrainer
+if __name__ == "__main__":
+    task = tiny_task(6)
+    trainer = BatchedTrainer(task, 1)
+    cohort(trainer, task.initial_vector(), make_work(1, steps=1))
+    trainer._pipes[0].send((np.array([0]), make_work(1, steps=10**9)))
+    print("training", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_ends_in_the_middle_of_training_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """The worker holds the other end of the pipe, so the test reads to its end only if the worker ends, too."""
+    script = tmp_path / "script.py"
+    script.write_text(ENDLESS.format(paths=[str(Path(__file__).parents[1])]))
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"training\n"
+        process.kill()
+        process.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait()
+
+
 def test_a_model_that_workers_cannot_import_is_told() -> None:
     task = tiny_task(6)
     task.factory = lambda: TinyNet()
@@ -343,9 +383,50 @@ def test_a_billion_local_steps_begin_in_little_memory(monkeypatch: pytest.Monkey
         cohort(ReferenceTrainer(task), task.initial_vector(), make_work(1, steps=10**9))
 
 
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"local_steps": 10**9}, r"^\[training\] local_steps must be <= 20000000, got 1000000000: one local training"),
+        (
+            {"local_steps": 10**8, "batch_size": 10**9},
+            r"local_steps must be <= 2941176, got 100000000: .*10\^8 samples$",
+        ),
+        ({"local_epochs": 10**9}, r"^\[training\] local_epochs must be <= 2941176, got 1000000000: one local training"),
+    ],
+)
+def test_local_work_that_would_never_end_is_rejected(training: dict[str, int], said: str, tmp_path: Path) -> None:
+    """Of 200 samples, each of 6 clients holds 34 at most; a batch has 5, or all."""
+    endless = settings().with_changes(**training)
+    with pytest.raises(InputError, match=said):
+        execute(endless, tmp_path / "run", **PARTS)
+    assert not (tmp_path / "run").exists()
+    tiny_task(6, local_steps=20_000_000)
+    tiny_task(6, local_steps=1, batch_size=10**9)
+
+
+def fail_with(error: Exception) -> Callable[..., Any]:
+    def make(*_: object, **__: object) -> Any:
+        raise error
+
+    return make
+
+
 def test_a_run_for_which_the_memory_is_not_enough_is_not_to_be_resumed(tmp_path: Path) -> None:
     def make(*_: object, **__: object) -> Any:
         torch.empty(1 << 60)
 
-    with pytest.raises(RunStoppedError, match=r"not enough memory for this run; use fewer .* --resume fails again"):
+    said = r"not enough memory for this run \(.*you tried to allocate \d+ bytes.*\); use fewer .* --resume fails again"
+    with pytest.raises(RunStoppedError, match=said):
         execute(settings(), tmp_path / "run", make=make)
+    for error, kept in (
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2.00 GiB."), r"\(CUDA out of memory. Tried "),
+        (MemoryError("Unable to allocate 8.00 TiB"), r"\(Unable to allocate 8.00 TiB\)"),
+        (MemoryError(), "not enough memory for this run; use"),
+    ):
+        with pytest.raises(RunStoppedError, match=kept):
+            execute(settings(), tmp_path / "run", make=fail_with(error))
+
+
+def test_an_error_that_only_mentions_memory_is_raised_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"^the memory of my strategy is empty$"):
+        execute(settings(), tmp_path / "run", make=fail_with(RuntimeError("the memory of my strategy is empty")))

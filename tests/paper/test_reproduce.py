@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
@@ -17,7 +18,8 @@ from lesson.experiments.missing import run_missing
 from lesson.experiments.results import Results
 from lesson.paper.items import load_item
 from lesson.paper.reproduce import missing_runs
-from lesson.paper.scale import QUICK
+from lesson.paper.scale import FULL, QUICK
+from lesson.report.paper.items import write_page
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
 
@@ -105,6 +107,33 @@ def test_a_run_that_diverges_is_a_result_and_others_fail(tmp_path: Path, made: P
     stopped = run_missing(missing, tmp_path, Failing("DivergedError"), command="").runs
     assert [run.stopped for run in stopped.values()] == ["no longer finite"] * 3
     assert not missing_runs([load_item("fig5")], tmp_path, TINY)
+
+
+@pytest.fixture(scope="module")
+def with_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("table")
+    assert main(["reproduce", "table1", "--out", str(out)]) == 0
+    return out
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b'"', b"a" * 200_000])
+def test_a_damaged_table_is_told_in_one_line(
+    content: bytes, with_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Path(shutil.copytree(with_table, tmp_path / "out"))
+    (out / "table1.csv").write_bytes(content)
+    assert main(["report", str(out)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lesson: {out / 'table1.csv'} ")
+    assert line.endswith("; lesson reproduce table1 writes it again")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", None])
+def test_a_damaged_table_is_told_when_the_readme_is_written(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "table1.md").write_bytes(content)
+    with pytest.raises(InputError, match=r"table1.md .*; lesson reproduce table1 writes it again$"):
+        write_page([load_item("table1")], FULL, tmp_path)
 
 
 def test_a_folder_is_of_one_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,7 +91,7 @@ def test_a_schedule_of_many_short_rounds_has_no_lines(monkeypatch: pytest.Monkey
 
 
 def test_a_course_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    course = course_of(LINES, 0.9)
+    course = course_of(LINES, 0.4)
     assert course.scores == [
         {"round": 2, "time_s": 40.0, "accuracy": 0.4, "uploads": 3, "bytes_up": 300, "energy_j": 5.0}
     ]

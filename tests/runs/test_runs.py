@@ -26,6 +26,8 @@ from lesson import InputError
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import Simulation
 from lesson.core.errors import DivergedError
+from lesson.core.random import stream
+from lesson.experiments.results import Result
 from lesson.experiments.study import Run, Study
 from lesson.learn.backend import on_device
 from lesson.learn.build import build
@@ -249,14 +251,15 @@ def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
+def stop_after_five_rounds(line: dict[str, Any]) -> None:
+    if line["round"] == 5:
+        raise StoppedError
+
+
 @pytest.mark.parametrize("damage", ["gone", "short"])
 def test_lost_metrics_are_noticed(tmp_path: Path, damage: str) -> None:
-    def break_off(line: dict[str, Any]) -> None:
-        if line["round"] == 5:
-            raise StoppedError
-
     with pytest.raises(StoppedError):
-        execute(settings(checkpoint_every_s=1e-9), tmp_path / "run", progress=break_off, **PARTS)
+        execute(settings(checkpoint_every_s=1e-9), tmp_path / "run", progress=stop_after_five_rounds, **PARTS)
     metrics = RunFolder(tmp_path / "run").metrics
     if damage == "gone":
         metrics.unlink()
@@ -279,6 +282,37 @@ def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
         summary.write_text(damaged)
         with pytest.raises(InputError, match=r"summary.json is damaged .*; remove the folder and run again"):
             execute(settings(), tmp_path / "run", **PARTS)
+
+
+def test_reading_a_folder_deletes_no_checkpoint(tmp_path: Path) -> None:
+    often = settings(checkpoint_every_s=1e-9)
+    execute(often, tmp_path / "whole", **PARTS)
+    with pytest.raises(StoppedError):
+        execute(often, tmp_path / "run", progress=stop_after_five_rounds, **PARTS)
+    folder = RunFolder(tmp_path / "run")
+    checkpoints = [folder.checkpoint, folder.before]
+    folder.summary.write_text("{}")
+    for read in (folder.finished, lambda: Run.load(folder.path), lambda: execute(often, folder.path, **PARTS)):
+        with pytest.raises(InputError, match=r"summary.json is damaged .*; remove it to resume from the checkpoint"):
+            read()
+        assert all(path.exists() for path in checkpoints)
+    whole = RunFolder(tmp_path / "whole").summary.read_text()
+    folder.summary.write_text(whole)
+    Run.load(folder.path)
+    assert all(path.exists() for path in checkpoints)
+    folder.summary.unlink()
+    execute(often, folder.path, resume=True, **PARTS)
+    assert content(folder.path) == content(tmp_path / "whole")
+
+
+def test_checkpoints_of_a_run_that_was_killed_as_it_ended_are_deleted_by_the_same_command(tmp_path: Path) -> None:
+    execute(settings(), tmp_path / "run", **PARTS)
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoint.touch()
+    folder.before.touch()
+    execute(settings(), tmp_path / "run", **PARTS)
+    assert not folder.checkpoint.exists()
+    assert not folder.before.exists()
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
@@ -373,7 +407,15 @@ def test_a_run_resumed_under_other_versions_says_so(tmp_path: Path, capsys: pyte
         f"note: {tmp_path / 'run'} was begun with cpu_capability Z80 (here {here['cpu_capability']}); "
         "results may differ from an undisturbed run by rounding\n"
     )
-    config.write_text(config.read_text().replace('cpu_capability = "Z80"\n', ""))  # written by an earlier release
+    hostile = "\\u001b[31m" + "Z" * 1000
+    config.write_text(config.read_text().replace('cpu_capability = "Z80"', f'cpu_capability = "{hostile}"'))
+    with pytest.raises(StoppedError):
+        execute(settings(), tmp_path / "run", resume=True, progress=break_off, **PARTS)
+    shown = f"\\x1b[31m{'Z' * 31}…"  # 40 characters
+    assert f"was begun with cpu_capability {shown} (here " in capsys.readouterr().err
+    config.write_text(
+        config.read_text().replace(f'cpu_capability = "{hostile}"\n', "")
+    )  # written by an earlier release
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
     assert capsys.readouterr().err == ""
 
@@ -570,6 +612,18 @@ def test_a_run_is_evaluated_forty_times_at_times_drawn_from_the_seed() -> None:
     assert evaluated(8, 1000.0, **auto) == list(range(1, 9)), "rounds longer than a fortieth are all evaluated"
 
 
+def test_the_times_of_evaluations_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+
+    def counted(seed: int, what: str, part: int) -> np.random.Generator:
+        drawn.append(part)
+        return stream(seed, what, part)
+
+    monkeypatch.setattr("lesson.runs.execute.stream", counted)
+    evaluated(1000, 10.0, eval_every_s="auto", time_budget_s=10_000.0, rounds=1000)
+    assert sorted(drawn) == list(range(41))
+
+
 def test_a_run_limited_by_rounds_is_evaluated_forty_times() -> None:
     assert [(number - 1) // 10 for number in evaluated(400, 7.0, eval_every_s="auto", rounds=400)] == list(range(40))
     assert evaluated(3, 7.0, eval_every_s="auto", rounds=3) == [1, 2, 3]
@@ -581,6 +635,9 @@ def test_the_final_model_counts_at_the_end_of_the_curve(tmp_path: Path) -> None:
     curve = Study([Run.load(tmp_path / "run")]).curves()
     assert curve["round"].tolist() == [5, 10, 12]
     assert curve["accuracy"].tolist()[-1] == summary["accuracy"] == summary["accuracy_last10"]
+    kept = Result.of_folder(tmp_path / "run").curve
+    assert kept["round"].tolist() == [5, 10, 12]
+    assert kept["accuracy"].tolist()[-1] == round(summary["accuracy"], 4)
     assert "accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
 
 

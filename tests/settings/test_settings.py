@@ -151,6 +151,7 @@ HARD = {
     "alternating quotes": "\"'" * 500_000,
     "quotes on every line": "'a\n" * 300_000,
     "triple quotes": '"""' * 300_000,
+    "an unterminated string with escaped triple quotes": 'a = """' + 'a"\\"""' * 150_000,
     "backslashes": '"' + "\\" * 1_000_000,
     "a dotted key": ".".join(["a"] * 500_000) + " = 1",
     "a dotted key after a quote in a string": 'x = ["""\n \' """, {' + ".".join(["'a'"] * 100_000) + " = 1}]",

@@ -11,8 +11,9 @@ from lesson.core.files import read_input
 MAX_BYTES = 1 << 20
 MAX_PARTS = 50
 """Maximum number of parts in a dotted key, for which the parser takes quadratic time. Settings have two or three."""
-# Possessive quantifiers rule out backtracking, so the time is linear in the length of the text.
-_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
+# Possessive quantifiers rule out backtracking, so the time is linear in the length of the text. For the same reason, an
+# unterminated string of three quotes must not match as an empty one: the scan would start again at each of them.
+_PART = r"""(?:[\w-]++|"(?!"")[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'(?!'')[^'\n]*+')"""
 _DOT = r"[ \t]*+\.[ \t]*+"
 _TOKEN = re.compile(
     r'''"""(?:[^"\\]++|\\[\s\S]|"{1,2}+(?!"))*+"{3,5}+'''

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.results import GUESSED, Result, Results
-from lesson.runs.summary import IN_A_ROW, LAST, TARGETS, time_to
+from lesson.runs.summary import IN_A_ROW, TARGETS, num_last, time_to
 
 
 def per_seed(results: Results, series: str, measure: Callable[[Result], float]) -> FloatArray:
@@ -17,12 +17,17 @@ def per_seed(results: Results, series: str, measure: Callable[[Result], float]) 
 
 
 def last_accuracy(results: Results, series: str, rounds: int) -> FloatArray:
-    """Return the mean accuracy of each run's last ten evaluations within `rounds`; that of guessing if it diverged."""
-    return per_seed(
-        results,
-        series,
-        lambda run: GUESSED if run.stopped else float(run.up_to(rounds)["accuracy"].tail(LAST).mean()),
-    )
+    """Return the mean accuracy of each run's last ten evaluations within `rounds`, but at most a third of them.
+
+    A run that diverged has the accuracy of guessing. The authors average the last ten evaluations, and the shortest
+    published curves have thirty.
+    """
+
+    def measure(run: Result) -> float:
+        accuracy = run.up_to(rounds)["accuracy"]
+        return GUESSED if run.stopped else float(accuracy.tail(num_last(len(accuracy))).mean())
+
+    return per_seed(results, series, measure)
 
 
 def accuracy_by(run: Result, time_s: float) -> float:

@@ -6,7 +6,7 @@ Figures and claims are computed from these lines only, so they can be reproduced
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from lesson.fleet.fleet import draw_fleet
 from lesson.fleet.tiers import assign_tiers
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import Shape
-from lesson.runs.summary import read_metrics
+from lesson.runs.summary import read_metrics, with_final_score
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
 from lesson.strategies import fleet_for
@@ -78,7 +78,10 @@ class Result:
         settings = load_settings(str(folder.config))
         _, sections = read_toml(folder.config, "a run writes it")
         versions = sections.get("versions", {})
-        metrics = pd.DataFrame(read_metrics(folder.metrics))
+        lines: Iterable[dict[str, Any]] = read_metrics(folder.metrics)
+        if (summary := folder.finished()) is not None:
+            lines = with_final_score(lines, {"accuracy": summary["accuracy"]})
+        metrics = pd.DataFrame(lines)
         return cls(settings, versions, stopped, _curve(metrics), _clients(metrics, settings))
 
     def to_json(self) -> str:

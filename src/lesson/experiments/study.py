@@ -20,7 +20,7 @@ from lesson.learn.data import Dataset
 from lesson.learn.data.dataset import NAMES
 from lesson.learn.models import ModelFactory
 from lesson.runs.folder import RunFolder
-from lesson.runs.summary import SURPRISES, TARGETS, read_metrics
+from lesson.runs.summary import SURPRISES, TARGETS, read_metrics, with_final_score
 from lesson.runs.trackers import Tracker
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
@@ -63,9 +63,8 @@ class Run:
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per round; the last row has the score of the final model."""
-        lines = read_metrics(RunFolder(self.path).metrics)
         final = {name: self.summary[name] for name in ("accuracy", "loss")}
-        return pd.DataFrame([*lines[:-1], *(line | final for line in lines[-1:])])
+        return pd.DataFrame(with_final_score(read_metrics(RunFolder(self.path).metrics), final))
 
     def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
         """Draw accuracy over simulated time or over rounds."""
@@ -264,8 +263,9 @@ def check_for_many(out: Path | str) -> None:
 def unfinished(plan: Mapping[Path, Settings], report: Report | None) -> dict[Path, Settings]:
     """Return the runs of a plan that have not finished, and report those that have."""
     left = {path: settings for path, settings in plan.items() if RunFolder(path).finished() is None}
-    if report is not None:
-        for path in plan.keys() - left.keys():
+    for path in plan.keys() - left.keys():
+        RunFolder(path).delete_checkpoints()  # a kill may have come before this was done
+        if report is not None:
             report(path.name, {"done": True})
     return left
 

@@ -95,3 +95,8 @@ def hardware(device: str) -> str:
     except OSError:
         names = []
     return f"{os.cpu_count()} cores of {names[0] if names else platform.processor() or 'an unknown kind'}"
+
+
+def lacks_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether memory could not be allocated. torch has an error class of its own for GPUs, but not for CPUs."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

@@ -6,6 +6,8 @@ A worker trains each client as the reference trainer does, on a single thread, s
 import os
 import pickle
 import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -22,6 +24,7 @@ from lesson.learn.reference import BLOCK, models_by_blocks, sum_by_blocks, train
 from lesson.learn.task import Job, Task, Work
 
 END_S = 2.0
+CHECK_PARENT_EVERY_S = 1.0
 
 
 class BatchedTrainer:
@@ -43,7 +46,8 @@ class BatchedTrainer:
         self._end = Finalize(self, _kill, (self._workers,), exitpriority=1)  # workers ignore SIGTERM
         for _ in range(num_workers or os.cpu_count() or 1):
             ours, theirs = context.Pipe()
-            worker = context.Process(target=_work, args=(task, self._base, self._models, theirs), daemon=True)
+            args = (os.getpid(), task, self._base, self._models, theirs)
+            worker = context.Process(target=_work, args=args, daemon=True)
             worker.start()
             theirs.close()
             self._pipes.append(ours)
@@ -99,8 +103,9 @@ def _kill(workers: Sequence[BaseProcess]) -> None:
         worker.kill()
 
 
-def _work(task: Task, base: Tensor, models: Tensor, pipe: Connection) -> None:
+def _work(parent: int, task: Task, base: Tensor, models: Tensor, pipe: Connection) -> None:
     """Train what arrives on the pipe until it closes. Signals to the process group are left to the parent process."""
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     settle_process()
@@ -116,3 +121,10 @@ def _work(task: Task, base: Tensor, models: Tensor, pipe: Connection) -> None:
             pipe.send("")
         except Exception as error:
             pipe.send(repr(error))
+
+
+def _exit_with(parent: int) -> None:
+    """End this process soon after its parent, also in the middle of training: a killed parent cannot say so."""
+    while os.getppid() == parent:
+        time.sleep(CHECK_PARENT_EVERY_S)
+    os._exit(1)

@@ -27,38 +27,44 @@ def settle_process() -> None:
 def settled_process() -> Iterator[None]:
     """Prepare this process for training while the context lasts, and undo it afterwards.
 
-    The number of torch's threads is restored. glibc's thresholds cannot be read, and glibc no longer adapts them once
-    they have been set. They are therefore set to the values that they reach in a process with large arrays: with the
-    initial 128 KiB, every larger array would take fresh pages each time, which is ten times slower. Memory that was
-    kept is returned to the system.
+    The number of torch's threads is restored in the calling thread. glibc's thresholds cannot be read, and glibc no
+    longer adapts them once they have been set. They are therefore set to the values that they reach in a process with
+    large arrays: with the initial 128 KiB, every larger array would take fresh pages each time, which is ten times
+    slower. Memory that was kept is returned to the system.
     """
-    _users.settle()
+    num_threads = _users.settle()
     try:
         yield
     finally:
-        _users.leave()
+        _users.leave(num_threads)
 
 
 class _Users:
-    """Counts the runs that need a prepared process; the last one to end restores it."""
+    """Counts the runs that need a prepared process; the last one to end restores malloc.
+
+    torch's number of threads belongs to the calling thread, so each run restores its own.
+    """
 
     def __init__(self) -> None:
-        self._count, self._num_threads = 0, 1
+        self._count = 0
         self._lock = threading.Lock()
 
-    def settle(self) -> None:
+    def settle(self) -> int:
+        """Prepare the process and return the number of torch's threads that the calling thread had."""
         with self._lock:
             self._count += 1
             if self._count == 1:
-                self._num_threads = torch.get_num_threads()
                 _set_malloc(_KEEP_BYTES, _KEEP_BYTES)
-            torch.set_num_threads(1)
+        num_threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        return num_threads
 
-    def leave(self) -> None:
+    def leave(self, num_threads: int) -> None:
+        """Restore what `settle` returned, in the same thread."""
+        torch.set_num_threads(num_threads)
         with self._lock:
             self._count -= 1
             if self._count == 0:
-                torch.set_num_threads(self._num_threads)
                 _set_malloc(_USUAL_MMAP_BYTES, _USUAL_TRIM_BYTES)
 
 

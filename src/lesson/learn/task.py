@@ -16,9 +16,12 @@ from lesson.learn.dropout import draw_kept
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector, make_model
 from lesson.learn.partition import Holdings, Partition, make_partition
+from lesson.settings.sections import TrainingSettings
 from lesson.settings.settings import Settings
 
 SHARE = 0.1
+MAX_LOCAL_SAMPLES = 10**8
+"""Samples of one local training, repeated ones included: 1,000 passes over all of MNIST, and more."""
 
 
 def hold_out(holdings: Holdings, seed: int) -> tuple[Partition, Partition]:
@@ -193,11 +196,25 @@ def make_task(
     """
     chosen = factory or FACTORIES[dataset.name]
     holdings = make_partition(settings, dataset.train_labels, num_clients, seed)
+    _check_work(settings.training, holdings)
     held_out = None
     if holding_out:
         holdings, held_out = hold_out(holdings, seed)
     epochs, mu = settings.training.local_epochs > 0, settings.training.proximal_mu
     return Task(dataset, holdings, chosen, settings.training.batch_size, epochs, seed, device, mu, held_out)
+
+
+def _check_work(training: TrainingSettings, holdings: Holdings) -> None:
+    """Raise if a local training would take so long that the run seems to hang."""
+    most = max(1, int(holdings.num_samples.max()))
+    name, per_pass = (
+        ("local_epochs", most) if training.local_epochs else ("local_steps", min(training.batch_size, most))
+    )
+    if getattr(training, name) > MAX_LOCAL_SAMPLES // per_pass:
+        raise InputError(
+            f"[training] {name} must be <= {MAX_LOCAL_SAMPLES // per_pass}, got {getattr(training, name)}: one local "
+            "training may process at most 10^8 samples"
+        )
 
 
 def scaled(images: Tensor) -> Tensor:

@@ -2,8 +2,10 @@
 
 import contextlib
 import math
+import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +14,10 @@ from typing import Any, NoReturn, Self
 
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import Simulation
-from lesson.core.errors import RunStoppedError
+from lesson.core.errors import RunStoppedError, printable
 from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
+from lesson.learn.backend import lacks_memory
 from lesson.learn.build import build
 from lesson.learn.evaluate import ClientScores, PendingScore
 from lesson.learn.learner import Learner
@@ -56,11 +59,12 @@ def execute(
         stopped.pass_on()
         raise KeyboardInterrupt from None
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "memory" not in str(error):  # torch's error for lack of memory
+        if not lacks_memory(error):
             raise
+        why = f" ({printable(' '.join(str(error).split()))})" if str(error) else ""
         remedy = "use fewer clients or a smaller batch_size"
         raise RunStoppedError(
-            f"not enough memory for this run; {remedy}: with the same ones, --resume fails again"
+            f"not enough memory for this run{why}; {remedy}: with the same ones, --resume fails again"
         ) from None
 
 
@@ -76,6 +80,7 @@ def _execute(
     folder = RunFolder(path)
     folder.check(settings, resume)
     if (summary := folder.finished()) is not None:
+        folder.delete_checkpoints()  # a kill may have come before this was done
         return summary
     settings = folder.settled(settings)
     begin = time.perf_counter()
@@ -207,8 +212,16 @@ class _Interrupt:
     def _note(self, number: int, _: object) -> None:
         if self.asked is None:
             self.asked, self._since = signal.Signals(number), time.monotonic()
+            _say_stopping()
         elif not self._holding and time.monotonic() - self._since > REPEATS_S:
             self.stop()
+
+
+def _say_stopping() -> None:
+    """Say when the run stops, unless a parent process that runs several does."""
+    if multiprocessing.parent_process() is None:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # stderr is closed, or was just being written
+            print("note: stopping after this round; send the signal again to stop at once", file=sys.stderr)
 
 
 class _StoppedBySignal(KeyboardInterrupt):
@@ -288,6 +301,7 @@ class EvaluationGrid:
 
     def __init__(self, limits: RunSettings) -> None:
         self._seed, self._every_s = limits.seed, limits.eval_every_s
+        self._drawn: dict[int, float] = {}
         self._part_s = limits.time_budget_s / NUM_EVALUATIONS
         self._part_rounds = math.inf if limits.rounds is None else limits.rounds / NUM_EVALUATIONS
 
@@ -302,8 +316,14 @@ class EvaluationGrid:
     def _num_points(self, until: float, part: float) -> int:
         """Return the number of points in [0, until]: one per complete part, and that of the current part if reached."""
         whole = _multiples(until, part)
-        point = (whole + stream(self._seed, "evaluation", whole).random()) * part if math.isfinite(part) else math.inf
+        point = (whole + self._place_in(whole)) * part if math.isfinite(part) else math.inf
         return whole + (point <= until)
+
+    def _place_in(self, part: int) -> float:
+        """Where in a part its point lies, from 0 to 1; drawn once, as creating a generator takes over 10 µs."""
+        if part not in self._drawn:
+            self._drawn[part] = stream(self._seed, "evaluation", part).random()
+        return self._drawn[part]
 
 
 def _multiples(until: float, every: float) -> int:

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from lesson.clock.simulate import Simulation
 from lesson.core.arrays import with_prefix
-from lesson.core.errors import InputError, RunStoppedError, describe
+from lesson.core.errors import InputError, RunStoppedError, describe, printable
 from lesson.core.files import open_input, open_to_change, remove_leftovers, write_whole
 from lesson.core.locks import LOCK, locked
 from lesson.core.toml import read_toml
@@ -105,16 +105,17 @@ class RunFolder:
         begun = begun if isinstance(begun, dict) else {}
         other = [name for name in NUMERIC if str(begun.get(name, here[name])) != here[name]]
         if other:
-            told = ", ".join(f"{name} {begun[name]} (here {here[name]})" for name in other)
+            told = ", ".join(f"{name} {printable(str(begun[name]), 40)} (here {here[name]})" for name in other)
             why = "results may differ from an undisturbed run by rounding"
             print(f"note: {self.path} was begun with {told}; {why}", file=sys.stderr)
 
     def finished(self) -> dict[str, Any] | None:
-        """Return the summary of a finished run; None if the run has not finished."""
+        """Return the summary of a finished run; None if the run has not finished. Deletes nothing."""
         if not os.path.lexists(self.summary):
             return None
-        self._forget_checkpoints()  # in case the process was killed before it removed them
-        return read_summary(self.summary, tuple(f"{target:g}" for target in TARGETS))
+        resumable = self.checkpoint.exists() or self.before.exists()
+        remedy = "remove it to resume from the checkpoint" if resumable else "remove the folder and run again"
+        return read_summary(self.summary, tuple(f"{target:g}" for target in TARGETS), remedy)
 
     def read_clients(self) -> dict[str, Any]:
         """Return the clients of a finished run as `clients_of` describes them; empty if there is no such file."""
@@ -219,7 +220,13 @@ class RunFolder:
             write_whole(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
             write_whole(self.clients, json.dumps(clients, allow_nan=False).encode() + b"\n")
             write_whole(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
-        self._forget_checkpoints()
+        self.delete_checkpoints()
+
+    def delete_checkpoints(self) -> None:
+        """Delete the checkpoints of a run that has ended; a folder that is not writable keeps them."""
+        for path in filter(Path.exists, (self.before, self.checkpoint)):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:
@@ -232,11 +239,6 @@ class RunFolder:
 
     def _stopped(self, path: Path, error: OSError) -> RunStoppedError:
         return RunStoppedError(f"{path} cannot be written: {error.strerror}; {_REMEDY}")
-
-    def _forget_checkpoints(self) -> None:
-        for path in filter(Path.exists, (self.before, self.checkpoint)):
-            with contextlib.suppress(OSError):  # the user may only have permission to read the folder
-                path.unlink()
 
 
 def read_kept(path: Path, usual: Kept, kind: TypeAdapter[Any], remedy: str) -> Kept:

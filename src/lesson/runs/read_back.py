@@ -152,7 +152,7 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
         raise InputError(f"{path} line {max(number, 1)} is damaged ({_reason(error)}); {remedy}") from None
 
 
-def read_summary(path: Path, targets: tuple[str, ...]) -> dict[str, Any]:
+def read_summary(path: Path, targets: tuple[str, ...], remedy: str) -> dict[str, Any]:
     """Return the validated summary, which must have the times to these targets."""
 
     def check(summary: Any) -> None:
@@ -161,7 +161,7 @@ def read_summary(path: Path, targets: tuple[str, ...]) -> dict[str, Any]:
             if target not in summary["time_to_s"]:
                 raise ValueError(f"time_to_s must have {target}")
 
-    summary: dict[str, Any] = _read(path, check, "remove the folder and run again")
+    summary: dict[str, Any] = _read(path, check, remedy)
     return summary
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,8 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
 
 def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:
     """Return the summary of a run, given accuracy and loss of its final model, and why it ended early, if it did."""
-    lines = read_metrics(metrics)
-    final = {"accuracy": accuracy, "time_s": 0.0} | (lines[-1] if lines else {}) | {"accuracy": accuracy}
-    scores = [line for line in lines[:-1] if "accuracy" in line] + [final]
+    lines = list(with_final_score(read_metrics(metrics), {"accuracy": accuracy}))
+    scores = [line for line in lines if "accuracy" in line] or [{"accuracy": accuracy, "time_s": 0.0}]
     last = [line["accuracy"] for line in scores[-num_last(len(scores)) :]]
     energy = [line["energy_j"] for line in lines]
     uploads = sum(line["uploads"] for line in lines)
@@ -63,9 +63,20 @@ def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, o
     }
 
 
-def num_last(num_evaluations: int) -> int:
-    """Return how many of the last evaluations count as the end of a run: ten, but at most a quarter of all."""
-    return max(1, min(LAST, num_evaluations // 4))
+def with_final_score(lines: Iterable[dict[str, Any]], score: dict[str, float]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a run, the last one with the score of the final model, which is not always evaluated there."""
+    last: dict[str, Any] | None = None
+    for line in lines:
+        if last is not None:
+            yield last
+        last = line
+    if last is not None:
+        yield last | score
+
+
+def num_last(num_evaluations: int, part: int = 4) -> int:
+    """Return how many evaluations count as the end of a run: the last ten, but at most 1/`part` of all."""
+    return max(1, min(LAST, num_evaluations // part))
 
 
 def _wild(loss: float) -> list[str]:

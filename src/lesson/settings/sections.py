@@ -122,9 +122,9 @@ class TrainingSettings(Checked):
     wanted: ClassVar[dict[str, str]] = {"latency_samples": f"a whole number from 1 to {MAX_COUNT} or 'processed'"}
 
     batch_size: Count = Field(20, description="samples in a minibatch")
-    local_steps: Count = Field(1, description="minibatches of one local training")
+    local_steps: Count = Field(1, description="minibatches of one local training, at most 10^8 samples in all")
     local_epochs: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
-        0, description="passes over the client's data; replaces local_steps unless 0"
+        0, description="passes over the client's data, at most 10^8 samples in all; replaces local_steps unless 0"
     )
     learning_rate: Positive = Field(0.1, description="step size δ")
     lr_cap: Unbounded = Field(1.0, description="upper bound of the scaled step size δ·j; inf for none")

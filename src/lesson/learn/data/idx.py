@@ -21,8 +21,9 @@ FILES = (
     "t10k-labels-idx1-ubyte.gz",
 )
 UNSIGNED_BYTE = 8
-MAX_BYTES = 2**31
-CHUNK_BYTES = 1 << 24
+MAX_BYTES = 60_000 * 28 * 28
+"""The training images of MNIST and Fashion-MNIST; no other file is larger."""
+CHUNK_BYTES = 1 << 20
 
 
 def read_idx_folder(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArray]:
@@ -66,10 +67,9 @@ def read_idx(path: Path | str, num_axes: int) -> Bytes:
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def _read_at_most(file: gzip.GzipFile, num_bytes: int) -> bytes:
+def _read_at_most(file: gzip.GzipFile, num_bytes: int) -> bytearray:
     """Read `num_bytes` or up to the end. Memory grows with the actual content, not with the size in the header."""
-    parts, left = [], num_bytes
-    while left and (part := file.read(min(left, CHUNK_BYTES))):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
+    content = bytearray()
+    while part := file.read(min(num_bytes - len(content), CHUNK_BYTES)):
+        content += part
+    return content

@@ -11,6 +11,7 @@ from lesson.experiments.study import Run, Study
 from lesson.report.study.groups import Group, groups_of
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import each_line
+from lesson.runs.summary import with_final_score
 from lesson.settings.settings import Settings
 
 WHOLE = {"merged", "merged_staleness", "merged_started_s", "merged_arrived_s"}
@@ -39,8 +40,7 @@ def course_of(lines: Iterable[dict[str, Any]], final_accuracy: float) -> Course:
     If the last round was not evaluated, its point gets the accuracy of the final model.
     """
     course, totals, num_first = Course(), {"uploads": 0.0, "bytes_up": 0.0, "energy_j": 0.0}, 0
-    line: dict[str, Any] | None = None
-    for line in lines:
+    for line in with_final_score(lines, {"accuracy": final_accuracy}):
         course.end_s = line["time_s"]
         for name in totals:
             totals[name] += float("nan") if line[name] is None else line[name]
@@ -53,8 +53,6 @@ def course_of(lines: Iterable[dict[str, Any]], final_accuracy: float) -> Course:
             if num_first < MAX_FIRST:
                 course.first.append(line)
             num_first += max(1, len(line["merged"]))
-    if line is not None and "accuracy" not in line:
-        course.scores.append({"round": line["round"], "time_s": line["time_s"], "accuracy": final_accuracy} | totals)
     return course
 
 

@@ -11,13 +11,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from lesson.core.errors import InputError
-from lesson.core.files import read_input
 from lesson.experiments.study import SCALE
 from lesson.paper.items import Item
 from lesson.paper.reproduce import SCALE_KIND
 from lesson.paper.scale import FULL, QUICK, Scale
 from lesson.report.page.document import write_document
-from lesson.report.paper.items import command_of, items_in
+from lesson.report.paper.items import command_of, items_in, read_item, unreadable
 from lesson.runs.folder import read_kept
 from lesson.runs.read_back import Shape
 
@@ -78,15 +77,11 @@ def _what(items: list[Item], scale: Scale) -> str:
 def _item(item: Item, folder: Path, scale: Scale) -> dict[str, Any]:
     """Return a figure as an SVG image or a table as its rows, with the command that reproduces it."""
     shown = {"name": item.name, "title": f"{item.paper}: {item.title}", "command": command_of(item, scale)}
-    picture = folder / f"{item.name}.svg"
+    picture, table = folder / f"{item.name}.svg", folder / f"{item.name}.csv"
     if picture.exists():
-        return shown | {"svg": base64.b64encode(_read(picture)).decode()}
-    columns, *rows = csv.reader(io.StringIO(_read(folder / f"{item.name}.csv").decode(), newline=""))
-    return shown | {"columns": columns, "rows": rows}
-
-
-def _read(path: Path) -> bytes:
+        return shown | {"svg": base64.b64encode(read_item(picture).encode()).decode()}
     try:
-        return read_input(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; run lesson reproduce again") from None
+        columns, *rows = csv.reader(io.StringIO(read_item(table), newline=""), strict=True)
+    except csv.Error as error:
+        raise unreadable(table, str(error)) from None
+    return shown | {"columns": columns, "rows": rows}

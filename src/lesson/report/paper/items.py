@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lesson.core.errors import InputError
 from lesson.core.files import read_input, write_whole
 from lesson.experiments.results import Results
 from lesson.paper.items import NAMES, Item, load_item
@@ -112,6 +113,24 @@ def items_in(out: Path | str) -> list[Item]:
     return [load_item(name) for name in there if (out / f"{name}.toml").exists()]
 
 
+def read_item(path: Path) -> str:
+    """The text of a figure or table that `write_item` wrote; raises InputError if it is empty or not UTF-8."""
+    try:
+        text = read_input(path).decode()
+    except OSError as error:
+        raise unreadable(path, str(error.strerror)) from None
+    except UnicodeDecodeError:
+        raise unreadable(path, "it is not UTF-8") from None
+    if not text.strip():
+        raise unreadable(path, "it is empty")
+    return text
+
+
+def unreadable(path: Path, why: str) -> InputError:
+    """The error for a damaged figure or table, with the command that writes it again."""
+    return InputError(f"{path} cannot be read: {why}; lesson reproduce {path.stem} writes it again")
+
+
 def command_of(item: Item, scale: Scale) -> str:
     """Return the command that reproduces an item."""
     return f"lesson reproduce {item.name}" + (" --quick" if scale.quick else "") + scale.flag
@@ -133,7 +152,7 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path | str) -> Path:
     for item in items:
         lines += [f"## {item.paper}: {item.title}", ""]
         if item.draw in _TABLES:
-            lines += [read_input(out / f"{item.name}.md").decode().partition("\n\n")[2]]
+            lines += [read_item(out / f"{item.name}.md").partition("\n\n")[2]]
         else:
             others = ", ".join(f"[{suffix[1:].upper()}]({item.name}{suffix})" for suffix in FORMATS[1:])
             lines += [f"![{item.title}]({item.name}.png)", "", f"Also as {others}.", ""]
