@@ -67,12 +67,12 @@ def test_lines_kept_before_energy_was_are_saved_as_they_were() -> None:
         assert before == after
 
 
-def test_last_accuracy_is_the_mean_of_ten_within_the_rounds_but_at_most_of_a_third() -> None:
+def test_last_accuracy_is_the_mean_of_ten_within_the_rounds_but_at_most_of_a_quarter() -> None:
     long = results(result([0.0] * 20 + [0.5] * 9 + [0.6]))
-    assert last_accuracy(long, "lesson-mnist", 150) == pytest.approx([0.51])
-    assert last_accuracy(long, "lesson-mnist", 120) == pytest.approx([0.25])  # 8 of 24, 4 of them 0.5
+    assert last_accuracy(long, "lesson-mnist", 150) == pytest.approx([(6 * 0.5 + 0.6) / 7])  # 7 of 30
+    assert last_accuracy(long, "lesson-mnist", 120) == pytest.approx([4 * 0.5 / 6])  # 6 of 24
     both = results(result([0.0, 0.0, *[0.5] * 9, 0.6, 0.9]), result([0.2, 0.4, 0.6], seed=1))
-    assert last_accuracy(both, "lesson-mnist", 65) == pytest.approx([0.625, 0.6])  # 4 of 13, and 1 of 3
+    assert last_accuracy(both, "lesson-mnist", 65) == pytest.approx([2 / 3, 0.6])  # 3 of 13, and 1 of 3
     assert last_accuracy(both, "lesson-mnist", 10) == pytest.approx([0.0, 0.4])
 
 

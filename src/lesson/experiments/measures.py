@@ -17,7 +17,7 @@ def per_seed(results: Results, series: str, measure: Callable[[Result], float]) 
 
 
 def last_accuracy(results: Results, series: str, rounds: int) -> FloatArray:
-    """Return the mean accuracy of each run's last ten evaluations within `rounds`, but at most a third of them.
+    """Return the mean accuracy of each run's last ten evaluations within `rounds`, but at most a quarter of them.
 
     A run that diverged has the accuracy of guessing. The authors average the last ten evaluations, and the shortest
     published curves have thirty.

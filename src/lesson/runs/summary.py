@@ -74,9 +74,9 @@ def with_final_score(lines: Iterable[dict[str, Any]], score: dict[str, float]) -
         yield last | score
 
 
-def num_last(num_evaluations: int, part: int = 4) -> int:
-    """Return how many evaluations count as the end of a run: the last ten, but at most 1/`part` of all."""
-    return max(1, min(LAST, num_evaluations // part))
+def num_last(num_evaluations: int) -> int:
+    """Return how many evaluations count as the end of a run: the last ten, but at most a quarter of all."""
+    return max(1, min(LAST, num_evaluations // 4))
 
 
 def _wild(loss: float) -> list[str]:

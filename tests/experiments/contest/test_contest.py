@@ -173,7 +173,7 @@ def test_only_complete_entries_are_shown_and_what_is_missing_told(tmp_path: Path
     assert set(figures["entry"]) == {"lesson", "lesson τ=10"}
     assert set(figures["reference"]) == {"", "lesson τ=10"}
     page = write_contest(contest, figures, part, tmp_path).read_text()
-    assert "how many runs are missing: fedavg (4), lesson τ=20 (1)." in page
+    assert "the number of missing runs: fedavg (4), lesson τ=20 (1)." in page
     assert "| lesson | deadline_s = 10 |" in page
 
 
