@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("every", [25, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [25, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", FILES)
 def test_lies_are_told_in_one_line(
     run: Path, tmp_path: Path, name: str, every: int, capsys: pytest.CaptureFixture[str]
