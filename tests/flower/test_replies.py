@@ -1,6 +1,7 @@
 """Malformed replies: none of them ends a run, is aggregated or floods the log."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import httpx
@@ -17,7 +18,8 @@ from helpers.local_grid import MakeGrid
 from lesson.flower.arrays import Layout
 from lesson.flower.post import weighted_means
 from lesson.flower.profile import Profiler
-from lesson.flower.replies import MAX_METRICS, Inbox, read_metrics
+from lesson.flower.replies import MAX_METRICS, pull_replies, read_metrics
+from lesson.flower.server import find_clients
 from lesson.learn.robust.checks import InvalidUpdateError
 
 HONEST = 2.0
@@ -34,15 +36,44 @@ def test_malformed_reply_is_rejected_and_the_run_goes_on(name: str) -> None:
     assert not replies.unpickled
 
 
-def test_honest_replies_lost_with_one_that_flower_cannot_decode_are_lost_once() -> None:
-    """All three replies of round 1 come in one call, which raises. In rounds 2 and 3 only the malformed one is lost."""
-    parameters, lines = federate([lambda: UNDECODABLE] * 3)
+def test_undecodable_reply_loses_no_other_reply() -> None:
+    """All three replies of a round arrive before the first pull, and a reply that was pulled is not delivered again."""
+    parameters, lines = federate([lambda: UNDECODABLE] * 2)
     assert parameters == [HONEST] * 6
-    assert [line.split(": ", 2)[2] for line in lines if "an update of client 0" in line] == [
-        "no reply (code 3: delivered before)",
-        "unreadable (ValueError: cannot be decoded)",
-        "unreadable (ValueError: cannot be decoded)",
-    ]
+    assert [line.split(": ", 2)[2] for line in lines if "an update of client" in line] == [
+        "unreadable (ValueError: cannot be decoded)"
+    ] * 2
+
+
+def test_undecodable_answer_of_one_node_does_not_prevent_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All four nodes answer before the first pull; the three honest ones are enough."""
+    monkeypatch.setattr("lesson.flower.server.WAIT_S", -1.0)
+    grid = HostileGrid([], num_nodes=4)
+
+    def answer(message: Message) -> RecordDict | Error:
+        if (node := message.metadata.dst_node_id) == 1:
+            return UNDECODABLE
+        told = {"client": node - 1, "num-clients": 4, "num-examples": 20, "compute-s": 1.0, "busy-s": 1.0}
+        return RecordDict({"metrics": MetricRecord(told)})
+
+    grid._answer = answer  # type: ignore[method-assign]
+    assert sorted(find_clients(grid, Profiler(model(), patience_s=5.0), 3, everybody=False)) == [1, 2, 3]
+
+
+def test_simulation_pulls_all_replies_in_one_call() -> None:
+    """Its grid does not decode replies, and a call per reply would be slow with thousands of clients."""
+    calls = []
+
+    class InMemoryGrid(HostileGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            calls.append(list(message_ids))
+            return super().pull_messages(calls[-1])
+
+    grid = InMemoryGrid([], num_nodes=3)
+    ids = grid.push_messages(Message(RecordDict({"arrays": model()}), node, "train") for node in (2, 3))
+    assert [number for number, _ in pull_replies(grid, ids)] == ids
+    assert pull_replies(grid, []) == []
+    assert calls == [ids]
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("rejected"), OSError("rejected")])
@@ -50,7 +81,7 @@ def test_broken_connection_to_the_superlink_is_no_fault_of_a_client(error: Excep
     grid = HostileGrid([])
     grid.pull_messages = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
     with pytest.raises(type(error), match="rejected"):
-        Inbox(grid).pull(["a"])
+        pull_replies(grid, ["a"])
 
 
 @pytest.mark.parametrize("name", [name for name in REPLIES if not name.startswith(("array", "record"))])

@@ -18,7 +18,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import printable
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.profile import Profiler
-from lesson.flower.replies import Inbox, check_weight, read_metrics, scalars
+from lesson.flower.replies import check_weight, pull_replies, read_metrics, scalars
 from lesson.learn.remote import Received
 from lesson.learn.robust.checks import InvalidUpdateError
 from lesson.learn.server_models import ServerModels
@@ -72,7 +72,6 @@ class Post:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._inbox = Inbox(self.grid)
         self._sent: dict[str, Key] = {}
         self._given_up: dict[str, Key] = {}
         self._faults: deque[Reply] = deque()
@@ -113,13 +112,13 @@ class Post:
         """Return what has happened since the last call; does not wait."""
         events: list[Event] = list(self._faults)
         self._faults.clear()
-        for number, message in self._inbox.pull(list(self._sent)):
+        for number, message in pull_replies(self.grid, list(self._sent)):
             events.append(self._reply(self._sent.pop(number), message))
-        for number, message in self._inbox.pull(list(self._given_up)):
+        for number, message in pull_replies(self.grid, list(self._given_up)):
             update = self._given_up.pop(number)
             if not isinstance(message, Exception) and not message.has_error():
                 events.append(Reply(*update, fault=TOO_LATE, detail="the server had stopped waiting for it"))
-        for number, message in self._inbox.pull(list(self._asked)):
+        for number, message in pull_replies(self.grid, list(self._asked)):
             events += self._introduced(number, message)
         if self.clock() - self._looked_s >= LOOK_EVERY_S:
             events += self._look()

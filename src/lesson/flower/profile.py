@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from lesson.core.validation import MAX_SAMPLES
-from lesson.flower.replies import Inbox, read_metrics, scalars
+from lesson.flower.replies import pull_replies, read_metrics, scalars
 from lesson.settings.sections import MAX_CLIENTS
 
 KIND = "profile"
@@ -78,7 +78,7 @@ class Profiler:
     ) -> dict[int, Profile | None]:
         """Ask all nodes at once and return their profiles; None for one without a usable answer in `patience_s`."""
         profiles: dict[int, Profile | None] = {}
-        inbox, waiting = Inbox(grid), dict[str, tuple[int, float]]()
+        waiting = dict[str, tuple[int, float]]()
         for node in nodes:
             profiles[node] = None
             begun_s = time.monotonic()
@@ -86,7 +86,7 @@ class Profiler:
             waiting |= {number: (node, begun_s) for number in ids if number}
         until_s = time.monotonic() + self.patience_s
         while waiting and time.monotonic() < until_s:
-            for number, answer in inbox.pull(list(waiting)):
+            for number, answer in pull_replies(grid, list(waiting)):
                 node, begun_s = waiting.pop(number)
                 profiles[node] = profile = self.read(node, answer, time.monotonic() - begun_s)
                 if profile is not None:

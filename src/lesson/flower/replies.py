@@ -3,7 +3,6 @@
 import logging
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
 import httpx
 from flwr.app import Message, RecordDict
@@ -35,40 +34,29 @@ MAX_METRICS = 100
 Metric = int | float | list[int] | list[float]
 
 
-@dataclass(eq=False)
-class Inbox:
-    """Pulls replies from a grid. A reply that Flower cannot decode is returned as the exception it raised."""
+def pull_replies(grid: Grid, ids: Collection[str]) -> list[tuple[str, Message | Exception]]:
+    """Return the replies to these messages that have arrived, each with the id of its message.
 
-    grid: Grid
-    _one_by_one: bool = field(default=False, init=False)
-
-    def pull(self, ids: Collection[str]) -> list[tuple[str, Message | Exception]]:
-        """Return the replies to these messages that have arrived, each with the id of its message.
-
-        Flower decodes either all replies of a call or none, and delivers each only once: the first malformed reply also
-        loses all others of the same call. From then on replies are pulled one by one, so that each can only fail by
-        itself.
-        """
-        if not ids:
-            return []
-        if not self._one_by_one:
-            pulled = self._attempt(list(ids))
-            if not isinstance(pulled, Exception):
-                return _by_id(pulled, ids)
-            self._one_by_one = True
-        replies: list[tuple[str, Message | Exception]] = []
-        for number in ids:
-            pulled = self._attempt([number])
-            replies += [(number, pulled)] if isinstance(pulled, Exception) else _by_id(pulled, [number])
-        return replies
-
-    def _attempt(self, ids: list[str]) -> list[Message] | Exception:
+    A reply that Flower cannot decode is returned as the exception it raised.
+    """
+    # Flower decodes either all replies of a call or none, and delivers each only once: an undecodable reply would lose
+    # all others of the same call, however few they are. So each reply is pulled by itself, which costs one request per
+    # awaited reply. The grid of a simulation does not decode replies, and one call pulls them all.
+    groups = ([list(ids)] if ids else []) if in_simulation(grid) else [[number] for number in ids]
+    replies: list[tuple[str, Message | Exception]] = []
+    for group in groups:
         try:
-            return list(self.grid.pull_messages(ids))
+            replies += _by_id(list(grid.pull_messages(group)), group)
         except (httpx.HTTPError, OSError):  # the connection to the SuperLink, not a reply
             raise
         except Exception as error:
-            return error
+            replies += [(number, error) for number in group]
+    return replies
+
+
+def in_simulation(grid: Grid) -> bool:
+    """Return whether a grid belongs to Flower's simulation, where messages stay in this process."""
+    return type(grid).__name__ == "InMemoryGrid"
 
 
 def read_metrics(content: RecordDict) -> dict[str, Metric]:

@@ -24,7 +24,7 @@ from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.post import Post
 from lesson.flower.profile import Profile, Profiler, by_registration, choose_clients
-from lesson.flower.replies import logger, tell, tell_clients
+from lesson.flower.replies import in_simulation, logger, tell, tell_clients
 from lesson.learn.build import dataset_of, strategy_of, task_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.learner import Learner
@@ -136,7 +136,7 @@ def clock_of(named: str, grid: Grid) -> Clock:
     """Return the clock of this name; 'auto' is the virtual clock in Flower's simulation, else the wall clock."""
     if named != "auto":
         return "virtual" if named == "virtual" else "wall"
-    return "virtual" if type(grid).__name__ == "InMemoryGrid" else "wall"
+    return "virtual" if in_simulation(grid) else "wall"
 
 
 def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: bool) -> dict[int, Profile]:
