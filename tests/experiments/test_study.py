@@ -424,6 +424,26 @@ def test_a_custom_strategy_that_exits_is_told_in_one_line(
     assert line == {"error": told, "kind": "SystemExit"}
 
 
+@pytest.mark.parametrize(
+    ("num_processes", "error"),
+    [
+        *((1, error) for error in (InputError("mine"), MemoryError("mine"), SystemExit(4), KeyboardInterrupt())),
+        pytest.param(2, InputError("mine"), marks=pytest.mark.slow),
+    ],
+)
+def test_exception_of_the_report_callback_is_raised_and_is_no_failed_run(
+    tmp_path: Path, num_processes: int, error: BaseException
+) -> None:
+    def report(_: str, line: dict[str, Any]) -> None:
+        if "round" in line:
+            raise error
+
+    with pytest.raises(type(error)) as raised:
+        compare(settings(rounds=2), ["fedavg"], 1, tmp_path, num_processes=num_processes, report=report)
+    assert raised.value is error
+    assert not (tmp_path / "failures.json").exists()
+
+
 def test_a_module_that_exits_cannot_be_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

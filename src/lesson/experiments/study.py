@@ -5,7 +5,6 @@ import json
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -233,7 +232,7 @@ def compare(
     Runs are executed one by one in this process, or in several processes, with bit-identical results. Your own data set
     or model requires a single process. The settings' options apply to the strategies that have them; `options` has
     options of single strategies, by name. A run that fails is one of the study's failures and does not stop the others;
-    invalid input stops all.
+    invalid input and exceptions of `report` stop all.
     """
     if num_processes > 1 and (dataset is not None or model is not None):
         raise InputError(f"num_processes must be 1 with a dataset or model of your own, got {num_processes}")
@@ -306,10 +305,29 @@ def _run_all(events: Generator[Event, None, None], report: Report | None) -> dic
 def _one_by_one(
     left: Mapping[Path, Settings], report: Report | None, trackers: Sequence[Tracker], parts: dict[str, Any]
 ) -> Generator[Event, None, None]:
-    """Execute each run in this process, and yield how it ended."""
+    """Execute each run in this process, and yield how it ended; raise what `report` raises."""
     for path, settings in left.items():
-        tell = partial(report, path.name) if report is not None else None
-        yield path, execute_trial(path, settings, progress=tell, trackers=trackers, **parts)
+        reporter = _Reporter(report, path.name) if report is not None else None
+        line = execute_trial(path, settings, progress=reporter, trackers=trackers, **parts)
+        if reporter is not None and reporter.raised is not None:
+            raise reporter.raised
+        yield path, line
+
+
+@dataclass
+class _Reporter:
+    """Reports lines of a run and keeps what `report` raises: to `execute_trial`, it would be a failure of the run."""
+
+    report: Report
+    name: str
+    raised: BaseException | None = None
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        try:
+            self.report(self.name, line)
+        except BaseException as error:
+            self.raised = error
+            raise
 
 
 def write_failures(study: Study, out: Path) -> None:
