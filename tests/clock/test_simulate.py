@@ -488,6 +488,10 @@ ONE = np.ones(1)
 PLAN = RoundPlan(ids(0), Deadline(9.0))
 
 
+def grouped(names: Any, weights: Any, resets: Any = ()) -> Merge:
+    return Merge(ids(0), ONE, groups=GroupMemory(names, weights, resets))
+
+
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
@@ -506,10 +510,22 @@ PLAN = RoundPlan(ids(0), Deadline(9.0))
         (replace(PLAN, closes=AllOf("x")), "AllOf.clients must be an array or a list of whole numbers, got 'x'"),
         (replace(PLAN, closes=AllOf([5])), "waits for clients that do not exist: ids go from 0 to 1"),
         (replace(PLAN, closes=AnyOf([[0], 1])), "AnyOf.groups[1] must be an array or a list of whole numbers, got 1"),
+        (replace(PLAN, closes=AnyOf(5)), "AnyOf.groups must be a list of arrays of client ids, got 5"),
+        (replace(PLAN, closes=AnyOf(None)), "AnyOf.groups must be a list of arrays of client ids, got None"),
+        (replace(PLAN, closes=AnyOf(np.array(5))), "AnyOf.groups must be a list of arrays of client ids, got array(5)"),
+        (replace(PLAN, closes=AnyOf(iter([[0]]))), "AnyOf.groups must be a list of arrays of client ids, got <list_it"),
+        (replace(PLAN, lr_scale=-1.0), "gives an lr_scale that is negative or not finite"),
+        (replace(PLAN, lr_scale=np.nan), "gives an lr_scale that is negative or not finite"),
+        (replace(PLAN, lr_scale=[np.inf]), "gives an lr_scale that is negative or not finite"),
+        (replace(PLAN, lr_scale=1j), "RoundPlan.lr_scale must be an array or a list of numbers, got 1j"),
+        (replace(PLAN, tiers=[1, 2]), "must give one tier per start"),
+        (replace(PLAN, note=5), "RoundPlan.note must be text, got 5"),
         (replace(PLAN, lr_scale="1"), "RoundPlan.lr_scale must be an array or a list of numbers, got '1'"),
         (replace(PLAN, local_steps=[1.5]), "RoundPlan.local_steps must be an array or a list of whole numbers"),
         (replace(PLAN, drops=None), "RoundPlan.drops must be an array or a list of whole numbers, got None"),
         (replace(PLAN, drops=[7]), "drops clients that do not exist: ids go from 0 to 1"),
+        (replace(PLAN, uploads=ONE), "RoundPlan.uploads must be 'parallel' or 'in-turn', got array([1.])"),
+        (replace(PLAN, uploads=ids(1, 2)), "RoundPlan.uploads must be 'parallel' or 'in-turn', got array([1, 2])"),
         (replace(PLAN, uploads="turns"), "RoundPlan.uploads must be 'parallel' or 'in-turn', got 'turns'"),
     ],
 )
@@ -534,6 +550,15 @@ def test_a_plan_that_is_none_is_told_by_field_round_and_class(plan: Any, message
         (Merge(ids(0), ["1"]), "Merge.weights must be an array or a list of numbers, got ['1']"),
         (Merge(ids(0), ONE, drops=[0.5]), "Merge.drops must be an array or a list of whole numbers, got [0.5]"),
         (Merge(ids(0), ONE, groups={"a": 1.0}), "Merge.groups must be GroupMemory(…) or None, got {'a': 1.0}"),
+        (grouped(5, {}), "GroupMemory.names must be a list of group names, got 5"),
+        (grouped("a", {}), "GroupMemory.names must be a list of group names, got 'a'"),
+        (grouped([["a"]], {}), "GroupMemory.names must be a list of group names, got [['a']]"),
+        (grouped(ids(0), {}), "GroupMemory.names must be a list of group names, got array([0])"),
+        (grouped(["a"], [1, 2]), "GroupMemory.weights must map group names to numbers, got [1, 2]"),
+        (grouped(["a"], {"0": "x"}), "GroupMemory.weights must map group names to numbers, got {'0': 'x'}"),
+        (grouped(["a"], {0: 1.0}), "GroupMemory.weights must map group names to numbers, got {0: 1.0}"),
+        (grouped(["a"], {}, "a"), "GroupMemory.resets must be a list of group names, got 'a'"),
+        (grouped(["a"], {}, None), "GroupMemory.resets must be a list of group names, got None"),
     ],
 )
 def test_a_merge_that_is_none_is_told_by_field_round_and_class(merge: Any, message: str) -> None:
@@ -543,6 +568,14 @@ def test_a_merge_that_is_none_is_told_by_field_round_and_class(merge: Any, messa
     with pytest.raises(ValueError, match=r"^round 1: Mine: ") as caught:
         Simulation(Mine(Deadline(9.0), lambda _: merge), make_fleet([1.0, 2.0])).step()
     assert message in str(caught.value)
+
+
+def test_groups_may_have_names_and_weights_from_numpy() -> None:
+    groups = GroupMemory(np.array(["a", "b"]), {"a": np.float32(0.5), "b": 0}, np.array(["c"]))  # type: ignore[arg-type]
+    strategy = Scripted(Deadline(9.0), lambda arrived: Merge(arrived.id, np.full(2, 0.5), groups=groups))
+    record = Simulation(strategy, make_fleet([1.0, 2.0])).step()
+    assert record is not None
+    assert record.merged.tolist() == [0, 1]
 
 
 def test_drops_of_a_merge_are_given_by_name() -> None:

@@ -111,7 +111,7 @@ class Keeping(FedAvg):
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         self.kept = getattr(self, "kept", view.latency_s)
         plan = super().open_round(view, rng)
-        return dataclasses.replace(plan, lr_scale=self.kept[plan.starts])
+        return dataclasses.replace(plan, lr_scale=np.abs(self.kept[plan.starts]))
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,9 @@ class RoundLoop:
         self._check(np.all(self._idle[starts]), "starts clients that are not idle")
         self._check(all_distinct(starts), "starts clients twice")
         self._check(np.size(plan.lr_scale) in (1, len(starts)), "must give one lr_scale per start")
+        usable = np.all(np.greater_equal(plan.lr_scale, 0) & np.isfinite(plan.lr_scale))
+        self._check(usable, "gives an lr_scale that is negative or not finite")
+        self._check(plan.tiers is None or len(plan.tiers) == len(starts), "must give one tier per start")
         steps = fleet.local_steps[starts] if plan.local_steps is None else plan.local_steps
         self._check(len(steps) == len(starts) and np.all(steps >= 1), "must give one number of steps >= 1 per start")
         batches = 1 if plan.batches is None else plan.batches

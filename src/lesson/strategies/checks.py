@@ -1,6 +1,7 @@
 """Checks of strategies' options and of the plans and merges they return, and helpers that several strategies share."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,7 +13,7 @@ from lesson.core.errors import InputError
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, GroupMemory, Merge, RoundPlan, ServerView
 
 _IDS, _NUMBERS = np.dtype(np.int64), np.dtype(np.float64)
-_CLOSINGS, _REAL = frozenset(get_args(Closing)), (float, int, np.number)
+_CLOSINGS, _REAL = frozenset(get_args(Closing)), (float, int, np.floating, np.integer)
 
 
 def check_number(name: str, value: object, most: float = sys.float_info.max, or_zero: bool = False) -> None:
@@ -105,12 +106,14 @@ def checked_plan(plan: RoundPlan, who: object, round: int) -> RoundPlan:
         if value is not None:
             _fix(fixed, name, value, _IDS, who, round, "RoundPlan")
     if type(plan.lr_scale) is not float:
-        if isinstance(plan.lr_scale, int | np.number):
+        if isinstance(plan.lr_scale, _REAL):
             fixed["lr_scale"] = float(plan.lr_scale)
         else:
             _fix(fixed, "lr_scale", plan.lr_scale, _NUMBERS, who, round, "RoundPlan")
-    if plan.uploads not in ("parallel", "in-turn"):
+    if not isinstance(plan.uploads, str) or plan.uploads not in ("parallel", "in-turn"):
         raise _wrong(who, round, "RoundPlan.uploads", f"must be 'parallel' or 'in-turn', got {plan.uploads!r:.80}")
+    if not isinstance(plan.note, str):
+        raise _wrong(who, round, "RoundPlan.note", f"must be text, got {plan.note!r:.80}")
     closes = _checked_closing(plan.closes, who, round)
     if closes is not plan.closes:
         fixed["closes"] = closes
@@ -129,6 +132,9 @@ def _checked_closing(closes: Closing, who: object, round: int) -> Closing:
     if isinstance(closes, AllOf):
         _fix(fixed, "clients", closes.clients, _IDS, who, round, "AllOf")
     elif isinstance(closes, AnyOf):
+        if not _is_sequence(closes.groups):  # an iterator would be exhausted by this check
+            why = f"must be a list of arrays of client ids, got {closes.groups!r:.80}"
+            raise _wrong(who, round, "AnyOf.groups", why)
         groups: dict[str, Any] = {}
         for place, group in enumerate(closes.groups):
             _fix(groups, f"groups[{place}]", group, _IDS, who, round, "AnyOf")
@@ -150,7 +156,25 @@ def checked_merge(merge: Merge, who: object, round: int) -> Merge:
         raise _wrong(who, round, "Merge.of", f"must be 'models' or 'updates', got {merge.of!r:.80}")
     if merge.groups is not None and not isinstance(merge.groups, GroupMemory):
         raise _wrong(who, round, "Merge.groups", f"must be GroupMemory(…) or None, got {merge.groups!r:.80}")
+    if merge.groups is not None:
+        _check_groups(merge.groups, who, round)
     return replace(merge, **fixed) if fixed else merge
+
+
+def _check_groups(groups: GroupMemory, who: object, round: int) -> None:
+    for name, value in (("names", groups.names), ("resets", groups.resets)):
+        if not _is_sequence(value) or not all(isinstance(group, str) for group in value):
+            raise _wrong(who, round, f"GroupMemory.{name}", f"must be a list of group names, got {value!r:.80}")
+    weights = groups.weights
+    if not isinstance(weights, Mapping) or not all(
+        isinstance(group, str) and isinstance(weight, _REAL) for group, weight in weights.items()
+    ):
+        raise _wrong(who, round, "GroupMemory.weights", f"must map group names to numbers, got {weights!r:.80}")
+
+
+def _is_sequence(value: object) -> bool:
+    """Return whether a value is a sequence or an array, but not text."""
+    return value.ndim > 0 if isinstance(value, np.ndarray) else isinstance(value, Sequence) and type(value) is not str
 
 
 def _fix(
