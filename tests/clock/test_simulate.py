@@ -87,7 +87,7 @@ def test_runs_end_by_rounds_or_by_time() -> None:
     assert len(list(simulate(FedAvg(), make_fleet([0.1]), until_s=0.3))) == 3
     with pytest.raises(InputError, match="rounds or until_s must be given"):
         list(simulate(FedAvg(), fleet))
-    with pytest.raises(InputError, match="until_s must be > 0, got nan"):
+    with pytest.raises(InputError, match="until_s must be a number > 0, got nan"):
         list(simulate(FedAvg(), fleet, until_s=np.nan))
 
 
@@ -604,13 +604,36 @@ def test_sequences_may_stand_for_arrays(kind: Any, closes: Any) -> None:
     assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (2.0, [0, 1], [0])
 
 
-def test_a_simulation_is_checked_when_it_is_asked_for() -> None:
-    fleet = make_fleet([1.0])
-    for wrong in ({}, {"until_s": 0.0}, {"until_s": float("nan")}):
-        with pytest.raises(InputError):
-            simulate(FedAvg(), fleet, **wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="trace"):
-        simulate(FedAvg(), fleet, rounds=1, settings=Settings(trace="nowhere.csv"))
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rounds": None}, "rounds or until_s must be given: a run has to end"),
+        *(
+            ({"rounds": wrong}, f"rounds must be a whole number >= 1, got {wrong!r}")
+            for wrong in (-3, 0, np.nan, 2.0, True, "x")
+        ),
+        *(({"until_s": wrong}, f"until_s must be a number > 0, got {wrong!r}") for wrong in (0.0, np.nan, "x", None)),
+        *(({"seed": wrong}, f"seed must be a whole number >= 0, got {wrong!r}") for wrong in (-1, 0.5, "x", None)),
+        ({"strategy": "lesson"}, "strategy must be a strategy such as FedAvg(), got 'lesson', which has no open_round"),
+        ({"strategy": Lesson}, "strategy must be a strategy such as FedAvg(), got the class Lesson; create an object"),
+        ({"fleet": [1.0, 2.0]}, "fleet must be a Fleet, got [1.0, 2.0]"),
+        ({"settings": "released"}, "settings must be a Settings object or None, got 'released'"),
+        ({"settings": Settings}, "settings must be a Settings object or None, got <class"),
+        ({"faults": {"disconnect_before": 0.1}}, "faults must be a FaultSettings object or None, got {'disconnect_b"),
+        ({"guards": 3}, "guards must be a GuardSettings object or None, got 3"),
+        ({"settings": Settings(trace="nowhere.csv")}, "nowhere.csv does not exist; trace must be"),
+    ],
+)
+def test_arguments_of_simulate_are_checked_when_it_is_called(changed: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"strategy": FedAvg(), "fleet": make_fleet([1.0]), "rounds": 1}
+    with pytest.raises(InputError) as caught:
+        simulate(**arguments | changed)
+    assert str(caught.value).startswith(message)
+
+
+def test_simulate_accepts_numbers_from_numpy() -> None:
+    (record,) = simulate(FedAvg(), make_fleet([1.0]), rounds=np.int32(1), until_s=np.float32(9), seed=np.uint8(3))  # type: ignore[arg-type]
+    assert record.end_s == 1.0
 
 
 def test_energy_of_measured_clients_is_unknown_in_every_round() -> None:

@@ -20,6 +20,7 @@ from lesson.clock.records import RoundRecord
 from lesson.clock.varying import VaryingWorld
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, copied, read_only, with_prefix
 from lesson.core.errors import InputError
+from lesson.core.validation import shown
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.settings.faults import FaultSettings
@@ -246,15 +247,41 @@ def simulate(
     """Return an iterator over the records of at most `rounds` rounds, all of which close by `until_s`.
 
     There are fewer if the run ends early. `settings` may make times vary, and `faults` may disconnect clients;
-    corrupted values matter only in training.
+    corrupted values matter only in training. Invalid arguments raise InputError at once, not in the first round.
     """
-    if not until_s > 0:
-        raise InputError(f"until_s must be > 0, got {until_s}")
+    _check_objects(
+        strategy, fleet, settings=(settings, Settings), faults=(faults, FaultSettings), guards=(guards, GuardSettings)
+    )
+    if rounds is not None:
+        _check_whole("rounds", rounds, least=1)
+    _check_whole("seed", seed, least=0)
+    if not isinstance(until_s, float | int | np.floating | np.integer) or not until_s > 0:
+        raise InputError(f"until_s must be a number > 0, got {shown(until_s)}")
     if rounds is None and until_s == np.inf:
         raise InputError("rounds or until_s must be given: a run has to end")
     disconnections = Disconnections.of(faults or FaultSettings(), seed)
     simulation = Simulation(strategy, fleet, seed=seed, settings=settings, disconnections=disconnections, guards=guards)
     return _records(simulation, rounds, until_s)
+
+
+def _check_objects(strategy: object, fleet: object, **optional: tuple[object, type]) -> None:
+    """Raise unless arguments have the right types; `optional` gives value and type of those that may be None."""
+    if isinstance(strategy, type):
+        name = strategy.__name__
+        raise InputError(f"strategy must be a strategy such as FedAvg(), got the class {name}; create an object of it")
+    if missing := [name for name in ("open_round", "merge", "needs") if not hasattr(strategy, name)]:
+        got = f"{shown(strategy)}, which has no {missing[0]}"
+        raise InputError(f"strategy must be a strategy such as FedAvg(), got {got}")
+    if not isinstance(fleet, Fleet):
+        raise InputError(f"fleet must be a Fleet, got {shown(fleet)}")
+    for name, (value, kind) in optional.items():
+        if value is not None and not isinstance(value, kind):
+            raise InputError(f"{name} must be a {kind.__name__} object or None, got {shown(value)}")
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name} must be a whole number >= {least}, got {shown(value)}")
 
 
 def _records(simulation: Simulation, rounds: int | None, until_s: float) -> Iterator[RoundRecord]:
