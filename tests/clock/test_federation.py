@@ -701,6 +701,30 @@ def test_slower_work_is_slower_in_all_its_parts() -> None:
     assert (fleet.compute_s[0], fleet.upload_s[0]) == (pytest.approx(24.0), pytest.approx(16.0))
 
 
+def test_download_keeps_its_share_of_the_measured_latency() -> None:
+    """Estimated to take 2 s, 5 s and 3 s, a client takes 20 s: 4 s, 10 s and 6 s. Three times the work takes 40 s, as
+    expected, which is again 20 s for the usual."""
+    fleet = make_fleet([10.0])
+    fleet.download_s[:], fleet.compute_s[:], fleet.upload_s[:], fleet.shared_upload_s[:] = 2.0, 5.0, 3.0, 3.0
+    federation, clients = on_the_wall(FedAvg(), fleet, [[20.0]])
+    federation.step()
+    fleet = federation.fleet
+    assert (fleet.download_s[0], fleet.compute_s[0], fleet.upload_s[0]) == pytest.approx((4.0, 10.0, 6.0))
+    clients.takes = [[40.0]]
+    federation.strategy = _Longer()
+    federation.step()
+    assert federation.estimates.seen_s[0, -1] == pytest.approx(20.0)
+
+
+def test_first_measurement_of_a_client_estimated_to_take_no_time() -> None:
+    """0 s of 0 s is no share that could be kept: the compute time stays 0, and all of the latency is upload time."""
+    fleet = make_fleet([0.0])
+    federation, _ = on_the_wall(FedAvg(), fleet, [[20.0]])
+    federation.step()
+    fleet = federation.fleet
+    assert (fleet.latency_s[0], fleet.compute_s[0], fleet.upload_s[0]) == (20.0, 0.0, 20.0)
+
+
 class _Longer(FedAvg):
     """Three times the usual local work."""
 

@@ -165,7 +165,9 @@ class WallFederation(Federation):
         The compute time keeps its share of the estimated latency.
         """
         took_s = max(now_s - self._flight.started_s[client], 1e-3)
-        share = self.fleet.compute_s[client] / (self.fleet.compute_s[client] + self.fleet.upload_s[client])
+        fleet = self.fleet
+        estimated_s = fleet.download_s[client] + fleet.compute_s[client] + fleet.upload_s[client]
+        share = fleet.compute_s[client] / estimated_s if estimated_s != 0 else 0.0
         if self._work[client] != 1:
             took_s /= 1 + share * (self._work[client] - 1)
         self.believe(client, took_s)
@@ -176,8 +178,14 @@ class WallFederation(Federation):
         self.fleet.latency_s[client] = self.estimates.see(np.array([client]), np.array([seconds]))[0]
 
     def _divide(self, client: int, share: float) -> None:
-        """Split a client's estimated latency: `share` of it is compute time, the rest upload time."""
-        latency_s = self.fleet.latency_s[client]
-        self.fleet.compute_s[client] = share * latency_s
-        for column in (self.fleet.upload_s, self.fleet.shared_upload_s):
-            column[client] = (1 - share) * latency_s
+        """Split a client's estimated latency: `share` of it is compute time, the rest download and upload time.
+
+        The download time keeps its share of the two.
+        """
+        fleet, latency_s = self.fleet, self.fleet.latency_s[client]
+        transfer_s = fleet.download_s[client] + fleet.upload_s[client]  # NaN if only the latency was known
+        download_share = fleet.download_s[client] / transfer_s if transfer_s > 0 else 0.0
+        fleet.compute_s[client] = share * latency_s
+        fleet.download_s[client] = download_share * (1 - share) * latency_s
+        for column in (fleet.upload_s, fleet.shared_upload_s):
+            column[client] = (1 - download_share) * (1 - share) * latency_s
