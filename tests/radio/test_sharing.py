@@ -150,6 +150,22 @@ def test_no_rate_for_ever_is_never_through(coherence_s: float, monkeypatch: pyte
     assert through_s(shared) == {1: math.inf, 0: 5001.0, 2: 6000.0}
 
 
+@pytest.mark.parametrize("discipline", DISCIPLINES)
+@pytest.mark.parametrize("stops_s", [[50.0], [5.0, 23.5, 50.0]], ids=["at once", "in steps"])
+def test_slow_upload_loses_no_bits_however_time_is_advanced(
+    discipline: Discipline, stops_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 bits at 1 bit/s take 100 blocks, ten times as many as may pass without progress."""
+    monkeypatch.setattr("lesson.radio.sharing.MAX_IDLE_BLOCKS", 10)
+    shared = band(discipline, [(0, 0.0, 100.0)], lambda clients, _, __: np.ones(len(clients)), 1.0)
+    for stop_s in stops_s:
+        shared.advance(stop_s)
+    assert shared.state()["left_bits"] == pytest.approx([50.0])
+    assert sent_s(shared, 0) == [50.0]
+    shared.advance(200.0)
+    assert shared.state()["through_s"] == pytest.approx([100.0])
+
+
 def test_an_infinite_rate_takes_no_time() -> None:
     def boundless(clients: np.ndarray, block: int, num: int) -> np.ndarray:
         return np.where(clients == 0, math.inf, 120 / num)

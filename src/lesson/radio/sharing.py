@@ -15,7 +15,11 @@ from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, membership
 from lesson.radio.transfer import block_at
 
 MAX_IDLE_BLOCKS = 1_000_000
-"""Maximum number of consecutive blocks without a completed upload; otherwise, a rate of 0 would loop forever."""
+"""Maximum number of consecutive blocks in which no bit is sent; otherwise, a rate of 0 would loop forever.
+
+In a forecast without an end, it is the number of blocks without a completed upload: one that needs more never
+completes, as in `transfer`.
+"""
 
 SharedRates = Callable[[IntArray, int, int], FloatArray]
 """Rates in bits per second, shape (n,), from the clients (n,), the time block and how many clients share the band."""
@@ -104,8 +108,10 @@ class SharedBand:
             first_s = float(through_s.min())
             if first_s <= end_s or end_s == until_s:
                 break
-            left_bits = np.maximum(left_bits - rate_bps * (end_s - now_s), 0.0)
+            before_bits, left_bits = left_bits, np.maximum(left_bits - rate_bps * (end_s - now_s), 0.0)
             now_s, block = end_s, block + 1
+            if until_s < np.inf and np.any(left_bits < before_bits):
+                last = block + MAX_IDLE_BLOCKS
             if block == last:  # a rate of 0 would loop forever
                 uploads.left_bits[senders] = left_bits
                 uploads.sent_s[senders] += until_s - begin_s
