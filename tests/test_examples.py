@@ -172,8 +172,8 @@ def test_figures_about_radio_are_the_real_ones(capsys: pytest.CaptureFixture[str
     assert [row for row in rows if f"| {row} |\n" not in text] == []
 
 
-def test_figures_about_the_scenarios_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "docs" / "scenario_figures.py"))
+def test_numbers_about_the_presets_in_the_docs_are_current(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "docs" / "preset_figures.py"))
     printed, released = capsys.readouterr().out.splitlines()
     text = (ROOT / "docs" / "model.md").read_text()
     for line, column in ((printed, 1), (released, 2)):

@@ -46,7 +46,7 @@ __all__ = [
 
 
 def load(folder: Path | str) -> "Run | Study":
-    """The finished run of a folder, or the finished runs of a comparison or a sweep."""
+    """Return the finished run in a folder, or the study of a comparison's or sweep's finished runs."""
     from lesson.experiments.loading import load  # torch and pandas come with it, and take seconds
 
     return load(folder)

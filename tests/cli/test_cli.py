@@ -87,7 +87,7 @@ def test_a_measured_fleet_is_left_as_it_is_unless_asked(capsys: pytest.CaptureFi
     assert told(capsys, "--deadline", "1")["promoted"] is not None
 
 
-def test_the_scenario_comes_from_preset_file_and_changes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_settings_come_from_preset_file_and_changes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     printed = told(capsys, "--scenario", "printed")
     path = tmp_path / "mine.toml"
     path.write_text('preset = "printed"\n[strategy]\ndeadline_s = 7\n[fleet]\nnum_clients = 9\n')

@@ -56,7 +56,7 @@ def test_a_band_that_is_split_equally() -> None:
     assert (record.compute_j, record.transmit_j) == (1 + 1 + 3, 10 * 5 + 20 * 5 + 30 * 4)
     assert simulation.fleet.upload_s.tolist() == [5.0, 5.0, 4.0]
     assert simulation.fleet.latency_s.tolist() == [6.0, 6.0, 7.0]
-    # It goes on in the same way: the band is free again.
+    # It continues in the same way: the band is free again.
     assert simulation.step().merged_arrived_s.tolist() == [13.0, 13.0, 14.0]  # type: ignore[union-attr]
 
 
@@ -180,7 +180,7 @@ def test_fading_on_a_shared_band_follows_the_same_draws() -> None:
 
 def test_a_client_that_walks_away_sends_more_slowly(tmp_path: Path) -> None:
     """From 0.2 km to 1 km, there from 1 s on; while it computes. All is sent at the rate of 1 km, 6.2 kbit/s, and the
-    server, which asks for nothing, believed in that of 0.2 km."""
+    server, which does not refresh its estimates, expected that of 0.2 km."""
     positions = traced(tmp_path / "places.csv", "client,time_s,x_km,y_km 0,0,0.2,0 0,1,1,0")
     settings = Settings(num_clients=1, positions=positions)
     fleet = draw_fleet(settings)
@@ -255,7 +255,7 @@ def test_greedy_fedcs_schedules_uploads_after_the_download() -> None:
             assert (record.started.tolist(), record.end_s) == (started, end_s)
 
 
-@pytest.mark.parametrize("settings", [None, Settings(slowdown=1e-300)], ids=["as believed", "varying"])
+@pytest.mark.parametrize("settings", [None, Settings(slowdown=1e-300)], ids=["as expected", "varying"])
 def test_work_broken_off_in_the_download_has_cost_nothing(settings: Settings | None) -> None:
     """Rounds of 1 s. At 3 s clients 2 and 3 are called back: 2 after 3 s of its download of 4 s; 3, with one of 1 s,
     after 2 of 50 s of computing for 4 J."""
@@ -267,8 +267,8 @@ def test_work_broken_off_in_the_download_has_cost_nothing(settings: Settings | N
 
 
 def test_uploads_of_a_plan_in_turn_follow_the_channel() -> None:
-    """FedCS as its authors have it, on a channel that fades: one after the other on the whole band, with what they are
-    believed to need on it corrected by what was seen."""
+    """FedCS as its authors have it, on a channel that fades: one after the other on the whole band, with the estimated
+    upload times on it corrected by measured ones."""
     settings = Settings(num_clients=4, fading="rayleigh", coherence_s=0.25)
     fleet = draw_fleet(settings)
     people = fleet.population

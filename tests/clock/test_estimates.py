@@ -5,7 +5,7 @@ from lesson.clock.estimates import SlidingWindow, conservative_window
 
 
 def seen(estimates: SlidingWindow, *seconds: float) -> list[float]:
-    """What is believed of client 0 after each of these times."""
+    """Return the estimate for client 0 after each of these times."""
     return [float(estimates.see(np.array([0]), np.array([one]))[0]) for one in seconds]
 
 
@@ -34,7 +34,7 @@ def test_clients_are_seen_together_and_by_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen_s", "believed_s"),
+    ("seen_s", "estimate_s"),
     [
         ([8.0], 8.0),
         ([8.0, 30.0], 30.0),  # of two, the longer
@@ -43,10 +43,10 @@ def test_clients_are_seen_together_and_by_themselves() -> None:
         ([8.0, 9.0, 7.0, 30.0, 6.0], 9.0),
         ([99.0, 8.0, 9.0, 7.0, 30.0, 6.0], 9.0),  # the first is forgotten
         ([8.0, 8.0, 8.0, 8.0, 500.0, 8.0, 8.0, 8.0, 8.0], 8.0),  # slow once
-        ([8.0, 8.0, 8.0, 20.0, 21.0], 20.0),  # slower twice in five: believed
+        ([8.0, 8.0, 8.0, 20.0, 21.0], 20.0),  # slower twice in five: a new estimate
     ],
 )
-def test_the_second_longest_of_the_last_five_is_believed(seen_s: list[float], believed_s: float) -> None:
+def test_the_estimate_is_the_second_longest_of_the_last_five(seen_s: list[float], estimate_s: float) -> None:
     estimates = conservative_window(2)
-    assert [estimates.see(np.array([0]), np.array([seconds]))[0] for seconds in seen_s][-1] == believed_s
+    assert [estimates.see(np.array([0]), np.array([seconds]))[0] for seconds in seen_s][-1] == estimate_s
     assert np.isnan(estimates.seen_s[1]).all()

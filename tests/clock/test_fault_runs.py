@@ -1,4 +1,4 @@
-"""Whole runs in which things go wrong: what is written down, how they end, and that they go on with the same bytes."""
+"""Whole runs in which things go wrong: what is written down, how they end, and that they resume byte-identically."""
 
 import json
 from pathlib import Path
@@ -14,13 +14,13 @@ from lesson.runs.execute import execute
 from lesson.settings.settings import Settings
 
 PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
-DROPOUTS = {"disconnect_before": 0.1, "disconnect_during": 0.1, "offline_s": 60.0}
+DISCONNECTIONS = {"disconnect_before": 0.1, "disconnect_during": 0.1, "offline_s": 60.0}
 TROUBLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "not finite": (DROPOUTS | {"corrupting_clients": 0.4, "nan": 0.3, "infinity": 0.1}, {}),
-    "excluded": (DROPOUTS | {"corrupting_clients": 0.4, "nan": 0.6}, {"exclude_after_rejections": 3}),
+    "not finite": (DISCONNECTIONS | {"corrupting_clients": 0.4, "nan": 0.3, "infinity": 0.1}, {}),
+    "excluded": (DISCONNECTIONS | {"corrupting_clients": 0.4, "nan": 0.6}, {"exclude_after_rejections": 3}),
     "clipped": ({"corrupting_clients": 0.3, "scaled": 0.5, "scale": 30.0}, {"norm": "clip", "norm_window": 20}),
     "too far": ({"corrupting_clients": 0.3, "scaled": 0.5, "scale": 30.0}, {"norm": "reject"}),
-    "median": (DROPOUTS | {"corrupting_clients": 0.3, "flipped": 1.0, "scaled": 0.5}, {"aggregation": "median"}),
+    "median": (DISCONNECTIONS | {"corrupting_clients": 0.3, "flipped": 1.0, "scaled": 0.5}, {"aggregation": "median"}),
     "trimmed": ({"corrupting_clients": 0.3, "flipped": 1.0}, {"aggregation": "trimmed-mean", "trim": 0.3}),
 }
 
@@ -42,7 +42,7 @@ def settings(trouble: str, strategy: str = "lesson", rounds: int = 25) -> Settin
     ("trouble", "strategy"),
     [("excluded", "lesson"), ("clipped", "fedasync"), ("median", "fedat")],
 )
-def test_a_run_with_faults_goes_on_with_the_same_bytes(tmp_path: Path, trouble: str, strategy: str) -> None:
+def test_a_run_with_faults_resumes_byte_identically(tmp_path: Path, trouble: str, strategy: str) -> None:
     check_goes_on(settings(trouble, strategy), tmp_path, 11, **PARTS)
 
 
@@ -52,7 +52,7 @@ def test_rejections_are_written_down_with_reason_and_client(tmp_path: Path) -> N
     told = [line["rejections"] for line in lines if "rejections" in line]
     assert all(list(reasons) == ["not finite"] for reasons in told)
     clients = [client for reasons in told for client in reasons["not finite"]]
-    assert len(set(clients)) <= 3, "0.4 of eight clients are wrong"
+    assert len(set(clients)) <= 3, "0.4 of eight clients send corrupted uploads"
     assert summary["rejected"] == len(clients) == summary["rejected_by"]["not finite"] > 0
     for line in lines:
         assert line.get("rejected", 0) == sum(map(len, line.get("rejections", {}).values()))
@@ -102,7 +102,7 @@ def test_a_comparison_in_which_clients_are_all_excluded(tmp_path: Path, capsys: 
     assert (tmp_path / "out" / "report.html").exists()
 
 
-def test_wrong_values_without_guards_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_corrupted_values_without_guards_end_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sets = ["faults.nan=1.0", "guards.finite=false", "fleet.num_clients=4"]
     flags = [word for one in sets for word in ("--set", one)]
     assert main(["run", "--out", str(tmp_path / "run"), "--rounds", "9", "--device", "cpu", *flags]) == 3

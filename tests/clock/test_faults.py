@@ -59,7 +59,7 @@ def told(record: RoundRecord) -> tuple[float, list[int], list[int], int | None]:
     return record.end_s, record.started.tolist(), sorted(record.merged.tolist()), record.lost
 
 
-def test_a_client_drops_out_in_the_middle_and_comes_back() -> None:
+def test_a_client_disconnects_during_training_and_rejoins() -> None:
     """Client 1 computes for 10 s and is gone after half of that, for 40 s: back at 45 s, in time for the third round.
     It has spent 1 of its 2 J on computing and sent nothing."""
     records = rounds_of([10, 20, 30], 3, disconnections=Scripted({(1, 0): (0.5, 40.0)}))
@@ -80,7 +80,7 @@ def test_who_drops_out_before_work_is_noticed_late() -> None:
     assert records[0].compute_j == pytest.approx(4)
 
 
-def test_a_deadline_does_not_wait_for_who_dropped_out() -> None:
+def test_a_deadline_does_not_wait_for_disconnected_clients() -> None:
     """τ = 20 s: client 0 is in tier 1, client 1 in tier 2. Client 0 drops out of its second work, which began at 20 s
     and computes 8 s, at 24 s, and is back at 47 s: the round that opens at 60 s has it again."""
     records = rounds_of([16, 36], 4, Lesson(20.0), disconnections=Scripted({(0, 1): (0.5, 23.0)}))
@@ -132,7 +132,7 @@ def beside_a_file(
     return simulation, records
 
 
-def test_who_has_left_by_a_file_does_not_come_back_from_a_dropout(tmp_path: Path) -> None:
+def test_a_client_that_left_by_the_presence_file_does_not_rejoin_after_a_disconnection(tmp_path: Path) -> None:
     """Client 1 drops out at 0.85 s for 2 s, which is noticed at 60.85 s; it has left at 50 s until 100 s meanwhile. The
     rounds that client 0 is alone in close when it lands, every 16 s: the next one opens at 108 s."""
     disconnections = Scripted({(1, 0): (0.1, 2.0)}, detection_delay_s=60.0)
@@ -141,7 +141,9 @@ def test_who_has_left_by_a_file_does_not_come_back_from_a_dropout(tmp_path: Path
     assert [record.lost for record in records] == [0, 0, 0, 1, 0, 0, 0]
 
 
-def test_who_leaves_by_a_file_before_it_would_drop_out_comes_back_by_the_file(tmp_path: Path) -> None:
+def test_a_client_that_leaves_by_the_presence_file_before_it_would_disconnect_rejoins_by_the_file(
+    tmp_path: Path,
+) -> None:
     _, records = beside_a_file(tmp_path, "1,0,5 1,50,inf", Scripted({(1, 0): (0.9, NEVER)}), 5)
     assert [record.started.tolist() for record in records] == [[0, 1], [0], [0], [0], [0, 1]]
 
@@ -154,7 +156,7 @@ def test_work_that_a_strategy_drops_does_not_bring_back_who_is_gone() -> None:
     assert all(2 not in record.merged for record in records)
 
 
-def test_dropouts_on_a_shared_band_leave_it_to_the_others() -> None:
+def test_disconnected_clients_leave_a_shared_band_to_the_others() -> None:
     """Two clients with 5 s of computing share a band: alone on it, client 1 sends as if nobody else were there."""
     settings = Settings(num_clients=2, spectrum="equal")
     fleet = draw_fleet(settings, seed=3)
@@ -206,8 +208,8 @@ def test_a_client_rejected_too_often_in_a_row_is_excluded() -> None:
 
 def test_work_of_an_excluded_client_is_dropped() -> None:
     """Latencies of 10 and 25 s, buffers of two. The buffer is full at 20 s with two of client 0's, at 30 s with client
-    1's of 25 s, which is rejected, and again at 50 s with client 1's of 50 s: client 1, at work again or not, is set
-    aside, and nothing of it is waited for or kept. Of the versions only the newest and those in use are left."""
+    1's of 25 s, which is rejected, and again at 50 s with client 1's of 50 s: client 1, at work again or not, is
+    excluded, and nothing of it is waited for or kept. Of the versions only the newest and those in use are left."""
     learner = RejectingLearner(1)
     simulation = Simulation(
         FedBuff(buffer_size=2, concurrency=2),
@@ -217,11 +219,11 @@ def test_work_of_an_excluded_client_is_dropped() -> None:
     )
     records = [simulation.step() for _ in range(12)]
     kept = [record for record in records if record is not None]
-    aside = next(place for place, record in enumerate(kept) if record.note.startswith("excluded 1"))
-    assert kept[aside].note == "excluded 1: rejected 2 times in a row, not finite"
+    excluded_at = next(place for place, record in enumerate(kept) if record.note.startswith("excluded 1"))
+    assert kept[excluded_at].note == "excluded 1: rejected 2 times in a row, not finite"
     assert sum(record.rejected for record in kept) == 2
     assert all(1 not in record.merged for record in kept)
-    assert all(1 not in record.started for record in kept[aside + 1 :])
+    assert all(1 not in record.started for record in kept[excluded_at + 1 :])
     assert len(learner.versions) <= 2
     assert kept[-1].version == sum(len(record.merged) > 0 for record in kept)
 
@@ -236,7 +238,7 @@ def test_a_run_whose_clients_are_all_excluded_ends() -> None:
 
 @everyone
 @pytest.mark.parametrize("seed", range(3))
-def test_clients_that_drop_out_unnoticed_and_come_and_go(kind: type[Any], seed: int, tmp_path: Path) -> None:
+def test_clients_that_disconnect_unnoticed_and_join_and_leave(kind: type[Any], seed: int, tmp_path: Path) -> None:
     """A client can be away while its loss is unnoticed, and back before the server notices."""
     rng = np.random.default_rng(seed)
     edges_s = np.sort(rng.uniform(0, 300, (8, 6)))
@@ -262,7 +264,7 @@ def test_every_strategy_lives_with_faults(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", [Lesson, FedAT, TiFL])
-def test_a_run_with_faults_goes_on_with_the_same_bits(kind: type[Any]) -> None:
+def test_a_run_with_faults_resumes_bit_identically(kind: type[Any]) -> None:
     settings = Settings(num_clients=8, area_km=1.2, cycles_per_sample=(0.5e8, 1.5e8))
     fleet = draw_fleet(settings, seed=1)
 
@@ -308,7 +310,7 @@ def test_draws_are_each_clients_own() -> None:
     assert np.count_nonzero(np.isnan(wrong.filling(clients, index))) == pytest.approx(30, abs=18)
 
 
-def test_several_things_are_wrong_at_once() -> None:
+def test_an_upload_can_have_several_faults() -> None:
     both = CorruptedUploads(FaultSettings(scaled=1.0, scale=3.0, flipped=1.0, nan=1.0, infinity=1.0), 1, seed=0)
     one = np.array([0])
     assert both.factor(one, one).tolist() == [-3]

@@ -26,11 +26,11 @@ from lesson.strategies.base import RoundPlan, ServerView, Updates
 
 EST_S = [5.0, 16.0, 8.0, 38.0]
 TAKES: list[list[Took]] = [[5.0], [8.0, 8.0, 8.0, 8.0, 8.0, 34.0, 8.0], [24.0], [37.0]]
-"""What the server believes of four clients, and what they take, at a deadline of 10 s:
-0 is as fast as believed: tier 1.
-1 is believed to be in tier 2, is there after 8 s, waits for 20 s; in tier 1 from then on. Its sixth piece of work, from
+"""Estimated and actual latencies of four clients, at a deadline of 10 s:
+0 is as fast as estimated: tier 1.
+1 is estimated to be in tier 2, arrives after 8 s, waits for 20 s; in tier 1 from then on. Its sixth piece of work, from
   60 s, takes 34 s: it comes at 94 s; of its last five times the second longest is still 8 s.
-2 is believed to be in tier 1 and comes at 24 s, two rounds late; in tier 3 from then on: from 30 s, 60 s and 90 s.
+2 is estimated to be in tier 1 and arrives at 24 s, two rounds late; in tier 3 from then on: from 30 s, 60 s and 90 s.
 3 takes 37 s instead of 38 s, in tier 4 all the same: there at 37 s and 77 s, due at 40 s and 80 s."""
 
 
@@ -101,7 +101,7 @@ def test_lesson_begins_again_where_everybody_came_early() -> None:
 
 
 def test_fedavg_on_the_wall() -> None:
-    """Rounds last as long as the slowest really takes, whatever was believed."""
+    """Rounds last as long as the slowest client actually takes, whatever was estimated."""
     federation, _ = on_the_wall(FedAvg(), make_fleet([1.0, 1.0, 1.0]), [[2.0], [7.0, 3.0], [4.5]])
     assert [told(federation.step()) for _ in range(3)] == [
         (7.0, [0, 1, 2], [0, 2, 1]),
@@ -185,8 +185,8 @@ def test_who_is_told_hears_of_every_fault() -> None:
     assert heard == ["round 1: rejected an update of client 1: client error (code 2: no)"]
 
 
-def test_no_reply_is_given_up_and_the_client_believed_slow() -> None:
-    """Believed to take 5 s, client 1 is waited for the least patience, 60 s. In FedAvg everybody waits with it."""
+def test_an_update_without_reply_is_given_up_and_the_client_estimated_slow() -> None:
+    """Client 1 is estimated at 5 s and gets the minimum patience, 60 s. In FedAvg all clients wait with it."""
     assert MIN_PATIENCE_S == 60.0
     federation, _ = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], ["silent", 6.0]])
     first, second = federation.step(), federation.step()
@@ -260,7 +260,7 @@ def test_a_client_that_joins_late_brings_its_latency() -> None:
 
 def test_how_long_more_work_takes_is_known_of_who_joins_late() -> None:
     """Client 1 is there from 1 s and computes 3 of its 4 s. At a deadline of 10 s lesson-filled gives it three
-    minibatches, (10 − 1) / 3, which take it 3·3 + 1 s: as before, it is believed to take 4 s for one."""
+    minibatches, (10 − 1) / 3, which take it 3·3 + 1 s: as before, it is estimated at 4 s for one."""
     federation, clients = on_the_wall(LessonFilled(10.0), make_fleet([12.0, math.inf]), [[18.0], [10.0]])
     clients.clock.at(1.0, Joined(1, 4.0, 3.0))
     assert [told(federation.step()) for _ in range(3)] == [(10.0, [0], []), (20.0, [1], [0, 1]), (30.0, [0, 1], [1])]
@@ -276,7 +276,7 @@ def test_joules_of_who_joins_late_are_not_known_but_no_cause_for_a_warning() -> 
     assert (told(record), record.compute_j) == ((10.0, [0, 1], [0, 1]), None)
 
 
-def test_who_comes_back_with_a_new_latency_is_believed() -> None:
+def test_a_client_that_rejoins_with_a_new_latency_gets_a_new_estimate() -> None:
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 50.0]), [[5.0], [50.0, 4.0]])
     federation.step()
     clients.clock.at(51.0, Left(1))
@@ -368,7 +368,7 @@ def test_how_long_nobody_was_there_does_not_count_the_round_before() -> None:
     assert told(federation.step()) == (715.0, [0], [0])
 
 
-def test_rounds_go_on_from_when_somebody_is_there_again() -> None:
+def test_rounds_continue_when_a_client_is_connected_again() -> None:
     """Nobody is there from 12 to 300 s. Round 2 lasts as long; round 3 is of 10 s again."""
     federation, clients = on_the_wall(Lesson(10.0, late="drop"), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
     for client in (0, 1):
@@ -395,7 +395,7 @@ def test_a_round_nobody_could_start_in_does_not_end_the_run() -> None:
 
 def test_a_server_that_restarts_gives_up_what_was_in_flight() -> None:
     """Stopped after 20 s, when client 2 has an update waiting for 30 s and client 3 is at work. An hour later the run
-    goes on at 20 s: what waits is merged in its slot, client 3 starts again, and what was seen is known."""
+    continues at 20 s: what waits is merged in its slot, client 3 starts again, and what was seen is known."""
     latency_s, takes = [5.0, 9.0, 28.0, 38.0], [[5.0], [7.0], [12.0], [38.0]]
     before, had = on_the_wall(Lesson(10.0), make_fleet(latency_s), takes)
     for _ in range(2):
@@ -566,7 +566,7 @@ def test_on_the_wall_what_is_rejected_for_what_it_holds_was_uploaded_and_sets_it
     assert federation.rejection_ledger.excluded.tolist() == [True, False]
 
 
-def test_a_run_on_the_wall_whose_clients_are_all_set_aside_ends_at_once() -> None:
+def test_a_run_on_the_wall_clock_whose_clients_are_all_excluded_ends_at_once() -> None:
     federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 6.0]), [["not finite"], ["not finite"]])
     records = list(iter(lambda: federation.step(1e6), None))
     assert len(records) == 5
@@ -641,12 +641,12 @@ def test_weights_that_clients_tell_count_from_the_first_merge() -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_run_goes_on_while_clients_come_and_go(name: str) -> None:
+def test_a_run_continues_while_clients_join_and_leave(name: str) -> None:
     """Up to four of six clients are gone at a time, one that nobody knew comes at 40 s; all are there from 300 s on."""
-    believed_s = [3.0, 15.0, 25.0, 8.0, math.inf, 35.0, 9.5]
+    estimated_s = [3.0, 15.0, 25.0, 8.0, math.inf, 35.0, 9.5]
     for seed in range(6):
-        takes: list[list[Took]] = [[min(seconds, 36.0)] for seconds in believed_s]
-        federation, clients = on_the_wall(make(STRATEGIES[name]), make_fleet(believed_s), takes)
+        takes: list[list[Took]] = [[min(seconds, 36.0)] for seconds in estimated_s]
+        federation, clients = on_the_wall(make(STRATEGIES[name]), make_fleet(estimated_s), takes)
         rng, gone, at_s = np.random.default_rng(seed), set[int](), 0.0
         for client in rng.choice([0, 1, 2, 3, 5, 6], 25).tolist():
             at_s += float(rng.integers(1, 12))
@@ -685,7 +685,7 @@ def test_what_the_server_does_between_rounds_is_nobodys_time_but_is_learnt() -> 
 
 
 def test_slower_work_is_slower_in_all_its_parts() -> None:
-    """Believed to compute 6 s and upload 4 s, a client takes 20 s for its usual work: 12 s and 8 s. Three times the
+    """Estimated to compute 6 s and upload 4 s, a client takes 20 s for its usual work: 12 s and 8 s. Three times the
     work, 44 s expected, then takes 88 s, which is 40 s for the usual."""
     fleet = make_fleet([10.0])
     fleet.compute_s[:], fleet.upload_s[:], fleet.shared_upload_s[:] = 6.0, 4.0, 4.0

@@ -154,7 +154,7 @@ def test_a_time_budget_is_not_passed_by_waiting(kind: type[Any], tmp_path: Path)
 
 @everyone
 def test_presence_of_everybody_changes_nothing(kind: type[Any], tmp_path: Path) -> None:
-    """Times as they are believed to be, in round numbers: the same records to the bit, but for what is told of them."""
+    """Actual times equal the estimates, in round numbers: records are bit-identical, except the fields about misses."""
     settings = Settings(presence=traced(tmp_path / "presence.csv", HEADER + "0,0,inf 2,0,1e9"))
     fleet = make_fleet([3.0, 15.0, 25.0, 7.0, 7.0])
     plain = [fields(record) for record in simulate(make(kind), fleet, rounds=30)]
@@ -201,7 +201,7 @@ def test_nobody_works_while_away(times: list[np.ndarray], data: st.DataObject) -
 
 
 def test_an_early_reply_waits_for_its_slot_though_nobody_is_there(tmp_path: Path) -> None:
-    """Believed to take 45 s, client 0 is in tier 3 of τ = 20 s; it takes 8 s, leaves at 10 s, and is merged at 60 s."""
+    """Estimated at 45 s, client 0 is in tier 3 of τ = 20 s; it takes 8 s, leaves at 10 s, and is merged at 60 s."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,40,5 0,2,4,4")
     presence = traced(tmp_path / "presence.csv", HEADER + "0,0,70")
     settings = Settings(num_clients=1, trace=work, presence=presence)
@@ -209,7 +209,7 @@ def test_an_early_reply_waits_for_its_slot_though_nobody_is_there(tmp_path: Path
     first = [simulation.step() for _ in range(3)][-1]
     assert first is not None
     assert (first.end_s, first.merged.tolist()) == (60.0, [0])
-    # Now it is believed to take 45 s again and takes 8 s: there at 68 s, due at 120 s, and gone at 70 s.
+    # Now it is estimated at 45 s again and takes 8 s: there at 68 s, due at 120 s, and gone at 70 s.
     ends = [record for record in (simulation.step() for _ in range(4)) if record is not None]
     assert [(record.end_s, record.merged.tolist()) for record in ends] == [(80.0, []), (100.0, []), (120.0, [0])]
     assert simulation.stop_reason == "no client is connected any more"

@@ -6,13 +6,13 @@ from lesson.clock import airtime
 from lesson.clock.airtime import Airtime
 from lesson.radio import fading_gain
 
-SCENARIO = Settings(fading="rician", speed_mps=(1.0, 15.0), shadowing_db=8.0, coherence_s=3.0, spectrum="equal")
+SETTINGS = Settings(fading="rician", speed_mps=(1.0, 15.0), shadowing_db=8.0, coherence_s=3.0, spectrum="equal")
 
 
 def made() -> Airtime:
-    fleet = draw_fleet(SCENARIO, num_clients=9, seed=2)
+    fleet = draw_fleet(SETTINGS, num_clients=9, seed=2)
     assert fleet.population is not None
-    return Airtime(SCENARIO, fleet, fleet.population, seed=2)
+    return Airtime(SETTINGS, fleet, fleet.population, seed=2)
 
 
 @pytest.mark.parametrize("kept", [1, 1 << 22])

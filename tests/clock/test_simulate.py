@@ -279,7 +279,7 @@ def test_a_strategy_that_lets_nothing_happen_is_stopped() -> None:
     assert records[-1].end_s == 0.0
 
 
-def test_a_merge_of_slots_alone_makes_a_version() -> None:
+def test_a_merge_of_groups_alone_creates_a_version() -> None:
     simulation = Simulation(
         Scripted(Deadline(1.0), lambda arrived: Merge(ids(), np.empty(0), groups=GroupMemory([], {"tier 1": 0.5}))),
         make_fleet([5.0]),

@@ -1,4 +1,4 @@
-"""Times that vary, for every strategy: what it must keep, that a run goes on with the same bits, what is written down,
+"""Times that vary, for every strategy: what it must keep, that a run resumes bit-identically, what is written down,
 and one line about every setting that cannot be."""
 
 import copy
@@ -48,7 +48,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def setting(kind: type[Any], way: str) -> tuple[Settings, Fleet]:
-    """A scenario and its fleet."""
+    """Return the settings and their fleet."""
     if kind is FedCSGreedy and way == "equal":
         pytest.skip("its uploads go in turn")
     scenario = Settings(coherence_s=2.0, **NEAR, **WAYS[way])
@@ -90,7 +90,7 @@ def test_nobody_starts_busy_or_is_merged_early_or_twice_and_time_moves_forward(k
     ("kind", "way"),
     [(Lesson, "moving"), (FedAT, "equal"), (FedCSGreedy, "in-turn"), (FedBuff, "presence"), (Safa, "trace")],
 )
-def test_a_run_goes_on_with_the_same_bits(kind: type[Any], way: str) -> None:
+def test_a_run_resumes_bit_identically(kind: type[Any], way: str) -> None:
     """Twice from the same seed, and once broken off after 7 and after 20 rounds; what was kept goes through JSON."""
     scenario, fleet = setting(kind, way)
     whole = Simulation(make(kind), fleet, seed=1, settings=scenario)
@@ -111,7 +111,7 @@ def settings(strategy: str = "lesson", rounds: int = 12, checkpoint_every_s: flo
 
 
 @pytest.mark.parametrize("way", ["moving", "presence"])
-def test_a_run_folder_goes_on_with_the_same_bytes(tmp_path: Path, way: str) -> None:
+def test_a_run_folder_resumes_byte_identically(tmp_path: Path, way: str) -> None:
     check_goes_on(settings(checkpoint_every_s=1e-9, **WAYS[way]), tmp_path, 5, **PARTS)
 
 
@@ -125,7 +125,7 @@ def strict(text: str) -> Any:
 
 
 @pytest.mark.parametrize("way", [*sorted(WAYS), "nothing"])
-def test_how_far_the_server_was_wrong_is_written_down_only_where_times_vary(
+def test_misses_tier_changes_and_losses_are_recorded_only_if_times_vary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     varies = way != "nothing"
@@ -226,7 +226,7 @@ def test_uploads_in_turn_on_a_split_band_are_rejected_before_anything_is_learnt(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_file_that_has_changed_is_told_when_a_run_goes_on() -> None:
+def test_a_changed_input_file_is_reported_when_a_run_resumes() -> None:
     scenario, fleet = setting(Lesson, "trace")
     before = Simulation(make(Lesson), fleet, settings=scenario)
     before.step()

@@ -1,4 +1,4 @@
-"""Work that takes longer or shorter than believed: by a trace or a slowdown, seen, corrected and asked for anew."""
+"""Local training that takes longer or shorter than estimated, by a trace or a slowdown; estimates are corrected."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from lesson.strategies import fleet_for, make_strategy
 from lesson.strategies.semisync_steps import SemiSyncSteps
 from lesson.strategies.tifl import TiFL
 
-# Client 0 is believed to take 4 + 4 s and takes 9 + 4; 1 takes 2.5 + 2.5 as believed; 2 takes 3 + 3, not 7.5 + 7.5.
+# Client 0 is estimated at 4 + 4 s and takes 9 + 4; 1 takes 2.5 + 2.5 as estimated; 2 takes 3 + 3, not 7.5 + 7.5.
 LATE = "client,round,compute_s,upload_s 0,1,9,4 1,1,2.5,2.5 2,1,3,3"
 
 
@@ -69,7 +69,7 @@ def test_who_starts_is_given_the_step_size_of_its_new_tier(tmp_path: Path) -> No
 
 
 def test_everybody_in_tier_1_does_not_wait_for_who_is_late(tmp_path: Path) -> None:
-    """5, 6 and 8 s are believed, so round 1 would close at the last arrival; client 0 comes at 13 s, and 10 s close it.
+    """Estimates are 5, 6 and 8 s, so round 1 would close at the last arrival; client 0 takes 13 s: it closes at 10 s.
     In round 3, 0 is of tier 2. In round 4 it is at work, so the round lasts until 40 s."""
     trace = traced(tmp_path / "work.csv", LATE)
     _, records = run(Lesson(10.0), make_fleet([8.0, 5.0, 6.0]), 4, trace=trace)
@@ -78,7 +78,7 @@ def test_everybody_in_tier_1_does_not_wait_for_who_is_late(tmp_path: Path) -> No
 
 
 def test_a_traces_first_work_is_the_first_estimate(tmp_path: Path) -> None:
-    """Of a drawn fleet: the server believes row 1 of each; the power is the drawn one, so energy follows the time."""
+    """The first estimate is row 1 of each drawn client; its power is the drawn one, so energy follows the time."""
     text = "client,round,compute_s,upload_s 0,1,4,4 0,2,9,4 1,1,2,1"
     settings = Settings(num_clients=2, trace=traced(tmp_path / "work.csv", text))
     fleet, drawn = draw_fleet(settings), draw_fleet(Settings(num_clients=2))
@@ -91,8 +91,8 @@ def test_a_traces_first_work_is_the_first_estimate(tmp_path: Path) -> None:
 
 
 def test_steps_count_in_computing_alone_and_are_not_taken_for_slowness(tmp_path: Path) -> None:
-    """2 + 2 and 6 + 6 s are believed: in 2·6 s client 0 makes six steps, 1 two. Really 3 + 1 s: 6·3 + 1 = 19 s, and
-    what is believed after is a step of 3 s. Then 4 and 2 steps fit: 4·3 + 1 and 2·6 + 6 s."""
+    """2 + 2 and 6 + 6 s are estimated: in 2·6 s client 0 makes six steps, 1 two. Really 3 + 1 s: 6·3 + 1 = 19 s, and
+    the new estimate is 3 s per step. Then 4 and 2 steps fit: 4·3 + 1 and 2·6 + 6 s."""
     text = "client,round,compute_s,upload_s 0,1,3,1 1,1,6,6"
     trace = traced(tmp_path / "work.csv", text)
     simulation, records = run(SemiSyncSteps(period_factor=2.0), make_fleet([4.0, 12.0]), 2, trace=trace)
@@ -141,7 +141,7 @@ ONCE = "client,round,compute_s,upload_s 0,1,2.5,2.5 0,2,9,4 0,3,2.5,2.5 1,1,3,3"
 
 
 def test_who_was_too_slow_once_starts_again_when_asked(tmp_path: Path) -> None:
-    """FedCS, 10 s. 0 starts at 10 s, comes at 23 s, too late, and is believed to take 13 s. At 40 s, the first round
+    """FedCS, 10 s. 0 starts at 10 s, comes at 23 s, too late, and is now estimated at 13 s. At 40 s, the first round
     after 35 s, the server asks: 5 s for the third work. At 70 s it asks again, which changes nothing."""
     trace = traced(tmp_path / "work.csv", ONCE)
     _, records = run(FedCS(10.0), make_fleet([5.0, 6.0]), 8, trace=trace, refresh_estimates_every_s=35.0)
@@ -168,7 +168,7 @@ def test_asking_survives_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimate", "believed_s"),
+    ("estimate", "estimates_s"),
     [
         ({"estimate": "last"}, [4.0, 10.0, 6.0, 12.0]),
         ({"estimate": "mean", "estimate_window": 3}, [4.0, 7.0, 20 / 3, 28 / 3]),
@@ -176,7 +176,9 @@ def test_asking_survives_a_restart(tmp_path: Path) -> None:
         ({"estimate": "quantile", "estimate_quantile": 1.0}, [4.0, 10.0, 10.0, 12.0]),
     ],
 )
-def test_what_is_believed_after_each_work(tmp_path: Path, estimate: dict[str, Any], believed_s: list[float]) -> None:
+def test_the_estimate_after_each_local_training(
+    tmp_path: Path, estimate: dict[str, Any], estimates_s: list[float]
+) -> None:
     """4, 10, 6 and 12 s, half of each for computing. What the fleet said, 8 s, is not among what was seen."""
     text = "client,round,compute_s,upload_s 0,1,2,2 0,2,5,5 0,3,3,3 0,4,6,6"
     fleet = make_fleet([8.0])
@@ -185,13 +187,13 @@ def test_what_is_believed_after_each_work(tmp_path: Path, estimate: dict[str, An
     for _ in range(4):
         simulation.step()
         seen_s.append(simulation.fleet.latency_s[0])
-    assert seen_s == pytest.approx(believed_s)
-    assert simulation.fleet.compute_s[0] == pytest.approx(believed_s[-1] / 2)
+    assert seen_s == pytest.approx(estimates_s)
+    assert simulation.fleet.compute_s[0] == pytest.approx(estimates_s[-1] / 2)
     assert fleet.latency_s.tolist() == [8.0], "the fleet that was given is left as it is"
 
 
 def test_every_estimate_is_off_by_a_factor_of_its_own(tmp_path: Path) -> None:
-    """exp(σ·N), the n-th normal number for what is believed after n works; what happens is as it was."""
+    """exp(σ·N), the n-th normal number for the estimate after n local trainings; actual times do not change."""
     fleet, who = make_fleet([8.0, 5.0, np.inf]), np.arange(2)
     for seed in (0, 4):
         simulation = Simulation(FedAvg(), fleet, seed=seed, settings=Settings(estimate_error=0.3))
@@ -215,7 +217,7 @@ def test_no_error_is_exact() -> None:
 
 @pytest.mark.parametrize("deadline_s", [0.3, 1.0, 20.0])
 def test_a_latency_of_one_deadline_stays_in_tier_1_for_ever(tmp_path: Path, deadline_s: float) -> None:
-    """However large the time at which it is measured is: what was believed is seen to the bit."""
+    """However late it is measured: the measured time equals the estimate bit for bit."""
     presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 1,0,inf")
     fleet = make_fleet([deadline_s, 3 * deadline_s], compute_share=1 / 3)
     simulation = Simulation(Lesson(deadline_s), fleet, settings=Settings(presence=presence))
@@ -287,7 +289,7 @@ def test_credits_that_are_used_up_do_not_lead_past_the_time_budget(tmp_path: Pat
 
 
 def test_asking_tells_what_is_usual_and_not_what_comes_next(tmp_path: Path) -> None:
-    """Client 0 takes 6, 30 and 6 s, 14 on average: believed too slow for τ = 20 s after its second, asked at 60 s, and
+    """Client 0 takes 6, 30 and 6 s, 14 on average: estimated too slow for τ = 20 s after its second, asked at 60 s, and
     started at once."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,2,4 0,2,20,10 0,3,2,4 1,1,1,1")
     settings = Settings(num_clients=2, trace=work, refresh_estimates_every_s=20.0)
@@ -322,7 +324,7 @@ def test_a_first_row_without_an_upload_does_not_hide_what_sending_costs(tmp_path
     assert (second.compute_j, second.transmit_j) == (0.0, pytest.approx(3 * 0.1))
 
 
-def test_whoever_is_taken_as_the_deadline_is_believed_to_be(tmp_path: Path) -> None:
+def test_the_promoted_client_is_estimated_at_the_deadline(tmp_path: Path) -> None:
     """However wrong the server is about all others: tier 1 would be empty else."""
     for seed in range(20):
         settings = Settings(num_clients=5, deadline_s=5.0, estimate_error=0.5)

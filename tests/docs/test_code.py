@@ -27,7 +27,7 @@ def python(page: str, containing: str) -> dict[str, Any]:
 
 
 def run_broken_off(tracker: type, folder: Path) -> None:
-    """A run of five rounds that goes on after round 2, having told of 3."""
+    """A run of five rounds that resumes after round 2, having reported round 3."""
 
     def break_off(line: dict[str, Any]) -> None:
         if line["round"] == 3:
@@ -45,7 +45,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **parts: Any) -> None:
     monkeypatch.setitem(sys.modules, name, made)
 
 
-def test_a_tracker_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_custom_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_broken_off(python("trackers.md", "class Printed")["Printed"], tmp_path / "run")
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["run lesson begins", "broken off"]
@@ -109,7 +109,7 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert ends == [1, 0]
 
 
-def test_a_data_set_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     python("extend.md", "mine = Dataset")
     assert (tmp_path / "runs" / "mine" / "summary.json").exists()

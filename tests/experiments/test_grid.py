@@ -40,7 +40,7 @@ def test_names_fit_file_systems() -> None:
     assert max(map(len, long)) <= MAX_NAME + 9
 
 
-def test_a_strategy_of_ones_own_has_no_colon_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_strategy_has_no_colon_in_its_folder_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_for_grid.py").write_text("from lesson import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
     monkeypatch.chdir(tmp_path)
     assert names({"strategy.name": ["own_for_grid:Mine"]}) == ["own_for_grid.Mine-seed0"]

@@ -332,7 +332,7 @@ def test_a_tracker_that_another_process_cannot_load_is_told_in_one_line(
         compare(settings(), ["lesson"], 2, tmp_path / "out", num_processes=2, trackers=[kind()])
 
 
-def test_a_model_of_ones_own_wants_a_single_process(tmp_path: Path) -> None:
+def test_a_custom_model_requires_a_single_process(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="num_processes must be 1 with a dataset or model of your own, got 2"):
         compare(settings(), ["lesson"], 2, tmp_path / "out", num_processes=2, **TINY)
 
@@ -370,7 +370,7 @@ def test_label_shares_are_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "shares.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_strategy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from lesson import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n"
     (tmp_path / "my_strategy.py").write_text(code)
     monkeypatch.chdir(tmp_path)
@@ -379,7 +379,7 @@ def test_a_strategy_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (summary["strategy"], summary["rounds"]) == ("my_strategy:Mine", 2)
 
 
-def test_a_strategy_of_ones_own_that_fails_is_told_in_one_line(
+def test_a_custom_strategy_that_fails_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "broken_strategy.py").write_text(

@@ -95,7 +95,7 @@ def test_failed_and_killed_trials_stop_nobody_and_are_made_good(engine: str, tmp
     assert failures["dies.Raises-seed0"] == "ZeroDivisionError: nobody there (dies.py, line 27)"
     assert failures["dies.Always-seed0"].startswith("its process was killed 4 times: ")
     assert all(reason in first.stdout for reason in failures.values())
-    # With a checkpoint after every round, the trial goes on with the round it was killed in.
+    # With a checkpoint after every round, the trial resumes with the round it was killed in.
     rounds = [int(line) for line in (tmp_path / "rounds.txt").read_text().split()]
     assert rounds == [1, 2, 3, 4, 5, 6, 6, 7, 8]
 
@@ -123,7 +123,7 @@ sys.stdin.read()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_interrupted_sweep_goes_on(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_sweep_resumes(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On Ray: on a cluster that was there before and is there after it. No checkpoint but that of the interrupt."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of the cluster started below
@@ -248,7 +248,7 @@ def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pat
         sweep(make_grid(SETTINGS, {"data.beta": [1]}), tmp_path / "out", engine=RayEngine())
 
 
-def test_progress_counts_and_shows_what_goes_on() -> None:
+def test_progress_counts_trials_and_shows_those_in_progress() -> None:
     trials = make_grid({"run": {"rounds": 100}}, {"data.beta": [1, 2, 3, 4, 5]}).trials
     progress = SweepProgress({trial.name: trial.settings for trial in trials})
     names = [trial.name for trial in trials]

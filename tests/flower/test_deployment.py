@@ -190,13 +190,13 @@ def test_a_killed_node_is_lost_and_takes_part_again_under_its_key(story: Story) 
     assert f"client {KILLED} connected" in story.log
 
 
-def test_the_run_goes_on_meanwhile(story: Story) -> None:
+def test_the_run_continues_meanwhile(story: Story) -> None:
     lost = next(line["round"] for line in story.metrics if f"{KILLED}: node lost" in line.get("note", ""))
-    assert lost > 1, "rounds have passed while a node was believed to be there"
+    assert lost > 1, "rounds have passed while the server expected a lost node to reply"
     assert sum(line["uploads"] for line in story.metrics[:lost]) >= 1
 
 
-def test_a_killed_server_goes_on_from_its_checkpoint(story: Story) -> None:
+def test_a_killed_server_resumes_from_its_checkpoint(story: Story) -> None:
     assert story.status == "finished:completed"
     assert 1 <= story.kept_round <= len(story.at_kill)
     assert story.metrics[: story.kept_round] == story.at_kill[: story.kept_round]

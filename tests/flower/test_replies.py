@@ -27,7 +27,7 @@ HONEST = 2.0
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_malformed_reply_is_rejected_and_the_run_goes_on(name: str) -> None:
+def test_malformed_reply_is_rejected_and_the_run_continues(name: str) -> None:
     parameters, lines = federate([REPLIES[name]] * 2)
     assert parameters == [HONEST] * 6
     rejected = [line for line in lines if "an update of client 0" in line]

@@ -143,9 +143,7 @@ def test_faults_that_flower_cannot_have(make_grid: MakeGrid, changes: str, clock
         ("lesson", ""),
     ],
 )
-def test_a_run_that_was_killed_goes_on_with_the_same_bits(
-    make_grid: MakeGrid, tmp_path: Path, strategy: str, changes: str
-) -> None:
+def test_a_killed_run_resumes_bit_identically(make_grid: MakeGrid, tmp_path: Path, strategy: str, changes: str) -> None:
     """Checkpoints after every round; killed among the messages of a later one. The server app itself resumes it."""
     config = CONFIG | {"strategy": strategy, "set": f"{CONFIG['set']} run.checkpoint_every_s=0.001 {changes}"}
     out = tmp_path / "flower"

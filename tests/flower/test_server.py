@@ -1,4 +1,4 @@
-"""A run on real clients in a folder, on the wall: what is asked first, what is written, how it goes on."""
+"""A run on real clients in a folder, on the wall: what is asked first, what is written, how it resumes."""
 
 import json
 from itertools import pairwise
@@ -60,7 +60,9 @@ def test_a_run_on_the_wall(make_grid: MakeGrid, tmp_path: Path) -> None:
     assert any(line["staleness"] for line in told)
     assert not any("rejected" in line for line in told)
     sent = sum(array.nbytes + 128 for array in initial_arrays("mnist", 0).values())  # each with its header
-    assert {line["bytes_up"] / line["uploads"] for line in told if line["uploads"]} == {sent}, "not the scenario's size"
+    assert {line["bytes_up"] / line["uploads"] for line in told if line["uploads"]} == {sent}, (
+        "not the size in the settings"
+    )
     assert told[0]["bytes_down"] == 3 * sent
     assert {line["energy_j"] for line in told} == {None}, "nobody has measured it"
     page = (tmp_path / "run" / "report.html").read_text()
@@ -71,11 +73,11 @@ def test_a_run_on_the_wall(make_grid: MakeGrid, tmp_path: Path) -> None:
         assert slow_s < float(row.split(",")[1])
 
 
-def test_a_run_on_the_wall_that_was_killed_goes_on(
+def test_a_killed_run_on_the_wall_clock_resumes(
     make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in round 2, while the slow client is at work: that is given up, and time goes on from the checkpoint. The
-    learner is restored first, as work that is given up frees versions."""
+    """Killed in round 2, while the slow client is at work: that is given up, and time continues from the checkpoint.
+    The learner is restored first, as work that is given up frees versions."""
     order: list[str] = []
     for kind in (Learner, WallFederation):
         restore = kind.restore

@@ -26,7 +26,7 @@ Seen = list[tuple[int, int, float]]
 
 
 def client_app(seen: Seen) -> ClientApp:
-    """Least squares on points of one's own; keeps who was asked in which round with which step size."""
+    """Least squares on a client's own points; records which client was asked in which round, with which step size."""
     app, lock = ClientApp(), threading.Lock()
 
     def points(context: Context) -> tuple[np.ndarray, np.ndarray]:
@@ -187,7 +187,7 @@ def test_other_strategies_of_this_package(make_grid: MakeGrid) -> None:
 
 
 def test_a_client_that_fails_is_left_out(make_grid: MakeGrid) -> None:
-    """Client 1 raises; the others are averaged: the run goes on as Flower's does."""
+    """Client 1 raises; the others are averaged: the run continues as Flower's does."""
     grid = make_grid(client_app([]), 3)
     answer = grid.handle
 
@@ -201,7 +201,7 @@ def test_a_client_that_fails_is_left_out(make_grid: MakeGrid) -> None:
     assert result.train_metrics_clientapp.keys() == {1, 2}
 
 
-def test_a_run_whose_clients_are_all_set_aside_ends_with_what_it_has(
+def test_a_run_whose_clients_are_all_excluded_ends_with_what_it_has(
     make_grid: MakeGrid, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Everybody sends what is no number: after two such updates of each, nobody is left."""

@@ -214,7 +214,7 @@ def test_robust_means_agree_with_the_cpu(num: int, monkeypatch: pytest.MonkeyPat
         ({"flipped": 1.0, "nan": 0.2}, {"aggregation": "trimmed-mean", "trim": 0.3}),
     ],
 )
-def test_wrong_uploads_and_guards_agree_with_the_cpu(
+def test_corrupted_uploads_and_guards_agree_with_the_cpu(
     tmp_path: Path, faults: dict[str, Any], guards: dict[str, Any]
 ) -> None:
     sections = {
@@ -250,7 +250,7 @@ def test_models_are_not_rounded_when_they_are_merged() -> None:
 def rounds(
     task: Task, backend: Backend, count: int, trainer: Any = "auto", kind: type[Lesson] = Lesson, **server: Any
 ) -> tuple[Simulation, Learner]:
-    """LESSON in the released scenario, at a step size small enough that what is rounded is not magnified: at the usual
+    """LESSON with the preset released, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
     learner = Learner(task, 0.002, 1.0, backend, trainer, ServerSettings(**server), kind.needs)
     fleet = draw_fleet(Settings(), len(task.holdings.num_samples)).with_first_tier(20.0)
@@ -419,7 +419,7 @@ def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
 
 
 def test_run_after_run_in_one_process_has_the_bits_of_each_alone(tmp_path: Path) -> None:
-    """Graphs of ended runs are gone before they can spoil those of later ones, whenever rubbish is collected."""
+    """Graphs of ended runs are freed before they can disturb those of later ones, whenever rubbish is collected."""
     settings = Settings(run={"rounds": 30, "eval_every_s": 100.0, "device": "cuda"})
     for number in range(4):
         execute(settings, tmp_path / str(number), progress=lambda line: gc.collect() if line["round"] == 15 else None)

@@ -131,7 +131,7 @@ def test_a_gzip_bomb_without_a_header_is_not_unpacked(tmp_path: Path) -> None:
     tracemalloc.stop()
 
 
-def test_arrays_of_ones_own_are_checked() -> None:
+def test_arrays_of_a_custom_data_set_are_checked() -> None:
     images, labels = np.zeros((4, 1, 2, 2), np.uint8), np.zeros(4, np.int64)
     Dataset("mine", images, labels, images, labels)
     with pytest.raises(InputError, match=r"train_images must be bytes .* got float64 of shape \(4, 1, 2, 2\)"):
@@ -187,7 +187,7 @@ def server(small_cifar10: Path) -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-def test_a_download_goes_on_where_it_broke_off(tmp_path: Path, server: tuple[str, list[str]]) -> None:
+def test_a_download_resumes_where_it_stopped(tmp_path: Path, server: tuple[str, list[str]]) -> None:
     url, ranges = server
     with pytest.raises(InputError, match=r"cannot be downloaded .*; run the command again to resume"):
         download.get_cifar10(tmp_path / "data", url)

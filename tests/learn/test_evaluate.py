@@ -26,7 +26,7 @@ DATA = tiny_data(3000)
 
 
 def plain_logits(vector: Tensor, data: Dataset, samples: IntArray) -> tuple[Tensor, Tensor]:
-    """What the model with these parameters makes of training samples, and the truth."""
+    """Return the logits of training samples with these parameters, and their labels."""
     model = TinyNet()
     torch.nn.utils.vector_to_parameters(vector.clone(), model.parameters())
     with torch.no_grad():

@@ -77,7 +77,7 @@ def do(learner: Learner, step: Step, of: Of, version: int) -> Merge:
 
 
 @both
-def test_slots_against_a_plain_server(learner: Learner, of: Of) -> None:
+def test_groups_against_a_plain_server(learner: Learner, of: Of) -> None:
     plain = PlainServer(learner, of)
     for version, step in enumerate(STEPS):
         merge = do(learner, step, of, version)
@@ -88,7 +88,7 @@ def test_slots_against_a_plain_server(learner: Learner, of: Of) -> None:
 
 
 @both
-def test_slots_leave_no_choice_of_what_is_merged(of: Of) -> None:
+def test_groups_leave_no_choice_of_what_is_aggregated(of: Of) -> None:
     """Old updates, applied again in every round, are another strategy than old models."""
     other: Of = "updates" if of == "models" else "models"
     with_setting = make_learner(tiny_task(6), server={"aggregate": other})
@@ -104,7 +104,7 @@ ODD = ["", "tier 1", 'a "quoted" \\ name', "β/τ\n\0", "\ud800", "version.0", "
 
 
 @both
-def test_slots_and_moments_survive_a_checkpoint_to_the_bit(of: Of) -> None:
+def test_groups_and_moments_survive_a_checkpoint_bit_identically(of: Of) -> None:
     """Whatever groups are called."""
     share = dict.fromkeys(ODD, 0.1)
     steps: list[Step] = [

@@ -16,7 +16,7 @@ from lesson.learn.task import hold_out, make_task
 from lesson.runs.execute import execute
 from lesson.strategies import TiFL
 
-SCENARIO: dict[str, Any] = {"num_clients": 6, "batch_size": 5, "weighting": "samples", "beta": 0.5}
+VALUES: dict[str, Any] = {"num_clients": 6, "batch_size": 5, "weighting": "samples", "beta": 0.5}
 STRATEGY = {"name": "tifl", "num_tiers": 3, "interval": 2}
 
 
@@ -51,7 +51,7 @@ def test_clients_with_one_sample_each_cannot_hold_any_out() -> None:
 
 def test_the_signal_is_the_accuracy_on_what_is_held_out() -> None:
     data = tiny_data(900)
-    task = make_task(Settings(**SCENARIO), data, 6, 0, TinyNet, holding_out=True)
+    task = make_task(Settings(**VALUES), data, 6, 0, TinyNet, holding_out=True)
     learner = make_learner(task)
     assert task.held_out is not None
     vector = learner.versions[0]
@@ -70,9 +70,9 @@ def test_the_signal_is_the_accuracy_on_what_is_held_out() -> None:
 
 def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_look_evaluate() -> None:
     data, looks = tiny_data(900), []
-    sections = {**SCENARIO, "strategy": STRATEGY, "run": {"rounds": 5, "device": "cpu"}}
+    sections = {**VALUES, "strategy": STRATEGY, "run": {"rounds": 5, "device": "cpu"}}
     simulation, learner = build(Settings(**sections), dataset=data, model=TinyNet)
-    whole = make_partition(Settings(**SCENARIO), data.train_labels, 6, 0)
+    whole = make_partition(Settings(**VALUES), data.train_labels, 6, 0)
     assert np.array_equal(simulation.fleet.num_samples, learner.task.holdings.num_samples)
     assert np.array_equal(simulation.fleet.client_weight, learner.task.holdings.num_samples)
     assert np.all(simulation.fleet.num_samples < whole.num_samples)
@@ -90,7 +90,7 @@ def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_loo
 
 
 def test_a_learner_that_holds_nothing_out_has_no_signal() -> None:
-    learner = make_learner(make_task(Settings(**SCENARIO), tiny_data(900), 6, 0, TinyNet))
+    learner = make_learner(make_task(Settings(**VALUES), tiny_data(900), 6, 0, TinyNet))
     simulation = Simulation(TiFL(num_tiers=3, interval=1), make_fleet([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), learner=learner)
     for _ in range(3):
         simulation.step()
@@ -102,7 +102,7 @@ def test_a_learner_that_holds_nothing_out_has_no_signal() -> None:
 def test_a_run_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
     def settings(**limits: Any) -> Any:
         run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu"} | limits
-        return Settings(**SCENARIO, strategy=STRATEGY, run=run)
+        return Settings(**VALUES, strategy=STRATEGY, run=run)
 
     def stop(line: dict[str, Any]) -> None:
         if line["round"] == 7:

@@ -1,4 +1,4 @@
-"""Merges as they should come out, versions that are kept and freed, and runs that must not go on."""
+"""Merges as they should come out, versions that are kept and freed, and runs that must stop."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -121,7 +121,7 @@ def test_a_merge_of_which_nothing_is_left_makes_no_version(guard: str) -> None:
 
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
-def test_a_slot_of_which_nothing_is_left_stays_as_it_was(guard: str) -> None:
+def test_a_group_without_accepted_updates_stays_as_it_was(guard: str) -> None:
     groups = GroupMemory(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
     with learning(corrupted=Corrupted(1, nan=1.0), aggregation=guard) as learner:
         some, ones = updates([0, 1]), np.ones(2)

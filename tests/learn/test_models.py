@@ -36,7 +36,7 @@ class Normed(TinyNet):
         self.norm = nn.GroupNorm(1, 2)
 
 
-def test_a_model_of_ones_own_keeps_its_factorys_values() -> None:
+def test_a_custom_model_keeps_the_values_of_its_factory() -> None:
     model = Normed()
     nn.utils.vector_to_parameters(initial_vector(Normed, 0), model.parameters())
     assert model.norm.weight.tolist() == [1.0, 1.0]

@@ -68,7 +68,7 @@ def test_per_client_gives_everybody_what_was_asked(num_clients: int, beta: float
     assert np.array_equal(partition.num_samples, wanted)
 
 
-def test_per_client_goes_on_when_classes_run_out() -> None:
+def test_per_client_split_continues_when_classes_run_out() -> None:
     """All 1000 samples are asked for: the last clients get what is left, whatever their shares."""
     truth = np.repeat(np.arange(10), 100)
     partition = split_dirichlet_per_client(truth, np.full(10, 100), 0.1, seed=0)

@@ -43,7 +43,7 @@ def test_beta_says_how_unequal_shares_are(beta: float, largest: tuple[float, flo
     assert low < np.diff(ends).max(axis=1).mean() <= high
 
 
-def test_the_scenario_says_how_much_each_holds() -> None:
+def test_the_settings_say_how_many_samples_each_client_holds() -> None:
     settings = Settings(split="dirichlet-pool", samples_per_client=(10, 30), num_clients=2000)
     held = make_partition(settings, LABELS, 2000, seed=0)
     assert held.num_samples.min() == 10

@@ -165,7 +165,7 @@ def test_workers_models_are_the_references_to_the_bit() -> None:
         assert torch.equal(models, expected)
 
 
-def test_models_are_ones_own() -> None:
+def test_returned_models_are_new_tensors() -> None:
     """Writing into them changes neither the model they started from nor what is trained later."""
     task = tiny_task(8)
     threads, received, (base, work) = Threads(task.factory, 2), Received(), several(task)[2]

@@ -61,7 +61,7 @@ def test_table_2() -> None:
     np.testing.assert_allclose(wide["lesson"], np.minimum(wide["fedavg"], 20.0))
 
 
-def test_latencies_of_the_two_scenarios() -> None:
+def test_latencies_of_the_two_presets() -> None:
     table = with_intervals(latency_summary(), ["scenario"]).set_index("scenario")
     assert table["draws"].tolist() == [200, 200]
     assert table.loc["printed", ["slowest_s", "median_s"]].round(1).tolist() == [18.0, 4.7]

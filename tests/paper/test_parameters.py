@@ -28,7 +28,7 @@ def test_values_are_for_people() -> None:
         assert table.loc[f"{section_of(name)}.{name}"].tolist()[1:] == [paper, printed, released]
 
 
-def test_the_printed_scenario_is_the_papers_but_for_path_loss_and_local_work() -> None:
+def test_the_printed_preset_is_the_papers_except_path_loss_and_local_training() -> None:
     table = parameters()
     others = [
         row.setting

@@ -20,7 +20,7 @@ def written(path: Path, *rows: str) -> str:
 
 
 def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
-    """Deadline 10 s, 60 rounds: 20 uploads of the slowest, which takes 25 s. The server believes the last time.
+    """Deadline 10 s, 60 rounds: 20 uploads of the slowest, which takes 25 s. The server's estimate is the last time.
 
     Client 0 takes 7 s, 60 slots of tier 1, all made. Client 2 takes 25 s, 20 slots of tier 3, all made. Client 1 takes
     8 and 12 s in turn. It makes its first slot, of tier 1. It starts in tier 1 again at 10 s, arrives at 22 s instead
@@ -45,7 +45,7 @@ def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
     assert plan.varying == ["trace"]
 
 
-def test_work_that_is_lost_has_not_made_its_slot(tmp_path: Path) -> None:
+def test_lost_update_misses_its_slot(tmp_path: Path) -> None:
     """Client 0, 7 s, leaves at 13 s in the middle of its second slot and comes back at 25 s: 1 slot made, 1 missed,
     then 47 made from 30 to 500 s. Client 1 takes 15 s: 25 slots of tier 2."""
     presence = written(tmp_path / "presence.csv", "client,from_s,to_s", "0,0,13", "0,25,inf")

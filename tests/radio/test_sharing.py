@@ -236,7 +236,7 @@ def test_a_forecast_comes_true(
 
 
 @pytest.mark.parametrize("discipline", DISCIPLINES)
-def test_a_restored_band_goes_on_to_the_bit(discipline: Discipline) -> None:
+def test_a_restored_band_continues_bit_identically(discipline: Discipline) -> None:
     first = band(discipline, [(3, 0.1, 240.0), (1, 0.2, 90.0), (2, 2.0, 150.0)], split, 0.3)
     first.advance(1.1)
     second = SharedBand(discipline, split, 0.3)

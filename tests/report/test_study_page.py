@@ -128,7 +128,7 @@ def test_fairness_by_hand() -> None:
 
 
 def test_tiers_are_the_same_for_every_strategy() -> None:
-    """Nobody meets 5 s: the fastest client counts as tier 1 if the scenario says so, whatever the strategy did."""
+    """Nobody meets 5 s: the fastest client counts as tier 1 if the settings say so, whatever the strategy did."""
     filled = participation([course_of(LINES, 0.9)], [CLIENTS], Settings(deadline_s=5.0, ensure_first_tier=True))
     left = participation([course_of(LINES, 0.9)], [CLIENTS], Settings(deadline_s=5.0, ensure_first_tier=False))
     assert [row["tier"] for row in filled] == [0, 1, 5]
@@ -219,7 +219,7 @@ def test_what_a_study_shows(study: Study) -> None:
 
 
 def test_the_real_latency_of_a_promoted_client_is_shown(study: Study, tmp_path: Path) -> None:
-    """At a deadline nobody meets, the fastest client is taken as meeting it; the explorer begins with the truth."""
+    """If no client meets the deadline, the fastest is promoted; the explorer begins with the actual latencies."""
     settings = Settings(
         fleet={"num_clients": 6},
         training={"batch_size": 5},

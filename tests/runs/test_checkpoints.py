@@ -132,7 +132,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one(
 def test_a_kill_while_checkpoints_change_places_leaves_a_whole_one(
     broken: RunFolder, moment: str, whole: dict[str, bytes]
 ) -> None:
-    """The new one is written aside, the old one is moved, the new one takes its place."""
+    """The new one is written under a temporary name, the old one is moved, the new one takes its place."""
     aside = broken.path / ".checkpoint.safetensors.aside"
     aside.write_bytes(broken.checkpoint.read_bytes())
     if moment != "before":

@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_lies_are_told_in_one_line(
     run: Path, tmp_path: Path, name: str, every: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Through `lesson.load`, the figures and the page; what cannot hurt may be believed."""
+    """Through `lesson.load`, the figures and the page; values that cannot do harm are accepted."""
     rejected = 0
     for number, (what, content) in enumerate(list(lies_about(name, (run / name).read_text()))[::every]):
         folder = Path(shutil.copytree(run, tmp_path / str(number)))

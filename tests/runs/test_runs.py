@@ -1,4 +1,4 @@
-"""Run folders: what is in them, and that a run goes on after a kill with the same bits."""
+"""Run folders: what is in them, and that a killed run resumes bit-identically."""
 
 import json
 import math
@@ -113,13 +113,13 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 16])
-def test_a_run_goes_on_from_any_round_with_the_same_bits(tmp_path: Path, stop: int) -> None:
+def test_a_run_resumes_from_any_round_bit_identically(tmp_path: Path, stop: int) -> None:
     """A checkpoint after every round; the run breaks off after `stop` rounds, with versions in flight."""
     check_goes_on(settings(checkpoint_every_s=1e-9), tmp_path, stop, **PARTS)
 
 
 @pytest.mark.parametrize("strategy", ["lesson-adaptive", "lesson-filled"])
-def test_an_adaptive_deadline_and_filled_slots_go_on_with_the_same_bits(
+def test_an_adaptive_deadline_and_filled_slots_resume_bit_identically(
     tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look every 5 rounds, one of which has changed the deadline before each break."""
@@ -142,7 +142,7 @@ def test_an_adaptive_deadline_and_filled_slots_go_on_with_the_same_bits(
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
-def test_an_optimizer_and_a_memory_go_on_with_the_same_bits(tmp_path: Path) -> None:
+def test_an_optimizer_and_a_memory_resume_bit_identically(tmp_path: Path) -> None:
     """Broken off twice, once before every tier has been merged."""
     plain = settings("lesson-memory", checkpoint_every_s=1e-9)
     server = ServerSettings(optimizer="adam", learning_rate=0.01, epsilon=1e-4)
@@ -167,7 +167,7 @@ def test_an_optimizer_and_a_memory_go_on_with_the_same_bits(tmp_path: Path) -> N
         execute(plain, tmp_path / "whole", **PARTS)
 
 
-def test_a_folder_from_before_there_was_a_server_section_goes_on(tmp_path: Path) -> None:
+def test_a_folder_without_a_server_section_resumes(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", **PARTS)
     config = tmp_path / "run" / "config.toml"
     before = re.sub(r"\[server\]\n(.+\n)+\n", "", config.read_text())
@@ -448,7 +448,7 @@ def test_a_gpu_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_says_where_it_trained_and_goes_on_there_alone(tmp_path: Path) -> None:
+def test_a_run_records_its_device_and_resumes_only_there(tmp_path: Path) -> None:
     here = Settings(run={"rounds": 2, "device": "cpu"})
     execute(here, tmp_path / "run")
     config = (tmp_path / "run" / "config.toml").read_text()
@@ -463,7 +463,7 @@ def test_a_run_says_where_it_trained_and_goes_on_there_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
-def test_a_run_begun_on_a_gpu_is_read_anywhere_and_goes_on_there_alone(tmp_path: Path) -> None:
+def test_a_run_started_on_a_gpu_is_read_anywhere_and_resumes_only_there(tmp_path: Path) -> None:
     execute(settings(device="auto"), tmp_path / "run", **PARTS)
     folder = RunFolder(tmp_path / "run")
     config = folder.config.read_text().replace('"cpu"', '"cuda"').replace('"float32"', '"tf32"')
@@ -556,7 +556,7 @@ def test_client_scores_are_those_of_the_newest_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("stop", "slow"), [(3, False), (15, True)])
-def test_a_run_with_client_scores_goes_on_with_the_same_bits(
+def test_a_run_with_client_scores_resumes_bit_identically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int, slow: bool
 ) -> None:
     """Also where a line has both scores and waits for the other."""

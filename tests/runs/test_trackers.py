@@ -49,7 +49,7 @@ def test_a_tracker_is_told_of_every_round_once(tmp_path: Path) -> None:
     assert len(told.calls) == 5, "a run that has ended is not told again"
 
 
-def test_a_run_that_goes_on_tells_what_it_kept(tmp_path: Path) -> None:
+def test_a_resumed_run_passes_its_kept_lines_to_trackers(tmp_path: Path) -> None:
     """A checkpoint after every round. The third is written down, but the run breaks off before it is kept."""
 
     def break_off(line: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ def test_tensorboard_has_the_metrics_on_both_axes_and_the_settings(tmp_path: Pat
 
 
 @needs_tensorboard
-def test_an_evaluation_is_seen_while_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_evaluation_is_logged_while_the_run_is_in_progress(tmp_path: Path) -> None:
     seen = []
 
     def look(line: dict[str, Any]) -> None:
@@ -267,7 +267,7 @@ def test_a_tracker_that_cannot_be_had_is_told_before_training(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_tracker_of_ones_own_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_custom_tracker_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_tracker.py").write_text("from helpers.trackers import Told\n\n\nclass Mine(Told):\n    pass\n")
     monkeypatch.chdir(tmp_path)
     (tracker,) = make_trackers(["own_tracker:Mine", "own_tracker:Mine"])
@@ -277,7 +277,7 @@ def test_a_tracker_of_ones_own_by_name(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("method", "last", "calls"), [("begin", 1, []), ("line", 4, [1, 2, 3, 4, None])], ids=["begin", "line"]
 )
-def test_a_tracker_that_fails_stops_a_run_that_can_go_on_without_it(
+def test_a_tracker_that_fails_stops_a_run_that_can_resume_without_it(
     method: str, last: int, calls: list[Any], tmp_path: Path
 ) -> None:
     """The round it failed in is kept, though checkpoints are far apart; the other one is told as if interrupted."""

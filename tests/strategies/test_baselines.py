@@ -314,7 +314,7 @@ def test_semisync_steps_needs_to_know_how_long_a_step_takes(fleet: Fleet) -> Non
 
 
 @pytest.mark.parametrize("tiny_s", [0.0, 1e-9])
-def test_semisync_steps_goes_on_when_a_trace_says_that_computing_takes_no_time(tiny_s: float, tmp_path: Path) -> None:
+def test_semisync_steps_continues_when_a_trace_says_that_computing_takes_no_time(tiny_s: float, tmp_path: Path) -> None:
     """Client 0 computes for 1 s, then for no time, by which no number of steps can be told: it then trains one step, as
     usual, which takes 1 s again. Client 1 always takes 5 s: of 10 s, that is 2 steps, and client 0's are 10."""
     rows = f"client,round,compute_s,upload_s 0,1,1,1 0,2,{tiny_s},1 0,3,1,1 1,1,5,1"
@@ -389,7 +389,7 @@ def test_safa_makes_the_models_of_the_three_steps(fleet: Fleet, lag_tolerance: i
     assert learner.models == pytest.approx(models)
 
 
-def test_fedbuff_goes_on_with_a_full_buffer_after_a_restart() -> None:
+def test_fedbuff_continues_with_a_full_buffer_after_a_restart() -> None:
     """Three arrive at 5 s, the buffer holds one: two more rounds close at 5 s before anybody starts."""
     kept, replaced = (Simulation(FedBuff(buffer_size=1, concurrency=3), make_fleet([5.0, 5.0, 5.0])) for _ in range(2))
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""What LESSON does when estimates are not the truth, and its limits."""
+"""LESSON when actual latencies differ from the estimates, and its limits."""
 
 import math
 from typing import Any
@@ -157,7 +157,7 @@ def test_participation_without_a_deadline_is_fedavg_with_some_of_the_clients() -
         assert record.end_s - record.start_s == pytest.approx(fleet.latency_s[record.started].max())
 
 
-def test_participation_goes_on_where_it_stopped() -> None:
+def test_participation_resumes_where_it_stopped() -> None:
     fleet = make_fleet([5.0] * 20 + [25.0] * 9)
     whole = [record.started.tolist() for record in simulate(Lesson(10.0, participation=2), fleet, rounds=20)]
     simulation = Simulation(Lesson(10.0, participation=2), fleet)

@@ -123,7 +123,7 @@ def test_timing_alone_is_lesson() -> None:
     assert adaptive == lesson
 
 
-def test_goes_on_after_a_restart() -> None:
+def test_continues_after_a_restart() -> None:
     pairs = [(0.0, 2.0), (3.0, 2.0), (0.1, 2.0)]
     expected = run(LessonAdaptive(deadline_s=10.0), Confirming(*pairs), 160)
     simulation = Simulation(LessonAdaptive(deadline_s=10.0), make_fleet(LATENCIES), learner=Confirming(*pairs))

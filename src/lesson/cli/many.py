@@ -1,4 +1,4 @@
-"""Executes missing runs and shows their progress."""
+"""Executes missing runs and shows their progress, for `lesson contest` and `lesson reproduce`."""
 
 import sys
 from pathlib import Path

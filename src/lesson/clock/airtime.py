@@ -14,7 +14,7 @@ from lesson.radio.channel import Channel, off_the_station
 from lesson.settings.settings import Settings
 
 MAX_KEPT_CLIENTS = 4096
-"""Larger fleets are not cached: the cache would grow with the fleet, not with the number of uploading clients."""
+"""The rates of larger fleets are not cached: a span holds all clients, not only those that upload."""
 _SPAN = 16
 """Number of consecutive time blocks that are computed together for a shared band."""
 _MAX_KEPT_ELEMENTS = 1 << 22
@@ -85,7 +85,7 @@ class Airtime:
     ) -> FloatArray:
         """Return the rates of clients (n, 1) in time blocks (n, K) on a band of `band_hz`, shape (n, K).
 
-        Noise power grows with the band. `louder` is a factor of the SNR, shape (num_clients,).
+        Noise power grows with the band. The SNR is multiplied by `louder`, shape (num_clients,).
         """
         snr = self._mean_snr(clients, blocks)
         if louder is not None:

@@ -40,17 +40,19 @@ class SlidingWindow:
 
 
 def conservative_window(num_clients: int) -> SlidingWindow:
-    """Return a window for real clients. It estimates the second longest of the last five times, or the longer of two.
+    """Return a window for real clients: it estimates the second longest of the last three to five times.
 
-    Clients then rarely arrive later than estimated, and one slow local training does not make a client a slow one.
+    Of one or two times, it takes the longest. Clients then rarely arrive later than estimated, and a single
+    slow local training among three or more does not make a client a slow one.
     """
     return SlidingWindow(num_clients, 5, 2 / 3)
 
 
 class LatencyEstimator:
-    """The server's latency estimates: the arrays of a copy of the fleet, updated with measured times.
+    """The server's latency estimates: `fleet` is a copy of the given fleet, updated with measured times.
 
-    Estimates start with the fleet's values. `[server] estimate_error` multiplies each by a random factor.
+    The first estimates are the times of the given fleet. Every estimate is multiplied by a random factor if
+    `[server] estimate_error` is set.
     """
 
     def __init__(self, settings: Settings, fleet: Fleet, seed: int) -> None:

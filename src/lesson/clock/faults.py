@@ -12,7 +12,7 @@ from lesson.settings.faults import FaultSettings
 
 
 class Disconnections:
-    """Which clients disconnect from which local training, and for how long."""
+    """Draws which clients disconnect before or during a local training, and for how long."""
 
     def __init__(self, settings: FaultSettings, seed: int) -> None:
         self._settings = settings
@@ -25,7 +25,7 @@ class Disconnections:
         return cls(settings, seed) if settings.disconnects else None
 
     def moments(self, clients: IntArray, index: IntArray) -> FloatArray:
-        """Return the fraction of a local training after which each client disconnects: 0 if before it, inf if never."""
+        """Return after which fraction of download and computing each client disconnects: 0 before them, inf never."""
         before = uniforms(self._keys["before"], clients, index) < self._settings.disconnect_before
         during = uniforms(self._keys["during"], clients, index) < self._settings.disconnect_during
         moment = np.where(during, uniforms(self._keys["moment"], clients, index), np.inf)
@@ -38,7 +38,7 @@ class Disconnections:
 
 
 class CorruptedUploads:
-    """Which uploads are corrupted, and how; an upload can have several faults."""
+    """Draws which uploads are corrupted, and how; an upload can have several faults."""
 
     def __init__(self, settings: FaultSettings, num_clients: int, seed: int) -> None:
         self._settings, self._seed = settings, seed
@@ -61,12 +61,12 @@ class CorruptedUploads:
         return self.is_corrupting[clients] & happens
 
     def factor(self, clients: IntArray, index: IntArray) -> FloatArray:
-        """Return the factor by which each upload exaggerates its update; 1 if it does not."""
+        """Return the factor of each upload's update: `scale` if it is scaled, negative if flipped, otherwise 1."""
         scaled = np.where(self.has("scaled", clients, index), self._settings.scale, 1.0)
         return np.where(self.has("flipped", clients, index), -scaled, scaled)
 
     def filling(self, clients: IntArray, index: IntArray) -> FloatArray:
-        """Return what is added to one parameter of each upload: 0, infinity or NaN."""
+        """Return the value that is added to one parameter of each upload: 0, infinity or NaN."""
         infinite = np.where(self.has("infinity", clients, index), np.inf, 0.0)
         return np.where(self.has("nan", clients, index), np.nan, infinite)
 

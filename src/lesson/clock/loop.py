@@ -291,7 +291,7 @@ class RoundLoop:
             raise ValueError(f"round {self.round}: {type(self.strategy).__name__} {what}")
 
     def _find_stop_reason(self, moved: bool, until_s: float) -> str:  # noqa: ARG002
-        """Return why the run ends after this round; an empty string if it continues. It may last until `until_s`."""
+        """Return why the run ends after this round; an empty string if it continues, at most until `until_s`."""
         self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
         if not moved and not len(self._flight):
             return "no client is training and none can start"
@@ -301,11 +301,11 @@ class RoundLoop:
         return "the strategy neither starts nor aggregates anything" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
     def _is_deserted(self) -> bool:
-        """Return whether no update is in flight or at the server, some clients are gone for good and none will join."""
+        """Return whether no update is in flight or at the server, and `_stays_without` applies."""
         return not len(self._flight) and not len(self._at_server) and self._stays_without()
 
     def _stays_without(self) -> bool:
-        """Return whether some clients are gone for good and no other client will join."""
+        """Return whether some clients will never take part again and no other client will join."""
         return bool(self.rejection_ledger.excluded.any())
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:  # noqa: ARG002

@@ -9,7 +9,7 @@ from lesson.fleet.traces import Presence
 
 
 class Attendance:
-    """When clients join and leave; arrays have shape (num_clients,)."""
+    """When clients join and leave, by the presence file and by disconnections; arrays have shape (num_clients,)."""
 
     def __init__(self, num_clients: int, presence: Presence | None = None) -> None:
         self._presence = presence

@@ -24,14 +24,14 @@ class Rejection:
 
     client: int
     index: int
-    """Which of the client's local trainings it is from."""
+    """Index of the client's local training, from 0."""
     reason: str
     """One of the reasons above, or a fault of the transport."""
 
 
 @dataclass(eq=False)
 class RejectionLedger:
-    """What the server remembers about its clients' updates: the newest of each, and how many were rejected in a row."""
+    """The newest update received from each client, its number of consecutive rejections, and whether it is excluded."""
 
     num_clients: int
     exclude_after: int

@@ -32,8 +32,8 @@ from lesson.strategies.base import Closing, RoundPlan, Strategy, Updates
 class Simulation(RoundLoop):
     """A strategy and a fleet on the virtual clock; `step` runs one round.
 
-    Of the settings, only those that make times vary matter here; without any, updates take the fleet's latencies.
-    `disconnections` are injected faults.
+    Only settings that make times vary have an effect here. Without any, and without `disconnections` (injected faults),
+    every update takes exactly its client's latency in the fleet.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Simulation(RoundLoop):
         self._freed.append(came)
 
     def _ask(self, truth: VaryingWorld) -> None:
-        """Refresh the estimates of idle clients with what the usual local training would take now."""
+        """Refresh the estimates of idle clients with the times that their usual local training would take now."""
         idle = np.flatnonzero(self._idle)
         self._beliefs.see(idle, truth.asked_s(idle, self.now_s))
         self._freed.append(idle)

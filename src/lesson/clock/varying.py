@@ -1,5 +1,7 @@
-"""Actual times of local training and transfers if they vary: changing channels, a shared band, random slowdown, traces,
-and clients that leave or disconnect."""
+"""Actual times of local training and transfers if times vary, and when clients leave or disconnect.
+
+Times vary with fading, movement, a shared band, random slowdown or a trace.
+"""
 
 import hashlib
 from dataclasses import replace

@@ -29,7 +29,7 @@ class DivergedError(RunStoppedError):
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], to: str = "") -> InputError:
-    """Return the error for a name that is not in `allowed`, with the closest match; `to` says who does not know it."""
+    """Return the error for a name that is not in `allowed`, with the closest match; `to` is the strategy without it."""
     names = sorted(allowed)
     bare = {name.strip("-"): name for name in names}
     near = difflib.get_close_matches(given.strip("-")[:80], bare, n=1)

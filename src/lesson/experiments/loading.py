@@ -20,7 +20,7 @@ _NOT_ENDED = "has not ended; the command that began it goes on with it, lesson r
 
 
 def load(folder: Path | str) -> Run | Study:
-    """Load the finished run of a folder, or those of a comparison or a sweep; unfinished runs are its failures."""
+    """Load the finished run of a folder, or the study of a comparison or sweep; its unfinished runs are `failures`."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder} {'is a file' if folder.exists() else 'does not exist'}; {_WANTED}")

@@ -45,7 +45,7 @@ def accuracy_at(results: Results, series: str, time_s: float) -> FloatArray:
 
 
 def reached(run: Result, target: float, column: str, rounds: int | None = None) -> float:
-    """Return the seconds, rounds, uploads or joules until a target is reached, see `summary.time_to`; inf if never."""
+    """Return the value of a column (time_s, round, uploads, energy_j) when a run reaches a target; inf if never."""
     at = time_to(target, cast(list[dict[str, Any]], run.up_to(rounds).to_dict("records")), column)
     return np.inf if at is None else at
 

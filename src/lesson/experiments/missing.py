@@ -32,7 +32,7 @@ class _Note(Shape):
 
 
 def not_held(wanted: Mapping[str, Settings], out: Path | str) -> dict[str, Settings]:
-    """Return the runs that the folder has no results for; raise InputError if one has results with other settings."""
+    """Return the wanted runs that `out` has no results for; raise InputError if it has one with other settings."""
     out = Path(out)
     held = Results.load(out).runs
     for name in wanted.keys() & held.keys():

@@ -28,7 +28,8 @@ DEFAULTS: dict[str, Any] = {
     "out": "",
     "resume": False,
 }
-"""Keys that `flwr run -c` accepts; 0 for rounds, time-budget or eval-every keeps the scenario's value."""
+"""Keys that `flwr run -c` accepts; 0 for rounds, time-budget or eval-every keeps the value of the preset or settings
+file."""
 
 
 KINDS = {str: "text", float: "a number", int: "a whole number", bool: "true or false"}

@@ -40,7 +40,7 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Words:
-    """Names of records and fields in messages; the defaults are those of Flower's own strategies."""
+    """Names of the records and fields in messages; the defaults are those of Flower's own strategies."""
 
     arrays: str = "arrays"
     config: str = "config"
@@ -63,11 +63,11 @@ class Post:
     """Config that every client gets, in addition to its step size and the size of its local training."""
     words: Words = field(default_factory=Words)
     weighed: bool = True
-    """Whether clients report the weight of their updates; otherwise the server decides it."""
+    """Whether clients report their weight; otherwise, the weights of the fleet are kept."""
     profiler: Profiler | None = None
     """Asks unknown nodes which client they are; without it, an unknown node becomes the next free client."""
     newcomer_s: float = math.nan
-    """Initial latency estimate of such a client, in seconds."""
+    """Initial latency estimate in seconds of a node that joins without a profile."""
     tell: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
 

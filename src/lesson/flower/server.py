@@ -105,7 +105,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
 
 
 def _whole(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary; raise RunStoppedError if the run ended early."""
+    """Return the summary unchanged; raise RunStoppedError if the run ended early."""
     if early := summary.get("ended_early"):
         raise RunStoppedError(f"the run ended at {summary['time_s']:g} s: {early}")
     return summary
@@ -239,7 +239,7 @@ def make_federation(
 def _fleet(
     settings: Settings, clock: Clock, profiles: Mapping[int, Profile], known_samples: IntArray | None = None
 ) -> Fleet:
-    """Return the fleet: drawn by the scenario on the virtual clock, measured on the wall clock.
+    """Return the fleet: drawn from the settings on the virtual clock, measured on the wall clock.
 
     On the wall clock, the times of clients that are not connected are inf. Their numbers of samples are those of
     `known_samples`, by default 1.

@@ -31,7 +31,8 @@ from lesson.strategies.base import Updates
 class Learner(ServerModels):
     """Trains the updates that are aggregated, keeps the model versions in use and evaluates them.
 
-    Faults of `corrupted` are injected into the uploads. `elsewhere` means that remote clients do the training.
+    The faults of `corrupted` are injected into uploads. With `elsewhere`, remote clients train, and the backend has the
+    models they have uploaded.
     """
 
     def __init__(

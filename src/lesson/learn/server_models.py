@@ -48,7 +48,7 @@ class Signals(Mapping[str, Any]):
 
 
 class Confirmation:
-    """Whether updates from older versions agree with how the model has moved since; see `ServerView.signals`."""
+    """Sums that show whether older updates agree with how the model has moved since; see `ServerView.signals`."""
 
     def __init__(self, device: str) -> None:
         self.sums = torch.zeros(2, dtype=torch.float64, device=device)

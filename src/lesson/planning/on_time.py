@@ -93,7 +93,7 @@ class _Watched(Lesson):
 
 
 def try_deadline(fleet: Fleet, deadline_s: float, settings: Settings | None = None, seed: int = 0) -> OnTime:
-    """Return the share of updates that arrive by the end of their slots with LESSON; 1 if times do not vary.
+    """Simulate LESSON without training and return the share of updates on time; 1 if times do not vary.
 
     Of a large fleet, only the first MAX_CLIENTS are simulated, unless they share a band or files describe them.
     """

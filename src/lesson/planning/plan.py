@@ -174,7 +174,7 @@ def _usual_deadlines_s(slowest_s: float) -> list[float]:
 def look_at_deadline(
     fleet: Fleet, deadline_s: float, ensure_first_tier: bool, settings: Settings | None = None, seed: int = 0
 ) -> DeadlineRow:
-    """Return how LESSON performs with a deadline in the long run. `settings` may make times vary."""
+    """Return tiers, update rate, staleness and energy of LESSON with a deadline. `settings` may make times vary."""
     if ensure_first_tier:
         fleet = fleet.with_first_tier(deadline_s)
     return _deadline_row(fleet, deadline_s, try_deadline(fleet, deadline_s, settings, seed).share)

@@ -197,7 +197,7 @@ class _Interrupt:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Complete the body however many signals arrive."""
+        """Let the body of the context complete, even if further signals arrive."""
         self._holding = True
         try:
             yield
@@ -218,7 +218,7 @@ class _Interrupt:
 
 
 def _say_stopping() -> None:
-    """Say when the run stops, unless a parent process that runs several does."""
+    """Print that the run stops after this round, unless a parent process that executes several runs says so."""
     if multiprocessing.parent_process() is None:
         with contextlib.suppress(OSError, RuntimeError, ValueError):  # stderr is closed, or was just being written
             print("note: stopping after this round; send the signal again to stop at once", file=sys.stderr)
@@ -269,7 +269,7 @@ def _merged_fields(record: RoundRecord) -> dict[str, Any]:
 
 
 def _surprises(record: RoundRecord, named: bool) -> dict[str, Any]:
-    """Return how often estimates were wrong, where times vary; if `named`, with the expected arrival times."""
+    """Return the numbers of misses, tier changes and lost updates; if `named`, also the expected latencies."""
     believed = {"merged_expected_s": record.merged_expected_s.round(3).tolist()} if named else {}
     return believed | {"misses": record.misses, "retiered": record.retiered, "lost": record.lost}
 
@@ -320,7 +320,7 @@ class EvaluationGrid:
         return whole + (point <= until)
 
     def _place_in(self, part: int) -> float:
-        """Where in a part its point lies, from 0 to 1; drawn once, as creating a generator takes over 10 µs."""
+        """Return where in a part its point lies, from 0 to 1; cached, as creating a generator takes over 10 µs."""
         if part not in self._drawn:
             self._drawn[part] = stream(self._seed, "evaluation", part).random()
         return self._drawn[part]

@@ -70,7 +70,7 @@ class RunFolder:
             raise InputError(f"{self.path} is not empty and holds no run; name another folder with --out")
 
     def settled(self, settings: Settings) -> Settings:
-        """Return the settings with device and precision resolved: those of the folder's run, or else this machine's."""
+        """Return the settings with "auto" replaced by the values of the folder's run or, without one, this machine."""
         if not self.config.exists():
             return on_device(settings)
         begun = load_settings(str(self.config)).run
@@ -230,7 +230,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:
-        """Turn an error in writing a file into RunStoppedError: resuming the run repeats what was lost."""
+        """Convert an error in writing a file to RunStoppedError; the run can be resumed from its last checkpoint."""
         try:
             yield
         except (InputError, RunStoppedError) as error:

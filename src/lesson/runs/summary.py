@@ -21,7 +21,7 @@ ROUNDING = 1e-12
 WILD = 10 * math.log(10)
 """Loss above which training must have diverged."""
 SURPRISES = ("misses", "retiered", "lost")
-"""Counts of runs whose times vary: uploads that missed their slot, clients that changed tier, lost updates."""
+"""Counts that only runs with varying times have: late updates, tier changes and lost updates."""
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, o
 
 
 def with_final_score(lines: Iterable[dict[str, Any]], score: dict[str, float]) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a run, the last one with the score of the final model, which is not always evaluated there."""
+    """Yield the lines of a run; the score of the final model is added to the last line, which may have none."""
     last: dict[str, Any] | None = None
     for line in lines:
         if last is not None:

@@ -1,4 +1,7 @@
-"""The two presets: the paper's printed parameters do not give its printed results, its authors' released code does."""
+"""The two presets, `released` (the authors' code) and `printed` (the paper's text).
+
+Only `released` gives the results that the paper prints.
+"""
 
 import math
 from typing import Any
@@ -10,6 +13,6 @@ PRINTED: dict[str, dict[str, Any]] = {
     "data": {"split": "dirichlet-per-client"},
     "strategy": {"ensure_first_tier": False},
 }
-"""What the paper's text says where the released code differs; the defaults in `sections.py` are the code's."""
+"""Parameters in the paper's text that differ from the released code, which has the defaults of `sections.py`."""
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {"released": {}, "printed": PRINTED}

@@ -38,7 +38,8 @@ class Settings(Checked):
     """Everything that determines the result of a run.
 
     Give settings by name, `Settings(num_clients=100, fading="rayleigh")`, or by section,
-    `Settings(radio={"fading": "rayleigh"})`; a name that two sections share needs the section. `preset` sets the rest.
+    `Settings(radio={"fading": "rayleigh"})`; a name that two sections share needs the section. The others have the
+    defaults of `preset`.
     Without a limit, a run lasts 10,000 simulated seconds.
     """
 
@@ -101,7 +102,7 @@ class Settings(Checked):
         return [name for name in names if getattr(self, section_of(name)).changed(name)]
 
     def caveats(self) -> list[str]:
-        """Return what a user should know before trusting results with these settings, a line each."""
+        """Return warnings about settings that have no effect, or not the expected one, a line each."""
         lines = self._without_effect()
         lines += self.faults.without_effect(self.fleet.num_clients) + self.guards.without_effect()
         return lines + self._work_caveats()

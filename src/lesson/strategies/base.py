@@ -171,13 +171,16 @@ class RoundPlan:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupMemory:
-    """Means of named groups that the server keeps between aggregations, and the weight of each in the new model.
+    """Named groups of updates. The server keeps one vector per group between aggregations and aggregates these vectors.
 
-    `names` gives the group of each aggregated update. Each of these groups is set to the weighted sum of its updates;
-    the merge's weights must sum to at most 1 in a group. Then the groups in `weights`, including those set earlier,
-    replace the individual updates in the merge's formula, so the model changes even if no update is aggregated.
-    Groups in `resets` are first set to the newest model, and a group that was never set holds the initial model. If the
-    merge is of updates, both are zero instead.
+    `names` gives the group of each aggregated update. An aggregation has three steps:
+    1. The vectors of the groups in `resets` are set to the newest model.
+    2. The vector of each group in `names` is set to the weighted sum of its updates. In a group, the weights of the
+       merge must sum to at most 1.
+    3. The vectors of the groups in `weights`, with these weights, replace the updates in the formula of the merge. The
+       model changes even if no update is aggregated.
+    Before it is first set, the vector of a group is the initial model. If the merge is of updates, it is zero instead,
+    and step 1 sets it to zero.
     """
 
     names: Sequence[str]
@@ -202,7 +205,7 @@ class Merge:
     """Weight of each update; for models, the weights sum to at most 1."""
     _: KW_ONLY
     of: Literal["models", "updates"] = "models"
-    """Which of the two formulas applies."""
+    """Which of the two formulas is used."""
     groups: GroupMemory | None = None
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
     """Ids of waiting updates to discard."""

@@ -21,13 +21,13 @@ class Reply:
 
     client: int
     index: int
-    """Which of the client's local trainings it belongs to."""
+    """Index of the client's local training, from 0."""
     weight: float | None = None
     """Weight that the client reports for itself; None leaves its weight unchanged."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the client reports with its update."""
     fault: str = ""
-    """Why the update cannot be used, in a few words that are the same for all faults of a kind; empty if it can."""
+    """Kind of fault, in the same few words for all faults of a kind; empty if the update can be used."""
     detail: str = ""
     """Details of the fault, for the log."""
 

@@ -1,4 +1,4 @@
-"""Holds a contest in a folder: tuning runs first, then final runs; existing results are kept."""
+"""Executes a contest in a folder: tuning runs first, then final runs; existing results are kept."""
 
 import json
 from collections.abc import Callable, Sequence

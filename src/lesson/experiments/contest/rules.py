@@ -25,7 +25,7 @@ Several = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_differ)]
 
 
 class Table(Checked):
-    """A table of the file; required fields that are missing become None, which is invalid, so that errors name them."""
+    """A table of the file. A missing required field is validated as None, so that the error names the field."""
 
     def __init__(self, /, **values: Any) -> None:
         super().__init__(**{name: None for name, one in type(self).model_fields.items() if one.is_required()} | values)

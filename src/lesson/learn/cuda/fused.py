@@ -134,7 +134,7 @@ class _FusedStep:
 
 
 class _Letter:
-    """Input of a graph for one cohort, in pinned memory that is copied to the GPU asynchronously."""
+    """Input buffer of a graph for one cohort, in pinned memory that is copied to the GPU asynchronously."""
 
     def __init__(self, shape: torch.Size) -> None:
         self._numbers = torch.zeros(shape, dtype=torch.int64, pin_memory=True)
