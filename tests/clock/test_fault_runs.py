@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from helpers.resuming import check_goes_on
+from helpers.resuming import check_resumes
 from helpers.small_tasks import TinyNet, tiny_data
 from lesson.cli import main
 from lesson.clock.loop import NOBODY
@@ -43,7 +43,7 @@ def settings(trouble: str, strategy: str = "lesson", rounds: int = 25) -> Settin
     [("excluded", "lesson"), ("clipped", "fedasync"), ("median", "fedat")],
 )
 def test_a_run_with_faults_resumes_byte_identically(tmp_path: Path, trouble: str, strategy: str) -> None:
-    check_goes_on(settings(trouble, strategy), tmp_path, 11, **PARTS)
+    check_resumes(settings(trouble, strategy), tmp_path, 11, **PARTS)
 
 
 def test_rejections_are_written_down_with_reason_and_client(tmp_path: Path) -> None:

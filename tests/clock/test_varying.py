@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from helpers.fleets import fields, traced
-from helpers.resuming import check_goes_on
+from helpers.resuming import check_resumes
 from helpers.small_tasks import TinyNet, tiny_data
 from helpers.strategies import Watched, everyone, make
 from lesson import Fleet, InputError, Lesson, Settings, Simulation, draw_fleet, simulate
@@ -112,7 +112,7 @@ def settings(strategy: str = "lesson", rounds: int = 12, checkpoint_every_s: flo
 
 @pytest.mark.parametrize("way", ["moving", "presence"])
 def test_a_run_folder_resumes_byte_identically(tmp_path: Path, way: str) -> None:
-    check_goes_on(settings(checkpoint_every_s=1e-9, **WAYS[way]), tmp_path, 5, **PARTS)
+    check_resumes(settings(checkpoint_every_s=1e-9, **WAYS[way]), tmp_path, 5, **PARTS)
 
 
 def strict(text: str) -> Any:

@@ -15,7 +15,7 @@ class StoppedError(Exception):
     """Raised to interrupt a run."""
 
 
-def check_goes_on(settings: Settings, folder: Path, after_round: int, **parts: Any) -> None:
+def check_resumes(settings: Settings, folder: Path, after_round: int, **parts: Any) -> None:
     """Fail unless a run that is interrupted after a round and resumed is bit-identical to an uninterrupted one."""
 
     def break_off(line: dict[str, Any]) -> None:

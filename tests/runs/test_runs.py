@@ -19,7 +19,7 @@ import pytest
 import safetensors.numpy
 import torch
 
-from helpers.resuming import StoppedError, check_goes_on
+from helpers.resuming import StoppedError, check_resumes
 from helpers.runs import PARTS, content, settings
 from helpers.small_tasks import tiny_data
 from lesson import InputError
@@ -115,7 +115,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stop", [1, 16])
 def test_a_run_resumes_from_any_round_bit_identically(tmp_path: Path, stop: int) -> None:
     """A checkpoint after every round; the run breaks off after `stop` rounds, with versions in flight."""
-    check_goes_on(settings(checkpoint_every_s=1e-9), tmp_path, stop, **PARTS)
+    check_resumes(settings(checkpoint_every_s=1e-9), tmp_path, stop, **PARTS)
 
 
 @pytest.mark.parametrize("strategy", ["lesson-adaptive", "lesson-filled"])
@@ -661,7 +661,7 @@ def test_an_evaluation_that_falls_between_two_rounds_is_made_after_the_second(
     second is the end of round 6, and the third, 255 s, lies in round 9, from 240 s to 260 s."""
     monkeypatch.setattr("lesson.learn.build.Simulation", Lagging)
     short = settings("fedcs", rounds=10, eval_every_s=85.0, client_scores_every_s=85.0, checkpoint_every_s=0.001)
-    check_goes_on(short, tmp_path, stop, **PARTS)
+    check_resumes(short, tmp_path, stop, **PARTS)
     lines = read_metrics(tmp_path / "broken" / "metrics.jsonl")
     assert [line["time_s"] for line in lines][:4] == [20.0, 50.0, 80.0, 110.0]
     for name in ("accuracy", "client_accuracy"):
