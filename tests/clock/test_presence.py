@@ -180,8 +180,8 @@ def test_nobody_works_while_away(times: list[np.ndarray], data: st.DataObject) -
     client, from_s, to_s = (np.array(column) for column in zip(*rows, strict=True))
     simulation = Simulation(make(kind), make_fleet([3.0, 15.7, 25.1]), settings=Settings(slowdown=1e-300))
     presence = Presence(3, client, from_s, to_s)
-    assert simulation._truth is not None
-    simulation._truth.presence, simulation._present = presence, Attendance(len(simulation.fleet), presence)
+    assert simulation._world is not None
+    simulation._world.presence, simulation._present = presence, Attendance(len(simulation.fleet), presence)
     there = simulation._idle & presence.is_there(0.0)
     simulation._idle[:], simulation._connected[:], simulation._freed = there, there, [np.flatnonzero(there)]
     simulation._num_connected = int(there.sum())

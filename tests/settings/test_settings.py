@@ -83,7 +83,7 @@ def test_the_server_section(tmp_path: Path) -> None:
         ),
         (
             "scenario.powr_w=1",
-            "[scenario] was divided into [fleet], [radio], [training], [data], [upload] and [strategy]",
+            "[scenario] was divided into [fleet], [radio], [training], [data], [upload], [server] and [strategy]",
         ),
         ("scenario.power_w=1", "scenario.power_w is now called radio.power_w"),
         ("server.stale=updates", "server.stale is now called server.aggregate"),
@@ -110,7 +110,10 @@ def test_bad_changes(change: str, message: str) -> None:
         (b"[radoi]\npower_w = 1\n", "section 'radoi' is unknown; did you mean 'radio'?"),
         (b"[scenario]\npower_w = 1\n", "[scenario] power_w is now [radio] power_w"),
         (b'[scenario]\npreset = "printed"\n', "[scenario] preset is now preset, outside all sections"),
-        (b"[scenario]\n", "[scenario] was divided into [fleet], [radio], [training], [data], [upload] and [strategy]"),
+        (
+            b"[scenario]\n",
+            "[scenario] was divided into [fleet], [radio], [training], [data], [upload], [server] and [strategy]",
+        ),
         (b"[run]\ndataset = 'mnist'\n", "[run] dataset is now [data] dataset"),
         (b"[faults]\nwrong_shape = 0.1\n", "faults.wrong_shape was removed: such uploads were always rejected"),
         (b"format = 3\n", "format must be 2, got 3: another version of lesson wrote it"),

@@ -47,18 +47,18 @@ class Simulation(RoundLoop):
         disconnections: Disconnections | None = None,
         guards: GuardSettings | None = None,
     ) -> None:
-        self._truth: VaryingWorld | None = None
+        self._world: VaryingWorld | None = None
         self._present: Attendance | None = None
         settings = settings or Settings()
         if not settings.varies and disconnections is None:
             super().__init__(strategy, fleet, learner=learner, seed=seed, guards=guards)
             return
-        self._truth, self._beliefs = (
+        self._world, self._estimator = (
             VaryingWorld(settings, fleet, seed, disconnections),
             LatencyEstimator(settings, fleet, seed),
         )
-        super().__init__(strategy, self._beliefs.fleet, learner=learner, seed=seed, guards=guards)
-        self._known["first_latency_s"] = read_only(self._beliefs.first_latency_s)
+        super().__init__(strategy, self._estimator.fleet, learner=learner, seed=seed, guards=guards)
+        self._known["first_latency_s"] = read_only(self._estimator.first_latency_s)
         self._ask_every_s, self._num_asked = settings.server.refresh_estimates_every_s, 0
         self._tiers: IntArray = np.zeros(len(fleet), dtype=np.int64)
         """Tier in which each client last started; 0 before its first start."""
@@ -68,8 +68,8 @@ class Simulation(RoundLoop):
         """Updates that were lost in this round because their clients left or disconnected."""
         self._met_s = 0.0
         """Time up to which clients that joined or left have been noted."""
-        if disconnections is not None or self._truth.presence is not None:
-            self._present = Attendance(len(fleet), self._truth.presence)
+        if disconnections is not None or self._world.presence is not None:
+            self._present = Attendance(len(fleet), self._world.presence)
             self._idle &= self._present.is_there(0.0)
             self._connected &= self._idle
             self._num_connected = int(np.count_nonzero(self._idle))
@@ -78,9 +78,9 @@ class Simulation(RoundLoop):
     def _opens(self, until_s: float) -> bool:
         if self._present is not None and not self._somebody_comes(self._present, until_s):
             return False
-        if self._truth is not None and (due := int(self.now_s * (1 + TOLERANCE) / self._ask_every_s)) > self._num_asked:
+        if self._world is not None and (due := int(self.now_s * (1 + TOLERANCE) / self._ask_every_s)) > self._num_asked:
             self._num_asked = due
-            self._ask(self._truth)
+            self._ask(self._world)
         return super()._opens(until_s)
 
     def _somebody_comes(self, present: Attendance, until_s: float) -> bool:
@@ -110,32 +110,32 @@ class Simulation(RoundLoop):
         self._connected[came], self._idle[came] = True, ~self._flight.busy(came)
         self._freed.append(came)
 
-    def _ask(self, truth: VaryingWorld) -> None:
+    def _ask(self, world: VaryingWorld) -> None:
         """Refresh the estimates of idle clients with the times that their usual local training would take now."""
         idle = np.flatnonzero(self._idle)
-        self._beliefs.see(idle, truth.asked_s(idle, self.now_s))
+        self._estimator.see(idle, world.asked_s(idle, self.now_s))
         self._freed.append(idle)
 
     def _drop(self, clients: IntArray) -> FloatArray:
-        if self._truth is not None and len(clients):
-            self._truth.leave_band(clients, dropped=True)
+        if self._world is not None and len(clients):
+            self._world.leave_band(clients, dropped=True)
         return super()._drop(clients)
 
     def _start(self, plan: RoundPlan) -> None:
         super()._start(plan)
-        if self._truth is not None and plan.tiers is not None:
+        if self._world is not None and plan.tiers is not None:
             before, self._tiers[plan.starts] = self._tiers[plan.starts], plan.tiers
             self._retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
 
     def _arrives_s(self, starts: IntArray, expected_s: FloatArray) -> FloatArray:
-        if self._truth is None or not len(starts):
+        if self._world is None or not len(starts):
             return super()._arrives_s(starts, expected_s)
         free_s = self._flight.final_arrival_s() if self._in_turn[starts].any() else None
-        return self._truth.launch(starts, self._flight.num_starts(starts), self._work[starts], self.now_s, free_s)
+        return self._world.launch(starts, self._flight.num_starts(starts), self._work[starts], self.now_s, free_s)
 
     def _close(self, closes: Closing, until_s: float) -> tuple[float, str]:
-        if self._truth is not None:
-            self._truth.forecast(self._flight)
+        if self._world is not None:
+            self._world.forecast(self._flight)
         return super()._close(closes, until_s)
 
     def _land(self) -> Updates:
@@ -145,24 +145,24 @@ class Simulation(RoundLoop):
         return landed
 
     def _accepted(self, landed: Updates) -> Updates:
-        return landed if self._truth is None else self._arrived(landed, self._truth)
+        return landed if self._world is None else self._arrived(landed, self._world)
 
-    def _arrived(self, landed: Updates, truth: VaryingWorld) -> Updates:
+    def _arrived(self, landed: Updates, world: VaryingWorld) -> Updates:
         """Return the updates that arrived and were not lost, after updating the estimates with their times."""
-        truth.pass_time(self.now_s)
-        truth.leave_band(landed.client)
-        gone = truth.lost[landed.client]
+        world.pass_time(self.now_s)
+        world.leave_band(landed.client)
+        gone = world.lost[landed.client]
         landed, self._lost = landed[~gone], landed[gone]
         self._lose(self._lost)
         who = landed.client
-        self._beliefs.see(who, truth.parts_s(landed, self._work[who], self._in_turn[who]))
+        self._estimator.see(who, world.parts_s(landed, self._work[who], self._in_turn[who]))
         if self._present is not None:
-            self._part(self._lost.client[truth.back_s[self._lost.client] > self.now_s], self._present, truth)
+            self._part(self._lost.client[world.back_s[self._lost.client] > self.now_s], self._present, world)
         return landed
 
-    def _part(self, clients: IntArray, present: Attendance, truth: VaryingWorld) -> None:
+    def _part(self, clients: IntArray, present: Attendance, world: VaryingWorld) -> None:
         """Note that these clients have disconnected and not rejoined yet."""
-        present.drop_out(clients, truth.back_s[clients])
+        present.drop_out(clients, world.back_s[clients])
         self._disconnect(clients)
 
     def _lose(self, lost: Updates) -> None:
@@ -187,7 +187,7 @@ class Simulation(RoundLoop):
 
     def _extend_record(self, landed: Updates, record: RoundRecord) -> RoundRecord:
         """Return the record with misses, tier changes and lost updates, if times vary."""
-        if self._truth is None:
+        if self._world is None:
             return record
         late = landed.started_s + landed.expected_s <= record.start_s * (1 + TOLERANCE)
         told = replace(record, misses=int(np.count_nonzero(late)), retiered=self._retiered, lost=len(self._lost))
@@ -199,27 +199,27 @@ class Simulation(RoundLoop):
         return replace(told, compute_j=computing_j, transmit_j=sending_j)
 
     def _spent_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
-        if self._truth is None:
+        if self._world is None:
             return super()._spent_j(updates, elapsed_s)
-        return self._truth.spent_j(updates.client, elapsed_s, updates.started_s)
+        return self._world.spent_j(updates.client, elapsed_s, updates.started_s)
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return the state of the run; see `RoundLoop`. It includes the actual times and the server's estimates."""
         values, arrays = super().state()
-        if self._truth is not None:
-            values |= {"num_asked": self._num_asked, "files": self._truth.files}
+        if self._world is not None:
+            values |= {"num_asked": self._num_asked, "files": self._world.files}
             own: dict[str, npt.NDArray[Any]] = {"tiers": self._tiers, "connected": self._connected}
             own |= {"back_s": self._present.back_s} if self._present is not None else {}
-            own |= {f"truth.{name}": array for name, array in self._truth.state().items()}
-            own |= {f"beliefs.{name}": array for name, array in self._beliefs.state().items()}
+            own |= {f"world.{name}": array for name, array in self._world.state().items()}
+            own |= {f"estimator.{name}": array for name, array in self._estimator.state().items()}
             arrays |= copied(own)
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Continue from what `state` returned; the run is bit-identical to an uninterrupted one."""
         super().restore(values, arrays)
-        if self._truth is not None:
-            for name, digest in self._truth.files.items():
+        if self._world is not None:
+            for name, digest in self._world.files.items():
                 if digest != values["files"][name]:
                     raise InputError(
                         f"[fleet] {name} must be the file that the run started with, but it has changed; restore it"
@@ -229,8 +229,8 @@ class Simulation(RoundLoop):
             if self._present is not None and "back_s" in arrays:
                 self._present.restore(arrays["back_s"], self.now_s)
             self._num_asked = values["num_asked"]
-            self._truth.restore(with_prefix(arrays, "truth."))
-            self._beliefs.restore(with_prefix(arrays, "beliefs."))
+            self._world.restore(with_prefix(arrays, "world."))
+            self._estimator.restore(with_prefix(arrays, "estimator."))
 
 
 def simulate(

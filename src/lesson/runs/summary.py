@@ -29,14 +29,14 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     return list(each_line(Path(path)))
 
 
-def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, over: str = "") -> dict[str, Any]:
+def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, stop_reason: str = "") -> dict[str, Any]:
     """Return the summary of a run, given accuracy and loss of its final model, and why it ended early, if it did."""
     lines = list(with_final_score(read_metrics(metrics), {"accuracy": accuracy}))
     scores = [line for line in lines if "accuracy" in line] or [{"accuracy": accuracy, "time_s": 0.0}]
     last = [line["accuracy"] for line in scores[-num_last(len(scores)) :]]
     energy = [line["energy_j"] for line in lines]
     uploads = sum(line["uploads"] for line in lines)
-    early = "" if over == "time limit reached" else over
+    early = "" if stop_reason == "time limit reached" else stop_reason
     ended = [] if not early or any(early in line.get("note", "") for line in lines[-1:]) else [early]
     silent = [] if uploads else ["no update has arrived: the model is the initial one"]
     return {

@@ -61,7 +61,9 @@ def check_names(tables: Mapping[str, Any]) -> None:
                 where = f"[{place}] {key}" if place else f"{key}, outside all sections"
                 raise InputError(f"[{section}] {name} is now {where}")
     if "scenario" in tables:
-        raise InputError("[scenario] was divided into [fleet], [radio], [training], [data], [upload] and [strategy]")
+        raise InputError(
+            "[scenario] was divided into [fleet], [radio], [training], [data], [upload], [server] and [strategy]"
+        )
 
 
 def migrate(tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,9 +83,3 @@ def migrate(tables: Mapping[str, Any]) -> dict[str, Any]:
             else:
                 new[key] = value
     return new
-
-
-def migrate_key(key: str) -> str:
-    """Return the `section.name` of version 0.1 as it is called now."""
-    section, _, name = key.partition(".")
-    return ".".join(filter(None, MOVED.get((section, name), (section, name))))
