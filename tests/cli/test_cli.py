@@ -229,7 +229,7 @@ BAD = [
     (["plan", "--clients", "0"], "[fleet] num_clients must be >= 1, got 0"),
     (["plan", "--clients", "1.5"], "--clients must be a whole number, got '1.5'"),
     (["plan", "--clients", "99999999999"], "[fleet] num_clients must be <= 10000000, got 99999999999"),
-    (["plan", "--seed", "-1"], "seed must be >= 0, got -1"),
+    (["plan", "--seed", "-1"], "[run] seed must be >= 0, got -1"),
     (["plan", "--rounds", "0"], "rounds must be 1 to 100000, got 0"),
     (["plan", "--scenario", "relased"], "scenario 'relased' is unknown; did you mean 'released'?"),
     (["plan", "--scenario", "none.toml"], "none.toml does not exist; scenario must be a preset"),

@@ -74,13 +74,10 @@ BAD = [
     ('[sweep]\ndata.beta = [0.1, "much"]', "[data] beta must be a number, got 'much'"),
     ("[sweep]\ndata.beta = [10, 0.1, 10.0]", "data.beta must be different values, got 10.0 twice"),
     ('[sweep]\ndata.beta = [1]\n"data.beta" = [2]', "data.beta must be in [sweep] once"),
-    ("[sweep]\nscenario.beta = [0.1]", "scenario.beta is now called data.beta"),
+    ("[sweep]\nscenario.beta = [0.1]", "scenario.beta is now data.beta"),
     ("[sweep]\ndata.bta = [0.1]", "[data] setting 'bta' is unknown; did you mean 'beta'?"),
-    (
-        "[sweep]\nbeta = [0.1]",
-        "a key of [sweep] must be seeds or one of fleet, radio, training, data, "
-        "upload, server, strategy, run, faults, guards, a dot and a key",
-    ),
+    ("[sweep]\nbet = [0.1]", "setting 'bet' is unknown; did you mean 'beta'? 'lesson settings' lists all"),
+    ("[sweep]\nlearning_rate = [0.1]", "learning_rate is a setting of [training] and [server]; name one: training"),
     (
         "[sweep]\nscenaro.beta = [0.1]",
         "a key of [sweep] must be seeds or one of fleet, radio, training, data, "
@@ -141,3 +138,10 @@ def test_the_server_may_vary() -> None:
     assert [trial.name for trial in trials][-1] == "lesson-memory-optimizer=adam-seed0"
     assert [trial.settings.server.optimizer for trial in trials] == ["none", "adam"] * 2
     assert {trial.settings.server.learning_rate for trial in trials} == {0.01}
+
+
+def test_names_that_only_one_section_has_need_no_section(tmp_path: Path) -> None:
+    (tmp_path / "short.toml").write_text("[run]\nrounds = 2\n[sweep]\nbeta = [0.1, 1]\n")
+    assert load_grid(tmp_path / "short.toml").keys == ("data.beta",)
+    with pytest.raises(InputError, match=r"data\.beta must be set once, got it by --set and in \[sweep\]"):
+        load_grid(tmp_path / "short.toml", ["beta=3"])

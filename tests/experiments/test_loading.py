@@ -104,7 +104,7 @@ def test_the_same_run_in_two_folders_is_rejected(tmp_path: Path) -> None:
         ("none", "does not exist; it must be the folder of a run, a comparison or a sweep"),
         ("file", "is a file; it must be the folder of a run, a comparison or a sweep"),
         ("empty", "holds no finished run; it must be the folder of a run, a comparison or a sweep"),
-        ("begun", "holds no finished run; 'lesson run --out"),
+        ("begun", "holds no finished run; resume one with 'lesson run --scenario"),
         ("damaged", "damaged/metrics.jsonl line 1 is damaged ("),
     ],
 )

@@ -103,3 +103,9 @@ def test_somebody_is_in_tier_1_of_a_promoted_fleet_at_any_deadline() -> None:
     for deadline_s in (1e-3, 0.3, 5.0, 10.0):
         fleet = draw_fleet(Settings(), seed=2).with_first_tier(deadline_s)
         assert np.count_nonzero(assign_tiers(fleet.latency_s, deadline_s) == 1) == 1
+
+
+def test_the_seed_of_the_settings_is_used_unless_another_is_given() -> None:
+    first = draw_fleet(Settings(num_clients=5, seed=3))
+    assert np.array_equal(first.latency_s, draw_fleet(Settings(num_clients=5), seed=3).latency_s)
+    assert not np.array_equal(first.latency_s, draw_fleet(Settings(num_clients=5)).latency_s)

@@ -103,8 +103,8 @@ def test_settings_are_found_by_name_by_section_and_name_or_by_section() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("noise_db", "setting 'noise_db' is unknown; did you mean 'noise_dbm'? one of: "),
-        ("radio.nois", "[radio] setting 'nois' is unknown; did you mean 'noise_dbm'? one of: "),
+        ("noise_db", "setting 'noise_db' is unknown; did you mean 'noise_dbm'? 'lesson settings' lists all"),
+        ("radio.nois", "[radio] setting 'nois' is unknown; did you mean 'noise_dbm'? 'lesson settings' lists all"),
         ("radioo.noise_dbm", "section 'radioo' is unknown; did you mean 'radio'? one of: "),
         ("strategy.options", "[strategy] setting 'options' is unknown; one of: deadline_s, ensure_first_tier, name"),
         ("scenario.noise_dbm", "scenario.noise_dbm is now called radio.noise_dbm"),

@@ -83,8 +83,8 @@ def test_given_values_win_over_the_preset() -> None:
         ({"weighting": "equal"}, "[training] weighting must be 'uniform' or 'samples', got 'equal'"),
         ({"ensure_first_tier": 1}, "[strategy] ensure_first_tier must be true or false, got 1"),
         ({"preset": "relased"}, "preset 'relased' is unknown; did you mean 'released'? one of: printed, released"),
-        ({"self": 1.0}, "setting 'self' is unknown; one of: aggregate, "),
-        ({"powr_w": 1.0}, "setting 'powr_w' is unknown; did you mean 'power_w'? one of: aggregate, "),
+        ({"self": 1.0}, "setting 'self' is unknown; 'lesson settings' lists all"),
+        ({"powr_w": 1.0}, "setting 'powr_w' is unknown; did you mean 'power_w'? 'lesson settings' lists all"),
     ],
 )
 def test_bad_values_are_one_line(values: dict[str, Any], message: str) -> None:

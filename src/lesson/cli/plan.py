@@ -42,7 +42,7 @@ class PlanCommand:
     """With --deadline auto: a longer one if needed, until this share of updates arrives on time."""
     clients: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 50)")] = None
     """Number of clients to draw."""
-    seed: Annotated[int, arg(metavar="N")] = 0
+    seed: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 0)")] = None
     """Random seed of the fleet."""
     rounds: Annotated[int, arg(metavar="N")] = 12
     """Number of rounds in the schedule."""
@@ -61,7 +61,7 @@ class PlanCommand:
             raise InputError("--clients must be left out with --latencies: the file says who there is")
         self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
-        flags = {"strategy.deadline_s": given_s, "fleet.num_clients": self.clients}
+        flags = {"strategy.deadline_s": given_s, "fleet.num_clients": self.clients, "run.seed": self.seed}
         check_set_once(self.set, flags)
         settings = load_settings(self.scenario, self.set, flags)
         if self.figure is not None:
@@ -72,7 +72,7 @@ class PlanCommand:
         if self.html is not None:
             check_page_path(self.html)
         with Console(stderr=True).status("Reading the fleet" if from_file else "Drawing the fleet") as status:
-            fleet = read_fleet(self.latencies, settings) if self.latencies else draw_fleet(settings, seed=self.seed)
+            fleet = read_fleet(self.latencies, settings) if self.latencies else draw_fleet(settings)
             # A measured fleet is not changed, unless the setting was given explicitly.
             first_tier = settings.strategy.ensure_first_tier and (
                 not from_file or "ensure_first_tier" in settings.strategy.model_fields_set
@@ -85,9 +85,9 @@ class PlanCommand:
                 ensure_first_tier=first_tier,
                 num_rounds=self.rounds,
                 settings=settings,
-                seed=self.seed,
+                seed=settings.run.seed,
             )
-            source = f"{self.latencies}" if from_file else f"{self.scenario}, seed {self.seed}"
+            source = f"{self.latencies}" if from_file else f"{self.scenario}, seed {settings.run.seed}"
             deadline = f"deadline {deadline_s:g} s" if deadline_s < math.inf else "no deadline"
             title = f"{len(fleet)} clients ({source}), {deadline}"
             if self.figure is not None:
@@ -131,6 +131,6 @@ class PlanCommand:
             proposed_s,
             ensure_first_tier=first_tier,
             settings=settings,
-            seed=self.seed,
+            seed=settings.run.seed,
             tell=lambda tried_s: status.update(f"Trying a deadline of {tried_s:g} s"),
         )

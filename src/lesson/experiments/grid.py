@@ -12,10 +12,10 @@ from typing import Any
 from lesson.core.errors import InputError, unknown
 from lesson.core.validation import plain
 from lesson.learn.data.dataset import NAMES
-from lesson.settings.loading import apply_changes, check_set_once, read_sections
+from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
 from lesson.settings.migration import new_name
 from lesson.settings.sections import StrategySettings
-from lesson.settings.settings import SECTIONS, Settings, without_none
+from lesson.settings.settings import SECTIONS, Settings, section_of, without_none
 from lesson.settings.toml_text import to_toml
 from lesson.strategies import (
     STRATEGIES,
@@ -62,7 +62,7 @@ def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
     try:
         axes = _flat(sections.pop("sweep", {}))
         check_set_once(changes)
-        for key in axes.keys() & {change.partition("=")[0].strip() for change in changes}:
+        for key in axes.keys() & set(changed_keys(changes)):
             raise InputError(f"{key} must be set once, got it by --set and in [sweep]")
         changes, own = split_changes(changes)
         apply_changes(sections, changes)
@@ -134,10 +134,11 @@ def in_words(value: Any) -> str:
 
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a table by section.key, whether or not the keys were quoted."""
+    """Return the values of [sweep] by section.key; keys may be quoted, and unique names need no section."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        inner = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
+        full = key if "." in key or key == "seeds" or isinstance(value, dict) else f"{section_of(key)}.{key}"
+        inner = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {full: value}
         if twice := flat.keys() & inner.keys():
             raise InputError(f"{min(twice)} must be in [sweep] once, got it in quotes and without")
         flat |= inner
@@ -148,7 +149,7 @@ def _check_axis(key: str, values: Any) -> None:
     """Raise InputError unless this key may be in [sweep] and has distinct values."""
     section, _, name = key.partition(".")
     if renamed := new_name(section, name):
-        raise InputError(f"{key} is now called {renamed}")
+        raise InputError(f"{key} is now {renamed}")
     if section not in SECTIONS or not name:
         raise InputError(
             f"a key of [sweep] must be seeds or one of {', '.join(SECTIONS)}, a dot and a key, got '{key}'"

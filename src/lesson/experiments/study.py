@@ -57,7 +57,8 @@ class Run:
         path = Path(path)
         folder = RunFolder(path)
         if (summary := folder.finished()) is None:
-            raise InputError(f"{path} holds no finished run; 'lesson run --out {path} --resume' goes on with one")
+            command = f"lesson run --scenario {folder.config} --out {path} --resume"
+            raise InputError(f"{path} holds no finished run; resume one with '{command}'")
         return cls(path, load_settings(str(folder.config)), summary)
 
     def to_frame(self) -> pd.DataFrame:

@@ -126,10 +126,11 @@ class Fleet:
 
 
 def draw_fleet(
-    settings: Settings, num_clients: int | None = None, seed: int = 0, num_samples: IntArray | None = None
+    settings: Settings, num_clients: int | None = None, seed: int | None = None, num_samples: IntArray | None = None
 ) -> Fleet:
     """Draw a population and return its fleet, with the latencies of Eq. (3) to (6).
 
+    Number of clients and seed are those of the settings unless they are given.
     `num_samples` is the number of samples each client holds, if a data set has been split; otherwise it is drawn.
     """
     people = draw_population(settings, num_clients, seed)

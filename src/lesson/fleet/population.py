@@ -39,12 +39,12 @@ class Population:
         return replace(self, **cut)
 
 
-def draw_population(settings: Settings, num_clients: int | None = None, seed: int = 0) -> Population:
+def draw_population(settings: Settings, num_clients: int | None = None, seed: int | None = None) -> Population:
     """Draw clients uniformly in the square, with uniform CPU frequency and cycles per sample.
 
     A client has the same values in a larger population.
     """
-    fleet = settings.fleet
+    fleet, seed = settings.fleet, settings.run.seed if seed is None else seed
     count = fleet.num_clients if num_clients is None else num_clients
     if not 1 <= count <= MAX_CLIENTS:
         raise InputError(f"num_clients must be 1 to {MAX_CLIENTS}, got {count}")

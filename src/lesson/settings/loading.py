@@ -51,6 +51,11 @@ def apply_changes(tables: Tables, changes: Sequence[str], allowed: Sequence[str]
             tables.setdefault(section, {})[key] = value
 
 
+def changed_keys(changes: Sequence[str]) -> list[str]:
+    """Return the `section.key` of each change."""
+    return [f"{section}.{key}" for section, key, _ in map(_parse_change, changes)]
+
+
 def check_set_once(changes: Sequence[str], flags: Mapping[str, Any] | None = None) -> None:
     """Raise if a command line gives a setting twice, by --set or by a flag."""
     changed: dict[str, Any] = {}
@@ -108,7 +113,7 @@ def _parse_change(change: str, allowed: Sequence[str] | None = None) -> tuple[st
     if not (equals and key):
         raise InputError(f"--set must be section.key=value, such as radio.power_w=0.2, got '{change}'")
     if renamed := new_name(section, key):
-        raise InputError(f"{name.strip()} is now called {renamed}")
+        raise InputError(f"{name.strip()} is now {renamed}")
     if not dot:
         section = "" if key == "preset" else section_of(key)
     elif allowed is not None and section not in allowed:

@@ -43,8 +43,9 @@ _VALUES = {("guards", "norm", "refuse"): "reject"}
 
 def new_name(section: str, name: str) -> str:
     """Return the name that a setting of version 0.1 has now; empty if it has not changed."""
-    if (section, name) in REMOVED:
-        raise InputError(f"{section}.{name} was removed: such uploads were always rejected")
+    for removed in REMOVED:
+        if (section, name) in (removed, ("", removed[1])):
+            raise InputError(f"{'.'.join(removed)} was removed: such uploads were always rejected")
     if section:
         moved = MOVED.get((section, name))
     else:

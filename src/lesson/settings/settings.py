@@ -1,12 +1,13 @@
 """`Settings`: everything that determines the result of a run, in ten sections."""
 
+import difflib
 from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from lesson.core.errors import InputError, unknown
-from lesson.core.validation import Checked
+from lesson.core.validation import Checked, shown
 from lesson.settings.faults import FaultSettings
 from lesson.settings.guards import GuardSettings
 from lesson.settings.presets import PRESETS
@@ -196,7 +197,9 @@ def section_of(name: str) -> str:
     """Return the section of a setting; raise if there is none of this name, or several."""
     sections = NAMES.get(name, ())
     if not sections:
-        raise unknown("setting", name, NAMES)
+        near = difflib.get_close_matches(name[:80], NAMES, n=1, cutoff=0.7)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise InputError(f"setting '{name[:80]}' is unknown; {hint}'lesson settings' lists all")
     if len(sections) > 1:
         both = " and ".join(f"[{section}]" for section in sections)
         raise InputError(f"{name} is a setting of {both}; name one: {', '.join(f'{one}.{name}' for one in sections)}")
@@ -216,9 +219,12 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
     tables: dict[str, Any] = {section: {} for section in SECTIONS}
     for name, value in values.items():
         if name in SECTIONS:
-            tables[name] |= value.model_dump() if isinstance(value, Checked) else without_none(value)
-        elif name != "preset" and value is not None:
-            tables[section_of(name)][name] = value
+            tables[name] |= _table(name, value)
+    for name, value in values.items():
+        if name not in (*SECTIONS, "preset") and value is not None:
+            if name in tables[section := section_of(name)]:
+                raise InputError(f"{section}.{name} must be set once, got {tables[section][name]!r} and {value!r}")
+            tables[section][name] = value
     tables["strategy"] = _with_options(tables["strategy"])
     run = tables["run"]
     if "rounds" not in run and "time_budget_s" not in run:
@@ -226,6 +232,19 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
     defaults = PRESETS[preset]
     made = {section: _KINDS[section](**defaults.get(section, {}) | table) for section, table in tables.items()}
     return {"preset": preset} | made
+
+
+def _table(section: str, value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if isinstance(value, Checked):
+        return value.model_dump()
+    if not isinstance(value, Mapping):
+        example = (
+            '{"name": "fedavg"}' if section == "strategy" else f"{{{next(iter(_KINDS[section].model_fields))!r}: …}}"
+        )
+        raise InputError(f"{section} must be a table, such as {example}, got {shown(value)}")
+    return without_none(value)
 
 
 def _with_options(table: dict[str, Any]) -> dict[str, Any]:

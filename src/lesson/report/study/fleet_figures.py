@@ -14,6 +14,7 @@ from lesson.report.files import in_paper_style
 from lesson.report.palette import tier_colors
 from lesson.report.panels import MAX_TIERS_NAMED, density, draw_map
 from lesson.runs.folder import RunFolder
+from lesson.settings.settings import Settings
 
 COMPUTE, UPLOAD = "#E69F00", "#56B4E9"
 """Colors that none of the paper's strategies uses."""
@@ -47,10 +48,16 @@ def kept_clients(study: Study) -> tuple[KeptClients | None, list[str]]:
     if clients is None or not clients.tiers.any():
         return None, [f"no figure of clients: {RunFolder(run.path).clients} is missing or has no latency"]
     notes = [] if clients.placed else ["no map of clients: their positions are unknown"]
-    fleets = {(one.settings.model_dump_json(), one.settings.run.seed) for one in study.runs}
+    fleets = {_drawn_from(one.settings) for one in study.runs}
     if len(fleets) > 1:
         notes.append(f"clients and latency are those of {run.path.name}, the first of {len(fleets)} fleets")
     return clients, notes
+
+
+def _drawn_from(settings: Settings) -> tuple[int, ...]:
+    """Return a key that is the same for runs with the same clients."""
+    sections = (settings.fleet, settings.radio, settings.training, settings.data, settings.upload)
+    return settings.run.seed, *(hash(section.model_dump_json()) for section in sections)
 
 
 def _read(run: Run) -> KeptClients | None:
