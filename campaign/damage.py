@@ -123,7 +123,7 @@ def _both(shared: Path, damage: str) -> Callable[[Path, random.Random], Facts]:
         for name in (NEWEST, BEFORE):
             DAMAGES[damage](out / name, rng)
         outcome = call(RUN.argv(out), folder, real=False).check(2)
-        assert "is damaged" in outcome.err, outcome.err
+        assert "cannot be used" in outcome.err, outcome.err
         return {}
 
     return do

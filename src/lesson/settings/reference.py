@@ -86,7 +86,7 @@ def find_descriptions(name: str) -> list[Description]:
     check_names({name: {}})
     section, dot, key = name.rpartition(".")
     if renamed := new_name(section, key):
-        raise InputError(f"{name} is now called {renamed}")
+        raise InputError(f"{name} is now {renamed}")
     if not dot:
         return [describe(one, key) for one in NAMES.get(key) or (section_of(key),)]
     if section not in SECTIONS:

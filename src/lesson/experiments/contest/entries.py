@@ -210,7 +210,7 @@ def _check_keys(points: Iterable[Point], also: str = "") -> None:
     for key in (key for point in points for key in point):
         section, _, name = key.partition(".")
         if renamed := new_name(section, name):
-            raise ValueError(f"{also}must have today's names, got '{key}', which is now called {renamed}")
+            raise ValueError(f"{also}must have today's names, got '{key}', which is now {renamed}")
         if section not in FIXED or not name:
             allowed = f"one of {', '.join(FIXED)}, a dot and a setting, in quotes"
             raise ValueError(f"{also}must have keys of {allowed}, got '{key}'")
