@@ -30,7 +30,7 @@ from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
-from lesson.learn.process import settle_process
+from lesson.learn.process import configure_process
 from lesson.learn.task import Task, Work, make_task, scaled
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -265,7 +265,7 @@ def profile_row(name: str, task: Task, size: Size) -> None:
 
 def one_of_many(name: str, seed: int, size: Size, barrier: Any, seconds: Any) -> None:
     """Run one seed in this process: seed 0 first alone, while the others wait, then all seeds at the same time."""
-    settle_process()
+    configure_process()
     simulation, learner = make_run(task_of(name, size, seed), "tf32", size)
 
     def measure_s() -> float:
@@ -334,7 +334,7 @@ def main() -> None:
     if DEVICE == "cpu" and not quick:
         parser.exit(2, "gpu.py: a GPU is required; --quick runs what does not need one on the CPU\n")
     size = QUICK if quick else FULL
-    settle_process()
+    configure_process()
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "no GPU, everything runs on the CPU"
     where = f"{device}, {os.cpu_count()} cores ({platform.machine()})"
     print(f"{where}, Python {platform.python_version()}, torch {torch.__version__}\n")

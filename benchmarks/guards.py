@@ -10,7 +10,7 @@ from typing import Any
 from lesson.clock.simulate import Simulation
 from lesson.learn.build import build
 from lesson.learn.learner import Learner
-from lesson.learn.process import settle_process
+from lesson.learn.process import configure_process
 from lesson.settings.settings import Settings
 
 OFF: dict[str, Any] = {"finite": False, "exclude_after_rejections": 0}
@@ -59,7 +59,7 @@ def main() -> None:
     chosen = parser.parse_args()
     fleets = [("lesson", 5)] if chosen.quick else [("lesson", 50), ("fedavg", 50), ("fedavg", 500)]
     asks, rounds = (1, 1) if chosen.quick else (chosen.asks, chosen.rounds)
-    settle_process()
+    configure_process()
     print(f"{platform.machine()}, {os.cpu_count()} cores, device {chosen.device}; MNIST, one step of 20 samples\n")
     print("| strategy | clients | guards | ms a round | without | ratio |")
     print("|---|---|---|---|---|---|")

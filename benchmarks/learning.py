@@ -23,7 +23,7 @@ from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import load_dataset
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.learner import Learner
-from lesson.learn.process import settle_process
+from lesson.learn.process import configure_process
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.task import Task, Work, make_task, scaled
 from lesson.learn.threads import Threads
@@ -177,7 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="run a tiny case of every table, to check that it works")
     size = QUICK if parser.parse_args().quick else FULL
-    settle_process()
+    configure_process()
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     print(f"{platform.machine()}, {os.cpu_count()} cores, {versions}\n")
     fused_rounds(size)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from lesson.learn.build import build
-from lesson.learn.process import settle_process
+from lesson.learn.process import configure_process
 from lesson.settings.settings import Settings
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -43,7 +43,7 @@ QUICK = Size("mnist", ((100, 2),), 2, 1)
 
 def row(size: Size, num_clients: int, participation: int) -> None:
     """Measure and print one row of the table."""
-    settle_process()
+    configure_process()
     sections: dict[str, dict[str, Any]] = {
         "fleet": {"num_clients": num_clients},
         "data": {"dataset": size.dataset, "split": "dirichlet-pool", "samples_per_client": 500},

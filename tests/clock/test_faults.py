@@ -307,14 +307,14 @@ def test_draws_are_each_clients_own() -> None:
     factor = wrong.factor(clients, index)
     assert set(factor[~wrong.is_corrupting]) == {1.0}
     assert np.count_nonzero(factor == -1) == pytest.approx(150, abs=30)
-    assert np.count_nonzero(np.isnan(wrong.filling(clients, index))) == pytest.approx(30, abs=18)
+    assert np.count_nonzero(np.isnan(wrong.added_value(clients, index))) == pytest.approx(30, abs=18)
 
 
 def test_an_upload_can_have_several_faults() -> None:
     both = CorruptedUploads(FaultSettings(scaled=1.0, scale=3.0, flipped=1.0, nan=1.0, infinity=1.0), 1, seed=0)
     one = np.array([0])
     assert both.factor(one, one).tolist() == [-3]
-    assert np.isnan(both.filling(one, one)).all()
+    assert np.isnan(both.added_value(one, one)).all()
     assert both.place(np.arange(1), one, 10).tolist()[0] in range(10)
     assert not both.is_intact(0, 0)
     assert CorruptedUploads(FaultSettings(corrupting_clients=0.0, nan=1.0), 1, seed=0).is_intact(0, 0)

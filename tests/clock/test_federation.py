@@ -589,7 +589,7 @@ def test_a_federation_on_the_wall_leaves_the_fleet_it_is_given_alone() -> None:
     clock.at(12.0, Left(1))
     clock.at(20.0, Joined(1, 4.0, 2.0))
     federation = WallFederation(Lesson(10.0), fleet, clients, clock=clock, sleep=clock.sleep)
-    federation.believe(0, 4.0)
+    federation.observe_latency(0, 4.0)
     for _ in range(5):
         federation.step()
     assert federation.fleet.client_weight.tolist() == [3.0, 4.0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from helpers.fleets import fields, make_fleet, traced
 from helpers.strategies import everyone, make
 from lesson import FedAvg, Lesson, Settings, Simulation, draw_fleet, simulate
-from lesson.clock.presence import Attendance
+from lesson.clock.presence import Availability
 from lesson.clock.records import RoundRecord
 from lesson.fleet.traces import Presence
 from lesson.strategies.fedcs_greedy import FedCSGreedy
@@ -181,8 +181,8 @@ def test_nobody_works_while_away(times: list[np.ndarray], data: st.DataObject) -
     simulation = Simulation(make(kind), make_fleet([3.0, 15.7, 25.1]), settings=Settings(slowdown=1e-300))
     presence = Presence(3, client, from_s, to_s)
     assert simulation._world is not None
-    simulation._world.presence, simulation._present = presence, Attendance(len(simulation.fleet), presence)
-    there = simulation._idle & presence.is_there(0.0)
+    simulation._world.presence, simulation._present = presence, Availability(len(simulation.fleet), presence)
+    there = simulation._idle & presence.is_available(0.0)
     simulation._idle[:], simulation._connected[:], simulation._freed = there, there, [np.flatnonzero(there)]
     simulation._num_connected = int(there.sum())
     num_started = num_lost = num_merged = 0

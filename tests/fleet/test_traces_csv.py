@@ -55,7 +55,7 @@ def test_presence(tmp_path: Path) -> None:
     """0 is there 0–10 and 20–30 s, 1 from 10 s on, 2 always; 3 at 5–15 s, in two intervals that touch."""
     text = "client,from_s,to_s\n0,20,30\n0,0,10\n1,10,inf\n3,8,15\n3,5,8\n"
     presence = read_presence(write(tmp_path, text), range(4))
-    there = {now_s: np.flatnonzero(presence.is_there(now_s)).tolist() for now_s in (0, 4.9, 5, 8, 10, 15, 20, 30)}
+    there = {now_s: np.flatnonzero(presence.is_available(now_s)).tolist() for now_s in (0, 4.9, 5, 8, 10, 15, 20, 30)}
     assert there == {0: [0, 2], 4.9: [0, 2], 5: [0, 2, 3], 8: [0, 2, 3]} | {
         10: [1, 2, 3],
         15: [1, 2],
@@ -96,7 +96,7 @@ def test_changes_are_net(tmp_path: Path, after_s: float, until_s: float, came: l
 
 def test_presence_of_nobody_listed() -> None:
     presence = Presence(2, ids(), np.empty(0), np.empty(0))
-    assert presence.is_there(0.0).tolist() == [True, True]
+    assert presence.is_available(0.0).tolist() == [True, True]
     assert presence.leaves_s(ids(1), 3.0).tolist() == [INF]
     assert (presence.next_change_s(0.0), presence.next_arrival_s(0.0)) == (INF, INF)
     assert [clients.tolist() for clients in presence.changes(0.0, INF)] == [[], []]
@@ -121,7 +121,7 @@ def test_presence_is_what_the_intervals_say(turns: list[list[int]], now_s: int, 
     def there(at_s: float) -> list[bool]:
         return [not times or sum(time <= at_s for time in times) % 2 == 1 for times in turns]
 
-    assert presence.is_there(now_s).tolist() == there(now_s)
+    assert presence.is_available(now_s).tolist() == there(now_s)
     leaves_s = [
         next((t for t in times if t > now_s), INF) if there(now_s)[i] else now_s for i, times in enumerate(turns)
     ]

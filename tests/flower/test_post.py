@@ -16,7 +16,7 @@ from helpers.local_grid import LocalGrid, MakeGrid
 from lesson.clock.federation import Event, Joined, Left, Reply
 from lesson.clock.federation.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
-from lesson.flower.post import LOOK_EVERY_S, Post, Words, weighted_means
+from lesson.flower.post import LOOK_EVERY_S, FieldNames, GridClients, weighted_means
 from lesson.flower.profile import TYPE, Profiler
 from lesson.learn.remote import Received
 from lesson.learn.server_models import ServerModels, as_tensor
@@ -59,7 +59,9 @@ class Asking:
         layout, self.received = Layout.of(record), Received()
         models = ServerModels(as_tensor(layout.vector(record)), 0.1, math.inf, lambda _: self.received)
         node_of = dict(enumerate(sorted(self.grid.nodes)))
-        self.post = Post(self.grid, 2, node_of, layout, models, self.received, clock=lambda: self.now_s, **options)
+        self.post = GridClients(
+            self.grid, 2, node_of, layout, models, self.received, clock=lambda: self.now_s, **options
+        )
 
     def send(self, *clients: int, patience_s: float = 60.0, **options: Any) -> None:
         self.post.send(updates_of(*clients, **options), 5, np.full(len(clients), patience_s))
@@ -118,7 +120,7 @@ def test_records_and_fields_can_have_other_names(make_grid: MakeGrid) -> None:
         assert message.content["orders"]["eta"] == 0.1
         return good(message, samples=7)
 
-    asking = Asking(make_grid, answer, words=Words("model", "orders", "samples", "eta"))
+    asking = Asking(make_grid, answer, words=FieldNames("model", "orders", "samples", "eta"))
     asking.send(0)
     assert asking.reply().weight == 7.0
 
@@ -177,7 +179,7 @@ def test_where_the_server_knows_what_clients_count_for_they_need_not_say(make_gr
     asking = Asking(
         make_grid,
         lambda message: Message(content(arrays_of(), loss=0.5), reply_to=message),
-        weighed=False,
+        clients_report_weight=False,
     )
     asking.send(0)
     assert asking.reply() == Reply(0, 0, None, {"loss": 0.5})

@@ -13,7 +13,7 @@ import torch
 
 from helpers.runs import PARTS, settings
 from lesson.learn import process
-from lesson.learn.process import settled_process
+from lesson.learn.process import configured_process
 from lesson.runs.execute import execute
 
 
@@ -44,7 +44,7 @@ def comes_from_the_system(size: int) -> bool:
 
 def large_during_large_after_small_after() -> tuple[bool, bool, bool]:
     """Which blocks come from the system: a large one while the process is settled, and two afterwards."""
-    with settled_process():
+    with configured_process():
         during = comes_from_the_system(LARGE)
     return during, comes_from_the_system(LARGE), comes_from_the_system(4 << 20)
 
@@ -85,14 +85,14 @@ def test_each_thread_gets_its_own_number_of_threads_back() -> None:
 
     def other_run() -> tuple[int, int]:
         torch.set_num_threads(2)
-        with settled_process():
+        with configured_process():
             began.set()
             may_end.wait(60)
             during = torch.get_num_threads()
         return during, torch.get_num_threads()
 
     with ThreadPoolExecutor(1) as pool:
-        with settled_process():
+        with configured_process():
             other = pool.submit(other_run)
             assert began.wait(60)
         ours = torch.get_num_threads()
@@ -102,8 +102,8 @@ def test_each_thread_gets_its_own_number_of_threads_back() -> None:
 
 
 def test_the_last_of_several_runs_restores_the_process() -> None:
-    with settled_process():
-        with settled_process():
+    with configured_process():
+        with configured_process():
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3

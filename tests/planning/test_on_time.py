@@ -8,8 +8,8 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import InputError, Settings, draw_fleet
-from lesson.planning.on_time import MAX_CLIENTS, find_deadline_s, try_deadline
-from lesson.planning.plan import look_at_deadline, make_plan, propose_deadline_s
+from lesson.planning.on_time import MAX_CLIENTS, find_deadline_s, simulate_on_time
+from lesson.planning.plan import evaluate_deadline, make_plan, propose_deadline_s
 
 RAYLEIGH = Settings(fading="rayleigh")
 
@@ -32,7 +32,7 @@ def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
     )
     settings = Settings(trace=trace)
     fleet = draw_fleet(settings, 3)
-    found = try_deadline(fleet, 10.0, settings)
+    found = simulate_on_time(fleet, 10.0, settings)
     assert found.by_tier == {1: 61 / 76, 2: 1.0, 3: 1.0}
     assert found.share == 95 / 110
     plan = make_plan(fleet, 10.0, ensure_first_tier=False, num_rounds=3, settings=settings)
@@ -49,7 +49,7 @@ def test_lost_update_misses_its_slot(tmp_path: Path) -> None:
     """Client 0, 7 s, leaves at 13 s in the middle of its second slot and comes back at 25 s: 1 slot made, 1 missed,
     then 47 made from 30 to 500 s. Client 1 takes 15 s: 25 slots of tier 2."""
     presence = written(tmp_path / "presence.csv", "client,from_s,to_s", "0,0,13", "0,25,inf")
-    found = try_deadline(make_fleet([7.0, 15.0]), 10.0, Settings(presence=presence))
+    found = simulate_on_time(make_fleet([7.0, 15.0]), 10.0, Settings(presence=presence))
     assert found.by_tier == {1: 48 / 49, 2: 1.0}
     assert found.share == 73 / 74
 
@@ -58,7 +58,7 @@ def test_a_slot_that_is_over_counts_whether_or_not_its_update_comes(tmp_path: Pa
     """The second piece of work takes 10,000 s: when the last round ends it is on its way, and long too late."""
     trace = written(tmp_path / "work.csv", "client,round,compute_s,upload_s", "0,1,3,4", "0,2,3,9997", "1,1,3,12")
     settings = Settings(trace=trace)
-    assert try_deadline(draw_fleet(settings, 2), 10.0, settings).by_tier == {1: 1 / 2, 2: 1.0}
+    assert simulate_on_time(draw_fleet(settings, 2), 10.0, settings).by_tier == {1: 1 / 2, 2: 1.0}
 
 
 def test_all_is_on_time_where_nothing_varies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,16 +68,16 @@ def test_all_is_on_time_where_nothing_varies(monkeypatch: pytest.MonkeyPatch) ->
         plan = make_plan(fleet, 20.0, ensure_first_tier=True, settings=settings)
         assert {row.on_time for row in plan.tier_rows} == {row.on_time for row in plan.deadlines} == {1.0}
         assert plan.varying == []
-    assert look_at_deadline(fleet, 20.0, ensure_first_tier=True).on_time == 1.0
+    assert evaluate_deadline(fleet, 20.0, ensure_first_tier=True).on_time == 1.0
 
 
 def test_an_infinite_deadline_is_always_met() -> None:
-    assert try_deadline(draw_fleet(RAYLEIGH, 10), math.inf, RAYLEIGH).share == 1.0
+    assert simulate_on_time(draw_fleet(RAYLEIGH, 10), math.inf, RAYLEIGH).share == 1.0
 
 
 def test_where_no_slot_ends_nothing_is_known() -> None:
     """A deadline of a millisecond makes tiers of thousands of rounds, more than are tried."""
-    found = try_deadline(draw_fleet(RAYLEIGH, 5), 1e-3, RAYLEIGH)
+    found = simulate_on_time(draw_fleet(RAYLEIGH, 5), 1e-3, RAYLEIGH)
     assert (found.share, found.of_tier(1)) == (None, None)
     told = make_plan(draw_fleet(RAYLEIGH, 5), 1e-3, ensure_first_tier=False, settings=RAYLEIGH).to_dict()
     assert {row["on_time"] for row in told["tiers"]} == {None}
@@ -86,7 +86,7 @@ def test_where_no_slot_ends_nothing_is_known() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_longer_deadlines_are_not_clearly_worse_under_fading(seed: int) -> None:
     fleet = draw_fleet(RAYLEIGH, seed=seed)
-    shares = [try_deadline(fleet, deadline_s, RAYLEIGH, seed).share or 0 for deadline_s in (5, 10, 20, 40, 80, 160)]
+    shares = [simulate_on_time(fleet, deadline_s, RAYLEIGH, seed).share or 0 for deadline_s in (5, 10, 20, 40, 80, 160)]
     assert all(later >= earlier - 0.02 for earlier, later in pairwise(shares))
     assert shares[0] < 0.95
     assert shares[-1] == 1.0
@@ -95,7 +95,9 @@ def test_longer_deadlines_are_not_clearly_worse_under_fading(seed: int) -> None:
 def test_careful_estimates_are_met_more_often() -> None:
     careful = Settings(fading="rayleigh", estimate="quantile")
     fleet = draw_fleet(careful)
-    assert (try_deadline(fleet, 5.0, careful).share or 0) > (try_deadline(fleet, 5.0, RAYLEIGH).share or 0) + 0.05
+    assert (simulate_on_time(fleet, 5.0, careful).share or 0) > (
+        simulate_on_time(fleet, 5.0, RAYLEIGH).share or 0
+    ) + 0.05
 
 
 def test_the_deadline_found_is_the_first_that_does() -> None:
@@ -104,7 +106,7 @@ def test_the_deadline_found_is_the_first_that_does() -> None:
     deadline_s = find_deadline_s(
         fleet, 0.97, propose_deadline_s(fleet), ensure_first_tier=True, settings=RAYLEIGH, tell=tried.append
     )
-    shares = [look_at_deadline(fleet, one_s, True, RAYLEIGH).on_time or 0 for one_s in tried]
+    shares = [evaluate_deadline(fleet, one_s, True, RAYLEIGH).on_time or 0 for one_s in tried]
     assert tried[0] == propose_deadline_s(fleet) < tried[-1] == deadline_s
     assert [share >= 0.97 for share in shares] == [False] * (len(tried) - 1) + [True]
     steps = np.array(tried[1:]) / np.array(tried[:-1])
@@ -149,7 +151,7 @@ def test_a_fleet_that_is_cut_is_the_smaller_one() -> None:
             assert np.array_equal(got, wanted), field.name
     for field in fields(cut.population):
         assert np.array_equal(getattr(cut.population, field.name), getattr(small.population, field.name)), field.name
-    assert try_deadline(cut, 20.0, settings, 3) == try_deadline(small, 20.0, settings, 3)
+    assert simulate_on_time(cut, 20.0, settings, 3) == simulate_on_time(small, 20.0, settings, 3)
     assert whole.first(40) is whole
 
 
@@ -163,8 +165,10 @@ def test_of_a_large_fleet_the_first_are_tried(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("lesson.planning.on_time.MAX_ROUNDS", 3)
     monkeypatch.setattr("lesson.planning.on_time.MIN_ROUNDS", 3)
     whole = draw_fleet(RAYLEIGH, MAX_CLIENTS + 500)
-    assert try_deadline(whole, 20.0, RAYLEIGH) == try_deadline(draw_fleet(RAYLEIGH, MAX_CLIENTS), 20.0, RAYLEIGH)
+    assert simulate_on_time(whole, 20.0, RAYLEIGH) == simulate_on_time(
+        draw_fleet(RAYLEIGH, MAX_CLIENTS), 20.0, RAYLEIGH
+    )
     presence = written(tmp_path / "presence.csv", "client,from_s,to_s", f"{MAX_CLIENTS + 1},0,1")
     everybody = Settings(presence=presence)
     # On the whole fleet the one that leaves at 1 s loses its work; without it all would be on time.
-    assert (try_deadline(whole, 60.0, everybody).share or 0) < 1.0
+    assert (simulate_on_time(whole, 60.0, everybody).share or 0) < 1.0

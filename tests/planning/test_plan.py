@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from helpers.fleets import make_fleet
 from lesson import InputError, Lesson, Settings, draw_fleet, simulate
-from lesson.planning.plan import look_at_deadline, make_plan, mean_staleness, propose_deadline_s
+from lesson.planning.plan import evaluate_deadline, make_plan, mean_staleness, propose_deadline_s
 
 
 def test_a_plan_by_hand() -> None:
@@ -31,7 +31,7 @@ def test_a_plan_by_hand() -> None:
 def test_a_deadline_by_hand() -> None:
     """Tiers 1 and 2 at 10 s: per 1000 s client 0 gives 100 updates, client 1 gives 50, each of staleness 1. Energy:
     11 J and 22 J an update, weighted 2 : 1."""
-    row = look_at_deadline(make_fleet([5.0, 16.0, math.inf]), 10.0, ensure_first_tier=False)
+    row = evaluate_deadline(make_fleet([5.0, 16.0, math.inf]), 10.0, ensure_first_tier=False)
     assert (row.num_tiers, row.round_s, row.updates_per_1000s) == (2, 10.0, 150.0)
     assert row.staleness == pytest.approx(1 / 3)
     assert (row.served, row.served_by_fedcs) == pytest.approx((2 / 3, 1 / 3))
@@ -39,9 +39,9 @@ def test_a_deadline_by_hand() -> None:
 
 
 def test_a_deadline_of_the_slowest_client_is_fedavg() -> None:
-    row = look_at_deadline(make_fleet([5.0, 16.0]), 16.0, ensure_first_tier=False)
+    row = evaluate_deadline(make_fleet([5.0, 16.0]), 16.0, ensure_first_tier=False)
     assert (row.num_tiers, row.round_s, row.updates_per_1000s, row.staleness) == (1, 16.0, 125.0, 0.0)
-    longer = look_at_deadline(make_fleet([5.0, 16.0]), math.inf, ensure_first_tier=False)
+    longer = evaluate_deadline(make_fleet([5.0, 16.0]), math.inf, ensure_first_tier=False)
     assert (longer.round_s, longer.updates_per_1000s) == (16.0, 125.0)
 
 
@@ -55,7 +55,7 @@ def test_long_run_figures_agree_with_the_simulation(tiers: list[int], first_tier
     for record in simulate(Lesson(10.0), fleet, rounds=420):
         merged += len(record.merged)
         staleness += int(record.staleness.sum())
-    row = look_at_deadline(fleet, 10.0, ensure_first_tier=False)
+    row = evaluate_deadline(fleet, 10.0, ensure_first_tier=False)
     assert row.updates_per_1000s == pytest.approx(merged / 4.2)
     assert row.staleness == pytest.approx(staleness / merged, rel=0.02, abs=1e-9)
 

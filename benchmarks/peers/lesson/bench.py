@@ -12,7 +12,7 @@ from lesson import FedAvg, Lesson, Settings, Simulation, draw_fleet
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
-from lesson.learn.process import settle_process
+from lesson.learn.process import configure_process
 from lesson.learn.task import make_task
 
 
@@ -34,7 +34,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     task = make_task(settings, dataset, workload.num_clients, 0, PflCnn if workload.net is PflCnn else None)
     assert np.all(task.holdings.num_samples == workload.samples_per_client)
     fleet = draw_fleet(settings, num_samples=task.holdings.num_samples)
-    settle_process()
+    configure_process()
     learner = Learner(task, settings.training.learning_rate, settings.training.lr_cap, CpuBackend(task, job.threads))
     everybody = workload.cohort == workload.num_clients
     strategy = FedAvg() if everybody else Lesson(math.inf, participation=workload.cohort)

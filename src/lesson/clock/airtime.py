@@ -32,11 +32,11 @@ class Airtime:
         self._fading = key(seed, "fading")
         self._channel = Channel(settings, people.seed)
         self._whole_hz = len(fleet) * settings.radio.bandwidth_hz
-        self._walk = _walk_of(settings, fleet, people, seed)
+        self._mobility = _make_mobility(settings, fleet, people, seed)
         self._standing_snr = np.empty(0)
-        if self._walk is None:
+        if self._mobility is None:
             self._standing_snr = self._signal_to_noise(people.x_km, people.y_km, people.power_w)
-        self._louder = settings.radio.station_power_w / people.power_w
+        self._station_power_ratio = settings.radio.station_power_w / people.power_w
         self._spans: dict[int, FloatArray] = {}
         """Mean SNR and fading gain by span of blocks, shape (2, num_clients, _SPAN) each; NaN if not computed yet."""
 
@@ -53,7 +53,7 @@ class Airtime:
         """Return the end times of downloads that begin at `begin_s`, each on the client's own band."""
 
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
-            return self._rate_bps(who, blocks, self._settings.radio.bandwidth_hz, self._louder)
+            return self._rate_bps(who, blocks, self._settings.radio.bandwidth_hz, self._station_power_ratio)
 
         return radio.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
 
@@ -77,7 +77,9 @@ class Airtime:
         """Return the seconds a transfer takes on each client's own band at its current position, without fading."""
         block = radio.block_at(np.array([now_s]), self.coherence_s)
         snr = self._mean_snr(clients[:, None], block[:, None])[:, 0]
-        rate_bps = radio.rate_bps(self._settings.radio.bandwidth_hz, snr * self._louder[clients] if down else snr)
+        rate_bps = radio.rate_bps(
+            self._settings.radio.bandwidth_hz, snr * self._station_power_ratio[clients] if down else snr
+        )
         return radio.upload_s(1.0, rate_bps) * self.bits[clients]
 
     def _rate_bps(
@@ -105,10 +107,10 @@ class Airtime:
 
     def _mean_snr(self, clients: IntArray, blocks: IntArray) -> FloatArray:
         """Return the SNR without fading of clients (n, 1) on their own bands in time blocks (n, K) or (1, K)."""
-        if self._walk is None:
+        if self._mobility is None:
             return self._standing_snr[clients]
         times_s = np.broadcast_to(blocks * self.coherence_s, (len(clients), blocks.shape[1]))
-        x_km, y_km = off_the_station(*self._walk.at(clients[:, 0], times_s))
+        x_km, y_km = off_the_station(*self._mobility.at(clients[:, 0], times_s))
         return self._signal_to_noise(x_km, y_km, self._power_w[clients])
 
     def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray) -> FloatArray:
@@ -117,7 +119,7 @@ class Airtime:
         return radio.signal_to_noise(power_w, gain, radio.watts(self._settings.radio.noise_dbm))
 
 
-def _walk_of(
+def _make_mobility(
     settings: Settings, fleet: Fleet, people: Population, seed: int
 ) -> radio.RandomWaypoint | radio.Itinerary | None:
     """Return the clients' movement; None if they do not move."""

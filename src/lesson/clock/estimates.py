@@ -67,7 +67,7 @@ class LatencyEstimator:
             # The promoted client's first estimate has no error: otherwise tier 1 might be empty.
             promoted = () if fleet.promoted is None else fleet.promoted.client
             wrong = np.delete(np.arange(len(fleet)), promoted)
-            self._believe(wrong, {name: getattr(fleet, name)[wrong] for name in self._recent})
+            self._set_estimates(wrong, {name: getattr(fleet, name)[wrong] for name in self._recent})
         self.first_latency_s = self.fleet.latency_s.copy()
 
     def see(self, clients: IntArray, took_s: Mapping[str, FloatArray]) -> None:
@@ -77,9 +77,9 @@ class LatencyEstimator:
         """
         self._num_seen[clients] += 1
         seen_s = {**took_s, "latency_s": sum(took_s.values(), start=np.zeros(len(clients)))}
-        self._believe(clients, {name: recent.see(clients, seen_s[name]) for name, recent in self._recent.items()})
+        self._set_estimates(clients, {name: recent.see(clients, seen_s[name]) for name, recent in self._recent.items()})
 
-    def _believe(self, clients: IntArray, seconds: Mapping[str, FloatArray]) -> None:
+    def _set_estimates(self, clients: IntArray, seconds: Mapping[str, FloatArray]) -> None:
         off = np.exp(self._spread * normals(self._error, clients, self._num_seen[clients])) if self._spread else 1.0
         for name, value_s in seconds.items():
             getattr(self.fleet, name)[clients] = value_s * off

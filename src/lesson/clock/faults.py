@@ -66,7 +66,7 @@ class CorruptedUploads:
         scaled = np.where(self.has("scaled", clients, index), self._settings.scale, 1.0)
         return np.where(self.has("flipped", clients, index), -scaled, scaled)
 
-    def filling(self, clients: IntArray, index: IntArray) -> FloatArray:
+    def added_value(self, clients: IntArray, index: IntArray) -> FloatArray:
         """Return the value that is added to one parameter of each upload: 0, infinity or NaN."""
         infinite = np.where(self.has("infinity", clients, index), np.inf, 0.0)
         return np.where(self.has("nan", clients, index), np.nan, infinite)
@@ -74,7 +74,7 @@ class CorruptedUploads:
     def is_intact(self, client: int, index: int) -> bool:
         """Return whether an upload is not corrupted."""
         who, which = np.array([client]), np.array([index])
-        return bool(self.factor(who, which)[0] == 1 and self.filling(who, which)[0] == 0)
+        return bool(self.factor(who, which)[0] == 1 and self.added_value(who, which)[0] == 0)
 
     def place(self, clients: IntArray, index: IntArray, size: int) -> IntArray:
         """Return the index of the corrupted parameter of each upload, in [0, size)."""

@@ -111,7 +111,7 @@ class RoundLoop:
         self.rejection_ledger = RejectionLedger(len(fleet), (guards or GuardSettings()).exclude_after_rejections)
         self._rejections: list[Rejection] = []
         """Updates rejected since the last record."""
-        self._unfit = self._at_server
+        self._rejected_on_arrival = self._at_server
         """Updates rejected on arrival since the last record, because of their content."""
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
@@ -139,15 +139,18 @@ class RoundLoop:
         landed = self._land()
         merge = self.strategy.merge(self._view(NO_CLIENTS), self._at_server)
         merged = self._merge(checked_merge(merge, self.strategy, self.round))
-        against = self.rejection_ledger.reject(self._rejections)
-        excluded_j, aside = self._exclude(np.array(sorted(against), dtype=np.int64)), self._why_excluded(against)
-        arrived, rejections = Updates.join(landed, self._unfit), tuple(self._rejections)
+        newly_excluded = self.rejection_ledger.reject(self._rejections)
+        excluded_j, exclusion_note = (
+            self._exclude(np.array(sorted(newly_excluded), dtype=np.int64)),
+            self._why_excluded(newly_excluded),
+        )
+        arrived, rejections = Updates.join(landed, self._rejected_on_arrival), tuple(self._rejections)
         uploads = len(arrived)
-        self._rejections, self._unfit = [], self._flight.work_of(NO_CLIENTS)
+        self._rejections, self._rejected_on_arrival = [], self._flight.work_of(NO_CLIENTS)
         moved = len(plan.starts) or len(plan.drops) or uploads or len(merged) or self.now_s > start_s
         self.stop_reason = self._find_stop_reason(bool(moved), until_s)
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
-        notes = [plan.note, note, promoted, aside, self.stop_reason]
+        notes = [plan.note, note, promoted, exclusion_note, self.stop_reason]
         spent_j += excluded_j + self._spent_j(arrived, np.inf) + self._unmeasured_j
         return self._extend_record(
             landed,
@@ -169,7 +172,7 @@ class RoundLoop:
                 transmit_j=known_j(spent_j[1]),
                 note="; ".join(filter(None, notes)),
                 rejections=rejections,
-                excluded=tuple(against),
+                excluded=tuple(newly_excluded),
             ),
         )
 
@@ -180,13 +183,13 @@ class RoundLoop:
         """
         if self._num_connected or len(self._flight) or len(self._at_server) or not self.round:
             return True
-        self.stop_reason = self._nobody()
+        self.stop_reason = self._no_clients_reason()
         return False
 
-    def _nobody(self) -> str:
+    def _no_clients_reason(self) -> str:
         """Return the stop reason for a run without connected clients, with the number of excluded ones."""
-        aside = int(np.count_nonzero(self.rejection_ledger.excluded))
-        return NOBODY if not aside else f"{NOBODY}; {aside} of {len(self.fleet)} clients were excluded"
+        num_excluded = int(np.count_nonzero(self.rejection_ledger.excluded))
+        return NOBODY if not num_excluded else f"{NOBODY}; {num_excluded} of {len(self.fleet)} clients were excluded"
 
     def _extend_record(self, landed: Updates, record: RoundRecord) -> RoundRecord:  # noqa: ARG002
         """Return the record of a round in which these updates arrived; subclasses add fields."""
@@ -301,10 +304,10 @@ class RoundLoop:
         return "the strategy neither starts nor aggregates anything" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
     def _is_deserted(self) -> bool:
-        """Return whether no update is in flight or at the server, and `_stays_without` applies."""
-        return not len(self._flight) and not len(self._at_server) and self._stays_without()
+        """Return whether no update is in flight or at the server, and `_clients_gone_for_good` applies."""
+        return not len(self._flight) and not len(self._at_server) and self._clients_gone_for_good()
 
-    def _stays_without(self) -> bool:
+    def _clients_gone_for_good(self) -> bool:
         """Return whether some clients will never take part again and no other client will join."""
         return bool(self.rejection_ledger.excluded.any())
 
@@ -414,11 +417,11 @@ class RoundLoop:
         self._num_connected -= int(np.count_nonzero(self._connected[clients]))
         self._connected[clients] = self._idle[clients] = False
 
-    def _why_excluded(self, against: Mapping[int, str]) -> str:
+    def _why_excluded(self, newly_excluded: Mapping[int, str]) -> str:
         """Return a note that says which clients are excluded and for which reason."""
         often, told = self.rejection_ledger.exclude_after, []
-        for reason in dict.fromkeys(against.values()):
-            names = [str(self.fleet.names[client]) for client, why in against.items() if why == reason]
+        for reason in dict.fromkeys(newly_excluded.values()):
+            names = [str(self.fleet.names[client]) for client, why in newly_excluded.items() if why == reason]
             more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
             times = f"{often} times in a row" if often > 1 else "once"
             told.append(f"excluded {', '.join(names[:MAX_NAMED])}{more}: rejected {times}, {reason}")

@@ -8,7 +8,7 @@ from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, dist
 from lesson.fleet.traces import Presence
 
 
-class Attendance:
+class Availability:
     """When clients join and leave, by the presence file and by disconnections; arrays have shape (num_clients,)."""
 
     def __init__(self, num_clients: int, presence: Presence | None = None) -> None:
@@ -25,10 +25,10 @@ class Attendance:
             if at_s < np.inf:
                 heapq.heappush(self._returns, (at_s, client))
 
-    def is_there(self, now_s: float) -> BoolArray:
+    def is_available(self, now_s: float) -> BoolArray:
         """Return whether each client is available, shape (num_clients,)."""
         there: BoolArray = self.back_s <= now_s
-        return there if self._presence is None else there & self._presence.is_there(now_s)
+        return there if self._presence is None else there & self._presence.is_available(now_s)
 
     def next_change_s(self, now_s: float) -> float:
         """Return the next time after `now_s` at which a client may join or leave; inf if there is none."""

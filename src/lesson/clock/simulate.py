@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lesson.clock.estimates import LatencyEstimator
 from lesson.clock.faults import Disconnections
 from lesson.clock.loop import Learner, RoundLoop, known_j
-from lesson.clock.presence import Attendance
+from lesson.clock.presence import Availability
 from lesson.clock.records import RoundRecord
 from lesson.clock.varying import VaryingWorld
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, copied, read_only, with_prefix
@@ -48,7 +48,7 @@ class Simulation(RoundLoop):
         guards: GuardSettings | None = None,
     ) -> None:
         self._world: VaryingWorld | None = None
-        self._present: Attendance | None = None
+        self._present: Availability | None = None
         settings = settings or Settings()
         if not settings.varies and disconnections is None:
             super().__init__(strategy, fleet, learner=learner, seed=seed, guards=guards)
@@ -69,8 +69,8 @@ class Simulation(RoundLoop):
         self._met_s = 0.0
         """Time up to which clients that joined or left have been noted."""
         if disconnections is not None or self._world.presence is not None:
-            self._present = Attendance(len(fleet), self._world.presence)
-            self._idle &= self._present.is_there(0.0)
+            self._present = Availability(len(fleet), self._world.presence)
+            self._idle &= self._present.is_available(0.0)
             self._connected &= self._idle
             self._num_connected = int(np.count_nonzero(self._idle))
             self._freed = [np.flatnonzero(self._idle)]
@@ -83,7 +83,7 @@ class Simulation(RoundLoop):
             self._ask(self._world)
         return super()._opens(until_s)
 
-    def _somebody_comes(self, present: Attendance, until_s: float) -> bool:
+    def _somebody_comes(self, present: Availability, until_s: float) -> bool:
         """Return whether a client is connected or an update is pending, advancing the clock until a client joins.
 
         If none joins by `until_s`, set `stop_reason`.
@@ -91,16 +91,16 @@ class Simulation(RoundLoop):
         while not self._num_connected and not len(self._flight) and not len(self._at_server):
             comes_s = present.next_arrival_s(self.now_s)
             if math.isinf(comes_s) or comes_s > until_s * (1 + TOLERANCE):
-                self.stop_reason = self._nobody() if math.isinf(comes_s) else "time limit reached"
+                self.stop_reason = self._no_clients_reason() if math.isinf(comes_s) else "time limit reached"
                 return False
             self._wait_until(comes_s, present)
         return True
 
-    def _wait_until(self, now_s: float, present: Attendance) -> None:
+    def _wait_until(self, now_s: float, present: Availability) -> None:
         self.now_s = now_s
         self._meet(present)
 
-    def _meet(self, present: Attendance) -> None:
+    def _meet(self, present: Availability) -> None:
         """Note which clients have joined or left since the last call."""
         came, left = present.changes(self._met_s, self.now_s)
         self._met_s = self.now_s
@@ -160,7 +160,7 @@ class Simulation(RoundLoop):
             self._part(self._lost.client[world.back_s[self._lost.client] > self.now_s], self._present, world)
         return landed
 
-    def _part(self, clients: IntArray, present: Attendance, world: VaryingWorld) -> None:
+    def _part(self, clients: IntArray, present: Availability, world: VaryingWorld) -> None:
         """Note that these clients have disconnected and not rejoined yet."""
         present.drop_out(clients, world.back_s[clients])
         self._disconnect(clients)
@@ -176,13 +176,13 @@ class Simulation(RoundLoop):
                 self._wait_until(change_s, self._present)
                 return ""
             if change_s == np.inf and not self._num_connected:
-                return self._nobody()
+                return self._no_clients_reason()
         return super()._find_stop_reason(moved, until_s)
 
-    def _stays_without(self) -> bool:
+    def _clients_gone_for_good(self) -> bool:
         if self._present is None:
-            return super()._stays_without()
-        gone = super()._stays_without() or bool(np.isinf(self._present.back_s).any())
+            return super()._clients_gone_for_good()
+        gone = super()._clients_gone_for_good() or bool(np.isinf(self._present.back_s).any())
         return gone and self._present.next_change_s(self.now_s) == np.inf
 
     def _extend_record(self, landed: Updates, record: RoundRecord) -> RoundRecord:

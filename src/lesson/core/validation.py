@@ -33,7 +33,7 @@ def _storable_text(text: str) -> str:
 
 Positive = Annotated[float, Field(gt=0, strict=True)]
 NotNegative = Annotated[float, Field(ge=0, strict=True)]
-Unbounded = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=True)]
+PositiveOrInf = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=True)]
 Finite = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]

@@ -19,7 +19,7 @@ from lesson.learn.data import Dataset
 from lesson.learn.data.dataset import NAMES
 from lesson.learn.models import ModelFactory
 from lesson.runs.folder import RunFolder
-from lesson.runs.summary import SURPRISES, TARGETS, read_metrics, with_final_score
+from lesson.runs.summary import TARGETS, VARYING_COUNTS, read_metrics, with_final_score
 from lesson.runs.trackers import Tracker
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
@@ -125,7 +125,7 @@ class Study:
 
     def _means(self, runs: Sequence[Run]) -> dict[str, float]:
         frame = Study(runs, self.by).to_frame()
-        return means(frame, [*FIGURES, *(name for name in ("rejected", *SURPRISES) if name in frame)], TIMES)
+        return means(frame, [*FIGURES, *(name for name in ("rejected", *VARYING_COUNTS) if name in frame)], TIMES)
 
     def failures_by_strategy(self) -> dict[str, dict[str, str]]:
         """Return the failures of a comparison by strategy, or by its folder name if all runs of a strategy failed."""

@@ -66,7 +66,7 @@ class Presence:
         until_s = np.where(began, np.maximum(self._to_s[places], now_s), now_s)
         return np.where(self._is_listed[clients], until_s, np.inf)
 
-    def is_there(self, now_s: float) -> BoolArray:
+    def is_available(self, now_s: float) -> BoolArray:
         """Return which clients are available, shape (num_clients,)."""
         there = ~self._is_listed
         listed = np.flatnonzero(self._is_listed)

@@ -18,7 +18,7 @@ from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
 from lesson.learn.build import dataset_of, task_of
-from lesson.learn.process import settle_process
+from lesson.learn.process import configure_process
 from lesson.learn.remote import train_update
 from lesson.learn.task import Task
 from lesson.settings.settings import Settings
@@ -101,7 +101,7 @@ def _settings(config: str, num_clients: int) -> Settings:
 @lru_cache(maxsize=1)
 def _task(config: str, num_clients: int) -> Task:
     """Return the learning task. It is cached: in Flower's simulation, one process serves many clients."""
-    settle_process()
+    configure_process()
     settings = _settings(config, num_clients)
     return task_of(settings, dataset_of(settings.data.dataset, None))
 
@@ -109,10 +109,10 @@ def _task(config: str, num_clients: int) -> Task:
 def _corrupt(base: Vector, vector: Vector, faults: CorruptedUploads, client: int, index: int) -> Vector:
     """Return the trained vector with the faults of this upload injected; `base` is the model it started from."""
     who, which = np.array([client]), np.array([index])
-    factor, filling = faults.factor(who, which)[0], faults.filling(who, which)[0]
+    factor, added_value = faults.factor(who, which)[0], faults.added_value(who, which)[0]
     if factor != 1:
         vector = base + factor.astype(base.dtype) * (vector - base)
-    if filling != 0:
+    if added_value != 0:
         vector = vector.copy()
-        vector[faults.place(who, which, len(vector))[0]] += filling
+        vector[faults.place(who, which, len(vector))[0]] += added_value
     return vector

@@ -39,7 +39,7 @@ FAULTS = {
 
 
 @dataclass(frozen=True)
-class Words:
+class FieldNames:
     """Names of the records and fields in messages; the defaults are those of Flower's own strategies."""
 
     arrays: str = "arrays"
@@ -49,7 +49,7 @@ class Words:
 
 
 @dataclass(eq=False)
-class Post:
+class GridClients:
     """Implements `lesson.clock.federation.Clients` on Flower's grid."""
 
     grid: Grid
@@ -61,12 +61,12 @@ class Post:
     received: Received
     config: Mapping[str, object] = field(default_factory=dict)
     """Config that every client gets, in addition to its step size and the size of its local training."""
-    words: Words = field(default_factory=Words)
-    weighed: bool = True
+    words: FieldNames = field(default_factory=FieldNames)
+    clients_report_weight: bool = True
     """Whether clients report their weight; otherwise, the weights of the fleet are kept."""
     profiler: Profiler | None = None
     """Asks unknown nodes which client they are; without it, an unknown node becomes the next free client."""
-    newcomer_s: float = math.nan
+    default_latency_s: float = math.nan
     """Initial latency estimate in seconds of a node that joins without a profile."""
     tell: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
@@ -179,7 +179,7 @@ class Post:
                 return _fault(update, message.error)
             metrics = read_metrics(message.content)
             told = metrics.pop(self.words.weight, None)
-            weight = check_weight(self.words.weight, told) if self.weighed else None
+            weight = check_weight(self.words.weight, told) if self.clients_report_weight else None
             values, vector = scalars(metrics), self.layout.vector(_arrays(message.content))
         except InvalidUpdateError as unfit:
             return Reply(*update, fault=unfit.reason, detail=unfit.detail)
@@ -214,7 +214,7 @@ class Post:
         free = next((client for client in range(self.num_clients) if client not in self.node_of), None)
         if free is not None:
             self.node_of[free] = node
-            return [Joined(free, self.newcomer_s)]
+            return [Joined(free, self.default_latency_s)]
         if node not in self._ask_at_s:
             self._ask_at_s[node] = math.inf
             self.tell(f"ignoring node {node}: all {self.num_clients} clients are connected already")

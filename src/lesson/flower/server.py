@@ -22,7 +22,7 @@ from lesson.fleet.csv_files import fleet_csv
 from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
-from lesson.flower.post import Post
+from lesson.flower.post import GridClients
 from lesson.flower.profile import Profile, Profiler, by_registration, choose_clients
 from lesson.flower.replies import in_simulation, logger, tell, tell_clients
 from lesson.learn.build import dataset_of, strategy_of, task_of
@@ -212,14 +212,14 @@ def make_federation(
     learner = Learner(
         task, *rates, backend, "reference", settings.server, strategy.needs, settings.guards, elsewhere=True
     )
-    post = Post(
+    post = GridClients(
         grid,
         settings.fleet.num_clients,
         {client: profile.node for client, profile in profiles.items()},
         Layout.of(profiler.model),
         learner,
         received,
-        weighed=False,
+        clients_report_weight=False,
         profiler=profiler,
         tell=tell,
     )
@@ -232,7 +232,7 @@ def make_federation(
     sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # the actual size, not that of the settings
     federation = WallFederation(strategy, sent, post, **options)
     for client, profile in profiles.items():
-        federation.believe(client, profile.latency_s)
+        federation.observe_latency(client, profile.latency_s)
     return federation, learner
 
 

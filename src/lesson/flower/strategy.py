@@ -17,7 +17,7 @@ from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
-from lesson.flower.post import Post, Words, weighted_means
+from lesson.flower.post import FieldNames, GridClients, weighted_means
 from lesson.flower.profile import by_registration
 from lesson.flower.replies import tell, tell_clients
 from lesson.flower.server import Clock, clock_of
@@ -105,7 +105,7 @@ class LessonStrategy(FlowerStrategy):
         if self.latency_s is not None and not np.all(self.latency_s > 0):
             raise InputError("latency_s must be > 0 for every client")
         self.min_available_nodes = min_available_nodes
-        self.words = Words(arrayrecord_key, configrecord_key, weighted_by_key, lr_key)
+        self.words = FieldNames(arrayrecord_key, configrecord_key, weighted_by_key, lr_key)
 
     def start(
         self,
@@ -189,7 +189,7 @@ class LessonStrategy(FlowerStrategy):
         )
         num_clients = len(nodes) if clock == "virtual" else 2 * len(nodes) + SPARE
         parts = grid, num_clients, dict(enumerate(nodes)), layout, models, received, config, self.words
-        post = Post(*parts, newcomer_s=self.deadline_s, tell=tell)
+        post = GridClients(*parts, default_latency_s=self.deadline_s, tell=tell)
         fleet = replace(self._fleet(latency_s, len(nodes), num_clients), model_bits=8.0 * num_bytes(arrays))
         options: dict[str, Any] = {"learner": models, "seed": self.seed, "guards": self.guards, "tell": tell}
         if clock == "virtual":

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch import multiprocessing as processes
 
 from lesson.core.errors import LACK_OF_MEMORY, InputError, RunStoppedError
-from lesson.learn.process import settle_process
+from lesson.learn.process import configure_process
 from lesson.learn.reference import BLOCK, models_by_blocks, sum_by_blocks, train_client
 from lesson.learn.task import Job, Task, Work
 
@@ -108,7 +108,7 @@ def _work(parent: int, task: Task, base: Tensor, models: Tensor, pipe: Connectio
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    settle_process()
+    configure_process()
     replica = task.replica()
     while True:
         try:

@@ -14,7 +14,7 @@ _USUAL_MMAP_BYTES, _USUAL_TRIM_BYTES = 32 << 20, 64 << 20
 """Values that glibc's thresholds reach by themselves in a process that frees large arrays."""
 
 
-def settle_process() -> None:
+def configure_process() -> None:
     """Prepare this process for training for the rest of its life: torch uses one thread, and freed memory is kept.
 
     Idle threads of torch spin and would take cores from the threads that train. With higher thresholds of glibc, steps
@@ -24,7 +24,7 @@ def settle_process() -> None:
 
 
 @contextlib.contextmanager
-def settled_process() -> Iterator[None]:
+def configured_process() -> Iterator[None]:
     """Prepare this process for training while the context lasts, and undo it afterwards.
 
     The number of torch's threads is restored in the calling thread. glibc's thresholds cannot be read, and glibc no

@@ -16,7 +16,7 @@ from lesson.experiments.study import half_interval
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.fleet.latency import latency_s
 from lesson.fleet.tiers import assign_tiers
-from lesson.planning.plan import look_at_deadline
+from lesson.planning.plan import evaluate_deadline
 from lesson.settings.settings import Settings
 from lesson.strategies import Lesson, fleet_for, make_strategy
 
@@ -124,7 +124,7 @@ def deadline_effects(deadlines_s: Sequence[float] = (10.0, 20.0, 60.0), num_draw
         }
         for deadline_s in deadlines_s
         for draw, fleet in _draw_fleets(settings, num_draws)
-        for row in [look_at_deadline(fleet, deadline_s, settings.strategy.ensure_first_tier)]
+        for row in [evaluate_deadline(fleet, deadline_s, settings.strategy.ensure_first_tier)]
     )
 
 

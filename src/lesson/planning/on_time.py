@@ -92,7 +92,7 @@ class _Watched(Lesson):
         return OnTime(float(made.mean()), dict(zip(tiers.tolist(), shares.tolist(), strict=True)))
 
 
-def try_deadline(fleet: Fleet, deadline_s: float, settings: Settings | None = None, seed: int = 0) -> OnTime:
+def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None = None, seed: int = 0) -> OnTime:
     """Simulate LESSON without training and return the share of updates on time; 1 if times do not vary.
 
     Of a large fleet, only the first MAX_CLIENTS are simulated, unless they share a band or files describe them.
@@ -140,7 +140,7 @@ def find_deadline_s(
         if tell is not None:
             tell(deadline_s)
         tried = fleet.with_first_tier(deadline_s) if ensure_first_tier else fleet
-        found = try_deadline(tried, deadline_s, settings, seed).share or 0.0
+        found = simulate_on_time(tried, deadline_s, settings, seed).share or 0.0
         if found >= share:
             return deadline_s
         best, best_s = max((best, best_s), (found, deadline_s))

@@ -13,7 +13,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers, check_deadline
-from lesson.planning.on_time import OnTime, try_deadline
+from lesson.planning.on_time import OnTime, simulate_on_time
 from lesson.settings.settings import Settings
 from lesson.strategies import Lesson
 
@@ -128,20 +128,20 @@ def make_plan(
     if not 1 <= num_rounds <= MAX_ROUNDS:
         raise InputError(f"rounds must be 1 to {MAX_ROUNDS}, got {num_rounds}")
     slowest_s = fleet.slowest_s
-    fleet_then = fleet.with_first_tier(deadline_s) if ensure_first_tier else fleet
-    tiers = assign_tiers(fleet_then.latency_s, deadline_s)
+    promoted_fleet = fleet.with_first_tier(deadline_s) if ensure_first_tier else fleet
+    tiers = assign_tiers(promoted_fleet.latency_s, deadline_s)
     if not tiers.any():
         raise InputError(f"deadline_s must be longer, got {deadline_s:g}: every client would take over 2^53 rounds")
-    rounds = list(simulate(Lesson(deadline_s), fleet_then, rounds=num_rounds, settings=settings, seed=seed))
-    on_time = try_deadline(fleet_then, deadline_s, settings, seed)
-    here = _deadline_row(fleet_then, deadline_s, on_time.share)
+    rounds = list(simulate(Lesson(deadline_s), promoted_fleet, rounds=num_rounds, settings=settings, seed=seed))
+    on_time = simulate_on_time(promoted_fleet, deadline_s, settings, seed)
+    here = _deadline_row(promoted_fleet, deadline_s, on_time.share)
     others_s = {*_usual_deadlines_s(slowest_s), slowest_s} - {deadline_s}
-    others = [look_at_deadline(fleet, other_s, ensure_first_tier, settings, seed) for other_s in others_s]
+    others = [evaluate_deadline(fleet, other_s, ensure_first_tier, settings, seed) for other_s in others_s]
     return Plan(
-        fleet=fleet_then,
+        fleet=promoted_fleet,
         deadline_s=deadline_s,
         tiers=tiers,
-        tier_rows=_tier_rows(fleet_then, tiers, here.round_s, on_time),
+        tier_rows=_tier_rows(promoted_fleet, tiers, here.round_s, on_time),
         round_s={
             "lesson": here.round_s,
             "fedavg": slowest_s,
@@ -171,13 +171,13 @@ def _usual_deadlines_s(slowest_s: float) -> list[float]:
     return [float(f"{slowest_s / part:.1g}") for part in (20, 10, 5, 2)]
 
 
-def look_at_deadline(
+def evaluate_deadline(
     fleet: Fleet, deadline_s: float, ensure_first_tier: bool, settings: Settings | None = None, seed: int = 0
 ) -> DeadlineRow:
     """Return tiers, update rate, staleness and energy of LESSON with a deadline. `settings` may make times vary."""
     if ensure_first_tier:
         fleet = fleet.with_first_tier(deadline_s)
-    return _deadline_row(fleet, deadline_s, try_deadline(fleet, deadline_s, settings, seed).share)
+    return _deadline_row(fleet, deadline_s, simulate_on_time(fleet, deadline_s, settings, seed).share)
 
 
 def _deadline_row(fleet: Fleet, deadline_s: float, on_time: float | None) -> DeadlineRow:

@@ -21,7 +21,7 @@ from lesson.learn.backend import lacks_memory
 from lesson.learn.build import build
 from lesson.learn.evaluate import ClientScores, PendingScore
 from lesson.learn.learner import Learner
-from lesson.learn.process import settled_process
+from lesson.learn.process import configured_process
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
@@ -37,7 +37,7 @@ MAX_NAMED = 1000
 """Largest fleet for which the metrics name the clients of all aggregated updates."""
 
 
-@settled_process()
+@configured_process()
 def execute(
     settings: Settings,
     path: Path | str,
@@ -251,7 +251,7 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
         "energy_j": None if None in energy else sum(energy),
         "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
         **(_merged_fields(record) if named else {}),
-        **(_surprises(record, named) if record.misses is not None else {}),
+        **(_varying_fields(record, named) if record.misses is not None else {}),
         **({"rejected": record.rejected, "rejections": _rejections(record)} if record.rejected else {}),
         **({"excluded": list(record.excluded)} if record.excluded else {}),
         **({"note": record.note} if record.note else {}),
@@ -268,10 +268,10 @@ def _merged_fields(record: RoundRecord) -> dict[str, Any]:
     }
 
 
-def _surprises(record: RoundRecord, named: bool) -> dict[str, Any]:
+def _varying_fields(record: RoundRecord, named: bool) -> dict[str, Any]:
     """Return the numbers of misses, tier changes and lost updates; if `named`, also the expected latencies."""
-    believed = {"merged_expected_s": record.merged_expected_s.round(3).tolist()} if named else {}
-    return believed | {"misses": record.misses, "retiered": record.retiered, "lost": record.lost}
+    expected = {"merged_expected_s": record.merged_expected_s.round(3).tolist()} if named else {}
+    return expected | {"misses": record.misses, "retiered": record.retiered, "lost": record.lost}
 
 
 def _rejections(record: RoundRecord) -> dict[str, list[int]]:

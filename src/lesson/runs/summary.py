@@ -18,9 +18,9 @@ TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 LAST, IN_A_ROW = 10, 3
 MAX_NOTES = 10
 ROUNDING = 1e-12
-WILD = 10 * math.log(10)
+DIVERGED_LOSS = 10 * math.log(10)
 """Loss above which training must have diverged."""
-SURPRISES = ("misses", "retiered", "lost")
+VARYING_COUNTS = ("misses", "retiered", "lost")
 """Counts that only runs with varying times have: late updates, tier changes and lost updates."""
 
 
@@ -53,12 +53,15 @@ def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, s
         "rejected": sum(line.get("rejected", 0) for line in lines),
         "rejected_by": _by_reason(lines),
         "excluded": [client for line in lines for client in line.get("excluded", [])],
-        **{name: sum(line[name] for line in lines) for name in SURPRISES if lines and name in lines[0]},
+        **{name: sum(line[name] for line in lines) for name in VARYING_COUNTS if lines and name in lines[0]},
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "energy_j": None if None in energy else sum(energy),
         "ended_early": early,
-        "notes": _wild(loss) + silent + ended + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
+        "notes": _divergence_note(loss)
+        + silent
+        + ended
+        + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
         "time_to_s": {f"{target:g}": time_to(target, scores) for target in TARGETS},
     }
 
@@ -79,14 +82,14 @@ def num_last(num_evaluations: int) -> int:
     return max(1, min(LAST, num_evaluations // 4))
 
 
-def _wild(loss: float) -> list[str]:
+def _divergence_note(loss: float) -> list[str]:
     """Return a note if the final loss is far above that of an untrained model, although it is finite.
 
     The initial model is not evaluated, but an untrained model guesses: its loss is about ln(classes), 2.3 for ten
     classes and 6.9 for a thousand. Ten times the former means that the true class has a probability of 10⁻¹⁰ on
     average, which neither overfitting nor skewed data explain.
     """
-    if loss <= WILD:
+    if loss <= DIVERGED_LOSS:
         return []
     far = f"the final loss, {loss:.3g}, is far above the {math.log(10):.1f} of guessing among ten classes"
     return [f"{far}: training has diverged; take a smaller learning_rate or lr_cap"]

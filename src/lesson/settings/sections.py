@@ -17,9 +17,9 @@ from lesson.core.validation import (
     Flag,
     NotNegative,
     Positive,
+    PositiveOrInf,
     Range,
     Text,
-    Unbounded,
     shown,
 )
 from lesson.settings.toml_text import storable, to_toml
@@ -127,7 +127,7 @@ class TrainingSettings(Checked):
         0, description="passes over the client's data, at most 10^8 samples in all; replaces local_steps unless 0"
     )
     learning_rate: Positive = Field(0.1, description="step size δ")
-    lr_cap: Unbounded = Field(1.0, description="upper bound of the scaled step size δ·j; inf for none")
+    lr_cap: PositiveOrInf = Field(1.0, description="upper bound of the scaled step size δ·j; inf for none")
     proximal_mu: Annotated[float, Field(ge=0, le=1e30, strict=True)] = Field(
         0.0, description="μ of FedProx, which adds μ·(w − initial model) to each local gradient; 0 for none"
     )
@@ -206,7 +206,7 @@ class ServerSettings(Checked):
     estimate_quantile: Annotated[float, Field(gt=0, le=1, strict=True)] = Field(
         0.8, description="quantile of the observations, for estimate = quantile"
     )
-    refresh_estimates_every_s: Unbounded = Field(
+    refresh_estimates_every_s: PositiveOrInf = Field(
         float("inf"), description="time after which the server asks idle clients for their current times; inf for never"
     )
     estimate_error: Annotated[float, Field(ge=0, le=5, strict=True)] = Field(
@@ -227,7 +227,7 @@ class StrategySettings(Checked):
     section: ClassVar[str] = "strategy"
 
     name: Text = Field("lesson", description="a built-in strategy or module:Class")
-    deadline_s: Unbounded = Field(20.0, description="deadline τ of a round, for strategies that have one")
+    deadline_s: PositiveOrInf = Field(20.0, description="deadline τ of a round, for strategies that have one")
     ensure_first_tier: Flag = Field(
         True, description="if tier 1 would be empty, treat the fastest client as meeting the deadline"
     )
@@ -266,7 +266,7 @@ class RunSettings(Checked):
     rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] | None = Field(
         None, description="number of rounds after which the run ends"
     )
-    time_budget_s: Unbounded = Field(float("inf"), description="simulated time after which the run ends")
+    time_budget_s: PositiveOrInf = Field(float("inf"), description="simulated time after which the run ends")
     eval_every_s: Literal["auto"] | Annotated[float, Field(ge=1e-3, strict=True)] = Field(
         "auto",
         description="simulated time between evaluations; auto: 40 evaluations at times drawn from the seed",

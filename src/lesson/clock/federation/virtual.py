@@ -51,7 +51,7 @@ class VirtualFederation(Federation):
             (self._reject if reply.fault else self._take_in)(reply)
         if not good.all():
             self._let_go(landed[~good])
-            self._unfit = landed[unfit]
+            self._rejected_on_arrival = landed[unfit]
         return landed[good]
 
     def _wait_for(self, landed: set[tuple[int, int]]) -> None:

@@ -138,7 +138,11 @@ class WallFederation(Federation):
         if current:
             work = self._flight.take(np.array([client]))
             self._let_go(work)
-            self._unfit = Updates.join(self._unfit, work) if reply.fault in OF_CONTENT else self._unfit
+            self._rejected_on_arrival = (
+                Updates.join(self._rejected_on_arrival, work)
+                if reply.fault in OF_CONTENT
+                else self._rejected_on_arrival
+            )
 
     def _gone(self, client: int, now_s: float) -> None:
         who = np.array([client])
@@ -151,7 +155,7 @@ class WallFederation(Federation):
     def _come(self, client: int, measured: Joined) -> None:
         if not math.isnan(measured.latency_s):
             self.estimates.forget(client)
-            self.believe(client, measured.latency_s)
+            self.observe_latency(client, measured.latency_s)
             self._divide(client, measured.compute_s / measured.latency_s)
         self._connected[client] = True
         self._idle[client] = not self._flight.busy(np.array([client]))[0]
@@ -170,10 +174,10 @@ class WallFederation(Federation):
         share = fleet.compute_s[client] / estimated_s if estimated_s != 0 else 0.0
         if self._work[client] != 1:
             took_s /= 1 + share * (self._work[client] - 1)
-        self.believe(client, took_s)
+        self.observe_latency(client, took_s)
         self._divide(client, share)
 
-    def believe(self, client: int, seconds: float) -> None:
+    def observe_latency(self, client: int, seconds: float) -> None:
         """Update a client's latency estimate with a measured latency in seconds."""
         self.fleet.latency_s[client] = self.estimates.see(np.array([client]), np.array([seconds]))[0]
 

@@ -28,7 +28,7 @@ from lesson.experiments.engines.trial import (
     not_copied,
     tracker_names,
 )
-from lesson.learn.process import settle_process
+from lesson.learn.process import configure_process
 from lesson.runs.folder import RunFolder
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
@@ -213,7 +213,7 @@ class _Copied:
 def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, copied: _Copied) -> None:
     """Execute runs from the pipe and send their lines, until the pipe is closed or the parent process has ended."""
     os.setsid()  # Ctrl-C reaches the parent process, which passes it on
-    settle_process()  # once, not for each run: memory is reused by the next run
+    configure_process()  # once, not for each run: memory is reused by the next run
     told = 0.0
 
     def tell(line: Line) -> None:

@@ -22,7 +22,7 @@ class CudaScorer:
         self._graph = Graph(self._sums, precision)
         self._stream = torch.cuda.Stream()
 
-    def begin(self, vector: Tensor) -> "_OnItsWay":
+    def begin(self, vector: Tensor) -> "_PendingGpuScore":
         """Start to evaluate the model with these parameters, concurrently with other work on the GPU."""
         stream, sums = self._stream, torch.empty(2, dtype=torch.float64, pin_memory=True)
         stream.wait_stream(torch.cuda.current_stream())
@@ -31,7 +31,7 @@ class CudaScorer:
             vector.record_stream(stream)
             self._graph.replay()
             sums.copy_(self._graph.out, non_blocking=True)
-            return _OnItsWay(sums, len(self._task.test_labels), stream.record_event())
+            return _PendingGpuScore(sums, len(self._task.test_labels), stream.record_event())
 
     def close(self) -> None:
         """Free the graph."""
@@ -54,7 +54,7 @@ class CudaScorer:
 
 
 @dataclass(frozen=True, eq=False)
-class _OnItsWay:
+class _PendingGpuScore:
     """A score that the GPU copies to the host when it has been computed."""
 
     sums: Tensor

@@ -109,7 +109,7 @@ class _FusedStep:
         self._numbers = torch.zeros(5, num_clients, dtype=torch.int64, device=task.device)
         self._columns = torch.arange(task.sampler.width, device=task.device)
         self.graph = Graph(self._sum, precision)
-        self._letters = cycle([_Letter(self._numbers.shape) for _ in range(NUM_LETTERS)])
+        self._letters = cycle([_GraphInput(self._numbers.shape) for _ in range(NUM_LETTERS)])
 
     def run(self, base: Tensor, work: Work) -> Tensor:
         """Return the weighted sum of the trained models; valid until the next run."""
@@ -133,7 +133,7 @@ class _FusedStep:
         return moved
 
 
-class _Letter:
+class _GraphInput:
     """Input buffer of a graph for one cohort, in pinned memory that is copied to the GPU asynchronously."""
 
     def __init__(self, shape: torch.Size) -> None:

@@ -63,6 +63,6 @@ class CorruptingTrainer:
 
     def _fillings(self, work: Work) -> tuple[BoolArray, Tensor]:
         """Return which rows have a value that is not finite, and these values, one per such row."""
-        filling = self._faults.filling(work.client, work.index)
-        rows = filling != 0
-        return rows, torch.from_numpy(filling[rows])
+        added_value = self._faults.added_value(work.client, work.index)
+        rows = added_value != 0
+        return rows, torch.from_numpy(added_value[rows])
