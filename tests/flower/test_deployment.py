@@ -119,6 +119,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         (story.folder / "speak").touch()
         wait("all faults to be rejected", 300, lambda: all(story.rejected[f"{LIAR}: {one}"] for one in FAULTS.values()))
         wait("an update of who came back", 300, story.is_kept)
+        back = f"client {KILLED} connected"  # the log is sent in parts, and a kill loses the last one
+        wait("the log to say who came back", 120, lambda: back in federation.log_of_run(story.runs[0]))
         kill_server(federation, story)
         story.log = federation.log_of_run(story.runs[0])
         end_soon(story)
