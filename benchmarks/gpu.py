@@ -310,7 +310,8 @@ def get_or_fail(results: Any, processes: Sequence[BaseProcess]) -> Any:
 def together_table(size: Size) -> None:
     """Print the speed of several seeds at once compared with one after the other."""
     num = size.num_seeds
-    shared = "with" if Path("/tmp/nvidia-mps/control").exists() else "without"
+    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # NVIDIA's default
+    shared = "with" if (pipe / "control").exists() else "without"
     print(f"\n| {num} seeds, {shared} MPS, evaluation included | one after the other (rounds/s) | together | ratio |")
     print("|---|---|---|---|")
     for name in size.together:

@@ -12,7 +12,7 @@ from typing import Any
 
 from lesson.core.files import write_whole
 from lesson.experiments.naming import series_name
-from lesson.experiments.results import Result, plain, restored
+from lesson.experiments.results import Result, from_jsonable, jsonable
 from lesson.settings.migration import REMOVED, migrate
 from lesson.settings.settings import Settings
 
@@ -26,8 +26,8 @@ def migrate_line(line: dict[str, Any]) -> dict[str, Any] | None:
     tables = line.pop("settings")
     if any(tables.get(section, {}).get(name) for section, name in REMOVED):
         return None
-    settings = Settings(**restored(migrate(tables)))
-    own = {"series": series_name(settings), "settings": plain(settings.to_sections())}
+    settings = Settings(**from_jsonable(migrate(tables)))
+    own = {"series": series_name(settings), "settings": jsonable(settings.to_sections())}
     new = {"format": Result.FORMAT} | line | own
     return new | {"versions": new.pop("versions")}
 

@@ -106,7 +106,7 @@ def test_a_run_whose_clients_are_all_gone_ends() -> None:
 
 
 def test_a_run_in_which_nobody_is_left_for_the_strategy_ends() -> None:
-    """FedCS has client 0 alone in tier 1. It is gone for good in its second work, and nobody else will ever start."""
+    """FedCS has only client 0 in tier 1. It disconnects for good in its second local training: no client can start."""
     simulation = Simulation(FedCS(20.0), make_fleet([10, 30, 40]), disconnections=Scripted({(0, 1): (0.5, NEVER)}))
     records = []
     while not simulation.stop_reason:
@@ -149,7 +149,7 @@ def test_a_client_that_leaves_by_the_presence_file_before_it_would_disconnect_re
 
 
 def test_work_that_a_strategy_drops_does_not_bring_back_who_is_gone() -> None:
-    """Client 2 is gone for good at 0 s, unnoticed. SAFA drops its work and starts it again: that is lost, too."""
+    """Client 2 disconnects for good at 0 s, unnoticed. SAFA drops its update and starts it again: lost, too."""
     disconnections = Scripted({(2, 0): (0.0, NEVER)}, detection_delay_s=1000.0)
     records = rounds_of([10, 12, 14], 8, Safa(round_limit_s=20.0, lag_tolerance=3), disconnections=disconnections)
     assert sum(record.started.tolist().count(2) for record in records) > 1

@@ -1,4 +1,4 @@
-"""Messages out, updates in: what is told, what is rejected and why, who comes and who goes."""
+"""Messages to clients and their updates: what is sent, what is rejected and why, who connects and disconnects."""
 
 import math
 import threading

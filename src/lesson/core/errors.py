@@ -31,11 +31,16 @@ class DivergedError(RunStoppedError):
 def unknown(kind: str, given: str, allowed: Iterable[str], to: str = "") -> InputError:
     """Return the error for a name that is not in `allowed`, with the closest match; `to` is the strategy without it."""
     names = sorted(allowed)
-    bare = {name.strip("-"): name for name in names}
-    near = difflib.get_close_matches(given.strip("-")[:80], bare, n=1)
-    hint = f"did you mean '{bare[near[0]]}'? " if near else ""
+    hint = suggestion(given, names)
     whom = f" to {to}" if to else ""
     return InputError(f"{kind} '{given[:80]}' is unknown{whom}; {hint}one of: {', '.join(names)}")
+
+
+def suggestion(given: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return "did you mean 'x'? " for the closest of the names; empty if none is close."""
+    bare = {name.strip("-"): name for name in names}
+    near = difflib.get_close_matches(given.strip("-")[:80], bare, n=1, cutoff=cutoff)
+    return f"did you mean '{bare[near[0]]}'? " if near else ""
 
 
 def printable(text: str, most: int = MAX_SHOWN) -> str:

@@ -13,8 +13,8 @@ from lesson.core.errors import InputError, unknown
 from lesson.core.validation import plain
 from lesson.learn.data.dataset import NAMES
 from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
-from lesson.settings.migration import new_name
-from lesson.settings.sections import StrategySettings
+from lesson.settings.migration import check_name
+from lesson.settings.sections import COMMON, StrategySettings
 from lesson.settings.settings import SECTIONS, Settings, section_of, without_none
 from lesson.settings.toml_text import to_toml
 from lesson.strategies import (
@@ -29,8 +29,6 @@ from lesson.strategies import (
 MAX_TRIALS, MAX_SEEDS = 100_000, 1000
 MAX_NAME = 150
 STRATEGY = "strategy.name"
-COMMON = ("name", "deadline_s", "ensure_first_tier")
-"""Settings in [strategy] that every strategy has."""
 
 Sections = Mapping[str, Any]
 """Tables of plain values by section, optionally with `preset`."""
@@ -148,8 +146,7 @@ def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
 def _check_axis(key: str, values: Any) -> None:
     """Raise InputError unless this key may be in [sweep] and has distinct values."""
     section, _, name = key.partition(".")
-    if renamed := new_name(section, name):
-        raise InputError(f"{key} is now {renamed}")
+    check_name(key)
     if section not in SECTIONS or not name:
         raise InputError(
             f"a key of [sweep] must be seeds or one of {', '.join(SECTIONS)}, a dot and a key, got '{key}'"

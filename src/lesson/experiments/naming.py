@@ -1,5 +1,6 @@
 """Names of runs: how a run differs from its preset, and its seed."""
 
+from functools import cache
 from typing import Any
 
 from lesson.experiments.grid import in_words
@@ -12,7 +13,7 @@ QUALIFIED = ("server", "faults", "guards")
 
 def series_name(settings: Settings) -> str:
     """Return strategy, data set and all differences from the preset, with the learning rate last."""
-    ours, usual = settings.to_sections(), Settings(preset=settings.preset).to_sections()
+    ours, usual = settings.to_sections(), _defaults(settings.preset)
     options = settings.strategy.options
     changed: dict[str, Any] = {}
     for section in (*BARE, *QUALIFIED):
@@ -24,6 +25,11 @@ def series_name(settings: Settings) -> str:
     parts += [settings.preset] if settings.preset != "released" else []
     parts += [f"{name}={in_words(changed[name])}" for name in sorted(changed, key="learning_rate".__eq__)]
     return "-".join(parts)
+
+
+@cache
+def _defaults(preset: str) -> dict[str, Any]:
+    return Settings(preset=preset).to_sections()
 
 
 def run_name(settings: Settings) -> str:

@@ -93,7 +93,7 @@ class Result:
             "stopped": self.stopped,
             "curve": self.curve.to_dict("list"),
             "clients": self.clients.to_dict("list"),
-            "settings": plain(self.settings.to_sections()),
+            "settings": jsonable(self.settings.to_sections()),
             "versions": dict(self.versions),
         }
         return json.dumps(values, allow_nan=False, ensure_ascii=False)
@@ -105,7 +105,7 @@ class Result:
         _Line.model_validate(values)
         if values["format"] != cls.FORMAT:
             raise ValueError(f"format must be {cls.FORMAT}, got {values['format']}: another version of lesson wrote it")
-        settings = Settings(**restored(values["settings"]))
+        settings = Settings(**from_jsonable(values["settings"]))
         curve = pd.DataFrame(values["curve"]).astype({"time_s": float, "accuracy": float})
         curve = curve[[*CURVE, *({ENERGY} & set(curve))]]
         frames = curve, pd.DataFrame(values["clients"])
@@ -179,15 +179,15 @@ def _clients(metrics: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     return frame.round({"time_s": 3, "global_loss": 5} | dict.fromkeys(means, 4)).reset_index(drop=True)
 
 
-def plain(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """Return a value as strict JSON, with infinity as text."""
     if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
+        return {key: jsonable(one) for key, one in value.items()}
     return "inf" if value == math.inf else value
 
 
-def restored(value: Any) -> Any:
-    """Return the value that `plain` was given."""
+def from_jsonable(value: Any) -> Any:
+    """Return the value that `jsonable` was given."""
     if isinstance(value, dict):
-        return {key: restored(one) for key, one in value.items()}
+        return {key: from_jsonable(one) for key, one in value.items()}
     return math.inf if value == "inf" else value

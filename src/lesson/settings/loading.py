@@ -6,7 +6,7 @@ from typing import Any
 
 from lesson.core.errors import InputError, unknown
 from lesson.core.toml import parse_toml, read_toml
-from lesson.settings.migration import check_names, migrate, new_name
+from lesson.settings.migration import check_name, check_names, migrate
 from lesson.settings.presets import PRESETS
 from lesson.settings.settings import SECTIONS, Settings, section_of, without_none
 
@@ -112,8 +112,7 @@ def _parse_change(change: str, allowed: Sequence[str] | None = None) -> tuple[st
     section, dot, key = name.strip().rpartition(".")
     if not (equals and key):
         raise InputError(f"--set must be section.key=value, such as radio.power_w=0.2, got '{change}'")
-    if renamed := new_name(section, key):
-        raise InputError(f"{name.strip()} is now {renamed}")
+    check_name(name.strip())
     if not dot:
         section = "" if key == "preset" else section_of(key)
     elif allowed is not None and section not in allowed:

@@ -53,6 +53,13 @@ def new_name(section: str, name: str) -> str:
     return ".".join(filter(None, moved)) if moved else ""
 
 
+def check_name(key: str) -> None:
+    """Raise if `section.name`, or a name alone, is that of a setting in version 0.1."""
+    section, _, name = key.rpartition(".")
+    if renamed := new_name(section, name):
+        raise InputError(f"{key} is now {renamed}")
+
+
 def check_names(tables: Mapping[str, Any]) -> None:
     """Raise if a settings file uses a name of version 0.1."""
     for section, values in tables.items():

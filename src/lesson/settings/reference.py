@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from lesson.core.errors import InputError, unknown
-from lesson.settings.migration import check_names, new_name
+from lesson.core.errors import unknown
+from lesson.settings.migration import check_name, check_names
 from lesson.settings.presets import PRESETS
 from lesson.settings.settings import NAMES, SECTIONS, Settings, section_of
 
@@ -85,8 +85,7 @@ def find_descriptions(name: str) -> list[Description]:
         return [describe("", name)]
     check_names({name: {}})
     section, dot, key = name.rpartition(".")
-    if renamed := new_name(section, key):
-        raise InputError(f"{name} is now {renamed}")
+    check_name(name)
     if not dot:
         return [describe(one, key) for one in NAMES.get(key) or (section_of(key),)]
     if section not in SECTIONS:

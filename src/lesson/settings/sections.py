@@ -28,6 +28,8 @@ MAX_CLIENTS = 10_000_000
 MIN_COHERENCE_S = 0.01
 MAX_OPTIONS = 200_000
 """Characters that all options of a strategy may take in a settings file."""
+COMMON = ("name", "deadline_s", "ensure_first_tier")
+"""Settings of [strategy] that are not options of one strategy."""
 Speed = Annotated[float, Field(ge=0, le=1000, strict=True)]
 
 
@@ -251,9 +253,7 @@ class StrategySettings(Checked):
 
     def to_table(self) -> dict[str, Any]:
         """Return the settings as one table of plain values, the options among them."""
-        return {"name": self.name, "deadline_s": self.deadline_s, "ensure_first_tier": self.ensure_first_tier} | (
-            self.options
-        )
+        return {name: getattr(self, name) for name in COMMON} | self.options
 
 
 class RunSettings(Checked):

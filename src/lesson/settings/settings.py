@@ -1,17 +1,17 @@
 """`Settings`: everything that determines the result of a run, in ten sections."""
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from lesson.core.errors import InputError, unknown
+from lesson.core.errors import InputError, suggestion, unknown
 from lesson.core.validation import Checked, shown
 from lesson.settings.faults import FaultSettings
 from lesson.settings.guards import GuardSettings
 from lesson.settings.presets import PRESETS
 from lesson.settings.sections import (
+    COMMON,
     DataSettings,
     FleetSettings,
     RadioSettings,
@@ -165,10 +165,10 @@ class Settings(Checked):
         free = ["checkpoint_every_s", *(name for name in AUTOMATIC if ours["run"][name] == "auto")]
         ours["run"] |= {name: theirs["run"][name] for name in free}
         return [
-            f"{section}.{name} = {theirs[section].get(name)!r} there, {values.get(name)!r} here"
-            for section, values in ((section, ours[section]) for section in SECTIONS)
-            for name in values | theirs[section]
-            if values.get(name) != theirs[section].get(name)
+            f"{section}.{name} = {theirs[section].get(name)!r} there, {ours[section].get(name)!r} here"
+            for section in SECTIONS
+            for name in ours[section] | theirs[section]
+            if ours[section].get(name) != theirs[section].get(name)
         ]
 
     def with_strategy(self, name: str, options: Mapping[str, Any]) -> "Settings":
@@ -185,11 +185,10 @@ class Settings(Checked):
 
 
 _KINDS: dict[str, type[Checked]] = {name: Settings.model_fields[name].annotation for name in SECTIONS}  # type: ignore[misc]
-_STRATEGY = ("name", "deadline_s", "ensure_first_tier")
 NAMES: dict[str, tuple[str, ...]] = {}
 """The sections that have a setting of each name."""
 for _section, _kind in _KINDS.items():
-    for _name in _STRATEGY if _section == "strategy" else _kind.model_fields:
+    for _name in COMMON if _section == "strategy" else _kind.model_fields:
         NAMES[_name] = (*NAMES.get(_name, ()), _section)
 
 
@@ -197,8 +196,7 @@ def section_of(name: str) -> str:
     """Return the section of a setting; raise if there is none of this name, or several."""
     sections = NAMES.get(name, ())
     if not sections:
-        near = difflib.get_close_matches(name[:80], NAMES, n=1, cutoff=0.7)
-        hint = f"did you mean '{near[0]}'? " if near else ""
+        hint = suggestion(name, NAMES, cutoff=0.7)
         raise InputError(f"setting '{name[:80]}' is unknown; {hint}'lesson settings' lists all")
     if len(sections) > 1:
         both = " and ".join(f"[{section}]" for section in sections)
@@ -250,6 +248,6 @@ def _table(section: str, value: Any) -> dict[str, Any]:
 def _with_options(table: dict[str, Any]) -> dict[str, Any]:
     """Put the keys of [strategy] that belong to the strategy itself into `options`."""
     options = dict(table.get("options", {})) | {
-        name: value for name, value in table.items() if name not in (*_STRATEGY, "options")
+        name: value for name, value in table.items() if name not in (*COMMON, "options")
     }
-    return {name: table[name] for name in _STRATEGY if name in table} | {"options": options}
+    return {name: table[name] for name in COMMON if name in table} | {"options": options}

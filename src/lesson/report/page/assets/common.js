@@ -201,7 +201,7 @@ const Page = (() => {
     return h("div", { class: "quoted" }, h("pre", { tabindex: "0" }, h("code", {}, text)), button);
   }
 
-  /** A color for each of so many tiers, fast to slow. */
+  /** Colors of the tiers, from fast to slow. */
   function tierColours(count) {
     const anchors = data.tier_anchors;
     return Array.from({ length: count }, (_, place) => {
@@ -212,7 +212,7 @@ const Page = (() => {
     });
   }
 
-  /** A number for people: thousands apart, so many digits behind the point; – where it is not known. */
+  /** A number with separated thousands and a given number of decimals; – if it is unknown. */
   function number(value, digits = 0) {
     return value === null || value === undefined || !Number.isFinite(value)
       ? "–"

@@ -84,7 +84,7 @@ const ExplorerCharts = (() => {
     return { show };
   }
 
-  /** The clients that are drawn, of many every so many-th: those in tiers, and those nobody can reach. */
+  /** The clients to draw, an even sample of large fleets: those in tiers, and unreachable ones. */
   function drawnClients({ fleet, look }) {
     const step = Math.ceil(fleet.name.length / MAX_DRAWN),
       some = [...fleet.name.keys()].filter((client) => client % step === 0);

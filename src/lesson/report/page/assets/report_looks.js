@@ -29,7 +29,7 @@ const Looks = (() => {
     return `rgba(${r},${g},${b},0.18)`;
   }
 
-  /** The looks of a bar: where lines of a color are told apart by dashes, bars are by hatching. */
+  /** The style of a bar. Lines of the same color differ in their dashes, bars in their hatching. */
   function fill(group) {
     const shape = { solid: "", dash: "/", dot: ".", dashdot: "x" }[group.dash];
     return { color: group.color, pattern: { shape, fillmode: "overlay", size: 6, solidity: 0.35 } };
