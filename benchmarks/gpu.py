@@ -21,7 +21,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from lesson import InputError, Lesson, Settings, Simulation, draw_fleet
+from lesson import InputError, Lesson, RoundLoop, Settings, Simulation, draw_fleet
 from lesson.learn import models
 from lesson.learn.backend import Backend, Trainer
 from lesson.learn.cpu import CpuBackend
@@ -102,19 +102,19 @@ def make_backend(task: Task, precision: Precision) -> Backend:
     return CudaBackend(task, precision) if DEVICE == "cuda" else CpuBackend(task)
 
 
-def make_run(task: Task, precision: Precision, size: Size) -> tuple[Simulation, Learner]:
+def make_run(task: Task, precision: Precision, size: Size) -> tuple[RoundLoop, Learner]:
     """Return a simulation and its learner, after the rounds in which CUDA graphs are recorded."""
     settings = Settings()
     learner = Learner(task, settings.training.learning_rate, settings.training.lr_cap, make_backend(task, precision))
     fleet = draw_fleet(settings, size.num_clients, seed=task.seed).with_first_tier(20.0)
-    simulation = Simulation(Lesson(20.0), fleet, learner=learner)
+    simulation = Simulation(Lesson(20.0), fleet, model_server=learner)
     for _ in range(size.warm_up):
         simulation.step()
     learner.score(simulation.version)
     return simulation, learner
 
 
-def go(simulation: Simulation, learner: Learner, rounds: int, evaluate: bool) -> None:
+def go(simulation: RoundLoop, learner: Learner, rounds: int, evaluate: bool) -> None:
     """Run rounds, with or without evaluation at the default interval; as in a run, scores are not waited for."""
     for number in range(rounds):
         simulation.step()

@@ -7,7 +7,7 @@ import statistics
 import time
 from typing import Any
 
-from lesson.clock.simulate import Simulation
+from lesson.clock.loop import RoundLoop
 from lesson.learn.build import build
 from lesson.learn.learner import Learner
 from lesson.learn.process import configure_process
@@ -33,7 +33,7 @@ class Round:
             run={"rounds": 1, "device": device},
             guards=guards,
         )
-        self.simulation: Simulation
+        self.simulation: RoundLoop
         self.learner: Learner
         self.simulation, self.learner = build(settings)
         self._clock = time.perf_counter if device == "cuda" else time.process_time

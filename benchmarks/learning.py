@@ -143,7 +143,7 @@ def loop(size: Size) -> None:
     """Print the time that strategy, clock and records take per round of 50 clients."""
     task = make_task(Settings(), load_dataset("mnist"), CLIENTS, 0)
     learner = NoTraining(task, 0.1, 1.0, CpuBackend(task))
-    simulation = Simulation(Lesson(20.0), draw_fleet(Settings(), CLIENTS), learner=learner)
+    simulation = Simulation(Lesson(20.0), draw_fleet(Settings(), CLIENTS), model_server=learner)
     rounds = size.loop_rounds
     blocks = [timed_s(lambda: [simulation.step() for _ in range(rounds)]) for _ in range(size.loop_repeats)]
     ms = 1000 * statistics.median(blocks) / rounds

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from lesson import Lesson, Settings, Simulation, draw_fleet
-from lesson.clock.varying import VaryingWorld
+from lesson.clock.worlds.actual_times import ActualTimes
 from lesson.core.random import key
 from lesson.radio import fading_gain
 
@@ -107,7 +107,7 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 def launch_s(size: Size, coherence_s: float) -> float:
     """Return the seconds to compute the arrival times of all clients when they start together on fading channels."""
     settings, everybody = Settings(fading="rayleigh", coherence_s=coherence_s), np.arange(size.fading_clients)
-    truth = VaryingWorld(settings, draw_fleet(settings, size.fading_clients), seed=0)
+    truth = ActualTimes(settings, draw_fleet(settings, size.fading_clients), seed=0)
     ones = np.ones(size.fading_clients)
     return seconds(lambda: truth.launch(everybody, np.zeros_like(everybody), ones, 0.0), size.repeats)
 

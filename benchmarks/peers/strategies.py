@@ -46,6 +46,8 @@ def view_of(num_clients: int, version: int = 0, round: int = 1, **signals: Float
         num_samples=int_zeros + 1,
         client_weight=ones,
         idle=everybody,
+        busy=~everybody,
+        num_busy=0,
         waiting=int_zeros,
         freed=np.arange(num_clients),
         started_round=int_zeros,
@@ -71,6 +73,8 @@ def ours(strategy: Strategy, now: float, arrivals: Sequence[Arrival]) -> float:
         lr_scale=zeros,
         local_steps=int_zeros,
         batches=int_zeros,
+        compute_scale=zeros + 1,
+        in_turn=int_zeros > 0,
     )
     merge = strategy.merge(view_of(count, version=latest), updates)
     taken = [arrivals[row] for row in merge.updates]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from lesson.core.interrupts import one_line_if_interrupted
 
 with one_line_if_interrupted():
+    from lesson.clock.loop import RoundLoop
     from lesson.clock.records import RoundRecord
     from lesson.clock.simulate import Simulation, simulate
     from lesson.core.errors import InputError
@@ -30,6 +31,7 @@ __all__ = [
     "LessonFilled",
     "LessonMemory",
     "Population",
+    "RoundLoop",
     "RoundRecord",
     "Settings",
     "Simulation",

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.fleets import fields, make_fleet, traced
+from helpers.fleets import disconnecting, fields, make_fleet, traced
 from helpers.strategies import Watched, everyone, make
 from lesson import FedAvg, FedCS, InputError, Lesson, Simulation, draw_fleet, simulate
 from lesson.clock.faults import CorruptedUploads, Disconnections
-from lesson.clock.loop import NOBODY
+from lesson.clock.loop import NOBODY, RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.rejections import NOT_FINITE, Rejection
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
@@ -49,7 +49,8 @@ class Scripted:
 
 
 def rounds_of(latencies: list[float], rounds: int, strategy: Any = None, **options: Any) -> list[RoundRecord]:
-    simulation = Simulation(strategy or FedAvg(), make_fleet(latencies), **options)
+    make_simulation = disconnecting if "disconnections" in options else Simulation
+    simulation = make_simulation(strategy or FedAvg(), make_fleet(latencies), **options)
     records = [simulation.step() for _ in range(rounds)]
     assert all(record is not None for record in records)
     return [record for record in records if record is not None]
@@ -99,7 +100,7 @@ def test_with_everybody_away_the_next_round_begins_when_somebody_is_back() -> No
 
 def test_a_run_whose_clients_are_all_gone_ends() -> None:
     script = Scripted({(0, 1): (0.5, NEVER), (1, 1): (0.0, NEVER)})
-    simulation = Simulation(Lesson(20.0), make_fleet([10, 20]), disconnections=script)
+    simulation = disconnecting(Lesson(20.0), make_fleet([10, 20]), script)
     records = list(iter(lambda: simulation.step(1e6), None))
     assert [sorted(record.merged.tolist()) for record in records] == [[0, 1], []]
     assert simulation.stop_reason == NOBODY
@@ -107,7 +108,7 @@ def test_a_run_whose_clients_are_all_gone_ends() -> None:
 
 def test_a_run_in_which_nobody_is_left_for_the_strategy_ends() -> None:
     """FedCS has only client 0 in tier 1. It disconnects for good in its second local training: no client can start."""
-    simulation = Simulation(FedCS(20.0), make_fleet([10, 30, 40]), disconnections=Scripted({(0, 1): (0.5, NEVER)}))
+    simulation = disconnecting(FedCS(20.0), make_fleet([10, 30, 40]), Scripted({(0, 1): (0.5, NEVER)}))
     records = []
     while not simulation.stop_reason:
         records.append(simulation.step(1e6))
@@ -119,15 +120,14 @@ def test_a_run_in_which_nobody_is_left_for_the_strategy_ends() -> None:
 
 def beside_a_file(
     tmp_path: Path, rows: str, disconnections: Scripted, rounds: int
-) -> tuple[Simulation, list[RoundRecord]]:
+) -> tuple[RoundLoop, list[RoundRecord]]:
     """Rounds of two clients in tier 1, of which the second is there as a file says."""
     settings = Settings(presence=traced(tmp_path / "presence.csv", f"client,from_s,to_s {rows}"))
-    simulation = Simulation(Lesson(20.0), make_fleet([16, 17]), settings=settings, disconnections=disconnections)
+    simulation = disconnecting(Lesson(20.0), make_fleet([16, 17]), disconnections, settings=settings)
     records = []
     for _ in range(rounds):
         record = simulation.step()
         assert record is not None
-        assert np.all(simulation._connected | ~simulation._idle), "who is idle is connected"
         records.append(record)
     return simulation, records
 
@@ -161,15 +161,15 @@ def test_disconnected_clients_leave_a_shared_band_to_the_others() -> None:
     settings = Settings(num_clients=2, spectrum="equal")
     fleet = draw_fleet(settings, seed=3)
     (alone,) = simulate(FedAvg(), fleet, rounds=1, settings=settings, seed=3)
-    clock = Simulation(FedAvg(), fleet, seed=3, settings=settings, disconnections=Scripted({(0, 0): (0.5, 10.0)}))  # type: ignore[arg-type]
+    clock = disconnecting(FedAvg(), fleet, Scripted({(0, 0): (0.5, 10.0)}), settings=settings, seed=3)
     record = clock.step()
     assert record is not None
     assert (record.merged.tolist(), record.lost) == ([1], 1)
     assert record.end_s <= alone.end_s
 
 
-class RejectingLearner:
-    """A learner that rejects the updates of some clients and keeps track of the versions it holds."""
+class RejectingServer:
+    """A model server that rejects the updates of some clients and keeps track of the versions it holds."""
 
     def __init__(self, *clients: int) -> None:
         self.clients, self.versions = clients, {0}
@@ -189,7 +189,7 @@ class RejectingLearner:
 
 def test_rejected_updates_are_recorded_with_client_and_reason() -> None:
     """A rejected update counts as an upload and costs energy; its client starts again."""
-    records = rounds_of([10, 20, 30], 2, learner=RejectingLearner(2))
+    records = rounds_of([10, 20, 30], 2, model_server=RejectingServer(2))
     assert [record.rejections for record in records] == [(Rejection(2, 0, NOT_FINITE),), (Rejection(2, 1, NOT_FINITE),)]
     assert [(record.uploads, record.merged.tolist()) for record in records] == [(3, [0, 1]), (3, [0, 1])]
     assert [record.compute_j for record in records] == [6, 6]
@@ -197,12 +197,12 @@ def test_rejected_updates_are_recorded_with_client_and_reason() -> None:
 
 
 def test_a_client_rejected_too_often_in_a_row_is_excluded() -> None:
-    guards = GuardSettings(exclude_after_rejections=2)
-    records = rounds_of([10, 20, 30], 4, learner=RejectingLearner(1), guards=guards)
+    settings = Settings(exclude_after_rejections=2)
+    records = rounds_of([10, 20, 30], 4, model_server=RejectingServer(1), settings=settings)
     assert [record.started.tolist() for record in records] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 2]]
     assert [record.note for record in records] == ["", "excluded 1: rejected 2 times in a row, not finite", "", ""]
-    never = GuardSettings(exclude_after_rejections=0)
-    kept = rounds_of([10, 20, 30], 9, learner=RejectingLearner(1), guards=never)
+    never = Settings(exclude_after_rejections=0)
+    kept = rounds_of([10, 20, 30], 9, model_server=RejectingServer(1), settings=never)
     assert all(len(record.started) == 3 for record in kept)
 
 
@@ -210,12 +210,12 @@ def test_work_of_an_excluded_client_is_dropped() -> None:
     """Latencies of 10 and 25 s, buffers of two. The buffer is full at 20 s with two of client 0's, at 30 s with client
     1's of 25 s, which is rejected, and again at 50 s with client 1's of 50 s: client 1, at work again or not, is
     excluded, and nothing of it is waited for or kept. Of the versions only the newest and those in use are left."""
-    learner = RejectingLearner(1)
+    server = RejectingServer(1)
     simulation = Simulation(
         FedBuff(buffer_size=2, concurrency=2),
         make_fleet([10, 25]),
-        learner=learner,
-        guards=GuardSettings(exclude_after_rejections=2),
+        model_server=server,
+        settings=Settings(exclude_after_rejections=2),
     )
     records = [simulation.step() for _ in range(12)]
     kept = [record for record in records if record is not None]
@@ -224,13 +224,13 @@ def test_work_of_an_excluded_client_is_dropped() -> None:
     assert sum(record.rejected for record in kept) == 2
     assert all(1 not in record.merged for record in kept)
     assert all(1 not in record.started for record in kept[excluded_at + 1 :])
-    assert len(learner.versions) <= 2
+    assert len(server.versions) <= 2
     assert kept[-1].version == sum(len(record.merged) > 0 for record in kept)
 
 
 def test_a_run_whose_clients_are_all_excluded_ends() -> None:
-    learner, guards = RejectingLearner(0, 1), GuardSettings(exclude_after_rejections=3)
-    simulation = Simulation(Lesson(20.0), make_fleet([10, 15]), learner=learner, guards=guards)
+    server, settings = RejectingServer(0, 1), Settings(exclude_after_rejections=3)
+    simulation = Simulation(Lesson(20.0), make_fleet([10, 15]), model_server=server, settings=settings)
     records = list(iter(lambda: simulation.step(1e6), None))
     assert len(records) == 3
     assert simulation.stop_reason == f"{NOBODY}; 2 of 2 clients were excluded"
@@ -244,11 +244,12 @@ def test_clients_that_disconnect_unnoticed_and_join_and_leave(kind: type[Any], s
     edges_s = np.sort(rng.uniform(0, 300, (8, 6)))
     rows = [f"{client},{start_s},{end_s}" for client in range(8) for start_s, end_s in edges_s[client].reshape(3, 2)]
     rows += [f"{client},301,inf" for client in range(8)]
-    settings = Settings(presence=traced(tmp_path / "presence.csv", " ".join(["client,from_s,to_s", *rows])))
+    presence = traced(tmp_path / "presence.csv", " ".join(["client,from_s,to_s", *rows]))
     faults = FaultSettings(disconnect_before=0.1, disconnect_during=0.4, offline_s=20.0, detection_delay_s=60.0)
+    settings = Settings(presence=presence, faults=faults)
     strategy = FedBuff(buffer_size=3, concurrency=8) if kind is FedBuff else make(kind)
     fleet = make_fleet([3.0, 5.0, 7.0, 9.0, 11.0, 14.0, 18.0, 27.0])
-    records = list(simulate(Watched(strategy), fleet, rounds=80, seed=seed, settings=settings, faults=faults))
+    records = list(simulate(Watched(strategy), fleet, rounds=80, seed=seed, settings=settings))
     assert sum(record.lost or 0 for record in records)
     assert records[-1].version
 
@@ -257,7 +258,7 @@ def test_clients_that_disconnect_unnoticed_and_join_and_leave(kind: type[Any], s
 def test_every_strategy_lives_with_faults(kind: type[Any]) -> None:
     settings = Settings(num_clients=8, area_km=1.2, cycles_per_sample=(0.5e8, 1.5e8))
     fleet = draw_fleet(settings, seed=1)
-    records = list(simulate(Watched(make(kind)), fleet, rounds=60, seed=1, faults=TROUBLE))
+    records = list(simulate(Watched(make(kind)), fleet, rounds=60, seed=1, settings=Settings(faults=TROUBLE)))
     assert len(records) == 60
     assert sum(record.lost or 0 for record in records) > 0
     assert sum(len(record.merged) for record in records) > 0
@@ -268,13 +269,12 @@ def test_a_run_with_faults_resumes_bit_identically(kind: type[Any]) -> None:
     settings = Settings(num_clients=8, area_km=1.2, cycles_per_sample=(0.5e8, 1.5e8))
     fleet = draw_fleet(settings, seed=1)
 
-    def begin() -> Simulation:
-        learner, guards = RejectingLearner(1), GuardSettings(exclude_after_rejections=2)
-        learner.versions |= set(range(1000))  # a restored run releases versions that its learner has never made
-        faults = Disconnections.of(TROUBLE, 1)
-        return Simulation(
-            make(kind), fleet, seed=1, learner=learner, settings=settings, disconnections=faults, guards=guards
-        )
+    settings = settings.model_copy(update={"faults": TROUBLE, "guards": GuardSettings(exclude_after_rejections=2)})
+
+    def begin() -> RoundLoop:
+        server = RejectingServer(1)
+        server.versions |= set(range(1000))  # a restored run releases versions that its server has never made
+        return Simulation(make(kind), fleet, seed=1, model_server=server, settings=settings)
 
     whole, broken = begin(), begin()
     for round in range(60):
@@ -289,8 +289,8 @@ def test_a_run_with_faults_resumes_bit_identically(kind: type[Any]) -> None:
             break
         assert fields(broken.step()) == fields(there)
     assert broken.stop_reason == whole.stop_reason
-    assert whole.rejection_ledger.excluded.tolist() == [client == 1 for client in range(8)]
-    assert broken.rejection_ledger.excluded.tolist() == whole.rejection_ledger.excluded.tolist()
+    assert whole.ledger.excluded.tolist() == [client == 1 for client in range(8)]
+    assert broken.ledger.excluded.tolist() == whole.ledger.excluded.tolist()
 
 
 def test_draws_are_each_clients_own() -> None:

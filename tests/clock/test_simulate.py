@@ -13,9 +13,7 @@ from helpers.fleets import make_fleet, peak_bytes, sealed
 from helpers.scripted import NOTHING, Scripted, ids
 from helpers.strategies import everyone, make
 from lesson import FedAvg, Fleet, InputError, Lesson, Settings, Simulation, draw_fleet, simulate
-from lesson.clock.faults import Disconnections
 from lesson.core.arrays import membership
-from lesson.settings.faults import FaultSettings
 from lesson.strategies.base import (
     AllOf,
     AnyOf,
@@ -210,41 +208,6 @@ def test_unknown_energy_stays_unknown() -> None:
         next(simulate(Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), uploads="in-turn")), fleet, rounds=1))
 
 
-@pytest.mark.parametrize(
-    ("strategy", "message"),
-    [
-        (Scripted(Deadline(1), plan=RoundPlan(ids(0, 0), Deadline(1))), "round 1: Scripted starts clients twice"),
-        (Scripted(Deadline(1), plan=RoundPlan(ids(2), Deadline(1))), "starts clients that are not idle"),
-        (Scripted(Deadline(1), plan=RoundPlan(ids(-1), Deadline(1))), "starts clients that do not exist"),
-        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), lr_scale=np.ones(2))), "one lr_scale per start"),
-        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(-1))), "one number of steps >= 1"),
-        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), batches=ids(0))), "one number of batches >= 1"),
-        (Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), batches=np.array([1.5]))), "whole numbers"),
-        (
-            Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), local_steps=ids(2), batches=ids(2))),
-            "several batches to more than one step",
-        ),
-        (
-            Scripted(Deadline(1), plan=RoundPlan(NOTHING, Deadline(1), drops=ids(0))),
-            "drops clients that are not training",
-        ),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(7), np.ones(1))), "an update twice, or one that is not"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 0), np.ones(2))), "an update twice, or one that is not"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), drops=ids(0))), "an update twice"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(2))), "one weight per update"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.array([np.nan]))), "negative or not finite"),
-        (Scripted(Deadline(9), lambda arrived: Merge(ids(0, 1), np.ones(2))), "sum to more than 1"),
-        (
-            Scripted(Deadline(9), lambda arrived: Merge(ids(0), np.ones(1), groups=GroupMemory([], {}))),
-            "one group per update",
-        ),
-    ],
-)
-def test_strategies_that_break_the_rules_are_told(strategy: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Simulation(strategy, make_fleet([1.0, 2.0, np.inf])).step()
-
-
 def test_who_is_dropped_and_not_restarted_is_told_of_again() -> None:
     """Client 1 is called back at 1 s; in the round after, it is among those to look at again."""
     seen = []
@@ -421,12 +384,11 @@ def test_what_is_not_known_of_a_latency_is_what_is_left_of_it(known: str) -> Non
     assert took_s == {0: {7.0}, 1: {15.0}}
 
 
-@pytest.mark.parametrize("faults", [None, FaultSettings(disconnect_during=0.3)], ids=["no faults", "disconnections"])
-@pytest.mark.parametrize("settings", [Settings(), Settings(slowdown=0.5, estimate_error=0.1)], ids=["fixed", "varying"])
-def test_a_saved_state_stays_as_it_is_and_the_fleet_too(settings: Settings, faults: FaultSettings | None) -> None:
+@pytest.mark.parametrize("faults", [{}, {"disconnect_during": 0.3}], ids=["no faults", "disconnections"])
+@pytest.mark.parametrize("times", [{}, {"slowdown": 0.5, "estimate_error": 0.1}], ids=["fixed", "varying"])
+def test_a_saved_state_stays_as_it_is_and_the_fleet_too(times: dict[str, float], faults: dict[str, float]) -> None:
     fleet = sealed(make_fleet([3.0, 15.0, 25.0]))
-    disconnections = Disconnections.of(faults or FaultSettings(), 0)
-    simulation = Simulation(FedAsync(), fleet, settings=settings, disconnections=disconnections)
+    simulation = Simulation(FedAsync(), fleet, settings=Settings(**times, **faults))
     for _ in range(3):
         simulation.step()
     saved = simulation.state()
@@ -440,7 +402,7 @@ def test_a_saved_state_stays_as_it_is_and_the_fleet_too(settings: Settings, faul
 
 
 class Keeping:
-    """A learner that keeps every version until it is told to forget it."""
+    """A model server that keeps every version until it is told to forget it."""
 
     def __init__(self) -> None:
         self.versions = {0}
@@ -457,15 +419,16 @@ class Keeping:
 
 
 @everyone
-def test_the_learner_keeps_the_versions_in_use_and_no_others(kind: type[Any]) -> None:
-    disconnections = Disconnections.of(FaultSettings(disconnect_during=0.2, offline_s=10.0), 0)
+def test_the_model_server_keeps_the_versions_in_use_and_no_others(kind: type[Any]) -> None:
+    settings = Settings(disconnect_during=0.2, offline_s=10.0)
     fleet = make_fleet([3.0, 7.0, 7.0, 15.0, 25.0, 31.0, 90.0])
-    simulation = Simulation(make(kind), fleet, learner=Keeping(), disconnections=disconnections)
+    simulation = Simulation(make(kind), fleet, model_server=Keeping(), settings=settings)
     for _ in range(60):
         simulation.step()
-        in_use = simulation._flight.work_of(simulation._flight.everybody()).base_version.tolist()
-        in_use += simulation._at_server.base_version.tolist()
-        assert simulation.learner.versions == {*in_use, simulation.version}  # type: ignore[union-attr]
+        ledger = simulation.ledger
+        in_use = ledger.updates_of(ledger.clients_in_flight()).base_version.tolist()
+        in_use += ledger.at_server.base_version.tolist()
+        assert simulation.model_server.versions == {*in_use, simulation.version}  # type: ignore[union-attr]
 
 
 def test_releasing_versions_looks_at_those_released_alone() -> None:
@@ -477,131 +440,11 @@ def test_releasing_versions_looks_at_those_released_alone() -> None:
 
         __iter__ = keys = values = items
 
-    simulation = Simulation(FedAsync(), draw_fleet(Settings(), 200), learner=Keeping())
-    simulation._users = Counts(simulation._users)
+    simulation = Simulation(FedAsync(), draw_fleet(Settings(), 200), model_server=Keeping())
+    simulation.ledger._num_updates = Counts(simulation.ledger._num_updates)
     for _ in range(400):
         simulation.step()
-    assert len(simulation._users) > 100
-
-
-ONE = np.ones(1)
-PLAN = RoundPlan(ids(0), Deadline(9.0))
-
-
-def grouped(names: Any, weights: Any, resets: Any = ()) -> Merge:
-    return Merge(ids(0), ONE, groups=GroupMemory(names, weights, resets))
-
-
-@pytest.mark.parametrize(
-    ("plan", "message"),
-    [
-        (None, "open_round must return a RoundPlan, got None"),
-        (RoundPlan("ab", Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got 'ab'"),
-        (RoundPlan([True, False], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
-        (RoundPlan([0.0], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got [0.0]"),
-        (RoundPlan(np.array(0), Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
-        (RoundPlan([[0], [0, 1]], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
-        (RoundPlan({0}, Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got {0}"),
-        (RoundPlan([2], Deadline(9.0)), "starts clients that do not exist: ids go from 0 to 1"),
-        (RoundPlan([-1], Deadline(9.0)), "starts clients that do not exist: ids go from 0 to 1"),
-        (replace(PLAN, closes=9.0), "RoundPlan.closes must be one of Deadline, Arrivals, AllOf, AnyOf, got 9.0"),
-        (replace(PLAN, closes=Deadline(np.nan)), "by_s of RoundPlan.closes must be a number, got nan"),
-        (replace(PLAN, closes=Arrivals(1.5)), "count of RoundPlan.closes must be a whole number, got 1.5"),
-        (replace(PLAN, closes=AllOf("x")), "AllOf.clients must be an array or a list of whole numbers, got 'x'"),
-        (replace(PLAN, closes=AllOf([5])), "waits for clients that do not exist: ids go from 0 to 1"),
-        (replace(PLAN, closes=AnyOf([[0], 1])), "AnyOf.groups[1] must be an array or a list of whole numbers, got 1"),
-        (replace(PLAN, closes=AnyOf(5)), "AnyOf.groups must be a list of arrays of client ids, got 5"),
-        (replace(PLAN, closes=AnyOf(None)), "AnyOf.groups must be a list of arrays of client ids, got None"),
-        (replace(PLAN, closes=AnyOf(np.array(5))), "AnyOf.groups must be a list of arrays of client ids, got array(5)"),
-        (replace(PLAN, closes=AnyOf(iter([[0]]))), "AnyOf.groups must be a list of arrays of client ids, got <list_it"),
-        (replace(PLAN, lr_scale=-1.0), "gives an lr_scale that is negative or not finite"),
-        (replace(PLAN, lr_scale=np.nan), "gives an lr_scale that is negative or not finite"),
-        (replace(PLAN, lr_scale=[np.inf]), "gives an lr_scale that is negative or not finite"),
-        (replace(PLAN, lr_scale=1j), "RoundPlan.lr_scale must be an array or a list of numbers, got 1j"),
-        (replace(PLAN, tiers=[1, 2]), "must give one tier per start"),
-        (replace(PLAN, note=5), "RoundPlan.note must be text, got 5"),
-        (replace(PLAN, lr_scale="1"), "RoundPlan.lr_scale must be an array or a list of numbers, got '1'"),
-        (replace(PLAN, local_steps=[1.5]), "RoundPlan.local_steps must be an array or a list of whole numbers"),
-        (replace(PLAN, drops=None), "RoundPlan.drops must be an array or a list of whole numbers, got None"),
-        (replace(PLAN, drops=[7]), "drops clients that do not exist: ids go from 0 to 1"),
-        (replace(PLAN, uploads=ONE), "RoundPlan.uploads must be 'parallel' or 'in-turn', got array([1.])"),
-        (replace(PLAN, uploads=ids(1, 2)), "RoundPlan.uploads must be 'parallel' or 'in-turn', got array([1, 2])"),
-        (replace(PLAN, uploads="turns"), "RoundPlan.uploads must be 'parallel' or 'in-turn', got 'turns'"),
-    ],
-)
-def test_a_plan_that_is_none_is_told_by_field_round_and_class(plan: Any, message: str) -> None:
-    class Mine(Scripted):
-        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-            return plan
-
-    with pytest.raises(ValueError, match=r"^round 1: Mine:? ") as caught:
-        Simulation(Mine(Deadline(9.0)), make_fleet([1.0, 2.0])).step()
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("merge", "message"),
-    [
-        ((ids(0), ONE), "merge must return a Merge, got (array([0]), array([1.]))"),
-        (Merge(ids(0), ONE, of=ids()), "Merge.of must be 'models' or 'updates', got array([], dtype=int64)"),
-        (Merge(ids(0), ONE, of="model"), "Merge.of must be 'models' or 'updates', got 'model'"),
-        (Merge(0, ONE), "Merge.updates must be an array or a list of whole numbers, got 0"),
-        (Merge(ids(0), 1.0), "Merge.weights must be an array or a list of numbers, got 1.0"),
-        (Merge(ids(0), ["1"]), "Merge.weights must be an array or a list of numbers, got ['1']"),
-        (Merge(ids(0), ONE, drops=[0.5]), "Merge.drops must be an array or a list of whole numbers, got [0.5]"),
-        (Merge(ids(0), ONE, groups={"a": 1.0}), "Merge.groups must be GroupMemory(…) or None, got {'a': 1.0}"),
-        (grouped(5, {}), "GroupMemory.names must be a list of group names, got 5"),
-        (grouped("a", {}), "GroupMemory.names must be a list of group names, got 'a'"),
-        (grouped([["a"]], {}), "GroupMemory.names must be a list of group names, got [['a']]"),
-        (grouped(ids(0), {}), "GroupMemory.names must be a list of group names, got array([0])"),
-        (grouped(["a"], [1, 2]), "GroupMemory.weights must map group names to numbers, got [1, 2]"),
-        (grouped(["a"], {"0": "x"}), "GroupMemory.weights must map group names to numbers, got {'0': 'x'}"),
-        (grouped(["a"], {0: 1.0}), "GroupMemory.weights must map group names to numbers, got {0: 1.0}"),
-        (grouped(["a"], {}, "a"), "GroupMemory.resets must be a list of group names, got 'a'"),
-        (grouped(["a"], {}, None), "GroupMemory.resets must be a list of group names, got None"),
-    ],
-)
-def test_a_merge_that_is_none_is_told_by_field_round_and_class(merge: Any, message: str) -> None:
-    class Mine(Scripted):
-        pass
-
-    with pytest.raises(ValueError, match=r"^round 1: Mine: ") as caught:
-        Simulation(Mine(Deadline(9.0), lambda _: merge), make_fleet([1.0, 2.0])).step()
-    assert message in str(caught.value)
-
-
-def test_groups_may_have_names_and_weights_from_numpy() -> None:
-    groups = GroupMemory(np.array(["a", "b"]), {"a": np.float32(0.5), "b": 0}, np.array(["c"]))  # type: ignore[arg-type]
-    strategy = Scripted(Deadline(9.0), lambda arrived: Merge(arrived.id, np.full(2, 0.5), groups=groups))
-    record = Simulation(strategy, make_fleet([1.0, 2.0])).step()
-    assert record is not None
-    assert record.merged.tolist() == [0, 1]
-
-
-def test_drops_of_a_merge_are_given_by_name() -> None:
-    with pytest.raises(TypeError, match="positional"):
-        Merge(ids(0), ONE, ids(1))  # type: ignore[misc]
-    with pytest.raises(TypeError, match="positional"):
-        RoundPlan(ids(0), Deadline(1.0), ids(1))  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda some: np.array(some, dtype=np.int32)])
-@pytest.mark.parametrize("closes", [AllOf, lambda clients: AnyOf([clients])])
-def test_sequences_may_stand_for_arrays(kind: Any, closes: Any) -> None:
-    plan = RoundPlan(
-        kind([0, 1]), closes(kind([0, 1])), lr_scale=kind([1, 2]), local_steps=kind([2, 1]), drops=kind([])
-    )
-
-    def merge(arrived: Updates) -> Merge:
-        return Merge(kind(arrived.id[:1].tolist()), kind([1]), drops=kind(arrived.id[1:].tolist()))
-
-    record = Simulation(Scripted(Deadline(0), merge, plan), make_fleet([2.0, 3.0])).step()
-    assert record is not None
-    assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (3.0, [0, 1], [0])
-    ranges = RoundPlan(range(2), AllOf(range(1)))  # type: ignore[arg-type]
-    record = Simulation(Scripted(Deadline(0), plan=ranges), make_fleet([2.0, 3.0])).step()
-    assert record is not None
-    assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (2.0, [0, 1], [0])
+    assert len(simulation.ledger._num_updates) > 100
 
 
 @pytest.mark.parametrize(
@@ -619,8 +462,6 @@ def test_sequences_may_stand_for_arrays(kind: Any, closes: Any) -> None:
         ({"fleet": [1.0, 2.0]}, "fleet must be a Fleet, got [1.0, 2.0]"),
         ({"settings": "released"}, "settings must be a Settings object or None, got 'released'"),
         ({"settings": Settings}, "settings must be a Settings object or None, got <class"),
-        ({"faults": {"disconnect_before": 0.1}}, "faults must be a FaultSettings object or None, got {'disconnect_b"),
-        ({"guards": 3}, "guards must be a GuardSettings object or None, got 3"),
         ({"settings": Settings(trace="nowhere.csv")}, "nowhere.csv does not exist; trace must be"),
     ],
 )

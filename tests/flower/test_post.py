@@ -13,8 +13,8 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from helpers.local_grid import LocalGrid, MakeGrid
-from lesson.clock.federation import Event, Joined, Left, Reply
-from lesson.clock.federation.clients import LOST, NO_REPLY, TOO_LATE
+from lesson.clock.worlds import Event, Joined, Left, Reply
+from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
 from lesson.flower.post import LOOK_EVERY_S, FieldNames, GridClients, weighted_means
 from lesson.flower.profile import TYPE, Profiler
@@ -45,6 +45,8 @@ def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0, base: int =
         lr_scale=real + lr_scale,
         local_steps=whole + 2,
         batches=whole + 3,
+        compute_scale=real + 6,
+        in_turn=whole > 0,
     )
 
 

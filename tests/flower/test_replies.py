@@ -30,7 +30,7 @@ HONEST = 2.0
 def test_malformed_reply_is_rejected_and_the_run_continues(name: str) -> None:
     parameters, lines = federate([REPLIES[name]] * 2)
     assert parameters == [HONEST] * 6
-    rejected = [line for line in lines if "an update of client 0" in line]
+    rejected = [line for line in lines if "update from client 0" in line]
     assert len(rejected) == 2, "one line each, with the client and the reason"
     check_lines(lines)
     assert not replies.unpickled
@@ -40,7 +40,7 @@ def test_undecodable_reply_loses_no_other_reply() -> None:
     """All three replies of a round arrive before the first pull, and a reply that was pulled is not delivered again."""
     parameters, lines = federate([lambda: UNDECODABLE] * 2)
     assert parameters == [HONEST] * 6
-    assert [line.split(": ", 2)[2] for line in lines if "an update of client" in line] == [
+    assert [line.split(": ", 2)[2] for line in lines if "rejected update from client" in line] == [
         "unreadable (ValueError: cannot be decoded)"
     ] * 2
 
@@ -153,7 +153,7 @@ def test_file_with_one_changed_byte_is_rejected_or_finite(place: int, byte: int)
 def test_error_text_of_a_client_is_escaped_and_cut() -> None:
     """The last line of the text, as it is in a traceback, with its control characters spelled out."""
     _, lines = federate([lambda: Error(2, "Traceback\nValueError: \x1b[31mred\x07 " + "x" * 10**6)])
-    (line,) = (line for line in lines if "an update of client 0" in line)
+    (line,) = (line for line in lines if "update from client 0" in line)
     assert "client error (code 2: ValueError: \\x1b[31mred\\x07 xxx" in line
     assert len(line) < 300
 

@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from lesson.clock.faults import Disconnections
+from lesson.clock.loop import ModelServer, RoundLoop
 from lesson.clock.records import RoundRecord
-from lesson.clock.simulate import Simulation
+from lesson.clock.worlds import VaryingWorld
 from lesson.fleet.fleet import Fleet
+from lesson.settings.settings import Settings
+from lesson.strategies.base import Strategy
 
 
 def make_fleet(
@@ -51,7 +55,21 @@ def sealed(fleet: Fleet) -> Fleet:
     return fleet
 
 
-def peak_bytes(simulation: Simulation) -> int:
+def disconnecting(
+    strategy: Strategy,
+    fleet: Fleet,
+    disconnections: Any,
+    *,
+    settings: Settings | None = None,
+    seed: int = 0,
+    model_server: ModelServer | None = None,
+) -> RoundLoop:
+    """Return a simulation whose clients disconnect as `disconnections` says, an object with its methods."""
+    script: Disconnections = disconnections
+    return RoundLoop(strategy, VaryingWorld(fleet, settings or Settings(), seed, script), model_server, seed=seed)
+
+
+def peak_bytes(simulation: RoundLoop) -> int:
     """Return the peak memory that five rounds allocate after a first one, in bytes."""
     simulation.step()
     tracemalloc.start()

@@ -25,6 +25,8 @@ def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
         lr_scale=np.array(scale, dtype=float),
         local_steps=whole + 1,
         batches=whole + 1,
+        compute_scale=real + 1,
+        in_turn=whole > 0,
     )
 
 

@@ -23,6 +23,8 @@ def view(round: int, now_s: float | None = None, waiting: list[int] | None = Non
         num_samples=np.ones(3, dtype=np.int64),
         client_weight=np.ones(3),
         idle=np.ones(3, dtype=np.bool_),
+        busy=np.zeros(3, dtype=np.bool_),
+        num_busy=0,
         waiting=np.zeros(3, dtype=np.int64) if waiting is None else np.array(waiting),
         freed=np.arange(3),
         started_round=np.ones(3, dtype=np.int64),
@@ -45,4 +47,6 @@ def arrived(expected_s: list[float], started_round: list[int]) -> Updates:
         lr_scale=np.ones(count),
         local_steps=np.ones(count, dtype=np.int64),
         batches=np.ones(count, dtype=np.int64),
+        compute_scale=np.ones(count),
+        in_turn=np.zeros(count, dtype=np.bool_),
     )

@@ -1,6 +1,7 @@
-"""Fake clients and a fake clock for federations on the wall clock: time passes only in calls of `sleep`."""
+"""Fake clients and a fake clock for runs in real time: time passes only in calls of `sleep`."""
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -8,11 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.clock.federation import Event, Reply, WallFederation
-from lesson.clock.federation.clients import NO_REPLY, TOO_LATE
+from lesson.clock.loop import ModelServer, RoundLoop
 from lesson.clock.records import RoundRecord
+from lesson.clock.worlds import Clients, Event, RemoteWorld, Reply, WallWorld, make_world
+from lesson.clock.worlds.clients import NO_REPLY, TOO_LATE
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.fleet import Fleet
+from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy, Updates
 
 Took = float | str
@@ -111,13 +114,48 @@ class FakeClients(Holding):
         self.given_up |= {(client, self._working[client]) for client in clients.tolist()}
 
 
+class Federation:
+    """A round loop on real clients that counts rejected updates by reason. It has all attributes of the loop."""
+
+    def __init__(self, loop: RoundLoop) -> None:
+        self.loop, self.rejected = loop, Counter[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loop, name)
+
+    def step(self, until_s: float = np.inf) -> RoundRecord | None:
+        record = self.loop.step(until_s)
+        if record is not None:
+            self.rejected.update(rejection.reason for rejection in record.rejections)
+        return record
+
+
 def on_the_wall(
-    strategy: Strategy, fleet: Fleet, takes: Sequence[Sequence[Took]], **options: Any
-) -> tuple[WallFederation, FakeClients]:
-    """Return a federation of fake clients, and the clients."""
-    clock = FakeClock()
-    clients = FakeClients(clock, takes)
-    return WallFederation(strategy, fleet, clients, clock=clock, sleep=clock.sleep, **options), clients
+    strategy: Strategy,
+    fleet: Fleet,
+    takes: Sequence[Sequence[Took]] | FakeClients,
+    model_server: ModelServer | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    exclude_after: int = 5,
+) -> tuple[Federation, FakeClients]:
+    """Return a federation of fake clients in real time, and the clients, which are made from `takes` if need be."""
+    clients = takes if isinstance(takes, FakeClients) else FakeClients(FakeClock(), takes)
+    world = WallWorld(fleet, clients, tell, clock=clients.clock, sleep=clients.clock.sleep)
+    return Federation(RoundLoop(strategy, world, model_server, exclude_after=exclude_after, tell=tell)), clients
+
+
+def in_simulated_time(
+    strategy: Strategy, fleet: Fleet, clients: Clients, settings: Settings | None = None, seed: int = 0
+) -> Federation:
+    """Return a federation whose updates arrive as in a simulation."""
+    world = RemoteWorld(make_world(fleet, settings or Settings(), seed), clients)
+    return Federation(RoundLoop(strategy, world, seed=seed, exclude_after=5))
+
+
+def reasons(record: RoundRecord | None) -> list[tuple[int, str]]:
+    """Return the clients whose updates were rejected in a round, and why."""
+    assert record is not None
+    return [(rejection.client, rejection.reason) for rejection in record.rejections]
 
 
 def told(record: RoundRecord | None) -> tuple[float, list[int], list[int]]:

@@ -12,7 +12,7 @@ import torch
 
 from helpers.small_tasks import TinyNet, cohort, tiny_data
 from helpers.trainers import colors, make_work, several
-from lesson import InputError, Lesson, LessonMemory, Settings, Simulation, draw_fleet
+from lesson import InputError, Lesson, LessonMemory, RoundLoop, Settings, Simulation, draw_fleet
 from lesson.core.errors import DivergedError
 from lesson.experiments.study import compare
 from lesson.learn import counters, dropout
@@ -249,12 +249,12 @@ def test_models_are_not_rounded_when_they_are_merged() -> None:
 
 def rounds(
     task: Task, backend: Backend, count: int, trainer: Any = "auto", kind: type[Lesson] = Lesson, **server: Any
-) -> tuple[Simulation, Learner]:
+) -> tuple[RoundLoop, Learner]:
     """LESSON with the preset released, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
     learner = Learner(task, 0.002, 1.0, backend, trainer, ServerSettings(**server), kind.needs)
     fleet = draw_fleet(Settings(), len(task.holdings.num_samples)).with_first_tier(20.0)
-    simulation = Simulation(kind(20.0), fleet, learner=learner)
+    simulation = Simulation(kind(20.0), fleet, model_server=learner)
     for _ in range(count):
         simulation.step()
     return simulation, learner
@@ -410,7 +410,7 @@ def test_a_run_has_the_same_bits_twice_and_after_a_stop(tmp_path: Path) -> None:
 def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
     _, cuda = tasks("tiny")
     learner = Learner(cuda, 1e30, np.inf, gpu(cuda))
-    simulation = Simulation(Lesson(np.inf), draw_fleet(Settings(), 8), learner=learner)
+    simulation = Simulation(Lesson(np.inf), draw_fleet(Settings(), 8), model_server=learner)
     for _ in range(3):
         simulation.step()
     for scored in (learner.score, learner.client_scores):

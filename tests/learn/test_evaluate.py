@@ -51,7 +51,7 @@ def learner() -> Iterator[Learner]:
     """After a few rounds, on uneven parts: clients that differ."""
     settings = Settings(split="dirichlet-per-class", beta=0.5, batch_size=5)
     made = make_learner(make_task(settings, DATA, 4, seed=0, factory=TinyNet))
-    simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0, 4.0]), learner=made)
+    simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0, 4.0]), model_server=made)
     for _ in range(8):
         simulated.step()
     yield made

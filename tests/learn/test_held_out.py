@@ -91,11 +91,13 @@ def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_loo
 
 def test_a_learner_that_holds_nothing_out_has_no_signal() -> None:
     learner = make_learner(make_task(Settings(**VALUES), tiny_data(900), 6, 0, TinyNet))
-    simulation = Simulation(TiFL(num_tiers=3, interval=1), make_fleet([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), learner=learner)
+    simulation = Simulation(
+        TiFL(num_tiers=3, interval=1), make_fleet([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), model_server=learner
+    )
     for _ in range(3):
         simulation.step()
     assert simulation.strategy.state()["accuracy"] == []
-    assert not Simulation(FedAvg(), make_fleet([1.0]), learner=learner)._view(np.empty(0, dtype=np.int64)).signals
+    assert not Simulation(FedAvg(), make_fleet([1.0]), model_server=learner)._view(np.empty(0, dtype=np.int64)).signals
     learner.close()
 
 

@@ -12,6 +12,7 @@ from helpers.fleets import make_fleet
 from helpers.learners import trained, updates
 from helpers.small_tasks import TinyNet, cohort, make_learner, tiny_data, tiny_task
 from lesson import FedAvg, FedCS, Lesson, Simulation
+from lesson.clock.loop import RoundLoop
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn.learner import Learner
 from lesson.learn.reference import ReferenceTrainer
@@ -121,9 +122,9 @@ def test_the_optimizer_takes_the_merge_as_a_step() -> None:
     made.close()
 
 
-def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") -> tuple[Simulation, Learner]:
+def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") -> tuple[RoundLoop, Learner]:
     made = make_learner(tiny_task(len(latencies)), trainer=trainer)
-    return Simulation(strategy, make_fleet(latencies), learner=made), made
+    return Simulation(strategy, make_fleet(latencies), model_server=made), made
 
 
 def test_versions_live_while_somebody_works_from_them() -> None:
@@ -192,7 +193,7 @@ def test_a_score_by_hand(learner: Learner) -> None:
 
 def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
     made = make_learner(tiny_task(3), learning_rate=1e30, lr_cap=np.inf)
-    simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), learner=made)
+    simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), model_server=made)
     simulated.step()
     with pytest.raises(DivergedError, match=r"no longer finite after round 2, with 3 clients .* step size 1e\+30"):
         simulated.step()

@@ -23,8 +23,7 @@ from helpers.resuming import StoppedError, check_resumes
 from helpers.runs import PARTS, content, settings
 from helpers.small_tasks import tiny_data
 from lesson import InputError
-from lesson.clock.records import RoundRecord
-from lesson.clock.simulate import Simulation
+from lesson.clock.worlds import NominalWorld
 from lesson.core.errors import DivergedError
 from lesson.core.random import stream
 from lesson.experiments.results import Result
@@ -645,21 +644,14 @@ def test_the_end_of_a_run_is_at_most_its_last_quarter() -> None:
     assert [num_last(count) for count in (1, 3, 4, 8, 20, 40, 400)] == [1, 1, 1, 2, 5, 10, 10]
 
 
-class Lagging(Simulation):
-    """A clock that moves on by 10 s between two rounds, as the wall clock does during an evaluation."""
-
-    def step(self, until_s: float = math.inf) -> RoundRecord | None:
-        self.now_s += 10.0 if self.round else 0.0
-        return super().step(until_s)
-
-
 @pytest.mark.parametrize("stop", [3, 4, 5])
 def test_an_evaluation_that_falls_between_two_rounds_is_made_after_the_second(
     tmp_path: Path, stop: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounds of 20 s end at 20, 50, 80, 110, … s. Of the multiples of 85 s, the first lies between rounds 3 and 4, the
     second is the end of round 6, and the third, 255 s, lies in round 9, from 240 s to 260 s."""
-    monkeypatch.setattr("lesson.learn.build.Simulation", Lagging)
+    # 10 s pass between two rounds, as on the wall clock during an evaluation.
+    monkeypatch.setattr(NominalWorld, "open", lambda *args: args[3] + (10.0 if args[2] > 1 else 0.0))
     short = settings("fedcs", rounds=10, eval_every_s=85.0, client_scores_every_s=85.0, checkpoint_every_s=0.001)
     check_resumes(short, tmp_path, stop, **PARTS)
     lines = read_metrics(tmp_path / "broken" / "metrics.jsonl")

@@ -345,11 +345,12 @@ class Cache:
     def model(self, updates: Updates, row: int) -> float:
         return self.models[updates.base_version[row]] + float(updates.client[row] + updates.index[row] / 10)
 
-    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> None:
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Any]:
         assert merge.groups is not None
         self.groups |= dict.fromkeys(merge.groups.resets, self.models[-1])
         self.groups |= {name: self.model(updates, row) for row, name in enumerate(merge.groups.names)}
         self.models.append(sum(share * self.groups[name] for name, share in merge.groups.weights.items()))
+        return []
 
     def forget(self, version: int) -> None:
         pass
@@ -363,7 +364,7 @@ def test_safa_makes_the_models_of_the_three_steps(fleet: Fleet, lag_tolerance: i
     """Beside it runs the paper's aggregation as written: the undrafted enter the cache after the sum, none waits."""
     learner = Cache(4)
     strategy = Safa(fraction=0.25, lag_tolerance=lag_tolerance, round_limit_s=limit_s)
-    simulation = Simulation(strategy, fleet, learner=learner)
+    simulation = Simulation(strategy, fleet, model_server=learner)
     safa: Any = simulation.strategy
     cache, models, seen = [7.0] * 4, [7.0], set()
     decide = safa.merge

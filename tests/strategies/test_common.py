@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from helpers.fleets import fields, make_fleet
 from helpers.strategies import KINDS, Poisoned, Watched, everyone, make
 from lesson import Fleet, InputError, Settings, Simulation, simulate
-from lesson.clock.faults import Disconnections
+from lesson.clock.loop import RoundLoop
 from lesson.settings.faults import FaultSettings
 from lesson.strategies import STRATEGIES, FedAT, FedAvg, FedBuff, Lesson, LessonMemory, Safa, make_strategy
 from lesson.strategies.base import RoundPlan, ServerView
@@ -23,7 +23,7 @@ from lesson.strategies.base import RoundPlan, ServerView
 fleets = st.lists(st.floats(0.1, 100), max_size=9).map(lambda some: make_fleet([*some, 3.0, np.inf, 15.0, 25.0]))
 
 
-def run(strategy: Any, fleet: Fleet, rounds: int = 25) -> tuple[Simulation, list[Any]]:
+def run(strategy: Any, fleet: Fleet, rounds: int = 25) -> tuple[RoundLoop, list[Any]]:
     simulation = Simulation(strategy, fleet)
     return simulation, [simulation.step() for _ in range(rounds)]
 
@@ -128,14 +128,12 @@ def test_no_strategy_keeps_an_array_of_a_view(kind: type[Any], faults: FaultSett
 
 def planned(strategy: Any, fleet: Fleet, faults: FaultSettings | None) -> list[tuple[Any, list[float]]]:
     """The record of each round, and the step-size factors with which its clients started."""
-    scenario = Settings(slowdown=0.5) if faults is not None else None
-    simulation = Simulation(
-        strategy, fleet, settings=scenario, disconnections=Disconnections.of(faults or FaultSettings(), 0)
-    )
+    settings = Settings() if faults is None else Settings(slowdown=0.5, faults=faults)
+    simulation = Simulation(strategy, fleet, settings=settings)
     rounds = []
     for _ in range(50):
         record = fields(simulation.step())
-        rounds.append((record, simulation._flight._lr_scale.tolist()))
+        rounds.append((record, simulation.ledger.updates_of(np.arange(len(fleet))).lr_scale.tolist()))
     return rounds
 
 

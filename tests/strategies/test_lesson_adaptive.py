@@ -29,14 +29,15 @@ class Confirming:
         told = self.pairs[: self.round // 50]
         return {"confirmation": (sum(pair[0] for pair in told), sum(pair[1] for pair in told))}
 
-    def merge(self, updates: Any, weights: Any, merge: Any, version: int, round: int) -> None:
+    def merge(self, updates: Any, weights: Any, merge: Any, version: int, round: int) -> list[Any]:
         self.round = round
+        return []
 
     def forget(self, version: int) -> None: ...
 
 
 def run(strategy: LessonAdaptive, learner: Any, rounds: int, latencies: list[float] | None = None) -> list[Any]:
-    simulation = Simulation(strategy, make_fleet(latencies or LATENCIES), learner=learner)
+    simulation = Simulation(strategy, make_fleet(latencies or LATENCIES), model_server=learner)
     return [simulation.step() for _ in range(rounds)]
 
 
@@ -126,7 +127,7 @@ def test_timing_alone_is_lesson() -> None:
 def test_continues_after_a_restart() -> None:
     pairs = [(0.0, 2.0), (3.0, 2.0), (0.1, 2.0)]
     expected = run(LessonAdaptive(deadline_s=10.0), Confirming(*pairs), 160)
-    simulation = Simulation(LessonAdaptive(deadline_s=10.0), make_fleet(LATENCIES), learner=Confirming(*pairs))
+    simulation = Simulation(LessonAdaptive(deadline_s=10.0), make_fleet(LATENCIES), model_server=Confirming(*pairs))
     for record in expected:
         replacement = LessonAdaptive(deadline_s=10.0)
         replacement.restore(json.loads(json.dumps(simulation.strategy.state(), allow_nan=False)))

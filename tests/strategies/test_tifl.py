@@ -44,7 +44,8 @@ class FakeLearner:
         assert names == {"client_accuracy"}
         return Told(self.accuracies, version, self.looks)
 
-    def merge(self, *_: Any) -> None: ...
+    def merge(self, *_: Any) -> list[Any]:
+        return []
 
     def forget(self, version: int) -> None: ...
 
@@ -70,7 +71,7 @@ def run(
         return decide(view, script)  # type: ignore[arg-type]
 
     strategy.open_round = scripted  # type: ignore[method-assign]
-    simulation = Simulation(strategy, fleet, learner=learner, **options)
+    simulation = Simulation(strategy, fleet, model_server=learner, **options)
     records = [simulation.step() for _ in range(rounds)]
     return [(record.end_s, sorted(record.merged.tolist()), record.note) for record in records if record]
 

@@ -38,7 +38,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     learner = Learner(task, settings.training.learning_rate, settings.training.lr_cap, CpuBackend(task, job.threads))
     everybody = workload.cohort == workload.num_clients
     strategy = FedAvg() if everybody else Lesson(math.inf, participation=workload.cohort)
-    simulation = Simulation(strategy, fleet, learner=learner)
+    simulation = Simulation(strategy, fleet, model_server=learner)
     watch.lap()
     for _ in range(workload.warm_up + workload.rounds):
         record = simulation.step()

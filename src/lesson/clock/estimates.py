@@ -1,6 +1,6 @@
-"""The server's estimates of its clients' times, from the last few measurements."""
+"""The server's estimates of its clients' times, from the last few measurements, and the latencies it expects."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
 from lesson.core.random import key, normals
 from lesson.fleet.fleet import Fleet
 from lesson.settings.settings import Settings
@@ -97,3 +98,41 @@ class LatencyEstimator:
         """Continue from what `state` returned."""
         for name, array in self.state().items():
             array[:] = state[name]
+
+
+def expected_latency_s(
+    fleet: Fleet, clients: IntArray, compute_scale: FloatArray, *, in_turn: bool, now_s: float, free_s: float
+) -> FloatArray:
+    """Return the expected latency of clients that start now in seconds: download, compute and upload time.
+
+    `compute_scale` multiplies the compute time. If uploads go in turn, the latency includes waiting for the channel,
+    which is free from `free_s` on.
+    """
+    compute_s = fleet.download_s[clients] + compute_scale * fleet.compute_s[clients]
+    upload_s = (fleet.shared_upload_s if in_turn else fleet.upload_s)[clients]
+    if np.any(np.isnan(compute_s + upload_s)):
+        raise InputError(
+            "this strategy needs compute_s and upload_s of every client, only their sum is known; add both columns "
+            "to the file of latencies, or take another strategy"
+        )
+    if not in_turn:
+        return compute_s + upload_s
+    begins_s, takes_s = take_turns(now_s + compute_s, free_s, lambda place, _: float(upload_s[place]))
+    return begins_s + takes_s - now_s
+
+
+def take_turns(
+    ready_s: FloatArray, free_s: float, upload_s: Callable[[int, float], float], leaves_s: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Return when each upload begins and how long it takes, if clients upload one after the other in this order.
+
+    The channel is free at `free_s`; a client begins when it is ready and the one before has ended or has left.
+    `upload_s` gives the duration of an upload from its place in the order and the time at which it begins.
+    """
+    begins_s, takes_s = np.empty(len(ready_s)), np.empty(len(ready_s))
+    for place, ready in enumerate(ready_s.tolist()):
+        begins_s[place] = begin_s = max(ready, free_s)
+        takes_s[place] = upload_s(place, begin_s)
+        end_s = begin_s + takes_s[place]
+        free_s = max(free_s, end_s if leaves_s is None else min(end_s, float(leaves_s[place])))
+    return begins_s, takes_s

@@ -1,5 +1,6 @@
 """Records of what happened in each round."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lesson.clock.rejections import Rejection
@@ -13,6 +14,7 @@ class RoundRecord:
 
     round: int
     start_s: float
+    """When the round opened: at the end of the round before, or later if the server had to wait for clients."""
     end_s: float
     version: int
     """Model version after the round."""
@@ -20,6 +22,8 @@ class RoundRecord:
     """Clients that started local training in this round."""
     merged: IntArray
     """Clients whose updates were aggregated in this round."""
+    merged_index: IntArray
+    """Index of each aggregated update among those of its client, from 0, in the order of `merged`."""
     staleness: IntArray
     """Number of versions created between each update's base version and its aggregation, in the order of `merged`."""
     merged_started_s: FloatArray
@@ -63,3 +67,18 @@ def first_tier_note(fleet: Fleet) -> str:
         f"tier 1 would be empty: the fastest client, {fleet.names[client]}, "
         f"is taken as {fleet.latency_s[client]:g} s instead of {real_s:.4g} s"
     )
+
+
+MAX_NAMED = 5
+"""Maximum number of clients that a note lists by name."""
+
+
+def exclusion_note(excluded: Mapping[int, str], names: Sequence[int | str], exclude_after: int) -> str:
+    """Return a note that says which clients were excluded in a round and for which reason."""
+    notes = []
+    for reason in dict.fromkeys(excluded.values()):
+        who = [str(names[client]) for client, why in excluded.items() if why == reason]
+        more = f" and {len(who) - MAX_NAMED} more" if len(who) > MAX_NAMED else ""
+        times = f"{exclude_after} times in a row" if exclude_after > 1 else "once"
+        notes.append(f"excluded {', '.join(who[:MAX_NAMED])}{more}: rejected {times}, {reason}")
+    return "; ".join(notes)

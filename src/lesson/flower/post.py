@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, Met
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from lesson.clock.federation import Event, Joined, Left, Reply
-from lesson.clock.federation.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.clock.rejections import UNREADABLE, WRONG_ARRAYS
+from lesson.clock.worlds import Event, Joined, Left, Reply
+from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import printable
 from lesson.flower.arrays import Layout, Vector
@@ -50,7 +50,7 @@ class FieldNames:
 
 @dataclass(eq=False)
 class GridClients:
-    """Implements `lesson.clock.federation.Clients` on Flower's grid."""
+    """Implements `lesson.clock.worlds.Clients` on Flower's grid."""
 
     grid: Grid
     num_clients: int

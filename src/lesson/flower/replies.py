@@ -2,16 +2,16 @@
 
 import logging
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from lesson.clock.federation import Federation
 from lesson.clock.rejections import NO_WEIGHT, WRONG_METRICS
 from lesson.core.errors import MAX_SHOWN
 from lesson.core.validation import MAX_SAMPLES
+from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import assign_tiers
 from lesson.learn.robust.checks import InvalidUpdateError
 
@@ -19,14 +19,13 @@ logger = logging.getLogger("flwr")
 tell = logger.info
 
 
-def tell_clients(federation: Federation, deadline_s: float) -> None:
+def tell_clients(fleet: Fleet, deadline_s: float, rejected_by: Mapping[str, int]) -> None:
     """Log the current latency estimate and tier of each client, and how many updates were rejected and why."""
-    fleet = federation.fleet
     tiers = assign_tiers(fleet.latency_s, deadline_s).tolist()
     for name, latency_s, tier in zip(fleet.names, fleet.latency_s.tolist(), tiers, strict=True):
         if tier:  # tier 0: the client never connected
             tell(f"client {name}: {latency_s:.1f} s, tier {tier}")
-    tell(f"rejected: {', '.join(f'{count} × {fault}' for fault, count in federation.rejected.items()) or 'nothing'}")
+    tell(f"rejected: {', '.join(f'{count} × {reason}' for reason, count in rejected_by.items()) or 'nothing'}")
 
 
 MAX_METRICS = 100

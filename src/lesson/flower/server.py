@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
-from lesson.clock.faults import Disconnections
-from lesson.clock.federation import Federation, VirtualFederation, WallFederation
+from lesson.clock.loop import RoundLoop
+from lesson.clock.worlds import RemoteWorld, WallWorld, make_world
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.core.files import write_whole
@@ -83,7 +83,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     deadline_s = deadline_of(config) or _deadline_s(folder, fleet)
     settings = settings_of(config, num_clients, deadline_s)
     _tell_plan(fleet, settings)
-    federation, learner = make_federation(settings, grid, clock, profiles, profiler)
+    loop, learner = make_round_loop(settings, grid, clock, profiles, profiler)
     begin_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
@@ -92,12 +92,10 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
             told = f"round {line['round']} at {line['time_s']:g} s: {line['uploads']} arrived{score}"
             tell(f"{told}; {time.monotonic() - begin_s:.0f} s elapsed")
 
-    summary = execute(
-        settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: (federation, learner)
-    )
-    write_whole(folder.path / "latencies.csv", fleet_csv(federation.fleet).encode())
+    summary = execute(settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: (loop, learner))
+    write_whole(folder.path / "latencies.csv", fleet_csv(loop.fleet).encode())
     write_study_page(Study([Run.load(folder.path)]), folder.path / REPORT)
-    tell_clients(federation, deadline_s)
+    tell_clients(loop.fleet, deadline_s, summary["rejected_by"])
     tell(f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, {summary['time_s']:g} s")
     tell(f"report: {folder.path / REPORT}")
     tell(f"folder: {folder.path}")
@@ -198,10 +196,10 @@ def _reasons(wrong: Mapping[int, str]) -> str:
     return f": {named}{more}; see the log of the clients and --node-config" if wrong else ""
 
 
-def make_federation(
+def make_round_loop(
     settings: Settings, grid: Grid, clock: Clock, profiles: Mapping[int, Profile], profiler: Profiler
-) -> tuple[Federation, Learner]:
-    """Return the federation of a run and its learner."""
+) -> tuple[RoundLoop, Learner]:
+    """Return the round loop of a run on real clients, and its learner."""
     seed = settings.run.seed
     strategy, task = strategy_of(settings), task_of(settings, dataset_of(settings.data.dataset, None))
     received = Received()
@@ -223,17 +221,18 @@ def make_federation(
         profiler=profiler,
         tell=tell,
     )
-    options: dict[str, Any] = {"learner": learner, "seed": seed, "guards": settings.guards, "tell": tell}
     fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
+    world: RemoteWorld | WallWorld
     if clock == "virtual":
         fleet = fleet_for(settings.strategy.name, fleet, settings)
-        options |= {"settings": settings, "disconnections": Disconnections.of(settings.faults, seed)}
-        return VirtualFederation(strategy, fleet, post, **options), learner
-    sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # the actual size, not that of the settings
-    federation = WallFederation(strategy, sent, post, **options)
-    for client, profile in profiles.items():
-        federation.observe_latency(client, profile.latency_s)
-    return federation, learner
+        world = RemoteWorld(make_world(fleet, settings, seed), post, tell)
+    else:
+        sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # the actual size, not that of the settings
+        world = WallWorld(sent, post, tell)
+        for client, profile in profiles.items():
+            world.observe_latency(client, profile.latency_s)
+    exclude_after = settings.guards.exclude_after_rejections
+    return RoundLoop(strategy, world, learner, seed=seed, exclude_after=exclude_after, tell=tell), learner
 
 
 def _fleet(

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -12,7 +13,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from lesson.clock.federation import Federation, VirtualFederation, WallFederation
+from lesson.clock.loop import RoundLoop
+from lesson.clock.worlds import NominalWorld, RemoteWorld, WallWorld
+from lesson.clock.worlds.clients import Reports
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
@@ -132,13 +135,14 @@ class LessonStrategy(FlowerStrategy):
         if not isinstance(initial_arrays, ArrayRecord) or not len(initial_arrays):
             raise InputError(f"initial_arrays must be an ArrayRecord with a model in it, got {initial_arrays!r:.80}")
         layout = Layout.of(initial_arrays)
-        federation, models = self._federation(grid, initial_arrays, layout, config, timeout)
+        loop, reports, models = self._round_loop(grid, initial_arrays, layout, config, timeout)
+        rejected_by = Counter[str]()
         self.summary()
         result, begin_s = Result(arrays=initial_arrays), time.monotonic()
         self._evaluate(0, initial_arrays, evaluate_fn, result)
-        while federation.round < num_rounds and not federation.stop_reason:
+        while loop.round < num_rounds and not loop.stop_reason:
             try:
-                record = federation.step()
+                record = loop.step()
             except RunStoppedError as error:
                 tell(f"the run ends: {error}")
                 break
@@ -148,23 +152,24 @@ class LessonStrategy(FlowerStrategy):
                 f"round {record.round}/{num_rounds}: {len(record.merged)} merged, {len(record.started)} started, "
                 f"{record.end_s:.1f} s{f'; {record.note}' if record.note else ''}"
             )
-            if (told := weighted_means(federation.merged_metrics)) is not None:
+            rejected_by.update(rejection.reason for rejection in record.rejections)
+            if (told := weighted_means(reports.of_round(record))) is not None:
                 result.train_metrics_clientapp[record.round] = told
-            result.arrays = layout.record(models.versions[federation.version].numpy())
+            result.arrays = layout.record(models.versions[loop.version].numpy())
             self._evaluate(record.round, result.arrays, evaluate_fn, result)
-        if federation.stop_reason:
-            tell(f"the run ends: {federation.stop_reason}")
-        tell_clients(federation, self.deadline_s)
-        tell(f"{federation.round} rounds in {time.monotonic() - begin_s:.1f} s")
+        if loop.stop_reason:
+            tell(f"the run ends: {loop.stop_reason}")
+        tell_clients(loop.fleet, self.deadline_s, rejected_by)
+        tell(f"{loop.round} rounds in {time.monotonic() - begin_s:.1f} s")
         return result
 
     def summary(self) -> None:
         """Log the strategy and its options."""
         tell(f"{type(self).__name__}: {self.strategy}")
 
-    def _federation(
+    def _round_loop(
         self, grid: Grid, arrays: ArrayRecord, layout: Layout, config: Mapping[str, Any], timeout: float
-    ) -> tuple[Federation, ServerModels]:
+    ) -> tuple[RoundLoop, Reports, ServerModels]:
         nodes = self._nodes(grid, timeout)
         clock = self.clock or clock_of("auto", grid)
         latency_s = self.latency_s
@@ -191,11 +196,12 @@ class LessonStrategy(FlowerStrategy):
         parts = grid, num_clients, dict(enumerate(nodes)), layout, models, received, config, self.words
         post = GridClients(*parts, default_latency_s=self.deadline_s, tell=tell)
         fleet = replace(self._fleet(latency_s, len(nodes), num_clients), model_bits=8.0 * num_bytes(arrays))
-        options: dict[str, Any] = {"learner": models, "seed": self.seed, "guards": self.guards, "tell": tell}
-        if clock == "virtual":
-            return VirtualFederation(self.strategy, fleet, post, **options), models
-        strategy = self.strategy if latency_s is not None else MeasuredFirst(self.strategy)
-        return WallFederation(strategy, fleet, post, **options), models
+        on_wall = clock == "wall"
+        world = WallWorld(fleet, post, tell) if on_wall else RemoteWorld(NominalWorld(fleet), post, tell)
+        strategy = MeasuredFirst(self.strategy) if on_wall and latency_s is None else self.strategy
+        exclude_after = (self.guards or GuardSettings()).exclude_after_rejections
+        loop = RoundLoop(strategy, world, models, seed=self.seed, exclude_after=exclude_after, tell=tell)
+        return loop, world.reports, models
 
     def _nodes(self, grid: Grid, timeout: float) -> list[int]:
         """Wait for enough nodes and return them in order of registration."""

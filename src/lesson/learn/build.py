@@ -3,7 +3,8 @@
 from functools import lru_cache
 from pathlib import Path
 
-from lesson.clock.faults import CorruptedUploads, Disconnections
+from lesson.clock.faults import CorruptedUploads
+from lesson.clock.loop import RoundLoop
 from lesson.clock.simulate import Simulation
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import draw_fleet
@@ -24,7 +25,7 @@ def build(
     num_threads: int | None = None,
     dataset: Dataset | None = None,
     model: ModelFactory | None = None,
-) -> tuple[Simulation, Learner]:
+) -> tuple[RoundLoop, Learner]:
     """Return the simulation of a run and its learner; `dataset` and `model` replace those that the settings name."""
     settings = on_device(settings)
     data = dataset or dataset_of(settings.data.dataset, data_dir)
@@ -46,16 +47,7 @@ def build(
     )
     fleet = draw_fleet(settings, seed=seed, num_samples=task.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings)
-    clock = Simulation(
-        strategy,
-        fleet,
-        learner=learner,
-        seed=seed,
-        settings=settings,
-        disconnections=Disconnections.of(settings.faults, seed),
-        guards=settings.guards,
-    )
-    return clock, learner
+    return Simulation(strategy, fleet, model_server=learner, seed=seed, settings=settings), learner
 
 
 def strategy_of(settings: Settings) -> Strategy:

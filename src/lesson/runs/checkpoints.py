@@ -12,7 +12,7 @@ import safetensors.numpy
 from lesson.core.files import open_input
 
 Tensors = dict[str, np.ndarray]
-FORMAT = "2"
+FORMAT = "3"
 """Format of checkpoints; a checkpoint in another format cannot be resumed."""
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
-from lesson.clock.simulate import Simulation
 from lesson.core.errors import RunStoppedError, printable
 from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
@@ -29,7 +29,7 @@ from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
 
 Progress = Callable[[dict[str, Any]], None]
-Make = Callable[..., tuple[Simulation, Learner]]
+Make = Callable[..., tuple[RoundLoop, Learner]]
 NUM_EVALUATIONS = 40
 REPEATS_S = 2.0
 """Seconds after the first signal in which further ones are ignored, such as repeated presses of Ctrl-C."""
@@ -105,7 +105,7 @@ def _execute(
 
 def _run(
     settings: Settings,
-    simulation: Simulation,
+    simulation: RoundLoop,
     learner: Learner,
     folder: RunFolder,
     tracking: Tracking,

@@ -21,7 +21,7 @@ import numpy as np
 import safetensors.numpy
 from pydantic import TypeAdapter
 
-from lesson.clock.simulate import Simulation
+from lesson.clock.loop import RoundLoop
 from lesson.core.arrays import with_prefix
 from lesson.core.errors import InputError, RunStoppedError, describe, printable
 from lesson.core.files import open_input, open_to_change, remove_leftovers, write_whole
@@ -151,7 +151,7 @@ class RunFolder:
         except OSError as error:
             raise self._stopped(self.metrics, error) from None
 
-    def save(self, simulation: Simulation, learner: Learner) -> None:
+    def save(self, simulation: RoundLoop, learner: Learner) -> None:
         """Write a checkpoint, and keep the previous one."""
         values, arrays = simulation.state()
         try:
@@ -165,7 +165,7 @@ class RunFolder:
         with self._resumable():
             write_whole(self.checkpoint, content, before=self.before)
 
-    def load(self, simulation: Simulation, learner: Learner) -> None:
+    def load(self, simulation: RoundLoop, learner: Learner) -> None:
         """Resume from the newest undamaged checkpoint, or start from the beginning if there is none."""
         if self.summary.exists():
             raise InputError(f"{self.path} has just been ended by another process; the same command again shows it")
@@ -213,7 +213,7 @@ class RunFolder:
             raise InputError(f"{wrong[0]}; remove the folder and run again")
         return None
 
-    def finish(self, simulation: Simulation, learner: Learner, summary: dict[str, Any]) -> None:
+    def finish(self, simulation: RoundLoop, learner: Learner, summary: dict[str, Any]) -> None:
         """Write model, clients and summary, and remove the checkpoints."""
         clients = clients_of(simulation, learner)
         with self._resumable():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lesson.clock.simulate import Simulation
+from lesson.clock.loop import RoundLoop
 from lesson.fleet.fleet import columns_of, finite_or_none, sample_by_latency
 from lesson.learn.learner import Learner
 from lesson.runs.read_back import each_line
@@ -119,7 +119,7 @@ MAX_CLIENTS = 2000
 """Maximum number of clients in clients.json; larger fleets are sampled evenly by latency."""
 
 
-def clients_of(simulation: Simulation, learner: Learner) -> dict[str, Any]:
+def clients_of(simulation: RoundLoop, learner: Learner) -> dict[str, Any]:
     """Return the clients of a finished run as strict JSON values; None for what is unknown or infinite."""
     fleet, by_class = simulation.fleet, learner.class_accuracy(simulation.version)
     chosen = sample_by_latency(fleet, MAX_CLIENTS)

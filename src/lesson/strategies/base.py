@@ -49,6 +49,9 @@ class ServerView:
     """Weight of each client in an average, before normalization."""
     idle: BoolArray
     """Whether each client is connected and not training."""
+    busy: BoolArray
+    """Whether each client is connected and training."""
+    num_busy: int
     waiting: IntArray
     """Number of updates of each client that wait at the server."""
     freed: IntArray
@@ -87,6 +90,10 @@ class Updates:
     local_steps: IntArray
     batches: IntArray
     """`lr_scale`, `local_steps` and `batches` are those of the plan that started the local training."""
+    compute_scale: FloatArray
+    """Compute time of this local training divided by that of the client's usual one."""
+    in_turn: BoolArray
+    """Whether the upload waits for its turn on the band of all clients together."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -105,6 +112,25 @@ class Updates:
         if not len(first) or not len(second):
             return second if len(second) else first
         return cls(*(np.concatenate([getattr(first, name), getattr(second, name)]) for name in cls.__slots__))
+
+
+_NO_TIMES: FloatArray = np.empty(0)
+_NO_FLAGS: BoolArray = np.empty(0, dtype=np.bool_)
+NO_UPDATES = Updates(
+    id=NO_CLIENTS,
+    client=NO_CLIENTS,
+    base_version=NO_CLIENTS,
+    started_round=NO_CLIENTS,
+    started_s=_NO_TIMES,
+    expected_s=_NO_TIMES,
+    arrived_s=_NO_TIMES,
+    index=NO_CLIENTS,
+    lr_scale=_NO_TIMES,
+    local_steps=NO_CLIENTS,
+    batches=NO_CLIENTS,
+    compute_scale=_NO_TIMES,
+    in_turn=_NO_FLAGS,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,7 @@ class FedAT:
             self._tier_of = np.full(len(view.latency_s), -1)
             for tier, members in enumerate(self._members):
                 self._tier_of[members] = tier
-        working = view.connected & ~view.idle
-        return [int(tier) for tier in np.unique(self._tier_of[clients]) if not np.any(working[self._members[tier]])]
+        return [int(tier) for tier in np.unique(self._tier_of[clients]) if not np.any(view.busy[self._members[tier]])]
 
 
 def _name(tier: int) -> str:

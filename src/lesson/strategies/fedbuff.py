@@ -37,7 +37,6 @@ class FedBuff:
     scale_staleness: bool = True
     server_lr: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset()
-    _training: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
     _num_buffered: int = field(default=0, init=False, repr=False)
     _capacity: int = field(default=0, init=False, repr=False)
     """K; 0 before the first round."""
@@ -51,15 +50,11 @@ class FedBuff:
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, concurrency=self.concurrency, buffer_size=self.buffer_size)
-        training = self._find_training(view)
-        num_idle = view.num_connected - len(training)
         if self._num_buffered >= self._buffer_size(view):
-            self._training = training
             return RoundPlan(NO_CLIENTS, Deadline(view.now_s))
-        missing = max(0, (self.concurrency or USUAL_CONCURRENCY) - len(training))
-        starts = _draw_idle(view, min(missing, num_idle), num_idle, rng)
-        self._training = np.concatenate([training, starts])
-        return RoundPlan(starts, Arrivals(1))
+        missing = max(0, (self.concurrency or USUAL_CONCURRENCY) - view.num_busy)
+        num_idle = view.num_connected - view.num_busy
+        return RoundPlan(_draw_idle(view, min(missing, num_idle), num_idle, rng), Arrivals(1))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         capacity = self._buffer_size(view)
@@ -70,23 +65,11 @@ class FedBuff:
         return Merge(taken.id, self.server_lr * scale / capacity, of="updates")
 
     def state(self) -> dict[str, Any]:
-        return {
-            "training": self._training.tolist(),
-            "num_buffered": self._num_buffered,
-            "buffer_size": self._capacity,
-        }
+        return {"num_buffered": self._num_buffered, "buffer_size": self._capacity}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._training = np.array(state["training"], dtype=np.int64)
         self._num_buffered = state["num_buffered"]
         self._capacity = state["buffer_size"]
-
-    def _find_training(self, view: ServerView) -> IntArray:
-        """Return the connected clients that are training. A client that rejoined while training is in `view.freed`."""
-        back = view.freed[~np.isin(view.freed, self._training)]
-        candidates = np.concatenate([self._training, back])
-        training: IntArray = candidates[view.connected[candidates] & ~view.idle[candidates]]
-        return training
 
     def _buffer_size(self, view: ServerView) -> int:
         if not self._capacity:

@@ -54,10 +54,9 @@ class Safa:
                 f"{self.lag_tolerance} rounds of round_limit_s = {self.round_limit_s:g}; raise one of them"
             )
         connected = np.flatnonzero(view.connected)
-        idle = view.idle[connected]
-        lags = ~idle & (view.round - view.started_round[connected] >= self.lag_tolerance)
+        lags = view.busy[connected] & (view.round - view.started_round[connected] >= self.lag_tolerance)
         self._deprecated = connected[lags]
-        starting = idle | lags
+        starting = view.idle[connected] | lags
         arrives_s = np.where(starting, view.now_s, view.started_s[connected]) + view.latency_s[connected]
         first = np.argsort(arrives_s, kind="stable")
         first = first[~np.isin(connected[first], self._picked)]

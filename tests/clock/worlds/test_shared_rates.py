@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from lesson import Settings, draw_fleet
-from lesson.clock import airtime
-from lesson.clock.airtime import Airtime
+from lesson.clock.worlds import airtime
+from lesson.clock.worlds.airtime import Airtime
 from lesson.radio import fading_gain
 
 SETTINGS = Settings(fading="rician", speed_mps=(1.0, 15.0), shadowing_db=8.0, coherence_s=3.0, spectrum="equal")

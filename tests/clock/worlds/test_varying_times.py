@@ -9,7 +9,10 @@ import pytest
 
 from helpers.fleets import make_fleet, traced
 from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, Settings, Simulation, draw_fleet, simulate
+from lesson.clock.estimates import LatencyEstimator
+from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
+from lesson.clock.worlds.actual_times import ActualTimes
 from lesson.core.random import exponentials, key, normals
 from lesson.fleet.csv_files import read_fleet
 from lesson.radio import transfer
@@ -21,7 +24,7 @@ from lesson.strategies.tifl import TiFL
 LATE = "client,round,compute_s,upload_s 0,1,9,4 1,1,2.5,2.5 2,1,3,3"
 
 
-def run(strategy: Any, fleet: Fleet, rounds: int, **settings: Any) -> tuple[Simulation, list[RoundRecord]]:
+def run(strategy: Any, fleet: Fleet, rounds: int, **settings: Any) -> tuple[RoundLoop, list[RoundRecord]]:
     simulation = Simulation(strategy, fleet, settings=Settings(**settings))
     records = [simulation.step() for _ in range(rounds)]
     assert None not in records
@@ -305,8 +308,9 @@ def test_asking_tells_what_is_usual_and_not_what_comes_next(tmp_path: Path) -> N
 def test_idle_clients_are_asked_once_in_every_round_as_long_as_the_interval(
     every_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[float] = []
-    monkeypatch.setattr(Simulation, "_ask", lambda self, _: asked.append(self.round))
+    asked: list[int] = []
+    monkeypatch.setattr(ActualTimes, "asked_s", lambda _, clients, now_s: asked.append(round(now_s / every_s)))
+    monkeypatch.setattr(LatencyEstimator, "see", lambda *_: None)
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,0.1,0.1")
     settings = Settings(num_clients=1, trace=work, refresh_estimates_every_s=every_s)
     list(simulate(FedCS(every_s), draw_fleet(settings), rounds=300, settings=settings))

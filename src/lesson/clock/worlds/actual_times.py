@@ -1,4 +1,4 @@
-"""Actual times of local training and transfers if times vary, and when clients leave or disconnect.
+"""Actual times of local training and transfers in a varying world, and when clients leave or disconnect.
 
 Times vary with fading, movement, a shared band, random slowdown or a trace.
 """
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.clock.airtime import Airtime
-from lesson.clock.estimates import PARTS
+from lesson.clock.estimates import PARTS, take_turns
 from lesson.clock.faults import Disconnections
-from lesson.clock.in_flight import InFlight
+from lesson.clock.ledger import Ledger
+from lesson.clock.worlds.airtime import Airtime
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
 from lesson.core.files import open_input
@@ -29,7 +29,7 @@ from lesson.strategies.base import Updates
 _ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s")
 
 
-class VaryingWorld:
+class ActualTimes:
     """Actual duration of each local training and its transfers.
 
     Arrays have shape (num_clients,) and describe each client's latest local training.
@@ -75,15 +75,15 @@ class VaryingWorld:
         self._spectrum, self._to_forecast = settings.radio.spectrum, False
 
     def launch(
-        self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float, free_s: float | None = None
+        self, clients: IntArray, index: IntArray, compute_scale: FloatArray, now_s: float, free_s: float | None = None
     ) -> FloatArray:
         """Start local trainings now; return when each update arrives, or when the server notices that it is lost.
 
-        `index` numbers each client's local trainings from 0, and `work` scales the usual compute time. The result is
-        inf if the shared band determines the arrival; see `forecast`. With `free_s`, clients upload in turn on one
-        channel, which is free from then on.
+        `index` numbers each client's local trainings from 0, and `compute_scale` multiplies the usual compute time. The
+        result is inf if the shared band determines the arrival; see `forecast`. With `free_s`, clients upload in turn
+        on one channel, which is free from then on.
         """
-        ready_s = now_s + self._prepare(clients, index, work, now_s)
+        ready_s = now_s + self._prepare(clients, index, compute_scale, now_s)
         leaves_s = np.full(len(clients), np.inf) if self.presence is None else self.presence.leaves_s(clients, now_s)
         drops_out_s = self._drop_out(clients, index, ready_s, now_s, leaves_s)
         leaves_s = np.minimum(leaves_s, drops_out_s)
@@ -131,13 +131,13 @@ class VaryingWorld:
         self.back_s[clients] = np.where(away, self.back_s[clients], back_s)
         return at_s
 
-    def _prepare(self, clients: IntArray, index: IntArray, work: FloatArray, now_s: float) -> FloatArray:
+    def _prepare(self, clients: IntArray, index: IntArray, compute_scale: FloatArray, now_s: float) -> FloatArray:
         """Return how many seconds each client needs for download and computing."""
         download_s = self._fleet.download_s[clients]
         if self._downloads and self._airtime is not None:
             download_s = self._airtime.downloaded_s(clients, np.full(len(clients), now_s)) - now_s
         usual_s = self._fleet.compute_s[clients] if self._trace is None else self._trace.at(clients, index)[0]
-        compute_s = work * usual_s
+        compute_s = compute_scale * usual_s
         if self._slowdown:
             compute_s = compute_s * (1 + self._slowdown * exponentials(self._slow, clients, index))
         self.download_s[clients], self.compute_s[clients] = download_s, compute_s
@@ -162,13 +162,12 @@ class VaryingWorld:
 
         A client that leaves or disconnects frees the band for the next.
         """
-        begins_s, sends_s = ready_s.copy(), np.empty(len(clients))
-        for place in range(len(clients)):
+
+        def upload_s(place: int, begin_s: float) -> float:
             here = slice(place, place + 1)
-            begins_s[here] = np.maximum(ready_s[here], free_s)
-            sends_s[here] = self._sends_s(clients[here], index[here], begins_s[here], whole_band=True)
-            free_s = max(free_s, min(float(begins_s[place] + sends_s[place]), float(leaves_s[place])))
-        return begins_s, sends_s
+            return float(self._sends_s(clients[here], index[here], np.array([begin_s]), whole_band=True)[0])
+
+        return take_turns(ready_s, free_s, upload_s, leaves_s)
 
     def asked_s(self, clients: IntArray, now_s: float) -> dict[str, FloatArray]:
         """Return the download, compute and upload time of the usual local training for idle clients now.
@@ -185,15 +184,15 @@ class VaryingWorld:
             download_s = self._airtime.typical_s(clients, now_s, down=True) if self._downloads else download_s
         return {"download_s": download_s, "compute_s": compute_s, "upload_s": upload_s}
 
-    def forecast(self, flight: InFlight) -> None:
+    def forecast(self, ledger: Ledger) -> None:
         """Schedule the arrivals of updates on a shared band, assuming that no other client starts."""
         if self._band is not None and self._to_forecast:
             clients, arrives_s = self._band.forecast()
             if self._disconnections is not None:
-                others = np.setdiff1d(flight.everybody(), clients)
+                others = np.setdiff1d(ledger.clients_in_flight(), clients)
                 clients = np.concatenate([clients, others])
-                arrives_s = np.concatenate([arrives_s, flight.work_of(others).arrived_s])
-            flight.reschedule(clients, arrives_s)
+                arrives_s = np.concatenate([arrives_s, ledger.updates_of(others).arrived_s])
+            ledger.reschedule(clients, arrives_s)
             self._to_forecast = False
 
     def pass_time(self, now_s: float) -> None:
@@ -209,26 +208,27 @@ class VaryingWorld:
             self._band.remove(leaving)
             self._to_forecast |= dropped
 
-    def parts_s(self, landed: Updates, work: FloatArray, in_turn: BoolArray) -> dict[str, FloatArray]:
+    def parts_s(self, arrived: Updates) -> dict[str, FloatArray]:
         """Return the times that the server measures for arrived updates, scaled to the usual local training, by part.
 
         Clients report when they have received the model and when they have finished computing; on a shared band, all
         the time after that counts as upload. Upload times of uploads in turn are converted to the client's own band.
         """
-        clients, fleet = landed.client, self._fleet
-        seems_s = landed.arrived_s - self._upload_begins_s[clients]
+        clients, fleet, in_turn = arrived.client, self._fleet, arrived.in_turn
+        seems_s = arrived.arrived_s - self._upload_begins_s[clients]
         upload_s = np.where(self._shares[clients], seems_s, self.upload_s[clients])
         if in_turn.any():
             alone_s, own_s = fleet.shared_upload_s[clients], fleet.upload_s[clients]
             upload_s *= np.divide(own_s, alone_s, out=np.ones(len(clients)), where=in_turn & (alone_s > 0))
         return {
             "download_s": self.download_s[clients],
-            "compute_s": self.compute_s[clients] / work,
+            "compute_s": self.compute_s[clients] / arrived.compute_scale,
             "upload_s": upload_s,
         }
 
-    def spent_j(self, clients: IntArray, elapsed_s: FloatArray | float, started_s: FloatArray) -> FloatArray:
-        """Return the compute and transmit energy until `elapsed_s` after the start, summed, in joules, shape (2,)."""
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+        """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
+        clients, started_s = updates.client, updates.started_s
         elapsed_s = np.minimum(elapsed_s, self._leaves_s[clients] - started_s)  # a client that has left uses no energy
         computing_s = np.clip(elapsed_s - self.download_s[clients], 0, self.compute_s[clients])
         sent_s = np.clip(started_s + elapsed_s - self._upload_begins_s[clients], 0, self.upload_s[clients])

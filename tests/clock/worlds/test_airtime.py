@@ -10,7 +10,7 @@ import pytest
 from helpers.fleets import make_fleet, traced
 from helpers.scripted import Scripted, ids
 from lesson import FedAvg, Fleet, InputError, Lesson, Settings, Simulation, draw_fleet, radio, simulate
-from lesson.clock.airtime import Airtime
+from lesson.clock.worlds.airtime import Airtime
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
 from lesson.strategies.base import AllOf, Arrivals, Deadline, RoundPlan

@@ -1,0 +1,324 @@
+"""Ledger: what each client is doing, which updates wait at the server, and which model versions are in use.
+
+A client is idle, busy (training) or disconnected. Its update is in flight, then collected, then at the server, then
+released; an update that is dropped, lost or rejected is released early. A version stays in use while it is the newest
+or an update that started from it has not been released. All of this changes only through the methods of `Ledger` that
+start with a verb, and their cost depends on the clients involved, not on the size of the fleet.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.arrivals import ArrivalQueue
+from lesson.clock.rejections import OF_CONTENT, Rejection
+from lesson.core.arrays import BoolArray, FloatArray, IntArray, copied, distinct, with_prefix
+from lesson.strategies.base import NO_UPDATES, Updates
+
+_NONE = -1
+
+
+class Ledger:
+    """State of all clients and updates. Arrays have shape (num_clients,) and must not be changed from outside."""
+
+    def __init__(self, connected: BoolArray, exclude_after: int = 0) -> None:
+        num_clients = len(connected)
+        self.connected: BoolArray = connected.copy()
+        self.idle: BoolArray = connected.copy()
+        """Connected and not training."""
+        self.busy: BoolArray = np.zeros(num_clients, dtype=np.bool_)
+        """Connected and training."""
+        self.excluded: BoolArray = np.zeros(num_clients, dtype=np.bool_)
+        """Excluded from the run, because of too many rejected updates."""
+        self.num_connected, self.num_busy = int(np.count_nonzero(connected)), 0
+        self.num_gone = 0
+        """Number of clients that are excluded or have disconnected for good."""
+        self.waiting: IntArray = np.zeros(num_clients, dtype=np.int64)
+        """Number of updates of each client at the server."""
+        self.at_server = NO_UPDATES
+        """Updates at the server, in order of arrival."""
+        self.version = 0
+        """Newest model version."""
+        self.exclude_after = exclude_after
+        """Number of consecutive rejections after which a client is excluded; 0: never."""
+        self.num_in_flight = 0
+        self._next_id = 0
+        whole, real = np.zeros(num_clients, dtype=np.int64), np.full(num_clients, np.nan)
+        self._latest: dict[str, npt.NDArray[Any]] = {
+            "id": np.full(num_clients, _NONE),
+            "base_version": whole.copy(),
+            "started_round": whole.copy(),
+            "started_s": real.copy(),
+            "expected_s": real.copy(),
+            "arrived_s": np.full(num_clients, -np.inf),
+            "index": np.full(num_clients, -1),
+            "lr_scale": np.ones(num_clients),
+            "local_steps": whole.copy(),
+            "batches": whole + 1,
+            "compute_scale": np.ones(num_clients),
+            "in_turn": np.zeros(num_clients, dtype=np.bool_),
+        }
+        """Columns of each client's latest update; its id is _NONE and its arrival −inf if it is not in flight."""
+        self.started_round: IntArray = self._latest["started_round"]
+        self.started_s: FloatArray = self._latest["started_s"]
+        self._id: IntArray = self._latest["id"]
+        self._arrives_s: FloatArray = self._latest["arrived_s"]
+        self._queue = ArrivalQueue(self._id)
+        self._freed: list[IntArray] = [np.flatnonzero(connected)]
+        self._num_updates: dict[int, int] = {0: 0}
+        """Number of updates that started from each version in use and have not been released."""
+        self._unused: list[int] = []
+        self._newest: IntArray = np.full(num_clients, -1)
+        """Index of the newest update received from each client; −1 before the first."""
+        self._in_a_row: IntArray = np.zeros(num_clients, dtype=np.int64)
+        """Number of rejected updates of each client since its last accepted one."""
+
+    def __len__(self) -> int:
+        return len(self.connected)
+
+    # Questions
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether no client is connected, no update is in flight and none is at the server."""
+        return not (self.num_connected or self.num_in_flight or len(self.at_server))
+
+    @property
+    def versions(self) -> list[int]:
+        """Model versions in use, sorted."""
+        return sorted(self._num_updates)
+
+    def in_flight(self, clients: IntArray) -> BoolArray:
+        """Return which of these clients have an update in flight, connected or not, shape (len(clients),)."""
+        return np.not_equal(self._id[clients], _NONE)
+
+    def clients_in_flight(self) -> IntArray:
+        """Return the clients that have an update in flight, sorted."""
+        return np.flatnonzero(self._id != _NONE)
+
+    def updates_of(self, clients: IntArray) -> Updates:
+        """Return the updates in flight of these clients, all of which must have one."""
+        return Updates(client=clients, **{name: column[clients] for name, column in self._latest.items()})
+
+    def last_arrival_s(self, clients: IntArray) -> float:
+        """Return when the last update in flight of these clients arrives; −inf if none of them has one."""
+        return float(self._arrives_s[clients].max(initial=-np.inf))
+
+    def final_arrival_s(self) -> float:
+        """Return when the last update in flight arrives; −inf if there is none."""
+        return float(self._arrives_s.max())
+
+    def nth_arrival_s(self, count: int) -> float:
+        """Return when `count` more updates have arrived; −inf if `count` is 0 or less, inf if fewer are in flight."""
+        if count <= 0:
+            return -np.inf
+        if count > self.num_in_flight:
+            return np.inf
+        if count == 1:
+            return self._queue.next_s()
+        return float(np.partition(self._arrives_s[self._id != _NONE], count - 1)[count - 1])
+
+    def was_received(self, client: int, index: int) -> bool:
+        """Return whether this update of a client, or a newer one, has been received before."""
+        return bool(index <= self._newest[client])
+
+    # Updates
+
+    def prepare(self, clients: IntArray, round: int, now_s: float, **columns: Any) -> Updates:
+        """Return new updates of these clients from the newest version, for `start`; their arrival is not known yet.
+
+        `columns` are `expected_s`, `lr_scale`, `local_steps`, `batches`, `compute_scale` and `in_turn`, each an array
+        or one value for all.
+        """
+        given = {"base_version": self.version, "started_round": round, "started_s": now_s, "arrived_s": np.inf}
+        filled = {
+            name: value if isinstance(value, np.ndarray) else np.full(len(clients), value, self._latest[name].dtype)
+            for name, value in (given | columns).items()
+        }
+        ids = np.arange(self._next_id, self._next_id + len(clients))
+        return Updates(id=ids, client=clients, index=self._latest["index"][clients] + 1, **filled)
+
+    def start(self, updates: Updates, arrives_s: FloatArray) -> None:
+        """Start these updates of idle clients. An infinite arrival time means that it is not known yet."""
+        clients = updates.client
+        for name, column in self._latest.items():
+            column[clients] = getattr(updates, name)
+        self._arrives_s[clients] = arrives_s
+        self._next_id += len(clients)
+        self.num_in_flight += len(clients)
+        self.num_busy += len(clients)
+        self.idle[clients], self.busy[clients] = False, True
+        self._num_updates[self.version] += len(clients)
+        self._queue.add(arrives_s, clients, updates.id)
+
+    def arrive(self, client: int, now_s: float) -> None:
+        """Set the arrival of an update that was not known; it has been received, but not collected yet."""
+        self._arrives_s[client] = now_s
+        self._newest[client] = max(self._newest[client], self._latest["index"][client])
+        self._queue.add(np.array([now_s]), np.array([client]), self._id[[client]])
+
+    def reschedule(self, clients: IntArray, arrives_s: FloatArray) -> None:
+        """Replace the arrival times of all updates in flight; `clients` must be all clients that have one."""
+        self._arrives_s[clients] = arrives_s
+        self._queue.clear()
+        order = np.argsort(self._id[clients], kind="stable")
+        self._queue.add(arrives_s[order], clients[order], self._id[clients[order]])
+
+    def collect(self, now_s: float) -> Updates:
+        """Take the updates that have arrived out of flight and return them, in order of arrival, then of start.
+
+        Each must then be passed to `land` or `discard`.
+        """
+        clients = self._queue.pop(now_s)
+        return self._take(clients[np.argsort(self._arrives_s[clients], kind="stable")])
+
+    def land(self, updates: Updates) -> None:
+        """Move collected updates to the server."""
+        clients = updates.client
+        self._newest[clients] = np.maximum(self._newest[clients], updates.index)
+        self.waiting[clients] += 1
+        self._freed.append(clients)
+        self.at_server = Updates.join(self.at_server, updates)
+
+    def discard(self, updates: Updates) -> None:
+        """Release collected updates that were lost or rejected."""
+        self._freed.append(updates.client)
+        self._release_versions(updates)
+
+    def drop(self, clients: IntArray) -> Updates:
+        """Cancel the updates in flight of these clients, release them and return them."""
+        updates = self._take(clients)
+        self.discard(updates)
+        return updates
+
+    def release(self, rows: BoolArray) -> Updates:
+        """Release the updates in these rows of `at_server`, aggregated or dropped, and return them."""
+        updates, self.at_server = self.at_server[rows], self.at_server[~rows]
+        np.subtract.at(self.waiting, updates.client, 1)
+        self._freed.append(updates.client)
+        self._release_versions(updates)
+        return updates
+
+    # Versions
+
+    def add_version(self) -> None:
+        """Make a new version the newest one."""
+        before, self.version = self.version, self.version + 1
+        self._num_updates[self.version] = 0
+        self._release_version(before)
+
+    def take_unused(self) -> list[int]:
+        """Return the versions that have gone out of use since the last call."""
+        unused, self._unused = self._unused, []
+        return unused
+
+    # Clients
+
+    def connect(self, clients: IntArray) -> None:
+        """Connect clients that are not excluded; those without an update in flight are idle."""
+        self._freed.append(clients)
+        clients = clients[~self.connected[clients]]
+        training = self.in_flight(clients)
+        self.connected[clients], self.idle[clients], self.busy[clients] = True, ~training, training
+        self.num_connected += len(clients)
+        self.num_busy += int(np.count_nonzero(training))
+
+    def disconnect(self, clients: IntArray, num_for_good: int = 0) -> None:
+        """Disconnect clients; their updates in flight stay there. `num_for_good` of them will never connect again."""
+        self.num_connected -= int(np.count_nonzero(self.connected[clients]))
+        self.num_busy -= int(np.count_nonzero(self.busy[clients]))
+        self.connected[clients] = self.idle[clients] = self.busy[clients] = False
+        self.num_gone += num_for_good
+
+    def reconsider(self, clients: IntArray) -> None:
+        """Add clients to those that the strategy should reconsider when the next round opens."""
+        self._freed.append(clients)
+
+    def freed(self) -> IntArray:
+        """Return the clients to reconsider, sorted; see `ServerView.freed`."""
+        return distinct(self._freed)
+
+    def open_round(self) -> None:
+        """Begin a new list of clients to reconsider."""
+        self._freed.clear()
+
+    def accept(self, clients: IntArray) -> None:
+        """Note that updates of these clients were aggregated."""
+        self._in_a_row[clients] = 0
+
+    def reject(self, rejections: Sequence[Rejection]) -> dict[int, str]:
+        """Count rejected updates; return the clients that must now be excluded, with their last reason."""
+        to_exclude: dict[int, str] = {}
+        for rejection in rejections:
+            client = rejection.client
+            if rejection.reason in OF_CONTENT and not self.excluded[client] and client not in to_exclude:
+                self._in_a_row[client] += 1
+                if self.exclude_after and self._in_a_row[client] >= self.exclude_after:
+                    to_exclude[client] = rejection.reason
+        return to_exclude
+
+    def exclude(self, clients: IntArray) -> tuple[Updates, Updates]:
+        """Exclude clients; return their updates in flight, which are dropped, and at the server, which are released."""
+        dropped = self.drop(clients[self.in_flight(clients)])
+        released = self.release(np.isin(self.at_server.client, clients))
+        self.disconnect(clients, num_for_good=len(clients))
+        self.excluded[clients] = True
+        return dropped, released
+
+    # Checkpoints
+
+    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Return copies of everything for `restore`: values for JSON, and arrays."""
+        values = {
+            "version": self.version,
+            "next_id": self._next_id,
+            "num_gone": self.num_gone,
+            "num_updates": list(self._num_updates.items()),
+        }
+        arrays = {f"latest.{name}": column for name, column in self._latest.items()}
+        arrays |= {f"server.{name}": getattr(self.at_server, name) for name in Updates.__slots__}
+        arrays |= {"connected": self.connected, "excluded": self.excluded, "waiting": self.waiting}
+        arrays |= {"newest": self._newest, "in_a_row": self._in_a_row, "freed": self.freed()}
+        return values, copied(arrays)
+
+    def restore(self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+        """Continue from what `state` returned."""
+        self.version, self._next_id, self.num_gone = values["version"], values["next_id"], values["num_gone"]
+        self._num_updates = {int(version): int(count) for version, count in values["num_updates"]}
+        for name, column in self._latest.items():
+            column[:] = arrays[f"latest.{name}"]
+        self.at_server = Updates(**with_prefix(arrays, "server."))
+        self.connected[:], self.excluded[:] = arrays["connected"], arrays["excluded"]
+        self.waiting[:], self._newest[:] = arrays["waiting"], arrays["newest"]
+        self._in_a_row[:], self._freed = arrays["in_a_row"], [arrays["freed"]]
+        training = self._id != _NONE
+        self.idle[:], self.busy[:] = self.connected & ~training, self.connected & training
+        self.num_connected, self.num_busy = (int(np.count_nonzero(who)) for who in (self.connected, self.busy))
+        clients = np.flatnonzero(training)
+        self.num_in_flight = len(clients)
+        self.reschedule(clients, self._arrives_s[clients])
+
+    def _take(self, clients: IntArray) -> Updates:
+        """Take the updates of these clients out of flight; connected ones become idle."""
+        updates = self.updates_of(clients)
+        self._id[clients] = _NONE
+        self._arrives_s[clients] = -np.inf
+        self.num_in_flight -= len(clients)
+        self.num_busy -= int(np.count_nonzero(self.busy[clients]))
+        self.idle[clients], self.busy[clients] = self.connected[clients], False
+        return updates
+
+    def _release_versions(self, updates: Updates) -> None:
+        if not len(updates):
+            return
+        versions, counts = np.unique(updates.base_version, return_counts=True)
+        for version, count in zip(versions.tolist(), counts.tolist(), strict=True):
+            self._num_updates[version] -= count
+            self._release_version(version)
+
+    def _release_version(self, version: int) -> None:
+        if version != self.version and not self._num_updates[version]:
+            del self._num_updates[version]
+            self._unused.append(version)

@@ -1,0 +1,36 @@
+"""Worlds: where time, arrivals and latency estimates come from."""
+
+from lesson.clock.faults import Disconnections
+from lesson.clock.worlds.base import Collected, World, closing_time
+from lesson.clock.worlds.clients import Clients, Event, Joined, Left, Reply
+from lesson.clock.worlds.nominal import NominalWorld
+from lesson.clock.worlds.remote import RemoteWorld
+from lesson.clock.worlds.varying import VaryingWorld
+from lesson.clock.worlds.wall import WallWorld
+from lesson.fleet.fleet import Fleet
+from lesson.settings.settings import Settings
+
+
+def make_world(fleet: Fleet, settings: Settings, seed: int) -> NominalWorld | VaryingWorld:
+    """Return the simulated world of a fleet: one in which nothing changes, unless the settings say otherwise."""
+    disconnections = Disconnections.of(settings.faults, seed)
+    if settings.varies or disconnections is not None:
+        return VaryingWorld(fleet, settings, seed, disconnections)
+    return NominalWorld(fleet)
+
+
+__all__ = [
+    "Clients",
+    "Collected",
+    "Event",
+    "Joined",
+    "Left",
+    "NominalWorld",
+    "RemoteWorld",
+    "Reply",
+    "VaryingWorld",
+    "WallWorld",
+    "World",
+    "closing_time",
+    "make_world",
+]

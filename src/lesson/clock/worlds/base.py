@@ -1,0 +1,131 @@
+"""The protocol of worlds: where time, arrivals and latency estimates come from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.ledger import Ledger
+from lesson.clock.rejections import Rejection
+from lesson.core.arrays import BoolArray, FloatArray
+from lesson.fleet.fleet import Fleet
+from lesson.fleet.tiers import TOLERANCE
+from lesson.strategies.base import NO_UPDATES, AllOf, AnyOf, Arrivals, Closing, Updates
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """What became of the updates of a round."""
+
+    arrived: Updates
+    """Usable updates."""
+    lost: Updates = NO_UPDATES
+    """Updates that never arrived, because their clients left or disconnected."""
+    unfit: Updates = NO_UPDATES
+    """Updates that arrived and were rejected because of their content."""
+    rejections: tuple[Rejection, ...] = ()
+    """All updates rejected in the round: those that are unfit, and those that the server stopped waiting for."""
+
+
+class World(Protocol):
+    """Where time, arrivals and latency estimates come from.
+
+    A world connects and disconnects clients in the ledger, reschedules arrivals, reports them with `arrive`, and drops
+    or discards updates that cannot be used. The round loop does everything else.
+    """
+
+    fleet: Fleet
+    """The fleet as the server knows it: the times and weights that strategies see. Never the caller's arrays if the
+    world changes them."""
+    first_latency_s: FloatArray
+    """Latencies estimated before anything was measured, shape (num_clients,)."""
+    connected: BoolArray
+    """Clients that are connected when the run begins, shape (num_clients,)."""
+    varies: bool
+    """Whether actual times differ from the estimates, so that records count misses, tier changes and lost updates."""
+
+    def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
+        """Return when the next round opens, at `now_s` or later; inf if no client will ever take part again.
+
+        The world may wait for clients to join, but not past the first one that joins after `until_s`.
+        """
+        ...
+
+    def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:
+        """Start these updates; return when they arrive, shape (num_updates,), inf where that is not known yet."""
+        ...
+
+    def cancel(self, updates: Updates, now_s: float) -> None:
+        """Cancel updates in flight that the strategy has dropped or whose clients were excluded."""
+        ...
+
+    def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
+        """Return when the round closes and a note; a world in real time waits until then. The time is inf if never."""
+        ...
+
+    def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:
+        """Return what became of the updates that are due at the end of a round, and discard those not usable.
+
+        Latency estimates are updated here.
+        """
+        ...
+
+    def release(self, updates: Updates) -> None:
+        """Free the models of these updates, which the server does not need any more."""
+        ...
+
+    def next_change_s(self, now_s: float) -> float:
+        """Return when a client joins or leaves next, without any work in flight; inf if never."""
+        ...
+
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+        """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
+        ...
+
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Return the state for a checkpoint: values for JSON, and arrays, which the caller copies."""
+        ...
+
+    def restore(
+        self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], ledger: Ledger, now_s: float
+    ) -> None:
+        """Continue from what `state` returned, with a ledger that has been restored."""
+        ...
+
+
+def closing_time(closes: Closing, ledger: Ledger, now_s: float) -> tuple[float, str]:
+    """Return when a round closes, given the arrivals known so far, and a note if nothing in flight can close it.
+
+    In that case it closes with the last arrival, or now if nothing is in flight.
+    """
+    match closes:
+        case Arrivals(count=count):
+            close_s = ledger.nth_arrival_s(count)
+        case AllOf(clients=clients):
+            close_s = ledger.last_arrival_s(clients)
+        case AnyOf(groups=groups):
+            ends_s = [ledger.last_arrival_s(group) for group in groups]
+            close_s = min((end_s for end_s in ends_s if end_s > -np.inf), default=np.inf)
+        case _:
+            close_s = np.inf
+    if close_s > closes.by_s * (1 + TOLERANCE):
+        close_s = closes.by_s
+    if close_s < np.inf:
+        return max(now_s, close_s), ""
+    return max(now_s, ledger.final_arrival_s()), "nothing in flight could close the round"
+
+
+def nominal_energy_j(fleet: Fleet, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+    """Return the energy of updates that take as long as expected, as `World.energy_j` does.
+
+    It is NaN if the energy of a client is unknown.
+    """
+    clients, scale = updates.client, updates.compute_scale
+    upload_s = np.where(updates.in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
+    transmit_j = np.where(updates.in_turn, fleet.shared_transmit_j[clients], fleet.transmit_j[clients])
+    computed = (elapsed_s - fleet.download_s[clients]) / (scale * fleet.compute_s[clients])
+    sent = (elapsed_s - (updates.expected_s - upload_s)) / upload_s
+    compute_j = np.clip(computed, 0, 1) * scale * fleet.compute_j[clients]
+    return np.array([compute_j.sum(), (np.clip(sent, 0, 1) * transmit_j).sum()])

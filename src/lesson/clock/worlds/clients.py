@@ -1,0 +1,141 @@
+"""Interface to remote clients, the events they report, and what is kept of their replies."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.ledger import Ledger
+from lesson.clock.records import RoundRecord
+from lesson.clock.rejections import Rejection
+from lesson.core.arrays import FloatArray, IntArray, with_prefix
+from lesson.strategies.base import Updates
+
+NO_REPLY, LOST, TOO_LATE, RESTARTED = "no reply", "node lost", "too late", "server restarted"
+"""Faults of the transport. Unlike faults of an update's content, they do not count towards exclusion."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Reply to a local training: an update, or the fault that prevented it."""
+
+    client: int
+    index: int
+    """Index of the client's local training, from 0."""
+    weight: float | None = None
+    """Weight that the client reports for itself; None leaves its weight unchanged."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Metrics that the client reports with its update."""
+    fault: str = ""
+    """Kind of fault, in the same few words for all faults of a kind; empty if the update can be used."""
+    detail: str = ""
+    """Details of the fault, for the log."""
+
+    @property
+    def key(self) -> "Key":
+        """Client and index of the update."""
+        return self.client, self.index
+
+    def rejection(self, fault: str = "") -> Rejection:
+        """Return the rejection for this reply's fault, or for another one."""
+        return Rejection(self.client, self.index, fault or self.fault, self.detail)
+
+    def is_current(self, ledger: Ledger) -> bool:
+        """Return whether the reply belongs to its client's update in flight, not to one given up before."""
+        client = np.array([self.client])
+        return bool(ledger.in_flight(client)[0]) and int(ledger.updates_of(client).index[0]) == self.index
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A client has connected. Its latency, and the compute time within it, are NaN if they were not measured."""
+
+    client: int
+    latency_s: float = math.nan
+    compute_s: float = math.nan
+
+
+@dataclass(frozen=True)
+class Left:
+    """A client has disconnected."""
+
+    client: int
+
+
+Event = Reply | Joined | Left
+Key = tuple[int, int]
+"""Client and index of an update."""
+
+
+class Clients(Protocol):
+    """Connection to the remote clients.
+
+    Models do not pass through this interface except in checkpoints: the model server finds them by client and index.
+    """
+
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
+        """Start these local trainings, each from its base version; give an update up after `patience_s` seconds."""
+        ...
+
+    def poll(self) -> Sequence[Event]:
+        """Return the events since the last call without waiting; every fault is reported as a reply."""
+        ...
+
+    def give_up(self, clients: IntArray) -> None:
+        """Stop waiting for the updates of these clients."""
+        ...
+
+    def forget(self, updates: Updates) -> None:
+        """Discard the models of these updates."""
+        ...
+
+    def models_of(self, updates: Updates) -> Sequence[npt.NDArray[np.floating]]:
+        """Return the models of these updates, which have arrived."""
+        ...
+
+    def put_back(self, updates: Updates, models: Sequence[npt.NDArray[np.floating]]) -> None:
+        """Restore the models of these updates when a run is resumed."""
+        ...
+
+
+class Reports:
+    """Weights and metrics that clients report with their updates. Weights are written to `client_weight`."""
+
+    def __init__(self, client_weight: FloatArray) -> None:
+        self._client_weight = client_weight
+        self._metrics: dict[Key, Mapping[str, float]] = {}
+        self._released: dict[Key, Mapping[str, float]] = {}
+        """Metrics of updates released in the current round."""
+
+    def add(self, reply: Reply) -> None:
+        """Keep the weight and the metrics of a usable update."""
+        if reply.weight is not None:
+            self._client_weight[reply.client] = reply.weight
+        self._metrics[reply.key] = reply.metrics
+
+    def release(self, updates: Updates) -> None:
+        """Keep the metrics of released updates until the next round opens."""
+        self._released |= {key: self._metrics.pop(key, {}) for key in updates.keys}
+
+    def open_round(self) -> None:
+        """Discard the metrics of the last round."""
+        self._released.clear()
+
+    def of_round(self, record: RoundRecord) -> list[tuple[float, Mapping[str, float]]]:
+        """Return the weight and the metrics of each update aggregated in the round that has just closed."""
+        keys = zip(record.merged.tolist(), record.merged_index.tolist(), strict=True)
+        return [(float(self._client_weight[client]), self._released[client, index]) for client, index in keys]
+
+
+def waiting_models(clients: Clients, ledger: Ledger) -> dict[str, npt.NDArray[np.floating]]:
+    """Return the models of the updates at the server, for a checkpoint."""
+    return {f"waiting.{place}": model for place, model in enumerate(clients.models_of(ledger.at_server))}
+
+
+def restore_waiting_models(clients: Clients, ledger: Ledger, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Give the models of a checkpoint back to `clients`."""
+    models = with_prefix(arrays, "waiting.")
+    clients.put_back(ledger.at_server, [models[str(place)] for place in range(len(ledger.at_server))])

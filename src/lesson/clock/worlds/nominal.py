@@ -1,0 +1,62 @@
+"""Simulated time in which every update takes exactly its client's latency."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.ledger import Ledger
+from lesson.clock.worlds.base import Collected, closing_time, nominal_energy_j
+from lesson.core.arrays import BoolArray, FloatArray
+from lesson.fleet.fleet import Fleet
+from lesson.strategies.base import Closing, Updates
+
+
+class NominalWorld:
+    """A world without change: updates arrive as expected, and all reachable clients stay connected."""
+
+    varies = False
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet, self.first_latency_s = fleet, fleet.latency_s
+        self.connected: BoolArray = fleet.reachable
+
+    def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:  # noqa: ARG002
+        """Return `now_s`; inf if all clients are gone. A run that begins without clients is left to the strategy."""
+        return now_s if round == 1 or not ledger.is_deserted else np.inf
+
+    def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
+        """Return when the updates arrive: as expected."""
+        return now_s + updates.expected_s
+
+    def cancel(self, updates: Updates, now_s: float) -> None:
+        """Do nothing."""
+
+    def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:  # noqa: ARG002
+        """Return when the round closes, and a note."""
+        return closing_time(closes, ledger, now_s)
+
+    def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:  # noqa: ARG002
+        """Return all updates as arrived."""
+        return Collected(due)
+
+    def release(self, updates: Updates) -> None:
+        """Do nothing."""
+
+    def next_change_s(self, now_s: float) -> float:  # noqa: ARG002
+        """Return inf: no client joins or leaves."""
+        return np.inf
+
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+        """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
+        return nominal_energy_j(self.fleet, updates, elapsed_s)
+
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:  # noqa: ARG002
+        """Return nothing: the world does not change."""
+        return {}, {}
+
+    def restore(
+        self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], ledger: Ledger, now_s: float
+    ) -> None:
+        """Do nothing."""

@@ -1,0 +1,137 @@
+"""Real clients on simulated time: another world says when updates arrive, and this one waits until they have."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.ledger import Ledger
+from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT, Rejection
+from lesson.clock.worlds.base import Collected, World
+from lesson.clock.worlds.clients import Clients, Key, Reply, Reports, restore_waiting_models, waiting_models
+from lesson.core.arrays import BoolArray, FloatArray, with_prefix
+from lesson.strategies.base import Closing, Updates
+
+POLL_S = 0.02
+TELL_S = 30.0
+"""Interval in real seconds at which the server logs the clients it is waiting for."""
+
+
+class RemoteWorld:
+    """Real clients on simulated time. `inner` determines in which round an update arrives."""
+
+    timeout_s = 3600.0
+    """Real seconds after which an update is given up."""
+
+    def __init__(self, inner: World, clients: Clients, tell: Callable[[str], None] = lambda _: None) -> None:
+        self._inner, self._clients, self._tell = inner, clients, tell
+        self.fleet = replace(inner.fleet, client_weight=inner.fleet.client_weight.copy())
+        self.first_latency_s, self.connected, self.varies = inner.first_latency_s, inner.connected, inner.varies
+        self.reports = Reports(self.fleet.client_weight)
+        self._round = 0
+        self._early: dict[Key, Reply] = {}
+        """Replies to updates that have not arrived on the simulated clock yet."""
+
+    def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
+        """Return when the round opens."""
+        self._round = round
+        self.reports.open_round()
+        return self._inner.open(ledger, round, now_s, until_s)
+
+    def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:
+        """Send the updates to their clients; return when they arrive on the simulated clock."""
+        arrives_s = self._inner.start(updates, ledger, now_s)
+        self._send(updates)
+        return arrives_s
+
+    def cancel(self, updates: Updates, now_s: float) -> None:
+        """Stop waiting for canceled updates."""
+        self._give_up(updates)
+        self._inner.cancel(updates, now_s)
+
+    def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
+        """Return when the round closes, and a note."""
+        return self._inner.wait(closes, ledger, now_s, until_s)
+
+    def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:
+        """Wait in real time for all updates that have arrived on the simulated clock; discard rejected ones."""
+        collected = self._inner.collect(due, ledger, now_s)
+        self._give_up(collected.lost)
+        self.release(collected.lost)
+        arrived = collected.arrived
+        rejections = self._wait_for(set(arrived.keys), ledger)
+        usable: BoolArray = np.ones(len(arrived), dtype=np.bool_)
+        unfit: BoolArray = np.zeros(len(arrived), dtype=np.bool_)
+        for place, key in enumerate(arrived.keys):
+            reply = self._early.pop(key)
+            if reply.fault:
+                usable[place], unfit[place] = False, reply.fault in OF_CONTENT
+                rejections.append(reply.rejection())
+            else:
+                self.reports.add(reply)
+        if usable.all():
+            return replace(collected, rejections=tuple(rejections))
+        ledger.discard(arrived[~usable])
+        self.release(arrived[~usable])
+        return Collected(arrived[usable], collected.lost, arrived[unfit], tuple(rejections))
+
+    def release(self, updates: Updates) -> None:
+        """Discard the models of these updates."""
+        self._clients.forget(updates)
+        self.reports.release(updates)
+
+    def next_change_s(self, now_s: float) -> float:
+        """Return when a client joins or leaves next on the simulated clock."""
+        return self._inner.next_change_s(now_s)
+
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+        """Return the energy of updates in the inner world."""
+        return self._inner.energy_j(updates, elapsed_s)
+
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Return the state of the inner world and the models that wait at the server."""
+        values, arrays = self._inner.state(ledger)
+        arrays = {f"inner.{name}": array for name, array in arrays.items()}
+        return {"round": self._round, "inner": values}, arrays | waiting_models(self._clients, ledger)
+
+    def restore(
+        self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], ledger: Ledger, now_s: float
+    ) -> None:
+        """Continue from what `state` returned; updates in flight are sent again."""
+        self._round = values["round"]
+        self._inner.restore(values["inner"], with_prefix(arrays, "inner."), ledger, now_s)
+        restore_waiting_models(self._clients, ledger, arrays)
+        self._send(ledger.updates_of(ledger.clients_in_flight()))
+
+    def _send(self, updates: Updates) -> None:
+        if len(updates):
+            self._clients.send(updates, self._round, np.full(len(updates), self.timeout_s))
+
+    def _give_up(self, updates: Updates) -> None:
+        if len(updates):
+            self._clients.give_up(updates.client)
+            for key in updates.keys:
+                self._early.pop(key, None)
+
+    def _wait_for(self, awaited: set[Key], ledger: Ledger) -> list[Rejection]:
+        """Wait for the replies to all these updates and keep those to others in flight; return rejected duplicates."""
+        told_s, duplicates = time.monotonic(), list[Rejection]()
+        while missing := awaited - self._early.keys():
+            if time.monotonic() - told_s > TELL_S:
+                told_s = time.monotonic()
+                names = ", ".join(str(self.fleet.names[client]) for client, _ in sorted(missing)[:5])
+                self._tell(f"round {self._round}: still waiting for {len(missing)} clients: {names}")
+            replies = [event for event in self._clients.poll() if isinstance(event, Reply)]
+            for reply in replies:
+                received = not reply.fault and ledger.was_received(*reply.key)
+                if reply.key in self._early or received:
+                    duplicates.append(reply.rejection(ALREADY_SEEN))
+                # Any other reply belongs to an update that the strategy dropped: it is ignored, not rejected.
+                elif reply.key in awaited or reply.is_current(ledger):
+                    self._early[reply.key] = reply
+            if not replies:
+                time.sleep(POLL_S)
+        return duplicates

@@ -1,0 +1,142 @@
+"""Simulated time in which channels, compute speed and availability change, and the server estimates latencies."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.estimates import LatencyEstimator
+from lesson.clock.faults import Disconnections
+from lesson.clock.ledger import Ledger
+from lesson.clock.worlds.actual_times import ActualTimes
+from lesson.clock.worlds.availability import Availability
+from lesson.clock.worlds.base import Collected, closing_time
+from lesson.core.arrays import BoolArray, FloatArray, with_prefix
+from lesson.core.errors import InputError
+from lesson.fleet.fleet import Fleet
+from lesson.fleet.tiers import TOLERANCE
+from lesson.settings.settings import Settings
+from lesson.strategies.base import NO_UPDATES, Closing, Updates
+
+
+class VaryingWorld:
+    """A world in which actual times differ from the server's estimates, and clients join, leave and disconnect."""
+
+    varies = True
+
+    def __init__(
+        self, fleet: Fleet, settings: Settings, seed: int, disconnections: Disconnections | None = None
+    ) -> None:
+        self._times = ActualTimes(settings, fleet, seed, disconnections)
+        self._estimator = LatencyEstimator(settings, fleet, seed)
+        self.fleet, self.first_latency_s = self._estimator.fleet, self._estimator.first_latency_s
+        self._availability = Availability(len(fleet), self._times.presence)
+        self._clients_come_and_go = disconnections is not None or self._times.presence is not None
+        self.connected: BoolArray = self.fleet.reachable & self._availability.is_available(0.0)
+        self._noted_s = 0.0
+        """Time up to which the ledger knows who has joined or left."""
+        self._refresh_every_s, self._num_refreshed = settings.server.refresh_estimates_every_s, 0
+
+    def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
+        """Return when the round opens: now, or when a client joins if none is connected and no update is pending.
+
+        Estimates of idle clients are refreshed every `refresh_estimates_every_s`.
+        """
+        self._note_changes(ledger, now_s)
+        while ledger.is_deserted:
+            if round == 1 and not self._clients_come_and_go:
+                break  # a run that begins without clients is left to the strategy
+            joins_s = self._availability.next_arrival_s(now_s)
+            if joins_s > until_s * (1 + TOLERANCE) or joins_s == np.inf:
+                return joins_s
+            now_s = joins_s
+            self._note_changes(ledger, now_s)
+        self._refresh_estimates(ledger, now_s)
+        return now_s
+
+    def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:
+        """Start the updates; return when they arrive or when the server notices that they are lost."""
+        if not len(updates):
+            return updates.arrived_s
+        free_s = ledger.final_arrival_s() if updates.in_turn.any() else None
+        return self._times.launch(updates.client, updates.index, updates.compute_scale, now_s, free_s)
+
+    def cancel(self, updates: Updates, now_s: float) -> None:  # noqa: ARG002
+        """Remove canceled uploads from the shared band."""
+        self._times.leave_band(updates.client, dropped=True)
+
+    def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:  # noqa: ARG002
+        """Return when the round closes, and a note."""
+        self._times.forecast(ledger)
+        return closing_time(closes, ledger, now_s)
+
+    def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:
+        """Separate updates that arrived from those that were lost, and update estimates with the measured times."""
+        self._times.pass_time(now_s)
+        self._times.leave_band(due.client)
+        lost, arrived, is_lost = NO_UPDATES, due, self._times.lost[due.client]
+        if is_lost.any():
+            lost, arrived = due[is_lost], due[~is_lost]
+            ledger.discard(lost)
+            away = lost.client[self._times.back_s[lost.client] > now_s]
+            back_s = self._times.back_s[away]
+            self._availability.drop_out(away, back_s)
+            ledger.disconnect(away, num_for_good=int(np.count_nonzero(np.isinf(back_s))))
+        self._estimator.see(arrived.client, self._times.parts_s(arrived))
+        self._note_changes(ledger, now_s)
+        return Collected(arrived, lost)
+
+    def release(self, updates: Updates) -> None:
+        """Do nothing: no models are held here."""
+
+    def next_change_s(self, now_s: float) -> float:
+        """Return when a client may join or leave next; inf if never."""
+        return self._availability.next_change_s(now_s)
+
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+        """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
+        return self._times.energy_j(updates, elapsed_s)
+
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:  # noqa: ARG002
+        """Return the actual times, the server's estimates and who is away."""
+        values = {"num_refreshed": self._num_refreshed, "noted_s": self._noted_s, "files": self._times.files}
+        arrays = {f"times.{name}": array for name, array in self._times.state().items()}
+        arrays |= {f"estimator.{name}": array for name, array in self._estimator.state().items()}
+        return values, arrays | {"back_s": self._availability.back_s}
+
+    def restore(
+        self,
+        values: Mapping[str, Any],
+        arrays: dict[str, npt.NDArray[Any]],
+        ledger: Ledger,  # noqa: ARG002
+        now_s: float,  # noqa: ARG002
+    ) -> None:
+        """Continue from what `state` returned; the input files must not have changed."""
+        for name, digest in self._times.files.items():
+            if digest != values["files"][name]:
+                raise InputError(
+                    f"[fleet] {name} must be the file that the run started with, but it has changed; restore it"
+                )
+        self._num_refreshed, self._noted_s = values["num_refreshed"], values["noted_s"]
+        self._availability.restore(arrays["back_s"], self._noted_s)
+        self._times.restore(with_prefix(arrays, "times."))
+        self._estimator.restore(with_prefix(arrays, "estimator."))
+
+    def _note_changes(self, ledger: Ledger, now_s: float) -> None:
+        """Connect clients that have joined since the last call, and disconnect those that have left."""
+        if not self._clients_come_and_go or now_s == self._noted_s:
+            return
+        joined, left = self._availability.changes(self._noted_s, now_s)
+        self._noted_s = now_s
+        ledger.disconnect(left)
+        ledger.connect(joined[np.isfinite(self.fleet.latency_s[joined]) & ~ledger.excluded[joined]])
+
+    def _refresh_estimates(self, ledger: Ledger, now_s: float) -> None:
+        """Measure the usual local training of all idle clients once per `refresh_estimates_every_s`."""
+        due = int(now_s * (1 + TOLERANCE) / self._refresh_every_s)
+        if due > self._num_refreshed:
+            self._num_refreshed = due
+            idle = np.flatnonzero(ledger.idle)
+            self._estimator.see(idle, self._times.asked_s(idle, now_s))
+            ledger.reconsider(idle)

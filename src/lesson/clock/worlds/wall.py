@@ -1,0 +1,253 @@
+"""Real time: updates arrive when they arrive, and clients connect and disconnect."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.estimates import TIMES, conservative_window
+from lesson.clock.ledger import Ledger
+from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT, Rejection
+from lesson.clock.worlds.base import Collected, closing_time, nominal_energy_j
+from lesson.clock.worlds.clients import (
+    LOST,
+    NO_REPLY,
+    RESTARTED,
+    TOO_LATE,
+    Clients,
+    Event,
+    Joined,
+    Left,
+    Reply,
+    Reports,
+    restore_waiting_models,
+    waiting_models,
+)
+from lesson.core.arrays import BoolArray, FloatArray
+from lesson.core.errors import RunStoppedError
+from lesson.fleet.fleet import Fleet
+from lesson.strategies.base import NO_UPDATES, Closing, Updates
+
+PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
+"""The server waits for an update for PATIENCE times its expected latency, and for MIN_PATIENCE_S at least."""
+POLL_S = 0.1
+NOBODY_S = 600.0
+"""A run stops when no client has been connected for this many seconds."""
+LAG_S, MIN_ROUND_S = 0.5, 1.0
+"""A round whose deadline passed LAG_S ago or longer ends now, not at its deadline. A round in which no client trains
+lasts at least MIN_ROUND_S, unless its deadline comes first."""
+
+
+class WallWorld:
+    """Real time. The server estimates latencies from the arrivals it observes."""
+
+    varies = False
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        clients: Clients,
+        tell: Callable[[str], None] = lambda _: None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        # Replies change times and weights; the copy keeps the caller's fleet unchanged.
+        self.fleet = replace(fleet, **{name: getattr(fleet, name).copy() for name in (*TIMES, "client_weight")})
+        self.first_latency_s = self.fleet.latency_s
+        self.connected: BoolArray = self.fleet.reachable
+        self.reports = Reports(self.fleet.client_weight)
+        self._clients, self._tell, self._clock, self._sleep = clients, tell, clock, sleep
+        self._measured = conservative_window(len(fleet))
+        self._round = 0
+        self._zero_s = clock()
+        self._alone_s = 0.0
+        """When a client was last connected, on the run's clock."""
+        self._unfit = NO_UPDATES
+        """Updates rejected because of their content since the last round closed."""
+        self._rejections: list[Rejection] = []
+        """All updates rejected since the last round closed."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Real seconds since the run began, including those before a restart, but not the downtime."""
+        return self._clock() - self._zero_s
+
+    def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:  # noqa: ARG002
+        """Return when the round opens: a round does not include a long evaluation before it.
+
+        The clock starts with the first round. Clients that are not connected may still join, unless all known ones are
+        excluded.
+        """
+        self._round = round
+        self.reports.open_round()
+        if round == 1:
+            self._zero_s = self._clock()
+        elif ledger.is_deserted and ledger.excluded[np.isfinite(self.fleet.latency_s)].all():
+            return np.inf
+        return self.elapsed_s if self.elapsed_s - now_s > LAG_S else now_s
+
+    def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
+        """Send the updates to their clients; their arrivals are not known."""
+        if len(updates):
+            self._clients.send(updates, self._round, np.maximum(MIN_PATIENCE_S, PATIENCE * updates.expected_s))
+        return np.full(len(updates), np.inf)
+
+    def cancel(self, updates: Updates, now_s: float) -> None:  # noqa: ARG002
+        """Stop waiting for canceled updates."""
+        self._clients.give_up(updates.client)
+
+    def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
+        """Wait until the round closes; return when that was, and a note. The time is inf if `until_s` passes first.
+
+        The conditions are those of simulated time, applied to the updates that have arrived so far: the round closes at
+        its deadline, or when the server notices that nothing is left to wait for. After a long evaluation, or while no
+        client is connected, it closes late; no rounds are added to catch up.
+        """
+        while True:
+            elapsed_s = self.elapsed_s
+            for event in self._clients.poll():
+                self._handle(event, ledger, elapsed_s)
+            alone = self._is_alone(ledger, elapsed_s)
+            end_s, note = closing_time(closes, ledger, now_s)
+            by_deadline = end_s == closes.by_s
+            waited = by_deadline or ledger.num_in_flight or elapsed_s - now_s >= MIN_ROUND_S
+            if end_s <= elapsed_s and waited and not alone:
+                return (end_s if by_deadline and elapsed_s - end_s < LAG_S else elapsed_s), note
+            if elapsed_s > until_s:
+                return np.inf, ""
+            self._sleep(POLL_S if alone else min(POLL_S, max(end_s - elapsed_s, POLL_S / 10)))
+
+    def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:  # noqa: ARG002
+        """Return the updates that have arrived, and those rejected since the last round closed."""
+        collected = Collected(due, unfit=self._unfit, rejections=tuple(self._rejections))
+        self._unfit, self._rejections = NO_UPDATES, []
+        return collected
+
+    def release(self, updates: Updates) -> None:
+        """Discard the models of these updates."""
+        self._clients.forget(updates)
+        self.reports.release(updates)
+
+    def next_change_s(self, now_s: float) -> float:  # noqa: ARG002
+        """Return inf: nobody knows when clients join and leave."""
+        return np.inf
+
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+        """Return the energy of updates if they take as long as estimated; mostly unknown."""
+        return nominal_energy_j(self.fleet, updates, elapsed_s)
+
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Return the measured latencies and the models that wait at the server."""
+        arrays = {"seen_s": self._measured.seen_s, "latency_s": self.fleet.latency_s}
+        return {}, arrays | waiting_models(self._clients, ledger)
+
+    def restore(
+        self,
+        values: Mapping[str, Any],  # noqa: ARG002
+        arrays: dict[str, npt.NDArray[Any]],
+        ledger: Ledger,
+        now_s: float,
+    ) -> None:
+        """Continue from what `state` returned with the clients connected now; updates in flight are lost."""
+        self._zero_s, self._alone_s = self._clock() - now_s, now_s
+        restore_waiting_models(self._clients, ledger, arrays)
+        ledger.disconnect(np.flatnonzero(~self.connected))
+        ledger.connect(np.flatnonzero(self.connected & ~ledger.excluded))
+        known = ledger.connected & np.isfinite(arrays["latency_s"])
+        self._measured.seen_s[:] = arrays["seen_s"]
+        self.fleet.latency_s[known] = arrays["latency_s"][known]
+        for client, index in ledger.drop(ledger.clients_in_flight()).keys:
+            self._rejections.append(Rejection(client, index, RESTARTED))
+        ledger.reconsider(np.flatnonzero(ledger.idle))
+
+    def observe_latency(self, client: int, seconds: float) -> None:
+        """Update a client's latency estimate with a measured latency in seconds."""
+        self.fleet.latency_s[client] = self._measured.see(np.array([client]), np.array([seconds]))[0]
+
+    def _is_alone(self, ledger: Ledger, elapsed_s: float) -> bool:
+        """Return whether no client is connected; raise RunStoppedError after NOBODY_S of that."""
+        if ledger.num_connected:
+            self._alone_s = elapsed_s
+        elif elapsed_s - self._alone_s > NOBODY_S:
+            raise RunStoppedError(f"no client has been connected for {NOBODY_S:g} s; start some and resume the run")
+        return not ledger.num_connected
+
+    def _handle(self, event: Event, ledger: Ledger, now_s: float) -> None:
+        match event:
+            case Reply():
+                self._handle_reply(event, ledger, now_s)
+            case Left(client=client) if ledger.connected[client]:
+                self._disconnect(client, ledger, now_s)
+            case Joined(client=client) if not ledger.connected[client] and not ledger.excluded[client]:
+                self._connect(event, ledger)
+
+    def _handle_reply(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
+        client, current = reply.client, reply.is_current(ledger)
+        if not reply.fault and ledger.was_received(*reply.key):
+            self._rejections.append(reply.rejection(ALREADY_SEEN))
+        elif not reply.fault and current:
+            ledger.arrive(client, now_s)
+            self.reports.add(reply)
+            self._measure(client, ledger, now_s)
+        else:
+            self._rejections.append(reply.rejection("" if reply.fault else TOO_LATE))
+            if current:
+                self._reject(reply, ledger, now_s)
+
+    def _reject(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
+        """Drop an update in flight because of the fault in its reply."""
+        if reply.fault == NO_REPLY:
+            self._measure(reply.client, ledger, now_s)
+        update = ledger.drop(np.array([reply.client]))
+        self.release(update)
+        if reply.fault in OF_CONTENT:
+            self._unfit = Updates.join(self._unfit, update)
+
+    def _disconnect(self, client: int, ledger: Ledger, now_s: float) -> None:
+        who = np.array([client])
+        if ledger.last_arrival_s(who) == np.inf:  # training, and its update has not arrived
+            self._clients.give_up(who)
+            self._handle_reply(Reply(client, int(ledger.updates_of(who).index[0]), fault=LOST), ledger, now_s)
+        ledger.disconnect(who)
+        self._tell(f"round {self._round}: client {self.fleet.names[client]} disconnected")
+
+    def _connect(self, joined: Joined, ledger: Ledger) -> None:
+        client = joined.client
+        if not math.isnan(joined.latency_s):
+            self._measured.forget(client)
+            self.observe_latency(client, joined.latency_s)
+            self._divide(client, joined.compute_s / joined.latency_s)
+        ledger.connect(np.array([client]))
+        self._tell(f"round {self._round}: client {self.fleet.names[client]} connected")
+
+    def _measure(self, client: int, ledger: Ledger, now_s: float) -> None:
+        """Update a client's latency estimate with the time since its start, scaled to the usual local training.
+
+        The compute time keeps its share of the estimated latency.
+        """
+        update, fleet = ledger.updates_of(np.array([client])), self.fleet
+        took_s = max(now_s - update.started_s[0], 1e-3)
+        estimated_s = fleet.download_s[client] + fleet.compute_s[client] + fleet.upload_s[client]
+        share = fleet.compute_s[client] / estimated_s if estimated_s != 0 else 0.0
+        if update.compute_scale[0] != 1:
+            took_s /= 1 + share * (update.compute_scale[0] - 1)
+        self.observe_latency(client, took_s)
+        self._divide(client, share)
+
+    def _divide(self, client: int, share: float) -> None:
+        """Split a client's estimated latency: `share` of it is compute time, the rest download and upload time.
+
+        The download time keeps its share of the two.
+        """
+        fleet, latency_s = self.fleet, self.fleet.latency_s[client]
+        transfer_s = fleet.download_s[client] + fleet.upload_s[client]  # NaN if only the latency was known
+        download_share = fleet.download_s[client] / transfer_s if transfer_s > 0 else 0.0
+        fleet.compute_s[client] = share * latency_s
+        fleet.download_s[client] = download_share * (1 - share) * latency_s
+        for column in (fleet.upload_s, fleet.shared_upload_s):
+            column[client] = (1 - download_share) * (1 - share) * latency_s

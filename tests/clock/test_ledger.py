@@ -1,0 +1,356 @@
+"""The ledger: each transition by itself, and what holds after any sequence of them."""
+
+import json
+from typing import Any
+
+import numpy as np
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lesson.clock.ledger import Ledger
+from lesson.clock.rejections import NOT_FINITE, Rejection
+from lesson.strategies.base import Updates
+
+NOT_YET = np.inf
+
+
+def ids(*clients: int) -> np.ndarray:
+    return np.array(clients, dtype=np.int64)
+
+
+def make(num_clients: int, **options: Any) -> Ledger:
+    return Ledger(np.ones(num_clients, dtype=np.bool_), **options)
+
+
+def start(ledger: Ledger, arrives_s: dict[int, float], round: int = 1, now_s: float = 0.0) -> Updates:
+    """Start these clients, whose updates arrive at these times."""
+    updates = ledger.prepare(
+        ids(*arrives_s),
+        round,
+        now_s,
+        expected_s=np.ones(len(arrives_s)),
+        lr_scale=1.0,
+        local_steps=1,
+        batches=1,
+        compute_scale=1.0,
+        in_turn=False,
+    )
+    ledger.start(updates, np.array([*arrives_s.values()]))
+    return updates
+
+
+def landed(ledger: Ledger, now_s: float) -> Updates:
+    """Collect what has arrived, and move it to the server."""
+    updates = ledger.collect(now_s)
+    ledger.land(updates)
+    return updates
+
+
+def states(ledger: Ledger) -> str:
+    """One letter per client: idle, busy or away."""
+    return "".join("i" if idle else "b" if busy else "a" for idle, busy in zip(ledger.idle, ledger.busy, strict=True))
+
+
+def test_a_client_that_starts_is_busy_with_an_update_from_the_newest_version() -> None:
+    ledger = make(3)
+    ledger.add_version()
+    first = start(ledger, {2: 4.0, 0: 3.0}, round=7, now_s=1.5)
+    assert states(ledger) == "bib"
+    assert (ledger.num_connected, ledger.num_busy, ledger.num_in_flight) == (3, 2, 2)
+    assert (first.id.tolist(), first.client.tolist(), first.index.tolist()) == ([0, 1], [2, 0], [0, 0])
+    assert first.base_version.tolist() == [1, 1]
+    assert (ledger.started_round.tolist(), ledger.started_s.tolist()[::2]) == ([7, 0, 7], [1.5, 1.5])
+    assert ledger.updates_of(ids(0, 2)).arrived_s.tolist() == [3.0, 4.0]
+
+
+def test_updates_are_collected_in_order_of_arrival_and_then_of_start() -> None:
+    ledger = make(4)
+    start(ledger, {3: 5.0, 1: 2.0})
+    start(ledger, {0: 5.0, 2: 9.0})
+    assert ledger.collect(1.9).client.tolist() == []
+    assert ledger.collect(5.0).client.tolist() == [1, 3, 0]
+    assert states(ledger) == "iibi"
+    assert ledger.clients_in_flight().tolist() == [2]
+
+
+def test_landed_updates_wait_at_the_server_and_their_clients_may_start_again() -> None:
+    ledger = make(2)
+    ledger.open_round()
+    start(ledger, {0: 1.0})
+    landed(ledger, 1.0)
+    start(ledger, {0: 2.0})
+    landed(ledger, 2.0)
+    assert (ledger.at_server.client.tolist(), ledger.at_server.index.tolist()) == ([0, 0], [0, 1])
+    assert (ledger.waiting.tolist(), ledger.freed().tolist()) == ([2, 0], [0])
+    assert (ledger.was_received(0, 1), ledger.was_received(0, 2)) == (True, False)
+
+
+def test_an_arrival_that_is_not_known_at_the_start_is_set_later() -> None:
+    ledger = make(3)
+    start(ledger, {0: NOT_YET, 1: NOT_YET, 2: 3.5})
+    assert [ledger.nth_arrival_s(count) for count in (0, 1, 2, 4)] == [-np.inf, 3.5, np.inf, np.inf]
+    ledger.arrive(1, 3.0)
+    assert ledger.was_received(1, 0), "before it is collected, so that a second copy is recognized"
+    assert [ledger.nth_arrival_s(count) for count in (1, 2, 3)] == [3.0, 3.5, np.inf]
+    assert (ledger.last_arrival_s(ids(1, 2)), ledger.last_arrival_s(ids(0, 1))) == (3.5, np.inf)
+    assert ledger.collect(9.0).client.tolist() == [1, 2]
+    assert (ledger.last_arrival_s(ids(1, 2)), ledger.final_arrival_s()) == (-np.inf, np.inf)
+
+
+def test_rescheduling_replaces_all_arrival_times() -> None:
+    ledger = make(3)
+    start(ledger, {0: 1.0, 1: 2.0, 2: NOT_YET})
+    ledger.reschedule(ids(2, 0, 1), np.array([4.0, 4.0, 3.0]))
+    assert ledger.collect(2.0).client.tolist() == []
+    assert ledger.collect(4.0).client.tolist() == [1, 0, 2]
+
+
+def test_dropped_updates_do_not_arrive_and_free_their_clients() -> None:
+    """Client 0 starts again at once: the arrival of its dropped update must not be mistaken for that of the new one."""
+    ledger = make(2)
+    start(ledger, {0: 3.0, 1: 4.0})
+    ledger.open_round()
+    dropped = ledger.drop(ids(0))
+    assert (dropped.client.tolist(), states(ledger), ledger.freed().tolist()) == ([0], "ib", [0])
+    start(ledger, {0: 6.0})
+    assert ledger.nth_arrival_s(1) == 4.0
+    assert ledger.collect(5.0).client.tolist() == [1]
+    later = ledger.collect(6.0)
+    assert (later.client.tolist(), later.index.tolist()) == ([0], [1])
+
+
+def test_discarded_updates_never_reach_the_server() -> None:
+    ledger = make(2)
+    start(ledger, {0: 1.0, 1: 1.0})
+    ledger.open_round()
+    due = ledger.collect(1.0)
+    ledger.discard(due[ids(0)])
+    ledger.land(due[ids(1)])
+    assert (ledger.at_server.client.tolist(), ledger.waiting.tolist()) == ([1], [0, 1])
+    assert ledger.freed().tolist() == [0, 1]
+    assert not ledger.was_received(0, 0)
+
+
+def test_released_updates_leave_the_server_and_their_clients_are_reconsidered() -> None:
+    ledger = make(3)
+    start(ledger, {0: 1.0, 1: 2.0, 2: 3.0})
+    landed(ledger, 3.0)
+    ledger.open_round()
+    assert ledger.release(np.array([True, False, True])).client.tolist() == [0, 2]
+    assert (ledger.at_server.client.tolist(), ledger.waiting.tolist()) == ([1], [0, 1, 0])
+    assert ledger.freed().tolist() == [0, 2]
+
+
+def test_a_version_is_in_use_while_it_is_the_newest_or_an_update_started_from_it() -> None:
+    """Two updates start from version 0; one lands and is released after version 1 exists, the other is dropped."""
+    ledger = make(2)
+    start(ledger, {0: 1.0, 1: 9.0})
+    landed(ledger, 1.0)
+    ledger.add_version()
+    assert (ledger.versions, ledger.take_unused()) == ([0, 1], [])
+    ledger.release(np.array([True]))
+    assert (ledger.versions, ledger.take_unused()) == ([0, 1], [])
+    ledger.drop(ids(1))
+    assert (ledger.versions, ledger.take_unused()) == ([1], [0])
+    assert ledger.take_unused() == [], "each is returned once"
+    ledger.add_version()
+    assert (ledger.versions, ledger.take_unused()) == ([2], [1])
+
+
+def test_a_client_that_disconnects_keeps_its_update_in_flight() -> None:
+    ledger = make(3)
+    start(ledger, {0: 5.0})
+    ledger.disconnect(ids(0, 1))
+    assert (states(ledger), ledger.num_connected, ledger.num_busy, ledger.num_in_flight) == ("aai", 1, 0, 1)
+    assert landed(ledger, 5.0).client.tolist() == [0]
+    assert states(ledger) == "aai", "an update that arrives does not reconnect its client"
+
+
+def test_a_client_that_reconnects_is_busy_if_its_update_is_in_flight() -> None:
+    ledger = make(2)
+    start(ledger, {0: 5.0})
+    ledger.disconnect(ids(0, 1))
+    ledger.open_round()
+    ledger.connect(ids(0, 1))
+    assert (states(ledger), ledger.num_connected, ledger.num_busy) == ("bi", 2, 1)
+    assert ledger.freed().tolist() == [0, 1]
+    ledger.connect(ids(1))
+    assert ledger.num_connected == 2, "connecting twice counts once"
+
+
+def test_a_client_is_excluded_after_consecutive_rejections_of_its_content() -> None:
+    ledger = make(2, exclude_after=2)
+    rejection = Rejection(0, 0, NOT_FINITE)
+    assert ledger.reject([rejection, Rejection(1, 0, "node lost")]) == {}
+    ledger.accept(ids(0))
+    assert ledger.reject([rejection]) == {}, "an accepted update in between starts the count again"
+    assert ledger.reject([rejection, rejection]) == {0: NOT_FINITE}
+    assert ledger.reject([Rejection(1, 1, "no reply")] * 5) == {}, "faults of the transport do not count"
+
+
+def test_an_excluded_client_loses_its_updates_and_its_connection() -> None:
+    ledger = make(3, exclude_after=1)
+    start(ledger, {0: 1.0, 1: 1.0, 2: 1.0})
+    landed(ledger, 1.0)
+    start(ledger, {0: 9.0, 2: 9.0}, round=2, now_s=1.0)
+    dropped, released = ledger.exclude(ids(0))
+    assert (dropped.index.tolist(), released.index.tolist()) == ([1], [0])
+    assert (states(ledger), ledger.excluded.tolist(), ledger.num_gone) == ("aib", [True, False, False], 1)
+    assert (ledger.waiting.tolist(), ledger.num_in_flight) == ([0, 1, 1], 1)
+    assert ledger.reject([Rejection(0, 2, NOT_FINITE)]) == {}, "a client is excluded once"
+
+
+def test_a_ledger_is_deserted_without_clients_and_updates() -> None:
+    ledger = make(1)
+    start(ledger, {0: 1.0})
+    ledger.disconnect(ids(0))
+    assert not ledger.is_deserted, "an update is in flight"
+    landed(ledger, 1.0)
+    assert not ledger.is_deserted, "an update is at the server"
+    ledger.release(np.array([True]))
+    assert ledger.is_deserted
+
+
+def test_a_restored_ledger_continues_as_the_saved_one() -> None:
+    ledger = make(4, exclude_after=2)
+    start(ledger, {0: 4.0, 1: NOT_YET, 2: 3.0})
+    landed(ledger, 3.0)
+    ledger.add_version()
+    ledger.reject([Rejection(1, 0, NOT_FINITE)])
+    ledger.disconnect(ids(3))
+    values, arrays = ledger.state()
+    restored = make(4, exclude_after=2)
+    restored.restore(json.loads(json.dumps(values)), arrays)
+    for one in (ledger, restored):
+        assert (states(one), one.num_connected, one.num_busy, one.num_in_flight) == ("bbia", 3, 2, 2)
+        assert (one.version, one.versions, one.freed().tolist()) == (1, [0, 1], [0, 1, 2, 3])
+        assert one.reject([Rejection(1, 0, NOT_FINITE)]) == {1: NOT_FINITE}
+        one.arrive(1, 5.0)
+        assert landed(one, 5.0).client.tolist() == [0, 1]
+        assert start(one, {2: 8.0}).id.tolist() == [3]
+
+
+class Transitions(RuleBasedStateMachine):
+    """Any sequence of transitions, beside a model of plain dicts and sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger, self.now_s = make(5, exclude_after=2), 0.0
+        self.in_flight: dict[int, tuple[int, float]] = {}
+        """Base version and arrival time of each client's update in flight."""
+        self.at_server: list[tuple[int, int]] = []
+        """Client and base version of each update at the server, in order of arrival."""
+        self.connected, self.excluded = set(range(5)), set[int]()
+        self.known_versions, self.forgotten = {0}, set[int]()
+
+    def some(self, data: st.DataObject, clients: set[int]) -> list[int]:
+        return data.draw(st.lists(st.sampled_from(sorted(clients)), unique=True)) if clients else []
+
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        arrives_s = {
+            client: self.now_s + data.draw(st.sampled_from([0.0, 1.0, 2.5, NOT_YET]))
+            for client in self.some(data, self.connected - self.in_flight.keys())
+        }
+        start(self.ledger, arrives_s, now_s=self.now_s)
+        self.in_flight |= {client: (self.ledger.version, at_s) for client, at_s in arrives_s.items()}
+
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        for client in (clients := self.some(data, set(self.in_flight))):
+            del self.in_flight[client]
+        self.ledger.drop(ids(*clients))
+
+    @rule(data=st.data())
+    def arrive(self, data: st.DataObject) -> None:
+        for client in self.some(data, {who for who, (_, at_s) in self.in_flight.items() if at_s == NOT_YET}):
+            self.ledger.arrive(client, self.now_s)
+            self.in_flight[client] = self.in_flight[client][0], self.now_s
+
+    @rule(data=st.data())
+    def reschedule(self, data: st.DataObject) -> None:
+        later = {client: self.now_s + data.draw(st.sampled_from([0.5, 3.0, NOT_YET])) for client in self.in_flight}
+        self.ledger.reschedule(ids(*later), np.array([*later.values()]))
+        self.in_flight = {client: (base, later[client]) for client, (base, _) in self.in_flight.items()}
+
+    @rule(data=st.data(), seconds=st.sampled_from([0.0, 1.0, 5.0]))
+    def collect(self, data: st.DataObject, seconds: float) -> None:
+        self.now_s += seconds
+        due = self.ledger.collect(self.now_s)
+        assert set(due.client.tolist()) == {who for who, (_, at_s) in self.in_flight.items() if at_s <= self.now_s}
+        assert due.arrived_s.tolist() == sorted(due.arrived_s.tolist())
+        usable = np.array([data.draw(st.booleans()) for _ in range(len(due))], dtype=np.bool_)
+        self.ledger.land(due[usable])
+        self.ledger.discard(due[~usable])
+        self.at_server += [(who, self.in_flight[who][0]) for who in due.client[usable].tolist()]
+        for client in due.client.tolist():
+            del self.in_flight[client]
+
+    @rule(data=st.data(), aggregates=st.booleans())
+    def release(self, data: st.DataObject, aggregates: bool) -> None:
+        rows = np.array([data.draw(st.booleans()) for _ in self.at_server], dtype=np.bool_)
+        if aggregates:
+            self.ledger.add_version()
+            self.known_versions.add(self.ledger.version)
+        self.ledger.release(rows)
+        self.at_server = [update for update, row in zip(self.at_server, rows, strict=True) if not row]
+
+    @rule(data=st.data())
+    def disconnect(self, data: st.DataObject) -> None:
+        clients = self.some(data, set(range(5)))
+        self.ledger.disconnect(ids(*clients))
+        self.connected -= set(clients)
+
+    @rule(data=st.data())
+    def connect(self, data: st.DataObject) -> None:
+        clients = self.some(data, set(range(5)) - self.excluded)
+        self.ledger.connect(ids(*clients))
+        self.connected |= set(clients)
+
+    @precondition(lambda self: len(self.excluded) < 4)
+    @rule(client=st.integers(0, 4))
+    def exclude(self, client: int) -> None:
+        if client not in self.excluded:
+            self.ledger.exclude(ids(client))
+            self.excluded.add(client)
+            self.connected.discard(client)
+            self.in_flight.pop(client, None)
+            self.at_server = [update for update in self.at_server if update[0] != client]
+
+    @rule()
+    def save_and_restore(self) -> None:
+        unused = self.ledger.take_unused()
+        self.forgotten |= set(unused)
+        saved, self.ledger = self.ledger, make(5, exclude_after=2)
+        self.ledger.restore(*saved.state())
+
+    @invariant()
+    def every_client_is_in_one_state(self) -> None:
+        ledger = self.ledger
+        assert not np.any(ledger.idle & ledger.busy)
+        assert np.array_equal(ledger.idle | ledger.busy, ledger.connected)
+        assert set(np.flatnonzero(ledger.connected).tolist()) == self.connected
+        assert set(np.flatnonzero(ledger.busy).tolist()) == self.connected & self.in_flight.keys()
+        assert (ledger.num_connected, ledger.num_busy) == (len(self.connected), int(ledger.busy.sum()))
+
+    @invariant()
+    def updates_are_where_they_should_be(self) -> None:
+        ledger = self.ledger
+        assert ledger.clients_in_flight().tolist() == sorted(self.in_flight)
+        assert ledger.num_in_flight == len(self.in_flight)
+        assert ledger.nth_arrival_s(1) == min((at_s for _, at_s in self.in_flight.values()), default=np.inf)
+        here = ledger.at_server
+        assert list(zip(here.client.tolist(), here.base_version.tolist(), strict=True)) == self.at_server
+        assert ledger.waiting.tolist() == [sum(who == client for who, _ in self.at_server) for client in range(5)]
+
+    @invariant()
+    def no_version_is_freed_early_or_kept_too_long(self) -> None:
+        self.forgotten |= set(self.ledger.take_unused())
+        bases = {base for base, _ in self.in_flight.values()} | {base for _, base in self.at_server}
+        assert set(self.ledger.versions) == bases | {self.ledger.version}
+        assert self.forgotten == self.known_versions - set(self.ledger.versions)
+
+
+Transitions.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnySequenceOfTransitions = Transitions.TestCase
