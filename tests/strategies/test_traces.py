@@ -115,7 +115,9 @@ def test_fedcs_without_a_first_tier_says_so() -> None:
 
 
 def test_a_promoted_client_is_told_in_the_first_record() -> None:
-    records = list(simulate(FedCS(deadline_s=10.0), make_fleet([15.0, 25.0]).with_first_tier(10.0), rounds=2))
+    records = list(
+        simulate(FedCS(deadline_s=10.0), make_fleet([15.0, 25.0], ensure_first_tier=True).at_deadline(10.0), rounds=2)
+    )
     assert records[0].note == "tier 1 would be empty: the fastest client, 0, is taken as 10 s instead of 15 s"
     assert records[1].note == ""
     assert records[0].merged.tolist() == [0]

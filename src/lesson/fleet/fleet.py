@@ -12,7 +12,7 @@ from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet import latency
 from lesson.fleet.population import Population, draw_population
-from lesson.fleet.tiers import UNREACHABLE, assign_tiers
+from lesson.fleet.tiers import assign_tiers, client_to_promote
 from lesson.fleet.traces import read_positions, read_work
 from lesson.radio.channel import Channel, off_the_station
 from lesson.settings.settings import Settings, section_of
@@ -56,6 +56,8 @@ class Fleet:
     model_bits: float
     """Size of a transmitted model in bits."""
     population: Population | None = None
+    ensure_first_tier: bool = False
+    """Whether the fastest client is treated as meeting a deadline that nobody meets; `at_deadline` does so."""
     promoted: Promotion | None = None
 
     def __len__(self) -> int:
@@ -97,15 +99,16 @@ class Fleet:
             **cut,
         )
 
-    def with_first_tier(self, deadline_s: float) -> "Fleet":
-        """Return this fleet; if tier 1 is empty, with the latency of the fastest client set to the deadline.
+    def at_deadline(self, deadline_s: float) -> "Fleet":
+        """Return the fleet as strategies with tiers use it.
 
-        A fleet without reachable clients does not change.
+        With `ensure_first_tier`, if nobody meets the deadline, the latency of the fastest client is set to it.
         """
-        tiers = assign_tiers(self.latency_s, deadline_s)
-        if np.any(tiers == 1) or np.all(tiers == UNREACHABLE):
+        if not self.ensure_first_tier:
             return self
-        fastest = int(np.argmin(self.latency_s))
+        fastest = client_to_promote(self.latency_s, assign_tiers(self.latency_s, deadline_s))
+        if fastest is None:
+            return self
         real_s = float(self.latency_s[fastest])
 
         def taken_as_deadline(seconds: FloatArray) -> FloatArray:
@@ -119,6 +122,7 @@ class Fleet:
             self,
             compute_s=taken_as_deadline(self.compute_s),
             upload_s=taken_as_deadline(self.upload_s),
+            shared_upload_s=taken_as_deadline(self.shared_upload_s),
             download_s=taken_as_deadline(self.download_s),
             latency_s=latencies,
             promoted=Promotion(fastest, real_s),
@@ -250,6 +254,7 @@ def _fleet_of(settings: Settings, people: Population) -> Fleet:
         local_steps=steps,
         model_bits=settings.upload.model_bits,
         population=people,
+        ensure_first_tier=settings.strategy.ensure_first_tier,
     )
 
 

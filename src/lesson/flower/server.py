@@ -226,7 +226,7 @@ def make_federation(
     options: dict[str, Any] = {"learner": learner, "seed": seed, "guards": settings.guards, "tell": tell}
     fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
     if clock == "virtual":
-        fleet = fleet_for(settings.strategy.name, fleet, settings)
+        fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
         options |= {"settings": settings, "disconnections": Disconnections.of(settings.faults, seed)}
         return VirtualFederation(strategy, fleet, post, **options), learner
     sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # the actual size, not that of the settings
@@ -271,7 +271,7 @@ def _tell_answer(profile: Profile) -> None:
 def _tell_plan(fleet: Fleet, settings: Settings) -> None:
     """Log the tiers that the deadline gives, and a table of other deadlines."""
     deadline_s, paper = settings.strategy.deadline_s, StringIO()
-    plan = make_plan(fleet, deadline_s, ensure_first_tier=False)
+    plan = make_plan(fleet, deadline_s)
     print_plan(plan, f"{len(fleet)} clients, deadline {deadline_s:g} s", [], Console(file=paper, width=100))
     for line in paper.getvalue().rstrip().splitlines():
         tell(line)

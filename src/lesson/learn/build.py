@@ -45,7 +45,7 @@ def build(
         corrupted=CorruptedUploads.of(settings.faults, settings.fleet.num_clients, seed),
     )
     fleet = draw_fleet(settings, seed=seed, num_samples=task.holdings.num_samples)
-    fleet = fleet_for(settings.strategy.name, fleet, settings)
+    fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
     clock = Simulation(
         strategy,
         fleet,

@@ -75,9 +75,8 @@ def round_lengths(deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> pd.Da
 
 def mean_round_s(strategy: str, fleet: Fleet, settings: Settings) -> float:
     """Return the mean length of a strategy's first ROUNDS_TIMED rounds in seconds, at the deadline of the settings."""
-    rounds = simulate(
-        make_strategy(strategy, settings.strategy.deadline_s), fleet_for(strategy, fleet, settings), rounds=ROUNDS_TIMED
-    )
+    deadline_s = settings.strategy.deadline_s
+    rounds = simulate(make_strategy(strategy, deadline_s), fleet_for(strategy, fleet, deadline_s), rounds=ROUNDS_TIMED)
     return float(np.mean([record.end_s - record.start_s for record in rounds]))
 
 
@@ -124,7 +123,7 @@ def deadline_effects(deadlines_s: Sequence[float] = (10.0, 20.0, 60.0), num_draw
         }
         for deadline_s in deadlines_s
         for draw, fleet in _draw_fleets(settings, num_draws)
-        for row in [evaluate_deadline(fleet, deadline_s, settings.strategy.ensure_first_tier)]
+        for row in [evaluate_deadline(fleet, deadline_s)]
     )
 
 

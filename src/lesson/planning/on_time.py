@@ -123,7 +123,6 @@ def find_deadline_s(
     share: float,
     begin_s: float,
     *,
-    ensure_first_tier: bool,
     settings: Settings | None = None,
     seed: int = 0,
     tell: Callable[[float], None] | None = None,
@@ -139,8 +138,7 @@ def find_deadline_s(
     while deadline_s <= limit_s:
         if tell is not None:
             tell(deadline_s)
-        tried = fleet.with_first_tier(deadline_s) if ensure_first_tier else fleet
-        found = simulate_on_time(tried, deadline_s, settings, seed).share or 0.0
+        found = simulate_on_time(fleet.at_deadline(deadline_s), deadline_s, settings, seed).share or 0.0
         if found >= share:
             return deadline_s
         best, best_s = max((best, best_s), (found, deadline_s))

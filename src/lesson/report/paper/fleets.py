@@ -25,13 +25,7 @@ def draw_schedule(
     deadline_s: float = 20.0, num_rounds: int = 12, seed: int = 0, num_clients: int | None = None
 ) -> Figure:
     """Draw Fig. 2: local training, uploads and aggregations of each tier of `released` over the global rounds."""
-    settings = Settings()
-    plan = make_plan(
-        draw_fleet(settings, num_clients, seed),
-        deadline_s,
-        ensure_first_tier=settings.strategy.ensure_first_tier,
-        num_rounds=num_rounds,
-    )
+    plan = make_plan(draw_fleet(Settings(), num_clients, seed), deadline_s, num_rounds=num_rounds)
     if len(plan.tier_rows) > MAX_TIERS_DRAWN or num_rounds > MAX_ROUNDS_DRAWN:
         raise InputError(
             f"the schedule must have at most {MAX_TIERS_DRAWN} tiers and {MAX_ROUNDS_DRAWN} rounds, "
