@@ -23,7 +23,7 @@ from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.post import GridClients
-from lesson.flower.profile import Profile, Profiler, by_registration, choose_clients
+from lesson.flower.profile import Profile, Profiler, choose_clients, wait_for_nodes
 from lesson.flower.replies import in_simulation, logger, tell, tell_clients
 from lesson.learn.build import dataset_of, strategy_of, task_of
 from lesson.learn.cpu import CpuBackend
@@ -40,8 +40,8 @@ from lesson.settings.settings import Settings
 from lesson.strategies import fleet_for
 
 Clock = Literal["virtual", "wall"]
-WAIT_S, WAIT_EVERY_S = 300.0, 5.0
-"""Seconds to wait for nodes before the run is aborted, and between two checks for them."""
+WAIT_S = 300.0
+"""Seconds to wait for nodes before the run is aborted."""
 
 
 def make_server_app() -> ServerApp:
@@ -146,34 +146,25 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
     there are enough of them. InputError is raised if there are too few after WAIT_S seconds. With `everybody`, all
     clients must answer at the first attempt.
     """
-    until_s, profiles, told = time.monotonic() + WAIT_S, dict[int, Profile | None](), dict[int, str]()
-    while True:
-        nodes = by_registration(grid)
-        if len(nodes) < max(1, min_nodes):
-            short = f"min-nodes is {min_nodes}, but only {len(nodes)} nodes are connected"
-            tell(f"waiting for nodes: {len(nodes)} of {min_nodes} connected")
-        else:
-            profiles |= _ask(
-                grid, profiler, [node for node in nodes if profiles.get(node) is None], tells=not everybody
-            )
-            answers = {node: profiles[node] for node in nodes}
-            clients, wrong = choose_clients([profile for profile in answers.values() if profile is not None])
-            wrong |= {node: "gives no usable answer" for node, profile in answers.items() if profile is None}
-            for node, why in wrong.items():
-                if told.get(node) != why:
-                    tell(f"ignoring node {node}: it {why}")
-            told = wrong
-            if everybody:
-                _check_everybody(clients, wrong)
-            if len(clients) >= max(1, min_nodes):
-                return clients
-            short = (
-                f"min-nodes is {min_nodes}, but only {len(clients)} of {len(nodes)} nodes are usable{_reasons(wrong)}"
-            )
-            tell(f"waiting for usable nodes: {len(clients)} of {min_nodes}")
-        if everybody or time.monotonic() > until_s:  # in simulation, no more nodes connect
-            raise InputError(short)
-        time.sleep(WAIT_EVERY_S)
+    profiles, told = dict[int, Profile | None](), dict[int, str]()
+
+    def choose(nodes: list[int]) -> tuple[dict[int, Profile], str]:
+        nonlocal told
+        unknown = [node for node in nodes if profiles.get(node) is None]
+        profiles.update(_ask(grid, profiler, unknown, tells=not everybody))
+        answers = {node: profiles[node] for node in nodes}
+        clients, wrong = choose_clients([profile for profile in answers.values() if profile is not None])
+        wrong |= {node: "gives no usable answer" for node, profile in answers.items() if profile is None}
+        for node, why in wrong.items():
+            if told.get(node) != why:
+                tell(f"ignoring node {node}: it {why}")
+        told = wrong
+        if everybody:
+            _check_everybody(clients, wrong)
+        return clients, _reasons(wrong)
+
+    timeout_s = 0.0 if everybody else WAIT_S  # in simulation, no more nodes connect
+    return wait_for_nodes(grid, "min-nodes", min_nodes, timeout_s, choose)
 
 
 def _ask(grid: Grid, profiler: Profiler, nodes: Sequence[int], *, tells: bool) -> dict[int, Profile | None]:

@@ -18,7 +18,7 @@ from lesson.core.errors import InputError, RunStoppedError
 from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.post import FieldNames, GridClients, weighted_means
-from lesson.flower.profile import by_registration
+from lesson.flower.profile import wait_for_nodes
 from lesson.flower.replies import tell, tell_clients
 from lesson.flower.server import Clock, clock_of
 from lesson.learn.remote import Received
@@ -165,7 +165,9 @@ class LessonStrategy(FlowerStrategy):
     def _federation(
         self, grid: Grid, arrays: ArrayRecord, layout: Layout, config: Mapping[str, Any], timeout: float
     ) -> tuple[Federation, ServerModels]:
-        nodes = self._nodes(grid, timeout)
+        nodes = wait_for_nodes(
+            grid, "min_available_nodes", self.min_available_nodes, timeout, lambda nodes: (nodes, "")
+        )
         clock = self.clock or clock_of("auto", grid)
         latency_s = self.latency_s
         if clock == "virtual" and latency_s is None:
@@ -196,17 +198,6 @@ class LessonStrategy(FlowerStrategy):
             return VirtualFederation(self.strategy, fleet, post, **options), models
         strategy = self.strategy if latency_s is not None else MeasuredFirst(self.strategy)
         return WallFederation(strategy, fleet, post, **options), models
-
-    def _nodes(self, grid: Grid, timeout: float) -> list[int]:
-        """Wait for enough nodes and return them in order of registration."""
-        until_s = time.monotonic() + timeout
-        while len(nodes := by_registration(grid)) < self.min_available_nodes:
-            if time.monotonic() > until_s:
-                few = f"only {len(nodes)} nodes connected within {timeout:g} s"
-                raise InputError(f"min_available_nodes is {self.min_available_nodes}, but {few}")
-            tell(f"waiting for nodes: {len(nodes)} of {self.min_available_nodes} connected")
-            time.sleep(1.0)
-        return nodes
 
     def _fleet(self, latency_s: FloatArray | None, num_nodes: int, num_clients: int) -> Fleet:
         """Return a fleet with the given latencies, or `deadline_s` if unknown; inf for clients that may join later.
