@@ -8,7 +8,7 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import InputError, Settings, assign_tiers, draw_fleet
-from lesson.fleet.fleet import _fleet_of
+from lesson.fleet.fleet import fleet_of
 from lesson.fleet.population import draw_population
 
 SEEDS = range(200)
@@ -38,7 +38,7 @@ def test_a_client_alone_on_the_shared_channel() -> None:
     """
     people = draw_population(Settings(), 3)
     there = replace(people, x_km=np.array([1.0, -0.5, 0.0]), y_km=np.array([0.0, 0.0, 0.25]))
-    fleet = _fleet_of(Settings(), there)
+    fleet = fleet_of(Settings(), there)
     assert fleet.upload_s == pytest.approx([16.0453, 2.04312, 0.683184], rel=1e-5)
     assert fleet.shared_upload_s == pytest.approx([15.2996, 1.45232, 0.327857], rel=1e-5)
     assert fleet.transmit_j == pytest.approx(0.1 * fleet.upload_s)

@@ -129,21 +129,22 @@ class Fleet:
         )
 
 
-def draw_fleet(
-    settings: Settings, num_clients: int | None = None, seed: int | None = None, num_samples: IntArray | None = None
-) -> Fleet:
-    """Draw a population and return its fleet, with the latencies of Eq. (3) to (6).
+def draw_fleet(settings: Settings, num_clients: int | None = None, seed: int | None = None) -> Fleet:
+    """Draw a population and return its fleet; number of clients and seed are those of the settings by default."""
+    return fleet_of(settings, draw_population(settings, num_clients, seed))
 
-    Number of clients and seed are those of the settings unless they are given.
-    `num_samples` is the number of samples each client holds, if a data set has been split; otherwise it is drawn.
+
+def fleet_of(settings: Settings, people: Population, num_samples: IntArray | None = None) -> Fleet:
+    """Return the fleet of a population, with the latencies of Eq. (3) to (6).
+
+    `num_samples` is the number of samples each client holds, if a data set has been split; by default, the drawn one.
     """
-    people = draw_population(settings, num_clients, seed)
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)
     if settings.fleet.positions:
         people = _as_itinerary_begins(people, settings)
     with np.errstate(all="ignore"):  # extreme settings give infinite latencies, that is, unreachable clients
-        return _as_traced(_fleet_of(settings, people), settings)
+        return _as_traced(_with_latencies(settings, people), settings)
 
 
 def measured_fleet(
@@ -216,7 +217,7 @@ def _as_traced(fleet: Fleet, settings: Settings) -> Fleet:
         )
 
 
-def _fleet_of(settings: Settings, people: Population) -> Fleet:
+def _with_latencies(settings: Settings, people: Population) -> Fleet:
     steps, processed = local_work(settings, people.num_samples)
     charged = (
         processed

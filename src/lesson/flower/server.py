@@ -14,12 +14,12 @@ from rich.console import Console
 
 from lesson.clock.faults import Disconnections
 from lesson.clock.federation import Federation, VirtualFederation, WallFederation
-from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.core.files import write_whole
 from lesson.experiments.study import Run, Study
 from lesson.fleet.csv_files import fleet_csv
-from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
+from lesson.fleet.fleet import Fleet, fleet_of, measured_fleet
+from lesson.fleet.population import draw_population
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.post import GridClients
@@ -29,6 +29,7 @@ from lesson.learn.build import dataset_of, strategy_of, task_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.learner import Learner
 from lesson.learn.remote import Received, ReceivingBackend, initial_arrays
+from lesson.learn.task import Task
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.report.plan.text import print_plan
@@ -78,12 +79,11 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
     num_clients = max(profile.num_clients for profile in profiles.values())
-    first = settings_of(config, num_clients)
-    fleet = _fleet(first, clock, profiles)
+    task, fleet = make_task_and_fleet(settings_of(config, num_clients), clock, profiles)
     deadline_s = deadline_of(config) or _deadline_s(folder, fleet)
     settings = settings_of(config, num_clients, deadline_s)
     _tell_plan(fleet, settings)
-    federation, learner = make_federation(settings, grid, clock, profiles, profiler)
+    federation, learner = make_federation(settings, grid, clock, profiles, profiler, task, fleet)
     begin_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
@@ -190,12 +190,16 @@ def _reasons(wrong: Mapping[int, str]) -> str:
 
 
 def make_federation(
-    settings: Settings, grid: Grid, clock: Clock, profiles: Mapping[int, Profile], profiler: Profiler
+    settings: Settings,
+    grid: Grid,
+    clock: Clock,
+    profiles: Mapping[int, Profile],
+    profiler: Profiler,
+    task: Task,
+    fleet: Fleet,
 ) -> tuple[Federation, Learner]:
     """Return the federation of a run and its learner."""
-    seed = settings.run.seed
-    strategy, task = strategy_of(settings), task_of(settings, dataset_of(settings.data.dataset, None))
-    received = Received()
+    seed, strategy, received = settings.run.seed, strategy_of(settings), Received()
     backend, rates = (
         ReceivingBackend(received, CpuBackend(task, None)),
         (settings.training.learning_rate, settings.training.lr_cap),
@@ -215,7 +219,6 @@ def make_federation(
         tell=tell,
     )
     options: dict[str, Any] = {"learner": learner, "seed": seed, "guards": settings.guards, "tell": tell}
-    fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
     if clock == "virtual":
         fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
         options |= {"settings": settings, "disconnections": Disconnections.of(settings.faults, seed)}
@@ -227,24 +230,23 @@ def make_federation(
     return federation, learner
 
 
-def _fleet(
-    settings: Settings, clock: Clock, profiles: Mapping[int, Profile], known_samples: IntArray | None = None
-) -> Fleet:
-    """Return the fleet: drawn from the settings on the virtual clock, measured on the wall clock.
+def make_task_and_fleet(settings: Settings, clock: Clock, profiles: Mapping[int, Profile]) -> tuple[Task, Fleet]:
+    """Return the learning task and the fleet: drawn on the virtual clock, measured on the wall clock.
 
-    On the wall clock, the times of clients that are not connected are inf. Their numbers of samples are those of
-    `known_samples`, by default 1.
+    Clients report their numbers of samples. On the wall clock, those of clients that are not connected are taken from
+    the task, and their times are inf.
     """
-    seed = settings.run.seed
-    num_samples = np.ones(settings.fleet.num_clients, dtype=np.int64) if known_samples is None else known_samples.copy()
+    people = draw_population(settings)
+    task = task_of(settings, dataset_of(settings.data.dataset, None), people=people)
+    num_samples = task.holdings.num_samples.copy()
     seconds = {name: np.full(settings.fleet.num_clients, np.inf) for name in ("compute_s", "upload_s", "latency_s")}
     for client, profile in profiles.items():
         num_samples[client] = profile.num_samples
         for name, values in seconds.items():
             values[client] = getattr(profile, name)
     if clock == "virtual":
-        return draw_fleet(settings, seed=seed, num_samples=num_samples)
-    return measured_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
+        return task, fleet_of(settings, people, num_samples)
+    return task, measured_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
 
 
 def _deadline_s(folder: RunFolder, fleet: Fleet) -> float:
