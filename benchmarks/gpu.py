@@ -106,7 +106,7 @@ def make_run(task: Task, precision: Precision, size: Size) -> tuple[RoundLoop, L
     """Return a simulation and its learner, after the rounds in which CUDA graphs are recorded."""
     settings = Settings()
     learner = Learner(task, settings.training.learning_rate, settings.training.lr_cap, make_backend(task, precision))
-    fleet = draw_fleet(settings, size.num_clients, seed=task.seed).with_first_tier(20.0)
+    fleet = draw_fleet(settings, size.num_clients, seed=task.seed).at_deadline(20.0)
     simulation = Simulation(Lesson(20.0), fleet, model_server=learner)
     for _ in range(size.warm_up):
         simulation.step()

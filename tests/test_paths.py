@@ -75,8 +75,8 @@ def test_folders_of_runs(tmp_path: Path, as_given: Callable[[Path], Path | str])
     write_table(study, as_given(tmp_path / "table.json"))
     draw_comparison(study, "title", as_given(tmp_path))
     fleet = lesson.draw_fleet(Settings(num_clients=5))
-    write_plan_page(as_given(tmp_path / "plan.html"), fleet, 20.0, True, "here")
-    draw_plan(make_plan(fleet, 20.0, ensure_first_tier=True), "title", as_given(tmp_path / "plan.png"))
+    write_plan_page(as_given(tmp_path / "plan.html"), fleet, 20.0, "here")
+    draw_plan(make_plan(fleet, 20.0), "title", as_given(tmp_path / "plan.png"))
     written = {"page.html", "table.json", "plan.html", "plan.png", "accuracy_time.png"}
     assert written <= {path.name for path in tmp_path.iterdir()}
 

@@ -83,9 +83,10 @@ def timing_cases() -> dict[str, Files]:
 
 def _timing_rounds(name: str, settings: Settings, seed: int) -> list[dict[str, Any]]:
     rounded: dict[str, Any] = {column: np.array(values) for column, values in _rounded_fleet(settings, seed).items()}
-    fleet = fleet_for(name, replace(draw_fleet(settings, seed=seed), **rounded), settings)
+    deadline_s = settings.strategy.deadline_s
+    fleet = fleet_for(name, replace(draw_fleet(settings, seed=seed), **rounded), deadline_s)
     rounds = []
-    for record in simulate(make_strategy(name, settings.strategy.deadline_s), fleet, rounds=60, seed=seed):
+    for record in simulate(make_strategy(name, deadline_s), fleet, rounds=60, seed=seed):
         fields = vars(record) | {"rejected": record.rejected}
         plain = {field: value.tolist() if hasattr(value, "tolist") else value for field, value in fields.items()}
         rounds.append(canonical("rounds", plain))

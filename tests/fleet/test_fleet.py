@@ -8,7 +8,7 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import InputError, Settings, assign_tiers, draw_fleet
-from lesson.fleet.fleet import _fleet_of
+from lesson.fleet.fleet import fleet_of
 from lesson.fleet.population import draw_population
 
 SEEDS = range(200)
@@ -38,7 +38,7 @@ def test_a_client_alone_on_the_shared_channel() -> None:
     """
     people = draw_population(Settings(), 3)
     there = replace(people, x_km=np.array([1.0, -0.5, 0.0]), y_km=np.array([0.0, 0.0, 0.25]))
-    fleet = _fleet_of(Settings(), there)
+    fleet = fleet_of(Settings(), there)
     assert fleet.upload_s == pytest.approx([16.0453, 2.04312, 0.683184], rel=1e-5)
     assert fleet.shared_upload_s == pytest.approx([15.2996, 1.45232, 0.327857], rel=1e-5)
     assert fleet.transmit_j == pytest.approx(0.1 * fleet.upload_s)
@@ -81,27 +81,27 @@ def test_weights_are_uniform_or_samples() -> None:
 
 
 def test_an_empty_first_tier_takes_the_fastest_client() -> None:
-    fleet = make_fleet([30.0, 12.0, 25.0], compute_share=0.25)
-    promoted = fleet.with_first_tier(10.0)
+    fleet = make_fleet([30.0, 12.0, 25.0], compute_share=0.25, ensure_first_tier=True)
+    promoted = fleet.at_deadline(10.0)
     assert promoted.latency_s.tolist() == [30.0, 10.0, 25.0]
     assert promoted.compute_s.tolist() == pytest.approx([7.5, 2.5, 6.25])
     assert promoted.upload_s.tolist() == pytest.approx([22.5, 7.5, 18.75])
-    assert promoted.shared_upload_s.tolist() == fleet.shared_upload_s.tolist()
+    assert promoted.shared_upload_s.tolist() == pytest.approx([22.5, 7.5, 18.75])
     assert promoted.promoted is not None
     assert (promoted.promoted.client, promoted.promoted.latency_s) == (1, 12.0)
     assert fleet.latency_s[1] == 12.0
 
 
 def test_nobody_is_promoted_without_need() -> None:
-    fleet = make_fleet([30.0, 10.0])
-    assert fleet.with_first_tier(10.0) is fleet
-    unreachable = make_fleet([math.inf])
-    assert unreachable.with_first_tier(10.0) is unreachable
+    fleet = make_fleet([30.0, 10.0], ensure_first_tier=True)
+    assert fleet.at_deadline(10.0) is fleet
+    unreachable = make_fleet([math.inf], ensure_first_tier=True)
+    assert unreachable.at_deadline(10.0) is unreachable
 
 
 def test_somebody_is_in_tier_1_of_a_promoted_fleet_at_any_deadline() -> None:
     for deadline_s in (1e-3, 0.3, 5.0, 10.0):
-        fleet = draw_fleet(Settings(), seed=2).with_first_tier(deadline_s)
+        fleet = draw_fleet(Settings(), seed=2).at_deadline(deadline_s)
         assert np.count_nonzero(assign_tiers(fleet.latency_s, deadline_s) == 1) == 1
 
 

@@ -224,7 +224,7 @@ def test_a_run_whose_clients_are_all_excluded_ends_with_what_it_has(
 
 
 def test_too_few_nodes(make_grid: MakeGrid) -> None:
-    with pytest.raises(InputError, match="min_available_nodes is 4, but only 3 nodes connected within"):
+    with pytest.raises(InputError, match="min_available_nodes is 4, but only 3 nodes are connected"):
         run(make_grid(client_app([]), 3), LessonStrategy(1.0, clock="wall", min_available_nodes=4), timeout=0.0)
 
 

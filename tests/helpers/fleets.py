@@ -21,6 +21,7 @@ def make_fleet(
     weight: list[float] | None = None,
     local_steps: int = 1,
     shared_upload_s: list[float] | None = None,
+    ensure_first_tier: bool = False,
 ) -> Fleet:
     """Return a fleet with these latencies; client i spends i + 1 joules on computing and 10·(i + 1) on uploading.
 
@@ -44,6 +45,7 @@ def make_fleet(
         client_weight=np.ones(len(latencies)) if weight is None else np.array(weight, dtype=float),
         local_steps=np.full(len(latencies), local_steps),
         model_bits=100e3,
+        ensure_first_tier=ensure_first_tier,
     )
 
 

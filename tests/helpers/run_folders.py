@@ -35,9 +35,7 @@ def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **
 def _clients(settings: Settings) -> dict[str, Any]:
     """Return the clients of a run; all have equal shares of every class, and the accuracy on each class is 0.5."""
     learner = cast(Any, SimpleNamespace())
-    fleet = draw_fleet(settings, seed=settings.run.seed)
-    if settings.strategy.ensure_first_tier:
-        fleet = fleet.with_first_tier(settings.strategy.deadline_s)
+    fleet = draw_fleet(settings).at_deadline(settings.strategy.deadline_s)
     learner.class_accuracy = lambda version: np.full(10, 0.5)
     learner.class_shares = lambda chosen, num_classes: np.full((len(chosen), num_classes), 1 / num_classes)
     return clients_of(cast(Any, SimpleNamespace(fleet=fleet, version=0)), learner)

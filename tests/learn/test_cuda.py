@@ -253,7 +253,7 @@ def rounds(
     """LESSON with the preset released, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
     learner = Learner(task, 0.002, 1.0, backend, trainer, ServerSettings(**server), kind.needs)
-    fleet = draw_fleet(Settings(), len(task.holdings.num_samples)).with_first_tier(20.0)
+    fleet = draw_fleet(Settings(), len(task.holdings.num_samples)).at_deadline(20.0)
     simulation = Simulation(kind(20.0), fleet, model_server=learner)
     for _ in range(count):
         simulation.step()

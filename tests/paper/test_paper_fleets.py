@@ -42,9 +42,10 @@ def test_intervals_are_students_over_draws() -> None:
 def test_round_lengths_of_small_fleets(
     latencies: list[float], deadline_s: float, fedavg: float, fedcs: float, lesson: float
 ) -> None:
-    fleet, settings = make_fleet(latencies), Settings(deadline_s=deadline_s)
-    found = [mean_round_s(name, fleet, settings) for name in ("fedavg", "fedcs", "lesson")]
+    fleet = make_fleet(latencies, ensure_first_tier=True)
+    found = [mean_round_s(name, fleet, deadline_s) for name in ("fedavg", "fedcs", "lesson")]
     assert found == pytest.approx([fedavg, fedcs, lesson])
+    assert mean_round_s("lesson", fleet, deadline_s, close_early=False) == pytest.approx(deadline_s)
 
 
 def test_table_2() -> None:
@@ -59,6 +60,7 @@ def test_table_2() -> None:
     assert printed.loc["fedcs", "round_s"] == pytest.approx(20.0)
     wide = by_draw[by_draw["scenario"] == "printed"].pivot(index="draw", columns="strategy", values="round_s")
     np.testing.assert_allclose(wide["lesson"], np.minimum(wide["fedavg"], 20.0))
+    np.testing.assert_allclose(wide["lesson, close_early = false"], 20.0)
 
 
 def test_latencies_of_the_two_presets() -> None:

@@ -35,7 +35,7 @@ def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
     found = simulate_on_time(fleet, 10.0, settings)
     assert found.by_tier == {1: 61 / 76, 2: 1.0, 3: 1.0}
     assert found.share == 95 / 110
-    plan = make_plan(fleet, 10.0, ensure_first_tier=False, num_rounds=3, settings=settings)
+    plan = make_plan(fleet, 10.0, num_rounds=3, settings=settings)
     assert [(row.tier, row.clients.tolist(), row.on_time) for row in plan.tier_rows] == [
         (1, [0, 1], 61 / 76),
         (3, [2], 1),
@@ -65,10 +65,10 @@ def test_all_is_on_time_where_nothing_varies(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("lesson.planning.on_time.Simulation", None)
     fleet = draw_fleet(Settings(), 20)
     for settings in (None, Settings(), Settings(shadowing_db=6.0, estimate="quantile")):
-        plan = make_plan(fleet, 20.0, ensure_first_tier=True, settings=settings)
+        plan = make_plan(fleet, 20.0, settings=settings)
         assert {row.on_time for row in plan.tier_rows} == {row.on_time for row in plan.deadlines} == {1.0}
         assert plan.varying == []
-    assert evaluate_deadline(fleet, 20.0, ensure_first_tier=True).on_time == 1.0
+    assert evaluate_deadline(fleet, 20.0).on_time == 1.0
 
 
 def test_an_infinite_deadline_is_always_met() -> None:
@@ -79,7 +79,8 @@ def test_where_no_slot_ends_nothing_is_known() -> None:
     """A deadline of a millisecond makes tiers of thousands of rounds, more than are tried."""
     found = simulate_on_time(draw_fleet(RAYLEIGH, 5), 1e-3, RAYLEIGH)
     assert (found.share, found.of_tier(1)) == (None, None)
-    told = make_plan(draw_fleet(RAYLEIGH, 5), 1e-3, ensure_first_tier=False, settings=RAYLEIGH).to_dict()
+    left = Settings(fading="rayleigh", ensure_first_tier=False)
+    told = make_plan(draw_fleet(left, 5), 1e-3, settings=left).to_dict()
     assert {row["on_time"] for row in told["tiers"]} == {None}
 
 
@@ -103,10 +104,8 @@ def test_careful_estimates_are_met_more_often() -> None:
 def test_the_deadline_found_is_the_first_that_does() -> None:
     fleet = draw_fleet(RAYLEIGH)
     tried: list[float] = []
-    deadline_s = find_deadline_s(
-        fleet, 0.97, propose_deadline_s(fleet), ensure_first_tier=True, settings=RAYLEIGH, tell=tried.append
-    )
-    shares = [evaluate_deadline(fleet, one_s, True, RAYLEIGH).on_time or 0 for one_s in tried]
+    deadline_s = find_deadline_s(fleet, 0.97, propose_deadline_s(fleet), settings=RAYLEIGH, tell=tried.append)
+    shares = [evaluate_deadline(fleet, one_s, RAYLEIGH).on_time or 0 for one_s in tried]
     assert tried[0] == propose_deadline_s(fleet) < tried[-1] == deadline_s
     assert [share >= 0.97 for share in shares] == [False] * (len(tried) - 1) + [True]
     steps = np.array(tried[1:]) / np.array(tried[:-1])
@@ -115,7 +114,7 @@ def test_the_deadline_found_is_the_first_that_does() -> None:
 
 
 def test_where_nothing_varies_the_proposal_stands() -> None:
-    assert find_deadline_s(make_fleet([10.0, 40.0]), 1.0, 11.0, ensure_first_tier=False) == 11.0
+    assert find_deadline_s(make_fleet([10.0, 40.0]), 1.0, 11.0) == 11.0
 
 
 def test_what_no_deadline_reaches(tmp_path: Path) -> None:
@@ -123,7 +122,7 @@ def test_what_no_deadline_reaches(tmp_path: Path) -> None:
     rows = ["client,round,compute_s,upload_s", "0,1,3,4", "0,2,3,9997"]
     settings = Settings(trace=written(tmp_path / "work.csv", *rows))
     with pytest.raises(InputError) as caught:
-        find_deadline_s(draw_fleet(settings, 1), 0.9, 7.7, ensure_first_tier=False, settings=settings)
+        find_deadline_s(draw_fleet(settings, 1), 0.9, 7.7, settings=settings)
     assert str(caught.value).startswith("on_time must be at most 0.5, the best of all deadlines up to 35 s (at ")
     assert 'server.estimate = "quantile"' in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -132,7 +131,7 @@ def test_what_no_deadline_reaches(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.01, math.nan])
 def test_shares_that_cannot_be_asked_for(share: float) -> None:
     with pytest.raises(InputError, match="on_time must be > 0 and <= 1, got"):
-        find_deadline_s(make_fleet([5.0]), share, 5.0, ensure_first_tier=False)
+        find_deadline_s(make_fleet([5.0]), share, 5.0)
 
 
 def test_a_fleet_that_is_cut_is_the_smaller_one() -> None:
@@ -156,7 +155,7 @@ def test_a_fleet_that_is_cut_is_the_smaller_one() -> None:
 
 
 def test_a_promoted_client_is_kept_if_it_is_there() -> None:
-    fleet = make_fleet([15.0, 12.0, 30.0]).with_first_tier(10.0)
+    fleet = make_fleet([15.0, 12.0, 30.0], ensure_first_tier=True).at_deadline(10.0)
     assert fleet.first(2).promoted == fleet.promoted
     assert fleet.first(1).promoted is None
 

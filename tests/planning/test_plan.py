@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from lesson.planning.plan import evaluate_deadline, make_plan, mean_staleness, p
 
 def test_a_plan_by_hand() -> None:
     """Deadline 10 s for 5, 16, 30 and 38 s: tiers 1 to 4; FedAvg waits 38 s."""
-    plan = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, ensure_first_tier=False, num_rounds=4)
+    plan = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, num_rounds=4)
     assert plan.tiers.tolist() == [1, 2, 3, 4]
     assert plan.round_s == {"lesson": 10.0, "fedavg": 38.0, "fedcs": 10.0}
     assert [row.uploads_per_1000s for row in plan.tier_rows] == pytest.approx([100, 50, 1000 / 30, 25])
@@ -31,7 +32,7 @@ def test_a_plan_by_hand() -> None:
 def test_a_deadline_by_hand() -> None:
     """Tiers 1 and 2 at 10 s: per 1000 s client 0 gives 100 updates, client 1 gives 50, each of staleness 1. Energy:
     11 J and 22 J an update, weighted 2 : 1."""
-    row = evaluate_deadline(make_fleet([5.0, 16.0, math.inf]), 10.0, ensure_first_tier=False)
+    row = evaluate_deadline(make_fleet([5.0, 16.0, math.inf]), 10.0)
     assert (row.num_tiers, row.round_s, row.updates_per_1000s) == (2, 10.0, 150.0)
     assert row.staleness == pytest.approx(1 / 3)
     assert (row.served, row.served_by_fedcs) == pytest.approx((2 / 3, 1 / 3))
@@ -39,9 +40,9 @@ def test_a_deadline_by_hand() -> None:
 
 
 def test_a_deadline_of_the_slowest_client_is_fedavg() -> None:
-    row = evaluate_deadline(make_fleet([5.0, 16.0]), 16.0, ensure_first_tier=False)
+    row = evaluate_deadline(make_fleet([5.0, 16.0]), 16.0)
     assert (row.num_tiers, row.round_s, row.updates_per_1000s, row.staleness) == (1, 16.0, 125.0, 0.0)
-    longer = evaluate_deadline(make_fleet([5.0, 16.0]), math.inf, ensure_first_tier=False)
+    longer = evaluate_deadline(make_fleet([5.0, 16.0]), math.inf)
     assert (longer.round_s, longer.updates_per_1000s) == (16.0, 125.0)
 
 
@@ -55,7 +56,7 @@ def test_long_run_figures_agree_with_the_simulation(tiers: list[int], first_tier
     for record in simulate(Lesson(10.0), fleet, rounds=420):
         merged += len(record.merged)
         staleness += int(record.staleness.sum())
-    row = evaluate_deadline(fleet, 10.0, ensure_first_tier=False)
+    row = evaluate_deadline(fleet, 10.0)
     assert row.updates_per_1000s == pytest.approx(merged / 4.2)
     assert row.staleness == pytest.approx(staleness / merged, rel=0.02, abs=1e-9)
 
@@ -69,19 +70,19 @@ def test_staleness_of_tiers_far_apart_stays_cheap() -> None:
 
 def test_an_empty_first_tier() -> None:
     fleet = make_fleet([12.0, 25.0])
-    left = make_plan(fleet, 10.0, ensure_first_tier=False)
+    left = make_plan(fleet, 10.0)
     assert left.round_s == {"lesson": 10.0, "fedavg": 25.0, "fedcs": None}
     assert left.to_dict()["promoted"] is None
-    filled = make_plan(fleet, 10.0, ensure_first_tier=True)
+    filled = make_plan(replace(fleet, ensure_first_tier=True), 10.0)
     assert filled.round_s["fedcs"] == 10.0
     assert filled.tiers.tolist() == [1, 3]
-    assert make_plan(make_fleet([12.0]), 10.0, ensure_first_tier=True).round_s["fedavg"] == 12.0
+    assert make_plan(make_fleet([12.0], ensure_first_tier=True), 10.0).round_s["fedavg"] == 12.0
     assert filled.to_dict()["promoted"] == {"client": 0, "latency_s": 12.0}
     assert filled.to_dict()["clients"][0]["latency_s"] == 10.0
 
 
 def test_unreachable_clients_are_counted_and_in_no_tier() -> None:
-    plan = make_plan(make_fleet([5.0, math.inf]), 10.0, ensure_first_tier=True)
+    plan = make_plan(make_fleet([5.0, math.inf], ensure_first_tier=True), 10.0)
     assert plan.num_unreachable == 1
     told = plan.to_dict()
     assert told["unreachable"] == [1]
@@ -96,8 +97,8 @@ def test_unreachable_clients_are_counted_and_in_no_tier() -> None:
     st.sampled_from(["released", "printed"]),
 )
 def test_every_plan_is_strict_json(deadline_s: float, seed: int, ensure_first_tier: bool, preset: str) -> None:
-    fleet = draw_fleet(Settings(preset=preset), 20, seed)
-    plan = make_plan(fleet, deadline_s, ensure_first_tier=ensure_first_tier)
+    fleet = draw_fleet(Settings(preset=preset, ensure_first_tier=ensure_first_tier), 20, seed)
+    plan = make_plan(fleet, deadline_s)
     told = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
     assert sum(len(tier["clients"]) for tier in told["tiers"]) == 20
     assert told["round_s"]["lesson"] <= told["round_s"]["fedavg"] * (1 + 1e-12)
@@ -109,7 +110,7 @@ def test_every_plan_is_strict_json(deadline_s: float, seed: int, ensure_first_ti
     [(40, [5, 10, 20, 30, 40]), (2, [0.1, 0.2, 0.4, 1, 2]), (8000, [400, 800, 2000, 4000, 8000])],
 )
 def test_compared_deadlines_suit_the_fleet(slowest_s: float, expected: list[float]) -> None:
-    plan = make_plan(make_fleet([slowest_s / 50, slowest_s]), slowest_s, ensure_first_tier=False)
+    plan = make_plan(make_fleet([slowest_s / 50, slowest_s]), slowest_s)
     assert [row.deadline_s for row in plan.deadlines] == expected
 
 
@@ -124,7 +125,7 @@ def test_compared_deadlines_suit_the_fleet(slowest_s: float, expected: list[floa
 )
 def test_bad_plans(latencies: list[float], deadline_s: float, rounds: int, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        make_plan(make_fleet(latencies), deadline_s, ensure_first_tier=True, num_rounds=rounds)
+        make_plan(make_fleet(latencies, ensure_first_tier=True), deadline_s, num_rounds=rounds)
     assert str(caught.value).startswith(message)
 
 

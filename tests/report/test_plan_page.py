@@ -21,7 +21,7 @@ def data_of(path: Path) -> dict[str, Any]:
 
 def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
     fleet = draw_fleet(Settings(), 7, seed=2)
-    write_plan_page(tmp_path / "plan.html", fleet, 12.5, True, "seven", ["a <b> & c"])
+    write_plan_page(tmp_path / "plan.html", fleet, 12.5, "seven", ["a <b> & c"])
     data = data_of(tmp_path / "plan.html")
     clients, people = data["fleet"]["clients"], fleet.population
     assert people is not None
@@ -36,7 +36,7 @@ def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
 def test_what_is_not_known_is_null(tmp_path: Path) -> None:
     fleet = make_fleet([5.0, math.inf])
     fleet.compute_j[:] = fleet.transmit_j[:] = math.nan
-    write_plan_page(tmp_path / "plan.html", fleet, math.inf, False, "two")
+    write_plan_page(tmp_path / "plan.html", fleet, math.inf, "two")
     data = data_of(tmp_path / "plan.html")["fleet"]
     assert data["deadline_s"] is None
     assert data["clients"]["latency_s"] == [5.0, None]
@@ -45,7 +45,7 @@ def test_what_is_not_known_is_null(tmp_path: Path) -> None:
 
 def test_of_a_large_fleet_a_part_spread_over_its_latencies() -> None:
     fleet = draw_fleet(Settings(), 4 * MAX_CLIENTS, seed=1)
-    data = fleet_data(fleet, 20.0, True, "many")
+    data = fleet_data(fleet, 20.0, "many")
     names, latencies = data["clients"]["name"], np.array(data["clients"]["latency_s"])
     assert len(set(names)) == MAX_CLIENTS
     assert names == sorted(names)
@@ -60,4 +60,4 @@ def test_pages_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "taken.html").mkdir()
     for name, message in (("plan.pdf", "html must end in .html, .htm, got"), ("taken.html", "is not writable")):
         with pytest.raises(InputError, match=message):
-            write_plan_page(tmp_path / name, make_fleet([5.0]), 10.0, True, "one")
+            write_plan_page(tmp_path / name, make_fleet([5.0]), 10.0, "one")

@@ -19,11 +19,10 @@ def text(
     deadline_s: float,
     width: int = 80,
     num_rounds: int = 12,
-    first_tier: bool = True,
     settings: Settings | None = None,
 ) -> str:
     console = Console(file=io.StringIO(), width=width, legacy_windows=False)
-    plan = make_plan(fleet, deadline_s, ensure_first_tier=first_tier, num_rounds=num_rounds, settings=settings)
+    plan = make_plan(fleet, deadline_s, num_rounds=num_rounds, settings=settings)
     print_plan(plan, "title", [*plan_notes(plan), "a caveat"], console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -78,16 +77,16 @@ def test_many_tiers_are_cut_and_said_so() -> None:
 
 
 def test_notes_tell_of_unreachable_and_promoted_clients() -> None:
-    shown = text(make_fleet([12.0, 25.0, np.inf]), 10.0, width=120)
+    shown = text(make_fleet([12.0, 25.0, np.inf], ensure_first_tier=True), 10.0, width=120)
     assert "note: tier 1 would be empty: the fastest client, 0, is taken as 10 s instead of 12 s" in shown
     assert "note: unreachable, in no tier: 1 of 3 clients" in shown
-    assert "FedCS has nobody: tier 1 is empty" in text(make_fleet([12.0]), 10.0, first_tier=False)
+    assert "FedCS has nobody: tier 1 is empty" in text(make_fleet([12.0]), 10.0)
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
 def test_figures_are_written_whole(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"plan.{suffix}"
-    draw_plan(make_plan(draw_fleet(Settings()), 20.0, ensure_first_tier=True), "title", path)
+    draw_plan(make_plan(draw_fleet(Settings()), 20.0), "title", path)
     assert path.read_bytes()[:4] in (b"\x89PNG", b"%PDF", b"<?xm")
     assert list(tmp_path.iterdir()) == [path]
 
@@ -101,7 +100,7 @@ def share_of(color: str, picture: Path) -> float:
 
 def test_figures_show_every_tier(tmp_path: Path) -> None:
     """Each tier's color covers a good part of the picture: a block of the schedule and its clients."""
-    plan = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, ensure_first_tier=True)
+    plan = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0)
     draw_plan(plan, "title", tmp_path / "plan.png")
     for color in tier_colors(4):
         assert share_of(color, tmp_path / "plan.png") > 0.01, color
@@ -109,17 +108,21 @@ def test_figures_show_every_tier(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fleet", "deadline_s"),
-    [(make_fleet([7.0]), 0.01), (make_fleet([7.0, 7.0, np.inf]), 7.0), (draw_fleet(Settings(), 6000), np.inf)],
+    [
+        (make_fleet([7.0], ensure_first_tier=True), 0.01),
+        (make_fleet([7.0, 7.0, np.inf]), 7.0),
+        (draw_fleet(Settings(), 6000), np.inf),
+    ],
 )
 def test_odd_fleets_are_drawn(tmp_path: Path, fleet: Fleet, deadline_s: float) -> None:
     """The slowest tier has a block of the schedule: for the first fleet it is tier 1, to which its client was moved."""
-    plan = make_plan(fleet, deadline_s, ensure_first_tier=True)
+    plan = make_plan(fleet, deadline_s)
     draw_plan(plan, "title", tmp_path / "plan.png")
     assert share_of(tier_colors(1)[0], tmp_path / "plan.png") > 0.01
 
 
 def test_figures_that_cannot_be_written(tmp_path: Path) -> None:
-    plan = make_plan(make_fleet([5.0]), 10.0, ensure_first_tier=True)
+    plan = make_plan(make_fleet([5.0]), 10.0)
     with pytest.raises(InputError, match=r"figure must end in .png, .pdf, .svg, got"):
         draw_plan(plan, "title", tmp_path / "plan.gif")
     with pytest.raises(InputError, match=r"the folder '.*none' does not exist; make it first"):

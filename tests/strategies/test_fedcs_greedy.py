@@ -105,8 +105,8 @@ def test_ten_thousand_clients_are_scheduled_in_one_pass() -> None:
 def test_the_fastest_keeps_its_own_times() -> None:
     """ensure_first_tier would take its latency as the deadline: there are no tiers here."""
     fleet = draw_fleet(Settings())
-    assert fleet_for("fedcs-greedy", fleet, Settings(deadline_s=5.0)) is fleet
-    assert fleet_for("fedcs", fleet, Settings(deadline_s=5.0)).promoted is not None
+    assert fleet_for("fedcs-greedy", fleet, 5.0) is fleet
+    assert fleet_for("fedcs", fleet, 5.0).promoted is not None
 
 
 def test_a_measured_upload_is_that_of_the_channel(tmp_path: Path) -> None:

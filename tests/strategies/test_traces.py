@@ -8,7 +8,7 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, simulate
-from lesson.strategies import Strategy
+from lesson.strategies import LessonAdaptive, LessonFilled, LessonMemory, Strategy
 
 
 @pytest.fixture
@@ -95,10 +95,26 @@ def test_a_round_in_which_nobody_is_due_leaves_the_model() -> None:
 
 
 def test_everybody_in_tier_1_closes_at_the_last_arrival() -> None:
-    assert trace(Lesson(deadline_s=10.0), make_fleet([5.0, 7.0]), 3) == [
-        (7.0, [0, 1], [0, 1], [0, 0]),
-        (14.0, [0, 1], [0, 1], [0, 0]),
-        (21.0, [0, 1], [0, 1], [0, 0]),
+    """Client 1 is the last, 8 s after each start."""
+    assert trace(Lesson(deadline_s=10.0), make_fleet([5.0, 8.0, 7.0]), 3) == [
+        (8.0, [0, 1, 2], [0, 2, 1], [0, 0, 0]),
+        (16.0, [0, 1, 2], [0, 2, 1], [0, 0, 0]),
+        (24.0, [0, 1, 2], [0, 2, 1], [0, 0, 0]),
+    ]
+
+
+@pytest.mark.parametrize("kind", [Lesson, LessonAdaptive, LessonFilled, LessonMemory])
+def test_everybody_in_tier_1_waits_for_the_deadline_without_close_early(kind: type[Lesson]) -> None:
+    """The same clients and updates, but round k closes at k·10 s, as in the paper.
+
+    With lesson-filled, client 0 fits three minibatches of 2.5 s before its upload of 2.5 s and arrives last, at 10 s;
+    the others fit one each.
+    """
+    order = [2, 1, 0] if kind is LessonFilled else [0, 2, 1]
+    assert trace(kind(deadline_s=10.0, close_early=False), make_fleet([5.0, 8.0, 7.0]), 3) == [
+        (10.0, [0, 1, 2], order, [0, 0, 0]),
+        (20.0, [0, 1, 2], order, [0, 0, 0]),
+        (30.0, [0, 1, 2], order, [0, 0, 0]),
     ]
 
 
@@ -115,7 +131,9 @@ def test_fedcs_without_a_first_tier_says_so() -> None:
 
 
 def test_a_promoted_client_is_told_in_the_first_record() -> None:
-    records = list(simulate(FedCS(deadline_s=10.0), make_fleet([15.0, 25.0]).with_first_tier(10.0), rounds=2))
+    records = list(
+        simulate(FedCS(deadline_s=10.0), make_fleet([15.0, 25.0], ensure_first_tier=True).at_deadline(10.0), rounds=2)
+    )
     assert records[0].note == "tier 1 would be empty: the fastest client, 0, is taken as 10 s instead of 15 s"
     assert records[1].note == ""
     assert records[0].merged.tolist() == [0]
@@ -128,6 +146,8 @@ def test_a_promoted_client_is_told_in_the_first_record() -> None:
         (lambda: FedCS(deadline_s=-1.0), "deadline_s must be > 0, got -1.0"),
         (lambda: FedCS(deadline_s=np.inf), "deadline_s must be finite for fedcs, got inf"),
         (lambda: Lesson(deadline_s=10.0, late="wait"), "late must be 'merge' or 'drop', got 'wait'"),
+        (lambda: Lesson(deadline_s=10.0, close_early=0), "close_early must be true or false, got 0"),
+        (lambda: Lesson(deadline_s=np.inf, close_early=False), "close_early must be true if deadline_s is inf"),
     ],
 )
 def test_bad_settings(make: object, message: str) -> None:

@@ -8,7 +8,8 @@ from common import LEARNING_RATE, Job, Stopwatch, measure
 from nets import PflCnn
 from torch import Tensor
 
-from lesson import FedAvg, Lesson, Settings, Simulation, draw_fleet
+from lesson import FedAvg, Lesson, Settings, Simulation, draw_population
+from lesson.fleet.fleet import fleet_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
@@ -33,7 +34,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     )
     task = make_task(settings, dataset, workload.num_clients, 0, PflCnn if workload.net is PflCnn else None)
     assert np.all(task.holdings.num_samples == workload.samples_per_client)
-    fleet = draw_fleet(settings, num_samples=task.holdings.num_samples)
+    fleet = fleet_of(settings, draw_population(settings), task.holdings.num_samples)
     configure_process()
     learner = Learner(task, settings.training.learning_rate, settings.training.lr_cap, CpuBackend(task, job.threads))
     everybody = workload.cohort == workload.num_clients

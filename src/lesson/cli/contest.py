@@ -12,8 +12,9 @@ from rich.console import Console
 from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
-from lesson.cli.many import count_runs, make_missing
+from lesson.cli.many import make_missing
 from lesson.core.errors import InputError, RunStoppedError
+from lesson.report.words import count, terminal_table
 
 if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
     import pandas as pd
@@ -65,8 +66,8 @@ class ContestCommand:
                 page = write_contest(contest, figures, results, self.out)
         self._print(contest, figures)
         missing = missing_runs(contest, results)
-        for name, count in list(missing.items())[:MAX_MISSING]:
-            print(f"{name}: {count_runs(count)} missing")
+        for name, number in list(missing.items())[:MAX_MISSING]:
+            print(f"{name}: {count(number, 'run')} missing")
         if len(missing) > MAX_MISSING:
             print(f"and of {len(missing) - MAX_MISSING} other entries; the same command goes on")
         print(f"page: {page}")
@@ -76,7 +77,6 @@ class ContestCommand:
     def _print(self, contest: "Contest", figures: "pd.DataFrame") -> None:
         """Print the tables at full width, so that no number is cut off."""
         from lesson.report.contest.tables import group_table
-        from lesson.report.words import terminal_table
 
         console = PipedConsole()
         console.width = max(console.width, MIN_WIDTH)

@@ -4,15 +4,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lesson.report.words import count
+
 if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
     from lesson.experiments.engines import LocalEngine
     from lesson.experiments.results import Results
     from lesson.settings.settings import Settings
-
-
-def count_runs(count: int) -> str:
-    """Return a number of runs as text."""
-    return "1 run" if count == 1 else f"{count} runs"
 
 
 def make_missing(missing: "dict[str, Settings]", out: Path, engine: "LocalEngine") -> "Results":
@@ -23,7 +20,7 @@ def make_missing(missing: "dict[str, Settings]", out: Path, engine: "LocalEngine
 
     if not missing or engine.left_s <= 0:
         return Results.load(out)
-    print(f"{count_runs(len(missing))} to make, in {out / 'runs'}", file=sys.stderr)
+    print(f"{count(len(missing), 'run')} to make, in {out / 'runs'}", file=sys.stderr)
     command = " ".join(["lesson", *sys.argv[1:]])
     with SweepProgress(missing) as progress:
         try:

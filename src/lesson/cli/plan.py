@@ -73,20 +73,9 @@ class PlanCommand:
             check_page_path(self.html)
         with Console(stderr=True).status("Reading the fleet" if from_file else "Drawing the fleet") as status:
             fleet = read_fleet(self.latencies, settings) if self.latencies else draw_fleet(settings)
-            # A measured fleet is not changed, unless the setting was given explicitly.
-            first_tier = settings.strategy.ensure_first_tier and (
-                not from_file or "ensure_first_tier" in settings.strategy.model_fields_set
-            )
-            deadline_s = self._deadline_s(fleet, settings, first_tier, status)
+            deadline_s = self._deadline_s(fleet, settings, status)
             status.update("Working out the plan")
-            plan = make_plan(
-                fleet,
-                deadline_s,
-                ensure_first_tier=first_tier,
-                num_rounds=self.rounds,
-                settings=settings,
-                seed=settings.run.seed,
-            )
+            plan = make_plan(fleet, deadline_s, num_rounds=self.rounds, settings=settings, seed=settings.run.seed)
             source = f"{self.latencies}" if from_file else f"{self.scenario}, seed {settings.run.seed}"
             deadline = f"deadline {deadline_s:g} s" if deadline_s < math.inf else "no deadline"
             title = f"{len(fleet)} clients ({source}), {deadline}"
@@ -99,7 +88,7 @@ class PlanCommand:
             if self.html is not None:
                 status.update("Writing the page")
                 seen = self.latencies.name if self.latencies else source  # readers of the page do not have the folder
-                write_plan_page(self.html, fleet, deadline_s, first_tier, seen, [*varying_notes(plan), *caveats])
+                write_plan_page(self.html, fleet, deadline_s, seen, [*varying_notes(plan), *caveats])
             notes = plan_notes(plan) + caveats
             if self.json:
                 status.update("Writing JSON")
@@ -118,7 +107,7 @@ class PlanCommand:
             raise InputError("--on-time must be left out without --deadline auto: it says how to choose a deadline")
         check_share(self.on_time)
 
-    def _deadline_s(self, fleet: Fleet, settings: Settings, first_tier: bool, status: Status) -> float:
+    def _deadline_s(self, fleet: Fleet, settings: Settings, status: Status) -> float:
         """Return the given deadline, or one proposed for this fleet."""
         if self.deadline != "auto":
             return settings.strategy.deadline_s
@@ -129,7 +118,6 @@ class PlanCommand:
             fleet,
             self.on_time,
             proposed_s,
-            ensure_first_tier=first_tier,
             settings=settings,
             seed=settings.run.seed,
             tell=lambda tried_s: status.update(f"Trying a deadline of {tried_s:g} s"),

@@ -26,7 +26,6 @@ from lesson.runs.read_back import Shape
 from lesson.runs.summary import read_metrics, with_final_score
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
-from lesson.strategies import fleet_for
 
 CURVE = ("round", "time_s", "accuracy", "uploads")
 ENERGY = "energy_j"
@@ -171,8 +170,7 @@ def _clients(metrics: pd.DataFrame, settings: Settings) -> pd.DataFrame:
     scored = metrics.dropna(subset="client_loss")
     accuracy = np.array(scored["client_accuracy"].to_list(), dtype=float)
     deadline_s = settings.strategy.deadline_s
-    fleet = fleet_for("lesson", draw_fleet(settings, seed=settings.run.seed), settings)
-    fast = assign_tiers(fleet.latency_s, deadline_s) == 1
+    fast = assign_tiers(draw_fleet(settings).at_deadline(deadline_s).latency_s, deadline_s) == 1
     groups = {"accuracy_tier1": fast, "accuracy_others": ~fast}
     means = {name: np.nanmean(accuracy[:, group], axis=1) for name, group in groups.items() if group.any()}
     frame = scored[["round", "time_s", "global_loss"]].assign(**means)

@@ -2,6 +2,7 @@
 
 import csv
 import math
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -24,7 +25,8 @@ def read_fleet(path: Path | str, settings: Settings) -> Fleet:
 
     Missing values of `compute_s` and `upload_s` are NaN; a missing `num_samples` is taken from the settings, the middle
     of a range. Names become integers if all of them are whole numbers. A measured `upload_s` also serves as the upload
-    time on a shared band.
+    time on a shared band. `ensure_first_tier` applies only if the settings set it explicitly: a preset does not change
+    measured latencies.
     """
     path = Path(path)
     check_measured(settings)
@@ -47,7 +49,9 @@ def read_fleet(path: Path | str, settings: Settings) -> Fleet:
         raise InputError(f"{path} has no clients; write one line per client under the header")
     num_samples = np.array(samples, dtype=np.int64)
     numbered = [int(name) for name in names] if all(map(_is_number, names)) else list(names)
-    return measured_fleet(settings, numbered, num_samples, **{name: np.array(part) for name, part in seconds.items()})
+    fleet = measured_fleet(settings, numbered, num_samples, **{name: np.array(part) for name, part in seconds.items()})
+    asked_for = settings.strategy.ensure_first_tier and "ensure_first_tier" in settings.strategy.model_fields_set
+    return replace(fleet, ensure_first_tier=asked_for)
 
 
 def fleet_csv(fleet: Fleet) -> str:

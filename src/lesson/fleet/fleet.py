@@ -12,7 +12,7 @@ from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet import latency
 from lesson.fleet.population import Population, draw_population
-from lesson.fleet.tiers import UNREACHABLE, assign_tiers
+from lesson.fleet.tiers import assign_tiers, client_to_promote
 from lesson.fleet.traces import read_positions, read_work
 from lesson.radio.channel import Channel, off_the_station
 from lesson.settings.settings import Settings, section_of
@@ -56,6 +56,8 @@ class Fleet:
     model_bits: float
     """Size of a transmitted model in bits."""
     population: Population | None = None
+    ensure_first_tier: bool = False
+    """Whether the fastest client is treated as meeting a deadline that nobody meets; `at_deadline` does so."""
     promoted: Promotion | None = None
 
     def __len__(self) -> int:
@@ -97,15 +99,16 @@ class Fleet:
             **cut,
         )
 
-    def with_first_tier(self, deadline_s: float) -> "Fleet":
-        """Return this fleet; if tier 1 is empty, with the latency of the fastest client set to the deadline.
+    def at_deadline(self, deadline_s: float) -> "Fleet":
+        """Return the fleet as strategies with tiers use it.
 
-        A fleet without reachable clients does not change.
+        With `ensure_first_tier`, if nobody meets the deadline, the latency of the fastest client is set to it.
         """
-        tiers = assign_tiers(self.latency_s, deadline_s)
-        if np.any(tiers == 1) or np.all(tiers == UNREACHABLE):
+        if not self.ensure_first_tier:
             return self
-        fastest = int(np.argmin(self.latency_s))
+        fastest = client_to_promote(self.latency_s, assign_tiers(self.latency_s, deadline_s))
+        if fastest is None:
+            return self
         real_s = float(self.latency_s[fastest])
 
         def taken_as_deadline(seconds: FloatArray) -> FloatArray:
@@ -119,27 +122,29 @@ class Fleet:
             self,
             compute_s=taken_as_deadline(self.compute_s),
             upload_s=taken_as_deadline(self.upload_s),
+            shared_upload_s=taken_as_deadline(self.shared_upload_s),
             download_s=taken_as_deadline(self.download_s),
             latency_s=latencies,
             promoted=Promotion(fastest, real_s),
         )
 
 
-def draw_fleet(
-    settings: Settings, num_clients: int | None = None, seed: int | None = None, num_samples: IntArray | None = None
-) -> Fleet:
-    """Draw a population and return its fleet, with the latencies of Eq. (3) to (6).
+def draw_fleet(settings: Settings, num_clients: int | None = None, seed: int | None = None) -> Fleet:
+    """Draw a population and return its fleet; number of clients and seed are those of the settings by default."""
+    return fleet_of(settings, draw_population(settings, num_clients, seed))
 
-    Number of clients and seed are those of the settings unless they are given.
-    `num_samples` is the number of samples each client holds, if a data set has been split; otherwise it is drawn.
+
+def fleet_of(settings: Settings, people: Population, num_samples: IntArray | None = None) -> Fleet:
+    """Return the fleet of a population, with the latencies of Eq. (3) to (6).
+
+    `num_samples` is the number of samples each client holds, if a data set has been split; by default, the drawn one.
     """
-    people = draw_population(settings, num_clients, seed)
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)
     if settings.fleet.positions:
         people = _as_itinerary_begins(people, settings)
     with np.errstate(all="ignore"):  # extreme settings give infinite latencies, that is, unreachable clients
-        return _as_traced(_fleet_of(settings, people), settings)
+        return _as_traced(_with_latencies(settings, people), settings)
 
 
 def measured_fleet(
@@ -212,7 +217,7 @@ def _as_traced(fleet: Fleet, settings: Settings) -> Fleet:
         )
 
 
-def _fleet_of(settings: Settings, people: Population) -> Fleet:
+def _with_latencies(settings: Settings, people: Population) -> Fleet:
     steps, processed = local_work(settings, people.num_samples)
     charged = (
         processed
@@ -250,6 +255,7 @@ def _fleet_of(settings: Settings, people: Population) -> Fleet:
         local_steps=steps,
         model_bits=settings.upload.model_bits,
         population=people,
+        ensure_first_tier=settings.strategy.ensure_first_tier,
     )
 
 

@@ -36,6 +36,13 @@ def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
     return np.where(reachable, tiers, UNREACHABLE).astype(np.int64)
 
 
+def client_to_promote(latency_s: FloatArray, tiers: IntArray) -> int | None:
+    """Return the fastest client if nobody is in tier 1; None if somebody is, or if no client is in any tier."""
+    if np.any(tiers == 1) or np.all(tiers == UNREACHABLE):
+        return None
+    return int(np.argmin(latency_s))
+
+
 def due(tiers: IntArray, round: int) -> BoolArray:
     """Return which clients upload by the end of a round (counted from 1), shape (num_clients,).
 

@@ -6,21 +6,26 @@ and the start of the client. The client runs its usual local training and report
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from lesson.core.errors import InputError
 from lesson.core.validation import MAX_SAMPLES
-from lesson.flower.replies import pull_replies, read_metrics, scalars
+from lesson.flower.replies import pull_replies, read_metrics, scalars, tell
 from lesson.settings.sections import MAX_CLIENTS
 
 KIND = "profile"
 TYPE = f"query.{KIND}"
 POLL_S = 0.1
+WAIT_EVERY_S = 5.0
+"""Seconds between two looks for nodes, as long as there are too few."""
+Chosen = TypeVar("Chosen", bound=Sized)
 Measure = Callable[[Context, ArrayRecord], tuple[Sequence[float], int]]
 """Returns the durations of this client's local training from a model, in seconds, and its number of samples."""
 
@@ -98,6 +103,30 @@ class Profiler:
 def by_registration(grid: Grid) -> list[int]:
     """Return the connected nodes in order of registration; in Flower's simulation, that is by partition."""
     return [node.node_id for node in sorted(grid.get_nodes(), key=lambda node: (node.registered_at, node.node_id))]
+
+
+def wait_for_nodes(
+    grid: Grid, setting: str, min_nodes: int, timeout_s: float, choose: Callable[[list[int]], tuple[Chosen, str]]
+) -> Chosen:
+    """Return what `choose` accepts of the connected nodes, as soon as it accepts `min_nodes` of them, at least one.
+
+    `choose` is given at least that many nodes, in order of registration, and also returns why it rejects others. Too
+    few nodes after `timeout_s` raise InputError, which names the setting that asks for them.
+    """
+    until_s, needed = time.monotonic() + timeout_s, max(1, min_nodes)
+    while True:
+        nodes = by_registration(grid)
+        few = f"only {len(nodes)} nodes are connected"
+        if len(nodes) >= needed:
+            chosen, why = choose(nodes)
+            if len(chosen) >= needed:
+                return chosen
+            few = f"only {len(chosen)} of {len(nodes)} nodes are usable{why}"
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            raise InputError(f"{setting} is {min_nodes}, but {few}")
+        tell(f"waiting for nodes: {setting} is {min_nodes}, {few}")
+        time.sleep(min(WAIT_EVERY_S, left_s))
 
 
 def choose_clients(profiles: Sequence[Profile]) -> tuple[dict[int, Profile], dict[int, str]]:

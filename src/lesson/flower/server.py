@@ -14,21 +14,22 @@ from rich.console import Console
 
 from lesson.clock.loop import RoundLoop
 from lesson.clock.worlds import RemoteWorld, WallWorld, make_world
-from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.core.files import write_whole
 from lesson.experiments.study import Run, Study
 from lesson.fleet.csv_files import fleet_csv
-from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
+from lesson.fleet.fleet import Fleet, fleet_of, measured_fleet
+from lesson.fleet.population import draw_population
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.post import GridClients
-from lesson.flower.profile import Profile, Profiler, by_registration, choose_clients
+from lesson.flower.profile import Profile, Profiler, choose_clients, wait_for_nodes
 from lesson.flower.replies import in_simulation, logger, tell, tell_clients
 from lesson.learn.build import dataset_of, strategy_of, task_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.learner import Learner
 from lesson.learn.remote import Received, ReceivingBackend, initial_arrays
+from lesson.learn.task import Task
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.report.plan.text import print_plan
@@ -40,8 +41,8 @@ from lesson.settings.settings import Settings
 from lesson.strategies import fleet_for
 
 Clock = Literal["virtual", "wall"]
-WAIT_S, WAIT_EVERY_S = 300.0, 5.0
-"""Seconds to wait for nodes before the run is aborted, and between two checks for them."""
+WAIT_S = 300.0
+"""Seconds to wait for nodes before the run is aborted."""
 
 
 def make_server_app() -> ServerApp:
@@ -78,12 +79,11 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
     num_clients = max(profile.num_clients for profile in profiles.values())
-    first = settings_of(config, num_clients)
-    fleet = _fleet(first, clock, profiles)
+    task, fleet = make_task_and_fleet(settings_of(config, num_clients), clock, profiles)
     deadline_s = deadline_of(config) or _deadline_s(folder, fleet)
     settings = settings_of(config, num_clients, deadline_s)
     _tell_plan(fleet, settings)
-    loop, learner = make_round_loop(settings, grid, clock, profiles, profiler)
+    loop, learner = make_round_loop(settings, grid, clock, profiles, profiler, task, fleet)
     begin_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
@@ -144,34 +144,25 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
     there are enough of them. InputError is raised if there are too few after WAIT_S seconds. With `everybody`, all
     clients must answer at the first attempt.
     """
-    until_s, profiles, told = time.monotonic() + WAIT_S, dict[int, Profile | None](), dict[int, str]()
-    while True:
-        nodes = by_registration(grid)
-        if len(nodes) < max(1, min_nodes):
-            short = f"min-nodes is {min_nodes}, but only {len(nodes)} nodes are connected"
-            tell(f"waiting for nodes: {len(nodes)} of {min_nodes} connected")
-        else:
-            profiles |= _ask(
-                grid, profiler, [node for node in nodes if profiles.get(node) is None], tells=not everybody
-            )
-            answers = {node: profiles[node] for node in nodes}
-            clients, wrong = choose_clients([profile for profile in answers.values() if profile is not None])
-            wrong |= {node: "gives no usable answer" for node, profile in answers.items() if profile is None}
-            for node, why in wrong.items():
-                if told.get(node) != why:
-                    tell(f"ignoring node {node}: it {why}")
-            told = wrong
-            if everybody:
-                _check_everybody(clients, wrong)
-            if len(clients) >= max(1, min_nodes):
-                return clients
-            short = (
-                f"min-nodes is {min_nodes}, but only {len(clients)} of {len(nodes)} nodes are usable{_reasons(wrong)}"
-            )
-            tell(f"waiting for usable nodes: {len(clients)} of {min_nodes}")
-        if everybody or time.monotonic() > until_s:  # in simulation, no more nodes connect
-            raise InputError(short)
-        time.sleep(WAIT_EVERY_S)
+    profiles, told = dict[int, Profile | None](), dict[int, str]()
+
+    def choose(nodes: list[int]) -> tuple[dict[int, Profile], str]:
+        nonlocal told
+        unknown = [node for node in nodes if profiles.get(node) is None]
+        profiles.update(_ask(grid, profiler, unknown, tells=not everybody))
+        answers = {node: profiles[node] for node in nodes}
+        clients, wrong = choose_clients([profile for profile in answers.values() if profile is not None])
+        wrong |= {node: "gives no usable answer" for node, profile in answers.items() if profile is None}
+        for node, why in wrong.items():
+            if told.get(node) != why:
+                tell(f"ignoring node {node}: it {why}")
+        told = wrong
+        if everybody:
+            _check_everybody(clients, wrong)
+        return clients, _reasons(wrong)
+
+    timeout_s = 0.0 if everybody else WAIT_S  # in simulation, no more nodes connect
+    return wait_for_nodes(grid, "min-nodes", min_nodes, timeout_s, choose)
 
 
 def _ask(grid: Grid, profiler: Profiler, nodes: Sequence[int], *, tells: bool) -> dict[int, Profile | None]:
@@ -197,12 +188,16 @@ def _reasons(wrong: Mapping[int, str]) -> str:
 
 
 def make_round_loop(
-    settings: Settings, grid: Grid, clock: Clock, profiles: Mapping[int, Profile], profiler: Profiler
+    settings: Settings,
+    grid: Grid,
+    clock: Clock,
+    profiles: Mapping[int, Profile],
+    profiler: Profiler,
+    task: Task,
+    fleet: Fleet,
 ) -> tuple[RoundLoop, Learner]:
     """Return the round loop of a run on real clients, and its learner."""
-    seed = settings.run.seed
-    strategy, task = strategy_of(settings), task_of(settings, dataset_of(settings.data.dataset, None))
-    received = Received()
+    seed, strategy, received = settings.run.seed, strategy_of(settings), Received()
     backend, rates = (
         ReceivingBackend(received, CpuBackend(task, None)),
         (settings.training.learning_rate, settings.training.lr_cap),
@@ -221,10 +216,9 @@ def make_round_loop(
         profiler=profiler,
         tell=tell,
     )
-    fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
     world: RemoteWorld | WallWorld
     if clock == "virtual":
-        fleet = fleet_for(settings.strategy.name, fleet, settings)
+        fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
         world = RemoteWorld(make_world(fleet, settings, seed), post, tell)
     else:
         sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # the actual size, not that of the settings
@@ -235,24 +229,23 @@ def make_round_loop(
     return RoundLoop(strategy, world, learner, seed=seed, exclude_after=exclude_after, tell=tell), learner
 
 
-def _fleet(
-    settings: Settings, clock: Clock, profiles: Mapping[int, Profile], known_samples: IntArray | None = None
-) -> Fleet:
-    """Return the fleet: drawn from the settings on the virtual clock, measured on the wall clock.
+def make_task_and_fleet(settings: Settings, clock: Clock, profiles: Mapping[int, Profile]) -> tuple[Task, Fleet]:
+    """Return the learning task and the fleet: drawn on the virtual clock, measured on the wall clock.
 
-    On the wall clock, the times of clients that are not connected are inf. Their numbers of samples are those of
-    `known_samples`, by default 1.
+    Clients report their numbers of samples. On the wall clock, those of clients that are not connected are taken from
+    the task, and their times are inf.
     """
-    seed = settings.run.seed
-    num_samples = np.ones(settings.fleet.num_clients, dtype=np.int64) if known_samples is None else known_samples.copy()
+    people = draw_population(settings)
+    task = task_of(settings, dataset_of(settings.data.dataset, None), people=people)
+    num_samples = task.holdings.num_samples.copy()
     seconds = {name: np.full(settings.fleet.num_clients, np.inf) for name in ("compute_s", "upload_s", "latency_s")}
     for client, profile in profiles.items():
         num_samples[client] = profile.num_samples
         for name, values in seconds.items():
             values[client] = getattr(profile, name)
     if clock == "virtual":
-        return draw_fleet(settings, seed=seed, num_samples=num_samples)
-    return measured_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
+        return task, fleet_of(settings, people, num_samples)
+    return task, measured_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
 
 
 def _deadline_s(folder: RunFolder, fleet: Fleet) -> float:
@@ -270,7 +263,7 @@ def _tell_answer(profile: Profile) -> None:
 def _tell_plan(fleet: Fleet, settings: Settings) -> None:
     """Log the tiers that the deadline gives, and a table of other deadlines."""
     deadline_s, paper = settings.strategy.deadline_s, StringIO()
-    plan = make_plan(fleet, deadline_s, ensure_first_tier=False)
+    plan = make_plan(fleet, deadline_s)
     print_plan(plan, f"{len(fleet)} clients, deadline {deadline_s:g} s", [], Console(file=paper, width=100))
     for line in paper.getvalue().rstrip().splitlines():
         tell(line)

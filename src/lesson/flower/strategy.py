@@ -21,7 +21,7 @@ from lesson.core.errors import InputError, RunStoppedError
 from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.post import FieldNames, GridClients, weighted_means
-from lesson.flower.profile import by_registration
+from lesson.flower.profile import wait_for_nodes
 from lesson.flower.replies import tell, tell_clients
 from lesson.flower.server import Clock, clock_of
 from lesson.learn.remote import Received
@@ -170,7 +170,9 @@ class LessonStrategy(FlowerStrategy):
     def _round_loop(
         self, grid: Grid, arrays: ArrayRecord, layout: Layout, config: Mapping[str, Any], timeout: float
     ) -> tuple[RoundLoop, Reports, ServerModels]:
-        nodes = self._nodes(grid, timeout)
+        nodes = wait_for_nodes(
+            grid, "min_available_nodes", self.min_available_nodes, timeout, lambda nodes: (nodes, "")
+        )
         clock = self.clock or clock_of("auto", grid)
         latency_s = self.latency_s
         if clock == "virtual" and latency_s is None:
@@ -202,17 +204,6 @@ class LessonStrategy(FlowerStrategy):
         exclude_after = (self.guards or GuardSettings()).exclude_after_rejections
         loop = RoundLoop(strategy, world, models, seed=self.seed, exclude_after=exclude_after, tell=tell)
         return loop, world.reports, models
-
-    def _nodes(self, grid: Grid, timeout: float) -> list[int]:
-        """Wait for enough nodes and return them in order of registration."""
-        until_s = time.monotonic() + timeout
-        while len(nodes := by_registration(grid)) < self.min_available_nodes:
-            if time.monotonic() > until_s:
-                few = f"only {len(nodes)} nodes connected within {timeout:g} s"
-                raise InputError(f"min_available_nodes is {self.min_available_nodes}, but {few}")
-            tell(f"waiting for nodes: {len(nodes)} of {self.min_available_nodes} connected")
-            time.sleep(1.0)
-        return nodes
 
     def _fleet(self, latency_s: FloatArray | None, num_nodes: int, num_clients: int) -> Fleet:
         """Return a fleet with the given latencies, or `deadline_s` if unknown; inf for clients that may join later.

@@ -7,7 +7,8 @@ from lesson.clock.faults import CorruptedUploads
 from lesson.clock.loop import RoundLoop
 from lesson.clock.simulate import Simulation
 from lesson.core.errors import InputError
-from lesson.fleet.fleet import draw_fleet
+from lesson.fleet.fleet import fleet_of
+from lesson.fleet.population import Population, draw_population
 from lesson.learn.backend import Backend, on_device
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
@@ -33,7 +34,8 @@ def build(
         raise InputError(f"model must be given for the data set '{data.name}'")
     seed = settings.run.seed
     strategy = strategy_of(settings)
-    task = task_of(settings, data, model)
+    people = draw_population(settings)
+    task = task_of(settings, data, model, people)
     backend, rates = _backend(task, settings, num_threads), (settings.training.learning_rate, settings.training.lr_cap)
     learner = Learner(
         task,
@@ -45,8 +47,8 @@ def build(
         settings.guards,
         corrupted=CorruptedUploads.of(settings.faults, settings.fleet.num_clients, seed),
     )
-    fleet = draw_fleet(settings, seed=seed, num_samples=task.holdings.num_samples)
-    fleet = fleet_for(settings.strategy.name, fleet, settings)
+    fleet = fleet_of(settings, people, task.holdings.num_samples)
+    fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
     return Simulation(strategy, fleet, model_server=learner, seed=seed, settings=settings), learner
 
 
@@ -55,11 +57,17 @@ def strategy_of(settings: Settings) -> Strategy:
     return make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
 
 
-def task_of(settings: Settings, data: Dataset, model: ModelFactory | None = None) -> Task:
-    """Return the task of a run; clients hold out samples if the strategy needs their accuracy."""
-    limits = settings.run
+def task_of(
+    settings: Settings, data: Dataset, model: ModelFactory | None = None, people: Population | None = None
+) -> Task:
+    """Return the task of a run; clients hold out samples if the strategy needs their accuracy.
+
+    `people` is the population of the run, if it has been drawn already.
+    """
+    limits, num_clients = settings.run, settings.fleet.num_clients
     holding_out = "client_accuracy" in strategy_of(settings).needs
-    return make_task(settings, data, settings.fleet.num_clients, limits.seed, model, limits.device, holding_out)
+    num_samples = None if people is None else people.num_samples
+    return make_task(settings, data, num_clients, limits.seed, model, limits.device, holding_out, num_samples)
 
 
 def _backend(task: Task, settings: Settings, num_threads: int | None) -> Backend:

@@ -75,13 +75,19 @@ class _StoredLookup:
         return self.samples[self.offsets[clients] + positions]
 
 
-def make_partition(settings: Settings, labels: IntArray, num_clients: int, seed: int) -> Holdings:
-    """Return which samples each client holds, as the settings of [data] prescribe."""
+def make_partition(
+    settings: Settings, labels: IntArray, num_clients: int, seed: int, num_samples: IntArray | None = None
+) -> Holdings:
+    """Return which samples each client holds, as the settings of [data] prescribe.
+
+    `num_samples` is the number of samples of each client in the population of the run; by default, it is drawn here.
+    """
     if settings.data.split == "iid":
         return split_iid(labels, num_clients, seed)
     if settings.data.split == "dirichlet-per-class":
         return split_dirichlet_per_class(labels, num_clients, settings.data.beta, settings.training.batch_size, seed)
-    num_samples = draw_population(settings, num_clients, seed).num_samples
+    if num_samples is None:
+        num_samples = draw_population(settings, num_clients, seed).num_samples
     if settings.data.split == "dirichlet-pool":
         return draw_pool(labels, num_samples, settings.data.beta, seed)
     return split_dirichlet_per_client(labels, num_samples, settings.data.beta, seed)

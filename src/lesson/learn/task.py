@@ -189,13 +189,15 @@ def make_task(
     factory: ModelFactory | None = None,
     device: str = "cpu",
     holding_out: bool = False,
+    num_samples: IntArray | None = None,
 ) -> Task:
     """Return the task of these settings on a data set, with the paper's network for it by default.
 
-    If clients hold out samples, `holdings` has the remaining ones, which they train on.
+    If clients hold out samples, `holdings` has the remaining ones, which they train on. `num_samples` is that of
+    `make_partition`.
     """
     chosen = factory or FACTORIES[dataset.name]
-    holdings = make_partition(settings, dataset.train_labels, num_clients, seed)
+    holdings = make_partition(settings, dataset.train_labels, num_clients, seed, num_samples)
     _check_work(settings.training, holdings)
     held_out = None
     if holding_out:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers
 from lesson.settings.settings import Settings
 from lesson.strategies import Lesson
-from lesson.strategies.base import RoundPlan, ServerView, Updates
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
 
 UPLOADS_EACH = 20
 """A deadline is simulated until the slowest tier has had this many slots."""
@@ -42,15 +42,15 @@ class OnTime:
         return 1.0 if self.always else self.by_tier.get(tier)
 
 
-class _Watched(Lesson):
-    """LESSON that counts which updates arrive by the end of their slots.
+class SlotCounter:
+    """Runs LESSON as it is and counts which of its updates arrive by the end of their slots.
 
-    A slot begins when a client starts and lasts tier × deadline, with the tier of the latency estimate at that time. An
-    update that is lost because its client leaves has missed its slot.
+    A slot begins when a client starts and lasts tier × deadline, with the tier in which the client starts. An update
+    that is lost because its client leaves has missed its slot.
     """
 
-    def __init__(self, deadline_s: float, num_clients: int) -> None:
-        super().__init__(deadline_s)
+    def __init__(self, lesson: Lesson, num_clients: int) -> None:
+        self.lesson, self.needs = lesson, lesson.needs
         self._tier: IntArray = np.full(num_clients, UNREACHABLE)
         """Tier of each client's current slot; UNREACHABLE if it has none."""
         self._slot_end_s: FloatArray = np.zeros(num_clients)
@@ -60,19 +60,27 @@ class _Watched(Lesson):
         self.num_ended = 0
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        plan = super().open_round(view, rng)
+        plan = self.lesson.open_round(view, rng)
+        assert plan.tiers is not None
         lost = plan.starts[self._tier[plan.starts] != UNREACHABLE]
         self._end(lost, np.zeros(len(lost), dtype=np.bool_))
-        self._tier[plan.starts] = tiers = assign_tiers(view.latency_s[plan.starts], self.deadline_s)
-        self._slot_end_s[plan.starts] = view.now_s + tiers * self.deadline_s
+        self._tier[plan.starts] = plan.tiers
+        self._slot_end_s[plan.starts] = view.now_s + plan.tiers * self.lesson.deadline_s
         return plan
 
-    def _due(self, view: ServerView, arrived: Updates) -> tuple[Updates, IntArray]:
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
         left = np.flatnonzero((self._tier != UNREACHABLE) & ~view.connected & (view.waiting == 0))
         self._end(left, np.zeros(len(left), dtype=np.bool_))
-        due, drops = super()._due(view, arrived)
+        merge = self.lesson.merge(view, arrived)
+        due = arrived[np.isin(arrived.id, merge.updates)]
         self._end(due.client, np.less_equal(due.arrived_s, self._slot_end_s[due.client] * (1 + TOLERANCE)))
-        return due, drops
+        return merge
+
+    def state(self) -> dict[str, Any]:
+        return self.lesson.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.lesson.restore(state)
 
     def _end(self, clients: IntArray, made: BoolArray) -> None:
         self._tiers.append(self._tier[clients])
@@ -104,12 +112,12 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
         fleet = fleet.first(MAX_CLIENTS)
     slowest_tier = float(assign_tiers(fleet.latency_s, deadline_s).max())
     rounds = MIN_ROUNDS if shared else int(np.clip(UPLOADS_EACH * slowest_tier, MIN_ROUNDS, MAX_ROUNDS))
-    simulation = Simulation(_Watched(deadline_s, len(fleet)), fleet, seed=seed, settings=settings)
-    watched = cast("_Watched", simulation.strategy)
+    simulation = Simulation(SlotCounter(Lesson(deadline_s), len(fleet)), fleet, seed=seed, settings=settings)
+    slots = cast("SlotCounter", simulation.strategy)  # the simulation's copy
     max_slots = MAX_SLOTS_SHARED if shared else MAX_SLOTS
-    while simulation.round < rounds and watched.num_ended < max_slots and not simulation.stop_reason:
+    while simulation.round < rounds and slots.num_ended < max_slots and not simulation.stop_reason:
         simulation.step()
-    return watched.on_time(simulation.now_s)
+    return slots.on_time(simulation.now_s)
 
 
 def check_share(share: float) -> None:
@@ -123,7 +131,6 @@ def find_deadline_s(
     share: float,
     begin_s: float,
     *,
-    ensure_first_tier: bool,
     settings: Settings | None = None,
     seed: int = 0,
     tell: Callable[[float], None] | None = None,
@@ -139,8 +146,7 @@ def find_deadline_s(
     while deadline_s <= limit_s:
         if tell is not None:
             tell(deadline_s)
-        tried = fleet.with_first_tier(deadline_s) if ensure_first_tier else fleet
-        found = simulate_on_time(tried, deadline_s, settings, seed).share or 0.0
+        found = simulate_on_time(fleet.at_deadline(deadline_s), deadline_s, settings, seed).share or 0.0
         if found >= share:
             return deadline_s
         best, best_s = max((best, best_s), (found, deadline_s))

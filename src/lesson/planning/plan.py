@@ -118,7 +118,6 @@ def make_plan(
     fleet: Fleet,
     deadline_s: float,
     *,
-    ensure_first_tier: bool,
     num_rounds: int = 12,
     settings: Settings | None = None,
     seed: int = 0,
@@ -128,20 +127,20 @@ def make_plan(
     if not 1 <= num_rounds <= MAX_ROUNDS:
         raise InputError(f"rounds must be 1 to {MAX_ROUNDS}, got {num_rounds}")
     slowest_s = fleet.slowest_s
-    promoted_fleet = fleet.with_first_tier(deadline_s) if ensure_first_tier else fleet
-    tiers = assign_tiers(promoted_fleet.latency_s, deadline_s)
+    used = fleet.at_deadline(deadline_s)
+    tiers = assign_tiers(used.latency_s, deadline_s)
     if not tiers.any():
         raise InputError(f"deadline_s must be longer, got {deadline_s:g}: every client would take over 2^53 rounds")
-    rounds = list(simulate(Lesson(deadline_s), promoted_fleet, rounds=num_rounds, settings=settings, seed=seed))
-    on_time = simulate_on_time(promoted_fleet, deadline_s, settings, seed)
-    here = _deadline_row(promoted_fleet, deadline_s, on_time.share)
+    rounds = list(simulate(Lesson(deadline_s), used, rounds=num_rounds, settings=settings, seed=seed))
+    on_time = simulate_on_time(used, deadline_s, settings, seed)
+    here = _deadline_row(used, tiers, deadline_s, on_time.share)
     others_s = {*_usual_deadlines_s(slowest_s), slowest_s} - {deadline_s}
-    others = [evaluate_deadline(fleet, other_s, ensure_first_tier, settings, seed) for other_s in others_s]
+    others = [evaluate_deadline(fleet, other_s, settings, seed) for other_s in others_s]
     return Plan(
-        fleet=promoted_fleet,
+        fleet=used,
         deadline_s=deadline_s,
         tiers=tiers,
-        tier_rows=_tier_rows(promoted_fleet, tiers, here.round_s, on_time),
+        tier_rows=_tier_rows(used, tiers, here.round_s, on_time),
         round_s={
             "lesson": here.round_s,
             "fedavg": slowest_s,
@@ -171,17 +170,14 @@ def _usual_deadlines_s(slowest_s: float) -> list[float]:
     return [float(f"{slowest_s / part:.1g}") for part in (20, 10, 5, 2)]
 
 
-def evaluate_deadline(
-    fleet: Fleet, deadline_s: float, ensure_first_tier: bool, settings: Settings | None = None, seed: int = 0
-) -> DeadlineRow:
+def evaluate_deadline(fleet: Fleet, deadline_s: float, settings: Settings | None = None, seed: int = 0) -> DeadlineRow:
     """Return tiers, update rate, staleness and energy of LESSON with a deadline. `settings` may make times vary."""
-    if ensure_first_tier:
-        fleet = fleet.with_first_tier(deadline_s)
-    return _deadline_row(fleet, deadline_s, simulate_on_time(fleet, deadline_s, settings, seed).share)
+    used = fleet.at_deadline(deadline_s)
+    tiers, on_time = assign_tiers(used.latency_s, deadline_s), simulate_on_time(used, deadline_s, settings, seed)
+    return _deadline_row(used, tiers, deadline_s, on_time.share)
 
 
-def _deadline_row(fleet: Fleet, deadline_s: float, on_time: float | None) -> DeadlineRow:
-    tiers = assign_tiers(fleet.latency_s, deadline_s)
+def _deadline_row(fleet: Fleet, tiers: IntArray, deadline_s: float, on_time: float | None) -> DeadlineRow:
     served = tiers != UNREACHABLE
     distinct, counts = np.unique(tiers[served], return_counts=True)
     slowest_s = fleet.slowest_s

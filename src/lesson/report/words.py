@@ -1,9 +1,13 @@
 """Counts and tables as text, for Markdown and for the terminal."""
 
-import pandas as pd
+from typing import TYPE_CHECKING
+
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:  # takes a while to import; commands count runs before they need it
+    import pandas as pd
 
 
 def count(number: int, what: str) -> str:
@@ -11,14 +15,14 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def markdown(table: pd.DataFrame) -> str:
+def markdown(table: "pd.DataFrame") -> str:
     """Return a table as Markdown."""
     escaped = "\\|"
     rows = [list(table.columns), ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
     return "".join(f"| {' | '.join(cell.replace('|', escaped) for cell in row)} |\n" for row in rows)
 
 
-def terminal_table(table: pd.DataFrame, title: str) -> Table:
+def terminal_table(table: "pd.DataFrame", title: str) -> Table:
     """Return a table for the terminal: first column left-aligned, others right-aligned, no wrapped cells."""
     shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(table.columns):

@@ -8,7 +8,6 @@ from lesson.core.errors import InputError, unknown
 from lesson.core.plugins import load_class
 from lesson.fleet.fleet import Fleet
 from lesson.settings.loading import apply_changes
-from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy
 from lesson.strategies.extensions.lesson_adaptive import LessonAdaptive
 from lesson.strategies.extensions.lesson_filled import LessonFilled
@@ -129,16 +128,14 @@ def options_of(
     }
 
 
-def fleet_for(name: str, fleet: Fleet, settings: Settings) -> Fleet:
-    """Return the fleet for a strategy: with a client promoted into an empty tier 1 if `ensure_first_tier` is set.
+def fleet_for(name: str, fleet: Fleet, deadline_s: float) -> Fleet:
+    """Return the fleet as a strategy uses it in a run with this deadline.
 
-    Strategies without a deadline, or with `has_tiers = False`, get the fleet unchanged.
+    That is `fleet.at_deadline`, but the fleet itself for strategies without a deadline, or with `has_tiers = False`.
     """
     kind = find_strategy(name)
-    tiers = "deadline_s" in setting_names(kind) and getattr(kind, "has_tiers", True)
-    if settings.strategy.ensure_first_tier and tiers:
-        return fleet.with_first_tier(settings.strategy.deadline_s)
-    return fleet
+    has_tiers = "deadline_s" in setting_names(kind) and getattr(kind, "has_tiers", True)
+    return fleet.at_deadline(deadline_s) if has_tiers else fleet
 
 
 __all__ = [

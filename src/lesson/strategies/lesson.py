@@ -4,14 +4,21 @@ for Wireless Federated Learning".
 A client starts again after its update has been aggregated; a client of tier j uses step size j·δ, Eq. (12). Round k
 closes at k·τ. An update is due at the first round end by which it was expected: while τ and tiers stay the same, tier j
 is due in the rounds with k % j == 0, Eq. (8). All due updates are aggregated, weighted by `[training] weighting`, Eq.
-(10). An early update waits until it is due; a late one is aggregated when it arrives, or dropped (`late`).
+(10). An early update waits until it is due.
 
-If all clients start together in tier 1, the round closes at the last arrival, so with τ → ∞, models and times are those
-of FedAvg. `participation`, which is not in the paper, limits how many clients of a tier start when its slot begins.
-They are drawn anew each time, from tiers that are fixed by the first estimates, so the cost of a round does not grow
-with the fleet. Without `scaling`, the step size is δ in every tier.
+Departures from the paper:
+- The paper rejects updates that arrive after their deadline. Here they are aggregated at the end of the round in which
+  they arrive (`late = "merge"`), so that the work of a client that took longer than estimated is not lost. With
+  `late = "drop"` they are rejected. If times do not vary, no update is late.
+- The paper's server waits until the deadline. Here, if all clients start together in tier 1, the round closes at the
+  last arrival (`close_early = true`), so with τ → ∞, models and times are those of FedAvg. With `close_early = false`,
+  round k closes at k·τ in any case; if times do not vary, the models are the same.
+- `participation` limits how many clients of a tier start when its slot begins. They are drawn anew each time, from
+  tiers that are fixed by the first estimates, so the cost of a round does not grow with the fleet.
+- Without `scaling`, the step size is δ in every tier.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +39,7 @@ class Lesson:
     late: Literal["merge", "drop"] = "merge"
     participation: int | None = None
     scaling: bool = True
+    close_early: bool = True
     needs: ClassVar[frozenset[str]] = frozenset()
     _grid_s: float = field(default=0.0, init=False, repr=False)
     _grid_round: int = field(default=1, init=False, repr=False)
@@ -46,6 +54,9 @@ class Lesson:
         if self.participation is not None:
             check_count("participation", self.participation)
         check_flag("scaling", self.scaling)
+        check_flag("close_early", self.close_early)
+        if math.isinf(self.deadline_s) and not self.close_early:
+            raise InputError("close_early must be true if deadline_s is inf: no round would close")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         if view.now_s != self._round_start_s(view.round):
@@ -59,7 +70,7 @@ class Lesson:
         if not view.num_connected and view.waiting.any():  # early updates wait until they are due
             everybody = False
         everybody_in_tier_1 = everybody and tiers.max(initial=1) == 1
-        closes = AllOf(starts, by_s=end_s) if everybody_in_tier_1 else Deadline(end_s)
+        closes = AllOf(starts, by_s=end_s) if self.close_early and everybody_in_tier_1 else Deadline(end_s)
         return RoundPlan(starts, closes, lr_scale=tiers.astype(np.float64) if self.scaling else 1.0, tiers=tiers)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:

@@ -109,7 +109,7 @@ def test_a_promoted_client_is_as_fast_as_it_is_taken_to_be(tmp_path: Path) -> No
     """15 s are taken as 10 s: all of its trace is by two thirds shorter, so that tier 1 stays as it is."""
     text = "client,round,compute_s,upload_s 0,1,9,6 0,2,6,6 1,1,20,10"
     settings = Settings(num_clients=2, deadline_s=10.0, trace=traced(tmp_path / "work.csv", text))
-    fleet = fleet_for("fedcs", draw_fleet(settings), settings)
+    fleet = fleet_for("fedcs", draw_fleet(settings), settings.strategy.deadline_s)
     records = list(simulate(FedCS(10.0), fleet, rounds=3, settings=settings))
     assert [record.merged.tolist() for record in records] == [[0], [0], [0]]
     assert np.concatenate([record.merged_arrived_s for record in records]) == pytest.approx([10, 18, 30])
@@ -332,7 +332,7 @@ def test_the_promoted_client_is_estimated_at_the_deadline(tmp_path: Path) -> Non
     """However wrong the server is about all others: tier 1 would be empty else."""
     for seed in range(20):
         settings = Settings(num_clients=5, deadline_s=5.0, estimate_error=0.5)
-        fleet = draw_fleet(settings, seed=seed).with_first_tier(5.0)
+        fleet = draw_fleet(settings, seed=seed).at_deadline(5.0)
         first = next(simulate(FedCS(5.0), fleet, rounds=1, seed=seed, settings=settings))
         assert fleet.promoted is None or fleet.promoted.client in first.started
 

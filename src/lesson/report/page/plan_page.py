@@ -14,7 +14,7 @@ MAX_CLIENTS = 5000
 """Most clients that a page holds; a larger fleet is sampled evenly by latency."""
 
 
-def fleet_data(fleet: Fleet, deadline_s: float, ensure_first_tier: bool, source: str) -> dict[str, Any]:
+def fleet_data(fleet: Fleet, deadline_s: float, source: str) -> dict[str, Any]:
     """Return the data for `Explorer.mount`: the clients, the initial settings, and text on where the fleet comes from.
 
     `num_clients` counts the whole fleet, so that the page can say if it holds only a part of it.
@@ -23,18 +23,16 @@ def fleet_data(fleet: Fleet, deadline_s: float, ensure_first_tier: bool, source:
         "clients": columns_of(fleet, sample_by_latency(fleet, MAX_CLIENTS)),
         "num_clients": len(fleet),
         "deadline_s": deadline_s,
-        "ensure_first_tier": ensure_first_tier,
+        "ensure_first_tier": fleet.ensure_first_tier,
         "source": source,
     }
 
 
-def write_plan_page(
-    path: Path | str, fleet: Fleet, deadline_s: float, ensure_first_tier: bool, source: str, notes: Sequence[str] = ()
-) -> None:
+def write_plan_page(path: Path | str, fleet: Fleet, deadline_s: float, source: str, notes: Sequence[str] = ()) -> None:
     """Atomically write a page on which users can move the deadline and drop a file with a measured fleet."""
     path = Path(path)
     check_page_path(path)
-    data = {"fleet": fleet_data(fleet, deadline_s, ensure_first_tier, source), "notes": list(notes)}
+    data = {"fleet": fleet_data(fleet, deadline_s, source), "notes": list(notes)}
     part = f"{MAX_CLIENTS:,} of " if len(fleet) > MAX_CLIENTS else ""
     write_document(path, f"LESSON: a deadline for {part}{len(fleet):,} clients", [*EXPLORER, "plan.js"], data)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.fleet.tiers import UNREACHABLE, assign_tiers
+from lesson.fleet.tiers import assign_tiers, client_to_promote
 from lesson.report.page.contender import Course
 from lesson.report.panels import density
 from lesson.settings.settings import Settings
@@ -122,11 +122,10 @@ def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
 def tiers_of(kept: dict[str, Any], settings: Settings) -> IntArray:
     """Return the tier of each client by the deadline, even if the strategy has no tiers; 0 for unknown latencies."""
     seconds: FloatArray = np.array([np.inf if one is None else one for one in kept["clients"]["latency_s"]])
-    if not np.isfinite(seconds).any():
-        return np.full(len(seconds), UNREACHABLE)
     tiers = assign_tiers(seconds, settings.strategy.deadline_s)
-    if settings.strategy.ensure_first_tier and not np.any(tiers == 1):
-        tiers[np.argmin(seconds)] = 1
+    promoted = client_to_promote(seconds, tiers) if settings.strategy.ensure_first_tier else None
+    if promoted is not None:
+        tiers[promoted] = 1
     return tiers
 
 

@@ -14,6 +14,7 @@ from lesson.paper.fleets import PAPER_MEDIAN_S, SCENARIOS, merged_arrivals, with
 from lesson.planning.plan import Plan, make_plan
 from lesson.report.files import COLUMN_IN, PAGE_IN, in_paper_style
 from lesson.report.panels import MAX_ROUNDS_DRAWN, MAX_TIERS_DRAWN, density, draw_tier_blocks
+from lesson.report.words import count
 from lesson.settings.settings import Settings
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
@@ -25,13 +26,7 @@ def draw_schedule(
     deadline_s: float = 20.0, num_rounds: int = 12, seed: int = 0, num_clients: int | None = None
 ) -> Figure:
     """Draw Fig. 2: local training, uploads and aggregations of each tier of `released` over the global rounds."""
-    settings = Settings()
-    plan = make_plan(
-        draw_fleet(settings, num_clients, seed),
-        deadline_s,
-        ensure_first_tier=settings.strategy.ensure_first_tier,
-        num_rounds=num_rounds,
-    )
+    plan = make_plan(draw_fleet(Settings(), num_clients, seed), deadline_s, num_rounds=num_rounds)
     if len(plan.tier_rows) > MAX_TIERS_DRAWN or num_rounds > MAX_ROUNDS_DRAWN:
         raise InputError(
             f"the schedule must have at most {MAX_TIERS_DRAWN} tiers and {MAX_ROUNDS_DRAWN} rounds, "
@@ -63,17 +58,13 @@ def _name_rounds(plan: Plan, axes: Axes) -> None:
     every = -(-len(plan.rounds) // MAX_ROUNDS_NAMED)
     shown = plan.rounds[every - 1 :: every]
     axes.set_xticks([0, *(record.end_s for record in shown)])
-    named = [f"tier {row.tier}: {_count(len(row.clients), 'client')}" for row in plan.tier_rows]
+    named = [f"tier {row.tier}: {count(len(row.clients), 'client')}" for row in plan.tier_rows]
     axes.set_yticks(range(len(named)), named)
     axes.tick_params(left=False)
     above = axes.secondary_xaxis("top")
     above.set_xticks([(record.start_s + record.end_s) / 2 for record in shown], [f"{row.round}" for row in shown])
     above.tick_params(length=0)
     above.set_xlabel("global round")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 @in_paper_style

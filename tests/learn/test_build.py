@@ -1,0 +1,19 @@
+import numpy as np
+import pytest
+
+from helpers.small_tasks import TinyNet, tiny_data
+from lesson import Settings, draw_population
+from lesson.learn.build import build
+
+
+def test_the_partition_uses_the_population_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lesson.learn.partition.draw_population", None)
+    settings = Settings(
+        num_clients=5, split="dirichlet-per-client", samples_per_client=(10, 30), run={"rounds": 1, "device": "cpu"}
+    )
+    simulation, learner = build(settings, dataset=tiny_data(), model=TinyNet)
+    learner.close()
+    drawn = draw_population(settings)
+    assert np.array_equal(learner.task.holdings.num_samples, drawn.num_samples)
+    assert simulation.fleet.population is not None
+    assert np.array_equal(simulation.fleet.population.x_km, drawn.x_km)
