@@ -158,3 +158,11 @@ def test_a_quarter_of_the_clients_meet_a_proposed_deadline(latencies: list[float
 def test_nothing_is_proposed_where_nobody_can_be_reached() -> None:
     with pytest.raises(InputError, match="no client can be reached: all 2 latencies are infinite"):
         propose_deadline_s(make_fleet([math.inf, math.inf]))
+
+
+def test_a_plan_leaves_injected_faults_out() -> None:
+    settings = Settings(num_clients=20, slowdown=0.5)
+    faulty = Settings(num_clients=20, slowdown=0.5, disconnect_during=0.9)
+    fleet = draw_fleet(settings)
+    plans = [make_plan(fleet, 20.0, settings=one).to_dict() for one in (settings, faulty)]
+    assert plans[0] == plans[1]

@@ -104,9 +104,11 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
     """Simulate LESSON without training and return the share of updates on time; 1 if times do not vary.
 
     Of a large fleet, only the first MAX_CLIENTS are simulated, unless they share a band or files describe them.
+    Injected faults are left out.
     """
     if settings is None or not settings.varies:
         return OnTime(1.0, always=True)
+    settings = settings.without_faults()
     shared = settings.radio.spectrum != "fixed"
     if not (shared or settings.fleet.trace or settings.fleet.presence or settings.fleet.positions):
         fleet = fleet.first(MAX_CLIENTS)

@@ -122,7 +122,8 @@ def make_plan(
     settings: Settings | None = None,
     seed: int = 0,
 ) -> Plan:
-    """Return the plan of a fleet for one deadline. `settings` may make times vary."""
+    """Return the plan of a fleet for one deadline. `settings` may make times vary; injected faults are left out."""
+    settings = None if settings is None else settings.without_faults()
     check_deadline(deadline_s)
     if not 1 <= num_rounds <= MAX_ROUNDS:
         raise InputError(f"rounds must be 1 to {MAX_ROUNDS}, got {num_rounds}")

@@ -98,6 +98,10 @@ class Settings(Checked):
         """Whether actual times may differ from the server's estimates."""
         return bool(self.varying)
 
+    def without_faults(self) -> Self:
+        """Return these settings with no injected faults."""
+        return self.model_copy(update={"faults": FaultSettings()})
+
     def changed_names(self, *names: str) -> list[str]:
         """Return those of these settings, given by unique names, that do not have their default value."""
         return [name for name in names if getattr(self, section_of(name)).changed(name)]
