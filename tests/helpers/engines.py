@@ -1,0 +1,20 @@
+"""An engine for tests in which processes do not matter."""
+
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+
+from lesson.experiments.engines.trial import Event, Line, execute_trial
+from lesson.runs.trackers import Tracker
+from lesson.settings.settings import Settings
+
+
+class ThisProcess:
+    """Executes runs one after the other in this process, which has already imported torch."""
+
+    def check(self) -> None: ...
+
+    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
+        for path, settings in plan.items():
+            lines = list[Line]()
+            last = execute_trial(path, settings, progress=lines.append, trackers=trackers, num_threads=1)
+            yield from ((path, line) for line in [*lines, last])
