@@ -51,7 +51,7 @@ def test_intervals_by_hand() -> None:
 
 SMALL = ["--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
 SMALL += ["--set", "data.samples_per_client=100"]
-MANY_ROUNDS = ["--rounds", "200", "--set", "fleet.num_clients=5", "--set", "run.eval_every_s=1e6"]
+MANY_ROUNDS = ["--rounds", "100", "--set", "fleet.num_clients=5", "--set", "run.eval_every_s=1e6"]
 MANY_ROUNDS += ["--set", "data.samples_per_client=100"]
 
 
@@ -59,7 +59,9 @@ MANY_ROUNDS += ["--set", "data.samples_per_client=100"]
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
     """Three strategies, two seeds, MNIST, as a user would do it."""
     out = tmp_path_factory.mktemp("study") / "out"
-    assert main(["compare", "--out", str(out), "--seeds", "2", *SMALL]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.cpu_count", lambda: 1)  # no other processes
+        assert main(["compare", "--out", str(out), "--seeds", "2", *SMALL]) == 0
     loaded = load(out)
     assert isinstance(loaded, Study)
     return out, loaded
@@ -101,8 +103,11 @@ def test_a_second_comparison_runs_nothing_again(study: tuple[Path, Study], capsy
     assert "accuracy at the end (%)" in capsys.readouterr().out
 
 
-def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tmp_path: Path) -> None:
+def test_a_comparison_gives_what_a_run_alone_gives(
+    study: tuple[Path, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, _ = study
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # config.toml names the hardware
     assert main(["run", "--out", str(tmp_path / "alone"), "--seed", "1", *SMALL]) == 0
     for name in ("metrics.jsonl", "model.safetensors", "config.toml"):
         assert (tmp_path / "alone" / name).read_bytes() == (out / "lesson-seed1" / name).read_bytes()
@@ -351,9 +356,9 @@ def test_a_custom_model_requires_a_single_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path) -> None:
+def test_a_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    words = ["compare", "--out", str(out), "--strategies", "lesson", "--seeds", "2", *MANY_ROUNDS]
+    words = ["compare", "--out", str(out), "--strategies", "lesson", "--seeds", "1", *MANY_ROUNDS]
     process = subprocess.Popen([sys.executable, "-m", "lesson.cli", *words], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list(out.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
@@ -364,6 +369,7 @@ def test_a_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path) -> No
         time.sleep(0.1)
     assert not left
     assert not list(out.glob("*/summary.json")), "too short to be killed"
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     assert main([*words, "--resume"]) == 0
     assert main(["run", "--out", str(tmp_path / "alone"), *MANY_ROUNDS]) == 0
     assert (out / "lesson-seed0" / "metrics.jsonl").read_bytes() == (tmp_path / "alone" / "metrics.jsonl").read_bytes()

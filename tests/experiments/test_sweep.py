@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from helpers.engines import ThisProcess
+from helpers.small_tasks import TinyNet, tiny_data
 from helpers.tensorboard import expected_scalars, needs_tensorboard, read_scalars
 from lesson import InputError
 from lesson.cli import main
@@ -28,7 +29,6 @@ from lesson.settings.settings import Settings
 from lesson.settings.toml_text import to_toml
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
-ENGINES = ["local", pytest.param("ray", marks=needs_ray)]
 SETTINGS = {
     "fleet": {"num_clients": 5},
     "data": {"samples_per_client": 100},
@@ -110,24 +110,22 @@ sys.stdin.read()
 
 
 @pytest.mark.slow
+@needs_ray
 @needs_tensorboard
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_interrupted_sweep_resumes(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resume from the checkpoint of the interrupt, the only one; the trackers of both calls see all rounds once.
 
-    The Ray cluster was started before the sweep and is still there after it.
+    The cluster was started before the sweep and is still there after it.
     """
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of the cluster started below
-    sections = SETTINGS | {"run": {"rounds": 200, "eval_every_s": 1e6}}
+    sections = SETTINGS | {"run": {"rounds": 100, "eval_every_s": 1e6}}
     (tmp_path / "grid.toml").write_text(make_grid(sections, {"strategy.name": ["lesson", "fedcs"]}).toml)
-    call = ["grid.toml", "--out", "out", "--engine", engine, "--log", "tensorboard"]
-    cluster = (
-        subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=-1, stdout=-1, text=True) if engine == "ray" else None
-    )
+    call = ["grid.toml", "--out", "out", "--engine", "ray", "--log", "tensorboard"]
+    cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=-1, stdout=-1, text=True)
     try:
-        if cluster is not None and cluster.stdout is not None:
-            call += ["--address", cluster.stdout.readline().strip()]
+        assert cluster.stdout is not None
+        call += ["--address", cluster.stdout.readline().strip()]
         process = subprocess.Popen(command(*call), cwd=tmp_path, stderr=-1, text=True, start_new_session=True)
         deadline = time.monotonic() + 60
         while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
@@ -143,20 +141,20 @@ def test_an_interrupted_sweep_resumes(engine: str, tmp_path: Path, monkeypatch: 
         assert not list(tmp_path.glob("out/*/.lock"))
         second = subprocess.run(command(*call), cwd=tmp_path, capture_output=True, text=True, timeout=240)
         assert second.returncode == 0, second.stderr
-        assert cluster is None or cluster.poll() is None
+        assert cluster.poll() is None
         for folder in folders:
             shown = read_scalars(folder.path)
             assert shown == expected_scalars(folder.path)
-            assert len(shown["uploads/by round"]) == 200
+            assert len(shown["uploads/by round"]) == 100
     finally:
-        if cluster is not None:
-            cluster.communicate("", timeout=60)
+        cluster.communicate("", timeout=60)
 
 
 def test_a_grid_may_grow_and_its_study_has_what_varies(tmp_path: Path) -> None:
+    engine = ThisProcess(dataset=tiny_data(600), model=TinyNet)
     short = SETTINGS | {"run": {"rounds": 2, "eval_every_s": 20.0}}
     axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge"], "data.beta": [1]}
-    sweep(make_grid(short, axes), tmp_path / "out", engine=ThisProcess())
+    sweep(make_grid(short, axes), tmp_path / "out", engine=engine)
     told: list[str] = []
     more = axes | {"data.beta": [0.5, 1]}
     grid = make_grid(short, more, 2)
@@ -164,7 +162,7 @@ def test_a_grid_may_grow_and_its_study_has_what_varies(tmp_path: Path) -> None:
     def report(name: str, line: dict[str, object]) -> None:
         told.extend([name] if "round" in line else [])
 
-    study = sweep(grid, tmp_path / "out", engine=ThisProcess(), report=report)
+    study = sweep(grid, tmp_path / "out", engine=engine, report=report)
     assert sorted(set(told)) == sorted(
         {trial.name for trial in grid.trials} - {"lesson-late=merge-beta=1-seed0", "fedavg-beta=1-seed0"}
     )
