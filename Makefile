@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PIP = $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
+PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
+# On all cores, where pip takes one; the status is that of a few templates in packages, which are not valid Python.
+COMPILE = @$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 SOURCES = pyproject.toml constraints.txt
 
 PYTEST = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
@@ -67,14 +69,17 @@ $(VENV)/.made:
 $(VENV)/.installed: $(SOURCES) | $(VENV)/.made
 	@echo "== installing lesson and what it needs into $(VENV); once, a minute or two"
 	$(PIP) --editable .
+	$(COMPILE)
 	@touch $@
 
 $(VENV)/.installed-flower: $(SOURCES) | $(VENV)/.made
 	@echo "== installing lesson and Flower into $(VENV); once, a minute or two"
 	$(PIP) --editable '.[flower]'
+	$(COMPILE)
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-dev: $(SOURCES) | $(VENV)/.made
 	@echo "== installing lesson and what its tests need into $(VENV); once, a minute or two"
 	$(PIP) --editable '.[dev]'
+	$(COMPILE)
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-flower

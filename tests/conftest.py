@@ -16,10 +16,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the long tests first, so that no worker is left alone with one at the end."""
-    items.sort(
-        key=lambda item: (item.get_closest_marker("deployment") is None, item.get_closest_marker("slow") is None)
-    )
+    """Start the long tests first, so that no worker is left alone with one at the end.
+
+    Those are tests with a marker, then those of the whole program, which are in no subfolder.
+    """
+
+    def rank(item: pytest.Item) -> tuple[bool, ...]:
+        marked = (item.get_closest_marker(name) is None for name in ("deployment", "slow"))
+        return (*marked, item.path.parent != Path(__file__).parent)
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")

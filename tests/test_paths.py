@@ -81,15 +81,14 @@ def test_folders_of_runs(tmp_path: Path, as_given: Callable[[Path], Path | str])
     assert written <= {path.name for path in tmp_path.iterdir()}
 
 
-@AS
-def test_folders_of_runs_to_be_executed(tmp_path: Path, as_given: Callable[[Path], Path | str]) -> None:
+def test_folders_of_runs_to_be_executed(tmp_path: Path) -> None:
+    """As text; most other tests pass paths."""
     few = settings(rounds=2)
-    assert execute(few, as_given(tmp_path / "run"), data_dir=as_given(tmp_path), **PARTS)["rounds"] == 2
-    parts = {"dataset": PARTS["dataset"], "model": PARTS["model"], "data_dir": as_given(tmp_path)}
-    assert len(compare(few, ["lesson"], 1, as_given(tmp_path / "compared"), **parts).runs) == 1
+    assert execute(few, str(tmp_path / "run"), data_dir=str(tmp_path), **PARTS)["rounds"] == 2
+    parts = {"dataset": PARTS["dataset"], "model": PARTS["model"], "data_dir": str(tmp_path)}
+    assert len(compare(few, ["lesson"], 1, str(tmp_path / "compared"), **parts).runs) == 1
     grid = make_grid({"run": {"rounds": 1}, "fleet": {"num_clients": 5}}, {"data.beta": [1]})
-    engine = LocalEngine(1, as_given(tmp_path))
-    assert sweep(grid, as_given(tmp_path / "sweep"), engine=engine).failures == {}
+    assert sweep(grid, str(tmp_path / "sweep"), engine=LocalEngine(1, str(tmp_path))).failures == {}
 
 
 def test_no_public_signature_wants_a_path_object() -> None:

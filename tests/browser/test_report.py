@@ -43,8 +43,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.fixture
+def opened(quiet_browser: Browser, page: Path) -> Browser:
+    """The browser with the page open; it is loaded again only if another page or window size came in between."""
+    if quiet_browser.script("[location.href, innerWidth]") != [page.as_uri(), 1280]:
+        quiet_browser.open(page)
+    return quiet_browser
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
 def test_every_section_is_there_and_drawn(quiet_browser: Browser, page: Path, width: int, dark: bool) -> None:
     quiet_browser.open(page, width=width, height=844, dark=dark)
     quiet_browser.screenshot(f"report-{width}-{'dark' if dark else 'light'}")
@@ -72,68 +79,64 @@ def test_costs_have_no_energy_where_nobody_measured_it(
     assert ("kJ" in told) == (joules is not None)
 
 
-def test_the_axis_of_accuracy_is_switched(quiet_browser: Browser, page: Path) -> None:
-    quiet_browser.open(page)
+def test_the_axis_of_accuracy_is_switched(opened: Browser) -> None:
     read = "document.querySelector('#accuracy .xtitle').textContent"
-    assert quiet_browser.script(read) == "simulated time (s)"
-    quiet_browser.script("document.querySelectorAll('#accuracy .choice button')[1].click()")
-    quiet_browser.settle()
-    assert quiet_browser.script(read) == "global rounds"
+    assert opened.script(read) == "simulated time (s)"
+    opened.script("document.querySelectorAll('#accuracy .choice button')[1].click()")
+    opened.settle()
+    assert opened.script(read) == "global rounds"
     pressed = "[...document.querySelectorAll('#accuracy .choice button')].map((one) => one.ariaPressed)"
-    assert quiet_browser.script(pressed) == ["false", "true"]
+    assert opened.script(pressed) == ["false", "true"]
 
 
-def test_all_lines_are_read_at_one_moment(quiet_browser: Browser, page: Path) -> None:
-    quiet_browser.open(page)
-    quiet_browser.script("Plotly.Fx.hover(document.querySelector('#accuracy .chart'), { xval: 420 })")
-    quiet_browser.settle()
-    told = str(quiet_browser.script("document.querySelector('#accuracy .hoverlayer').textContent"))
+def test_all_lines_are_read_at_one_moment(opened: Browser) -> None:
+    opened.script("document.querySelector('#accuracy .choice button').click()")
+    opened.settle()
+    opened.script("Plotly.Fx.hover(document.querySelector('#accuracy .chart'), { xval: 420 })")
+    opened.settle()
+    told = str(opened.script("document.querySelector('#accuracy .hoverlayer').textContent"))
     assert "lesson" in told
     assert "fedavg" in told
 
 
-def test_the_schedule_of_another_strategy(quiet_browser: Browser, page: Path) -> None:
-    quiet_browser.open(page)
+def test_the_schedule_of_another_strategy(opened: Browser) -> None:
     count = "document.querySelectorAll('#schedule .barlayer path').length"
     alt = "document.querySelector('#schedule .chart').ariaLabel"
-    assert str(quiet_browser.script(alt)).startswith("Schedule of lesson")
-    bars = quiet_browser.script(count)
-    quiet_browser.script("document.querySelectorAll('#schedule .choice button')[1].click()")
-    quiet_browser.settle()
-    assert str(quiet_browser.script(alt)).startswith("Schedule of fedavg")
-    assert quiet_browser.script(count) != bars
+    assert str(opened.script(alt)).startswith("Schedule of lesson")
+    bars = opened.script(count)
+    opened.script("document.querySelectorAll('#schedule .choice button')[1].click()")
+    opened.settle()
+    assert str(opened.script(alt)).startswith("Schedule of fedavg")
+    assert opened.script(count) != bars
 
 
-def test_the_theme_is_changed_by_hand(quiet_browser: Browser, page: Path) -> None:
-    quiet_browser.open(page)
+def test_the_theme_is_changed_by_hand(opened: Browser) -> None:
     ink = "getComputedStyle(document.querySelector('#accuracy .xtitle')).fill"
-    before = quiet_browser.script(ink)
+    before = opened.script(ink)
     for _ in range(2):  # as the system, light, dark
-        quiet_browser.script("document.getElementById('theme').click()")
-    quiet_browser.settle()
-    assert quiet_browser.script("document.documentElement.dataset.theme") == "dark"
-    assert quiet_browser.script(ink) != before
+        opened.script("document.getElementById('theme').click()")
+    opened.settle()
+    assert opened.script("document.documentElement.dataset.theme") == "dark"
+    assert opened.script(ink) != before
 
 
-def test_names_and_words_for_who_cannot_see_charts(quiet_browser: Browser, page: Path) -> None:
-    quiet_browser.open(page)
-    assert quiet_browser.script("[...document.querySelectorAll('.chart')].every((one) => one.ariaLabel.length > 30)")
+def test_names_and_words_for_who_cannot_see_charts(opened: Browser) -> None:
+    assert opened.script("[...document.querySelectorAll('.chart')].every((one) => one.ariaLabel.length > 30)")
     unnamed = (
         "[...document.querySelectorAll('button, input, select')]"
         ".filter((one) => !(one.ariaLabel || one.textContent.trim() || one.labels?.length))"
     )
-    assert quiet_browser.script(f"{unnamed}.length") == 0
-    assert quiet_browser.script("document.querySelectorAll('h1').length") == 1
+    assert opened.script(f"{unnamed}.length") == 0
+    assert opened.script("document.querySelectorAll('h1').length") == 1
 
 
-def test_the_command_is_copied(quiet_browser: Browser, page: Path) -> None:
-    quiet_browser.open(page)
-    quiet_browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-    quiet_browser.click("#settings .quoted button")
-    quiet_browser.script("new Promise((done) => setTimeout(done, 100))")
-    assert quiet_browser.script("document.querySelector('#settings .quoted button').textContent") == "Copied"
-    assert quiet_browser.script("navigator.clipboard.readText()") == quiet_browser.script("Page.data.command")
-    assert quiet_browser.script("document.activeElement.textContent") == "Copied", "the keyboard is where it was"
+def test_the_command_is_copied(opened: Browser) -> None:
+    opened.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    opened.click("#settings .quoted button")
+    opened.script("new Promise((done) => setTimeout(done, 100))")
+    assert opened.script("document.querySelector('#settings .quoted button').textContent") == "Copied"
+    assert opened.script("navigator.clipboard.readText()") == opened.script("Page.data.command")
+    assert opened.script("document.activeElement.textContent") == "Copied", "the keyboard is where it was"
 
 
 def test_a_single_run(quiet_browser: Browser, page: Path) -> None:

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,22 @@ from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-LONG = ["run", "--rounds", "1000000", "--set", "fleet.num_clients=5", "--set", "run.device=cpu"]
-LONG += ["--set", "data.samples_per_client=20", "--set", "run.eval_every_s=1e9", "--out", "run"]
+TINY = ["run", "--set", "fleet.num_clients=5", "--set", "run.device=cpu", "--set", "data.samples_per_client=20"]
+TINY += ["--set", "run.eval_every_s=1e9", "--out", "run"]
+LONG, SHORT = [*TINY, "--rounds", "1000000"], [*TINY, "--rounds", "5"]
+SIGNALING = """
+import os
+from lesson import FedAvg
+
+
+class Signaling(FedAvg):
+    def open_round(self, view, rng):
+        if view.round == 3:
+            os.kill(os.getpid(), {number})
+        return super().open_round(view, rng)
+"""
+NOTE = "note: stopping after this round; send the signal again to stop at once"
+INTERRUPTED = "lesson: interrupted; the same command with --out run --resume goes on"
 
 
 def send_at(round: int, *numbers: signal.Signals) -> Callable[[dict[str, Any]], None]:
@@ -65,7 +79,7 @@ def test_a_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: s
 def test_the_first_signal_says_when_the_run_stops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         execute(settings(), tmp_path / "run", progress=send_at(12, signal.SIGINT, signal.SIGINT), **PARTS)
-    assert capsys.readouterr().err == "note: stopping after this round; send the signal again to stop at once\n"
+    assert capsys.readouterr().err == f"{NOTE}\n"
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
@@ -148,47 +162,52 @@ def start(tmp_path: Path, *argv: str, **how: Any) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=tmp_path, stdout=-1, stderr=-1, text=True, **how)
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
-)
-def test_a_command_that_is_stopped_says_one_line_and_its_status_tells_the_signal(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_command_that_is_stopped_says_one_line_and_its_status_tells_the_signal(tmp_path: Path) -> None:
     process = start(tmp_path, *LONG)
     while process.poll() is None and not (tmp_path / "run" / "metrics.jsonl").exists():
         time.sleep(0.05)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=120)
-    note, line = told.splitlines()
-    assert note == "note: stopping after this round; send the signal again to stop at once"
-    assert line == "lesson: interrupted; the same command with --out run --resume goes on"
-    assert process.returncode == 128 + number
+    assert told.splitlines() == [NOTE, INTERRUPTED]
+    assert process.returncode == 128 + signal.SIGTERM
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
-@pytest.mark.slow
-def test_nohup_keeps_a_command_going(tmp_path: Path) -> None:
-    ignore = (
-        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
-    )
-    words = [sys.executable, "-m", "lesson.cli", *LONG]
-    process = subprocess.Popen([sys.executable, "-c", ignore, *words], cwd=tmp_path, stdout=-1, stderr=-1, text=True)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    while process.poll() is None and not metrics.exists():
-        time.sleep(0.05)
-    process.send_signal(signal.SIGHUP)
-    size = metrics.stat().st_size
-    while process.poll() is None and metrics.stat().st_size == size:
-        time.sleep(0.05)
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
-    assert process.returncode == 143
+@pytest.fixture
+def signaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[signal.Signals, Any], int]]:
+    """Return a function that runs a command whose process receives a signal in round 3, with the given handler."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "signaling", raising=False)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def run(number: signal.Signals, handler: Any) -> int:
+        (tmp_path / "signaling.py").write_text(SIGNALING.format(number=int(number)))
+        signal.signal(number, handler)
+        return main([*SHORT, "--strategy", "signaling:Signaling"])
+
+    yield run
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_every_stop_signal_has_its_own_status(
+    signaling: Callable[[signal.Signals, Any], int], number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL  # ignored under nohup
+    assert signaling(number, usual) == 128 + number
+    assert capsys.readouterr().err.splitlines() == [NOTE, INTERRUPTED]
+    assert Path("run", "checkpoint.safetensors").exists()
+
+
+def test_nohup_keeps_a_command_going(signaling: Callable[[signal.Signals, Any], int]) -> None:
+    assert signaling(signal.SIGHUP, signal.SIG_IGN) == 0
+    assert len(Path("run", "metrics.jsonl").read_text().splitlines()) == 5
 
 
 @pytest.mark.parametrize(
     "moment",
-    ["lesson.settings", "tyro", "lesson.cli.report", "torch", pytest.param("pandas", marks=pytest.mark.slow)],
+    ["lesson.settings", "tyro", "torch"],
 )
 def test_ctrl_c_during_imports_prints_no_traceback(tmp_path: Path, moment: str) -> None:
     """A module on the path sends the signal when the one with this name is looked for."""

@@ -49,12 +49,19 @@ def test_intervals_by_hand() -> None:
     assert half_interval(np.arange(100.0)) == pytest.approx(1.984 * np.std(np.arange(100), ddof=1) / 10, rel=1e-3)
 
 
+SMALL = ["--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
+SMALL += ["--set", "data.samples_per_client=100"]
+MANY_ROUNDS = ["--rounds", "100", "--set", "fleet.num_clients=5", "--set", "run.eval_every_s=1e6"]
+MANY_ROUNDS += ["--set", "data.samples_per_client=100"]
+
+
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
     """Three strategies, two seeds, MNIST, as a user would do it."""
     out = tmp_path_factory.mktemp("study") / "out"
-    flags = ["--seeds", "2", "--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
-    assert main(["compare", "--out", str(out), *flags]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.cpu_count", lambda: 1)  # no other processes
+        assert main(["compare", "--out", str(out), "--seeds", "2", *SMALL]) == 0
     loaded = load(out)
     assert isinstance(loaded, Study)
     return out, loaded
@@ -91,18 +98,26 @@ def test_frames(study: tuple[Path, Study]) -> None:
 def test_a_second_comparison_runs_nothing_again(study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = study
     before = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
-    flags = ["--seeds", "2", "--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
-    assert main(["compare", "--out", str(out), "--resume", *flags]) == 0
+    assert main(["compare", "--out", str(out), "--seeds", "2", *SMALL, "--resume"]) == 0
     assert {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")} == before
     assert "accuracy at the end (%)" in capsys.readouterr().out
 
 
-def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tmp_path: Path) -> None:
+def test_a_comparison_gives_what_a_run_alone_gives(
+    study: tuple[Path, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, _ = study
-    flags = ["--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
-    assert main(["run", "--out", str(tmp_path / "alone"), "--seed", "1", *flags]) == 0
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # config.toml names the hardware
+    assert main(["run", "--out", str(tmp_path / "alone"), "--seed", "1", *SMALL]) == 0
     for name in ("metrics.jsonl", "model.safetensors", "config.toml"):
         assert (tmp_path / "alone" / name).read_bytes() == (out / "lesson-seed1" / name).read_bytes()
+
+
+def test_other_settings_are_told_by_name(study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = study
+    other = [word.replace("num_clients=8", "num_clients=6") for word in SMALL]
+    assert main(["compare", "--out", str(out), "--seeds", "2", *other, "--resume"]) == 2
+    assert "other settings (fleet.num_clients = 8 there, 6 here)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -224,7 +239,10 @@ def test_a_sweep_gives_one_strategy_options_of_its_own(tmp_path: Path) -> None:
         make_grid({"fedavg": {"fraction": 0.5}}, {"data.beta": [1.0]})
 
 
-def test_a_comparison_in_which_no_round_ends_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_comparison_in_which_no_round_ends_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     flags = ["--strategies", "lesson", "--time-budget", "1", "--seeds", "1"]
     assert main(["compare", "--out", str(tmp_path / "out"), *flags]) == 0
     output = capsys.readouterr()
@@ -329,7 +347,7 @@ def test_a_tracker_that_another_process_cannot_load_is_told_in_one_line(
     kind = type("Nowhere", (Told,), {"__module__": "helpers.trackers"})
     monkeypatch.setattr(helpers.trackers, "Nowhere", kind, raising=False)
     with pytest.raises(InputError, match=r"^lesson-seed.: tracker helpers.trackers:Nowhere cannot be copied into"):
-        compare(settings(), ["lesson"], 2, tmp_path / "out", num_processes=2, trackers=[kind()])
+        compare(settings(), ["lesson"], 1, tmp_path / "out", num_processes=2, trackers=[kind()])
 
 
 def test_a_custom_model_requires_a_single_process(tmp_path: Path) -> None:
@@ -338,21 +356,23 @@ def test_a_custom_model_requires_a_single_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path, study: tuple[Path, Study]) -> None:
-    flags = ["--seeds", "2", "--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
-    command = [sys.executable, "-m", "lesson.cli", "compare", "--out", str(tmp_path / "out"), *flags]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+def test_a_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    words = ["compare", "--out", str(out), "--strategies", "lesson", "--seeds", "1", *MANY_ROUNDS]
+    process = subprocess.Popen([sys.executable, "-m", "lesson.cli", *words], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list((tmp_path / "out").glob("*/metrics.jsonl")) and time.monotonic() < deadline:
+    while not list(out.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()
     process.wait()
     while (left := _processes_of(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
-    assert subprocess.run([*command, "--resume"], stdout=subprocess.DEVNULL, timeout=120).returncode == 0
-    for path in study[0].glob("*/metrics.jsonl"):
-        assert (tmp_path / "out" / path.parent.name / path.name).read_bytes() == path.read_bytes()
+    assert not list(out.glob("*/summary.json")), "too short to be killed"
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    assert main([*words, "--resume"]) == 0
+    assert main(["run", "--out", str(tmp_path / "alone"), *MANY_ROUNDS]) == 0
+    assert (out / "lesson-seed0" / "metrics.jsonl").read_bytes() == (tmp_path / "alone" / "metrics.jsonl").read_bytes()
 
 
 def _processes_of(folder: Path) -> list[str]:
@@ -454,32 +474,3 @@ def test_a_module_that_exits_cannot_be_loaded(
         "strategy 'exits_early:Exits' cannot be loaded: SystemExit: 0 (exits_early.py, line 1)"
         in capsys.readouterr().err
     )
-
-
-@pytest.mark.slow
-def test_a_comparison_and_a_sweep_tell_of_a_strategy_that_exits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "exits.py").write_text(EXITS.format(code="0"))
-    monkeypatch.chdir(tmp_path)
-    call = ["compare", "--strategies", "exits:Exits", "--seeds", "1", "--rounds", "2", "--out", "compared"]
-    assert main([*call, "--device", "cpu"]) == 3
-    assert "exits.Exits-seed0: SystemExit: 0 (exits.py, line 8)" in capsys.readouterr().err.splitlines()[-1]
-    (tmp_path / "grid.toml").write_text(
-        '[run]\nrounds = 2\ndevice = "cpu"\n[sweep]\n"strategy.name" = ["exits:Exits", "fedavg"]\n'
-    )
-    assert main(["sweep", "grid.toml", "--out", "swept"]) == 3
-    failures = json.loads((tmp_path / "swept" / "failures.json").read_text())
-    assert failures == {"exits.Exits-seed0": "SystemExit: 0 (exits.py, line 8)"}
-
-
-def test_other_settings_are_told_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    call = ["compare", "--strategies", "lesson", "--seeds", "1", "--rounds", "2", "--device", "cpu", "--out", "out"]
-    assert main([*call, "--set", "fleet.num_clients=5"]) == 0
-    assert main([*call, "--set", "fleet.num_clients=5", "--resume"]) == 0
-    capsys.readouterr()
-    assert main([*call, "--set", "fleet.num_clients=6", "--resume"]) == 2
-    assert "other settings (fleet.num_clients = 5 there, 6 here)" in capsys.readouterr().err

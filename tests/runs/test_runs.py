@@ -3,12 +3,8 @@
 import json
 import math
 import os
-import random
 import re
 import signal
-import subprocess
-import sys
-import time
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,39 +170,6 @@ def test_a_folder_without_a_server_section_resumes(tmp_path: Path) -> None:
     assert "[server]" not in before
     config.write_text(before)
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
-
-
-SCRIPT = """
-import sys
-sys.path[:0] = {paths!r}
-from pathlib import Path
-from helpers.runs import PARTS, settings
-from lesson.runs.execute import execute
-if __name__ == "__main__":
-    execute(settings(rounds=400, checkpoint_every_s=0.01), Path(sys.argv[1]), resume=True, **PARTS)
-"""
-
-
-def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    here = Path(__file__).parents[1]
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(paths=[str(here)]))
-    execute(settings(rounds=400), tmp_path / "whole", **PARTS)
-    killed, rng = 0, random.Random(0)
-    metrics = RunFolder(tmp_path / "broken").metrics
-    for _ in range(2):
-        process = subprocess.Popen([sys.executable, str(script), str(tmp_path / "broken")])
-        size, deadline = metrics.stat().st_size if metrics.exists() else 0, time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < deadline:
-            if metrics.exists() and metrics.stat().st_size != size:  # it has begun to write
-                time.sleep(rng.uniform(0, 0.08))
-                break
-            time.sleep(0.001)
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
-    subprocess.run([sys.executable, str(script), str(tmp_path / "broken")], check=True, timeout=120)
-    assert killed == 2, "the run was too short to be killed twice"
-    assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
 def test_ctrl_c_keeps_where_the_run_stands(tmp_path: Path) -> None:

@@ -13,20 +13,17 @@ import pytest
 
 from helpers.resuming import StoppedError
 from helpers.runs import PARTS, content, settings
+from helpers.tensorboard import expected_scalars, needs_tensorboard, read_scalars
 from helpers.trackers import Failing, Told
 from lesson import InputError
 from lesson.cli import main
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.study import compare
 from lesson.runs.execute import execute
-from lesson.runs.summary import read_metrics
 from lesson.runs.trackers import Line, TensorBoard, make_trackers, numbers
-from lesson.runs.trackers.tensorboard import SHOWN
 from lesson.settings.settings import Settings
 
 ROOT = Path(__file__).parents[2]
-needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="it is not installed")
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 
 
 class Noted(Told):
@@ -81,33 +78,11 @@ def test_a_run_without_a_round_begins_and_ends(tmp_path: Path) -> None:
     assert told.calls == [("fedavg", tmp_path / "run", []), 0]
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
-def test_trackers_reach_the_processes_of_a_comparison(tmp_path: Path, num_processes: int) -> None:
+def test_trackers_reach_the_processes_of_a_comparison(tmp_path: Path) -> None:
     chosen = Settings(fleet={"num_clients": 5}, run={"rounds": 2, "device": "cpu"})
-    compare(chosen, ["lesson", "fedavg"], 1, tmp_path, num_processes=num_processes, trackers=[Noted()])
-    for name in ("lesson", "fedavg"):
-        told = json.loads((tmp_path / f"{name}-seed0" / "told.json").read_text())
-        assert told == [[name, f"{name}-seed0", []], 1, 2, 2]
-
-
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard shows of a run: steps and values by tag."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder / "tensorboard"), {"scalars": 0, "tensors": 0}).Reload()
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-
-def expected(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """The same from metrics.jsonl; TensorBoard keeps values in 32 bits."""
-    tags: dict[str, list[tuple[int, float]]] = {}
-    for line in read_metrics(folder / "metrics.jsonl"):
-        for name in SHOWN:
-            if line.get(name) is not None:
-                value = pytest.approx(line[name], rel=1e-6)
-                tags.setdefault(f"{name}/by round", []).append((line["round"], value))
-                tags.setdefault(f"{name}/by simulated time", []).append((round(line["time_s"]), value))
-    return tags
+    compare(chosen, ["lesson"], 1, tmp_path, num_processes=2, trackers=[Noted()])
+    told = json.loads((tmp_path / "lesson-seed0" / "told.json").read_text())
+    assert told == [["lesson", "lesson-seed0", []], 1, 2, 2]
 
 
 @needs_tensorboard
@@ -116,8 +91,8 @@ def test_tensorboard_has_the_metrics_on_both_axes_and_the_settings(tmp_path: Pat
     from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_session_start_info_plugin_data
 
     execute(settings(), tmp_path / "run", trackers=[TensorBoard()], **PARTS)
-    shown = scalars(tmp_path / "run")
-    assert shown == expected(tmp_path / "run")
+    shown = read_scalars(tmp_path / "run")
+    assert shown == expected_scalars(tmp_path / "run")
     assert [step for step, _ in shown["accuracy/by round"]] == [5, 10, 15, 20, 25, 30]
     assert [step for step, _ in shown["accuracy/by simulated time"]] == [100, 200, 300, 400, 500, 600]
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
@@ -135,7 +110,7 @@ def test_an_evaluation_is_logged_while_the_run_is_in_progress(tmp_path: Path) ->
 
     def look(line: dict[str, Any]) -> None:
         if "accuracy" in line:
-            seen.append(scalars(tmp_path / "run")["accuracy/by round"][-1][0])
+            seen.append(read_scalars(tmp_path / "run")["accuracy/by round"][-1][0])
 
     execute(settings(), tmp_path / "run", trackers=[TensorBoard()], progress=look, **PARTS)
     assert seen == [5, 10, 15, 20, 25, 30]
@@ -183,19 +158,15 @@ def test_nothing_shows_twice_after_a_kill(tmp_path: Path) -> None:
     assert subprocess.run([*command, "1e9", "17"]).returncode == -signal.SIGKILL
     viewer = EventAccumulator(str(run / "tensorboard"), {"scalars": 0}).Reload()
     assert [event.step for event in viewer.Scalars("accuracy/by round")] == [5, 10, 15]
-    subprocess.run([*command, "1e9", "0"], check=True)
-    assert len(read_metrics(run / "metrics.jsonl")) == 30
-    assert scalars(run) == expected(run)
+    execute(settings(), run, resume=True, trackers=[TensorBoard()], **PARTS)
+    execute(settings(), tmp_path / "whole", **PARTS)
+    assert content(run) == content(tmp_path / "whole")
+    assert read_scalars(run) == expected_scalars(run)
     watched = [event.step for event in viewer.Reload().Scalars("accuracy/by simulated time")]
     assert watched == [100, 200, 300, 400, 500, 600]
 
 
 FLAGS = ["--rounds", "2", "--set", "fleet.num_clients=5", "--set", "run.eval_every_s=20", "--device", "cpu"]
-GRID = """
-fleet.num_clients = 5
-run = { rounds = 2, eval_every_s = 20.0 }
-sweep = { seeds = 1, "strategy.name" = ["lesson", "fedavg"] }
-"""
 
 
 @needs_tensorboard
@@ -203,12 +174,10 @@ sweep = { seeds = 1, "strategy.name" = ["lesson", "fedavg"] }
     ("argv", "runs"),
     [
         (["run", *FLAGS], ["out"]),
-        pytest.param(
+        (
             ["compare", "--strategies", "lesson,fedavg", "--seeds", "1", *FLAGS],
             ["out/lesson-seed0", "out/fedavg-seed0"],
-            marks=pytest.mark.slow,
         ),
-        pytest.param(["sweep", "grid.toml"], ["out/lesson-seed0", "out/fedavg-seed0"], marks=pytest.mark.slow),
     ],
     ids=lambda value: value[0],
 )
@@ -219,24 +188,12 @@ def test_log_tensorboard(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "grid.toml").write_text(GRID)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.chdir(tmp_path)
     assert main([*argv, "--out", "out", "--log", "tensorboard"]) == 0, capsys.readouterr().err
     for run in runs:
-        assert len(scalars(tmp_path / run)["accuracy/by round"]) == 2
-        assert scalars(tmp_path / run) == expected(tmp_path / run)
-
-
-@pytest.mark.slow
-@needs_tensorboard
-@needs_ray
-def test_log_tensorboard_on_ray(tmp_path: Path) -> None:
-    (tmp_path / "grid.toml").write_text(GRID)
-    flags = ["--engine", "ray", "--out", "out", "--log", "tensorboard"]
-    command = [sys.executable, "-m", "lesson.cli", "sweep", "grid.toml", *flags]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=240)
-    assert scalars(tmp_path / "out" / "lesson-seed0") == expected(tmp_path / "out" / "lesson-seed0")
-    assert len(scalars(tmp_path / "out" / "fedavg-seed0")["accuracy/by round"]) == 2
+        assert len(read_scalars(tmp_path / run)["accuracy/by round"]) == 2
+        assert read_scalars(tmp_path / run) == expected_scalars(tmp_path / run)
 
 
 @pytest.mark.parametrize("command", [["run"], ["compare"], ["sweep", str(ROOT / "examples" / "sweep.toml")]])

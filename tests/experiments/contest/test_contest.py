@@ -159,7 +159,10 @@ def test_without_a_time_the_most_accurate_is_the_reference(tmp_path: Path) -> No
     assert set(figures[figures["group"] == "deadlines"]["reference"]) == {"lesson τ=20"}
 
 
-def test_only_complete_entries_are_shown_and_what_is_missing_told(tmp_path: Path) -> None:
+def test_only_complete_entries_are_shown_and_what_is_missing_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lesson.report.contest.write.FORMATS", ())
     contest = small(tmp_path)
     whole = everything(contest, rising)
     assert not missing_runs(contest, whole)
@@ -177,7 +180,8 @@ def test_only_complete_entries_are_shown_and_what_is_missing_told(tmp_path: Path
     assert "| lesson | deadline_s = 10 |" in page
 
 
-def test_a_run_that_diverged_at_once_is_drawn_and_told(tmp_path: Path) -> None:
+def test_a_run_that_diverged_at_once_is_drawn_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lesson.report.contest.write.FORMATS", (".svg",))
     contest = small(tmp_path)
     results = everything(contest, rising)
     settings = contest.by_name["lesson τ=10"].settings({}, 1.0, 0, contest.rules)

@@ -63,7 +63,8 @@ def worse(settings: Settings) -> list[float]:
     return [0.1, 0.1, *[best] * 6]
 
 
-def test_lines_go_from_level_to_level(tmp_path: Path) -> None:
+def test_lines_go_from_level_to_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lesson.report.contest.write.FORMATS", (".svg",))
     contest = small(tmp_path, WITH_LEVELS)
     results = everything(contest, worse)
     figures = table(contest, results)

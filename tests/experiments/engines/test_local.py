@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from lesson.experiments.engines import LocalEngine, local
-from lesson.experiments.engines.trial import Line
+from lesson.experiments.engines.trial import Line, killed
 from lesson.settings.settings import Settings
 
 KILLED, CRASHED = -9, 1
@@ -68,6 +68,11 @@ def test_runs_are_begun_one_after_the_other_while_there_is_time(last: Line | int
     assert follow(last)[0] == given
     assert follow(last, time_after=0.0)[0] == "a"
     assert follow(last, stop_at_s=0.0) == ("", [])
+
+
+def test_a_run_is_resumed_after_a_kill_and_fails_after_too_many(follow: Follow) -> None:
+    resumed, failed = {"killed": 1}, killed(2, "signal 9")
+    assert follow(KILLED)[1] == [resumed, failed] * 2
 
 
 def test_a_run_whose_process_is_killed_as_time_is_up_has_not_failed(follow: Follow) -> None:
