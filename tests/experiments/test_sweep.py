@@ -150,6 +150,25 @@ def test_an_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest
         cluster.communicate("", timeout=60)
 
 
+@pytest.mark.slow
+def test_an_interrupted_sweep_resumes(tmp_path: Path) -> None:
+    """Ctrl-C stops both worker processes with a checkpoint; the same command finishes the trials."""
+    sections = SETTINGS | {"run": {"rounds": 120, "eval_every_s": 1e6}}
+    (tmp_path / "grid.toml").write_text(make_grid(sections, {"strategy.name": ["lesson", "fedcs"]}).toml)
+    call = command("grid.toml", "--out", "out")
+    process = subprocess.Popen(call, cwd=tmp_path, stderr=-1, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == "lesson: interrupted; the same command with --out out goes on\n"
+    assert process.returncode == 130
+    folders = [RunFolder(path.parent) for path in tmp_path.glob("out/*/config.toml")]
+    assert any(folder.checkpoint.exists() for folder in folders)
+    assert subprocess.run(call, cwd=tmp_path, capture_output=True, timeout=240).returncode == 0
+    assert all(folder.finished() for folder in folders)
+
+
 def test_a_grid_may_grow_and_its_study_has_what_varies(tmp_path: Path) -> None:
     engine = ThisProcess(dataset=tiny_data(600), model=TinyNet)
     short = SETTINGS | {"run": {"rounds": 2, "eval_every_s": 20.0}}
