@@ -9,6 +9,7 @@ from typing import Any
 
 from lesson.clock.simulate import Simulation
 from lesson.learn.build import build
+from lesson.learn.device import on_device
 from lesson.learn.learner import Learner
 from lesson.learn.process import configure_process
 from lesson.settings.settings import Settings
@@ -35,7 +36,7 @@ class Round:
         )
         self.simulation: Simulation
         self.learner: Learner
-        self.simulation, self.learner = build(settings)
+        self.simulation, self.learner = build(on_device(settings))
         self._clock = time.perf_counter if device == "cuda" else time.process_time
         if guards is not OFF:
             self.learner._looks = True  # as for uploads from outside; updates trained here are trusted by default

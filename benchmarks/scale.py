@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from lesson.learn.build import build
+from lesson.learn.device import on_device
 from lesson.learn.process import configure_process
 from lesson.settings.settings import Settings
 
@@ -51,7 +52,7 @@ def row(size: Size, num_clients: int, participation: int) -> None:
         "run": {"rounds": 10**6, "device": DEVICE},
     }
     begin = time.perf_counter()
-    simulation, learner = build(Settings(**sections))
+    simulation, learner = build(on_device(Settings(**sections)))
     made_s = time.perf_counter() - begin
 
     def rounds() -> tuple[float, float]:

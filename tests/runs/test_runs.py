@@ -29,9 +29,9 @@ from lesson.core.errors import DivergedError
 from lesson.core.random import stream
 from lesson.experiments.results import Result
 from lesson.experiments.study import Run, Study
-from lesson.learn.backend import on_device
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
+from lesson.learn.device import on_device
 from lesson.learn.evaluate import ClientScores, PendingScore, Score
 from lesson.runs.execute import EvaluationGrid, client_fields, execute
 from lesson.runs.folder import RunFolder

@@ -7,7 +7,7 @@ from lesson.clock.faults import CorruptedUploads, Disconnections
 from lesson.clock.simulate import Simulation
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import draw_fleet
-from lesson.learn.backend import Backend, on_device
+from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.learner import Learner
@@ -25,8 +25,10 @@ def build(
     dataset: Dataset | None = None,
     model: ModelFactory | None = None,
 ) -> tuple[Simulation, Learner]:
-    """Return the simulation of a run and its learner; `dataset` and `model` replace those that the settings name."""
-    settings = on_device(settings)
+    """Return the simulation of a run and its learner, on the device of the settings, which `on_device` has resolved.
+
+    `dataset` and `model` replace those that the settings name.
+    """
     data = dataset or dataset_of(settings.data.dataset, data_dir)
     if model is None and data.name not in FACTORIES:
         raise InputError(f"model must be given for the data set '{data.name}'")

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lesson.learn.device import to_device
 from lesson.learn.models import Replica
-from lesson.learn.task import Job, Task, Work, to_device
+from lesson.learn.task import Job, Task, Work
 
 BLOCK = 64
 STEPS_AT_ONCE, MAX_GATHERED = 64, 1 << 14

@@ -19,10 +19,11 @@ from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn.backend import Trainer
+from lesson.learn.device import to_device
 from lesson.learn.group_memory import GroupVectors, group_of_each
 from lesson.learn.optimizers import OPTIMIZERS, Moments
 from lesson.learn.robust.guard import MergeGuard, Uploads, finite_only, uploads_of
-from lesson.learn.task import Work, to_device
+from lesson.learn.task import Work
 from lesson.settings.guards import GuardSettings
 from lesson.settings.sections import ServerSettings
 from lesson.strategies.base import Merge, Updates

@@ -12,6 +12,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.core.random import stream
 from lesson.learn.data import Dataset
+from lesson.learn.device import to_device
 from lesson.learn.dropout import draw_kept
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector, make_model
@@ -224,12 +225,6 @@ def scaled(images: Tensor) -> Tensor:
     """
     values = torch.empty(images.shape, device=images.device)
     return torch.div(images, 255, out=values).permute(0, 3, 1, 2)
-
-
-def to_device(array: IntArray | FloatArray, device: str) -> Tensor:
-    """Return the array as a tensor on a device, without waiting for pending work of the device."""
-    tensor = torch.from_numpy(array)
-    return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _on_device(images: np.ndarray, labels: IntArray, device: str) -> tuple[Tensor, Tensor]:

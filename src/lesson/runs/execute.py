@@ -17,8 +17,8 @@ from lesson.clock.simulate import Simulation
 from lesson.core.errors import RunStoppedError, printable
 from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
-from lesson.learn.backend import lacks_memory
 from lesson.learn.build import build
+from lesson.learn.device import lacks_memory
 from lesson.learn.evaluate import ClientScores, PendingScore
 from lesson.learn.learner import Learner
 from lesson.learn.process import configured_process

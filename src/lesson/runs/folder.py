@@ -28,7 +28,7 @@ from lesson.core.files import open_input, open_to_change, remove_leftovers, writ
 from lesson.core.locks import LOCK, locked
 from lesson.core.toml import read_toml
 from lesson.core.version import __version__
-from lesson.learn.backend import cpu_capability, hardware, on_device
+from lesson.learn.device import cpu_capability, hardware, on_device
 from lesson.learn.learner import Learner
 from lesson.runs.checkpoints import Tensors, packed, unpacked
 from lesson.runs.read_back import read_clients, read_json, read_summary

@@ -16,9 +16,10 @@ from torch.nn import functional
 from lesson.core.arrays import IntArray
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
+from lesson.learn.device import to_device
 from lesson.learn.minibatch import NO_SAMPLE
 from lesson.learn.reference import BLOCK
-from lesson.learn.task import Job, Task, Work, joined, to_device
+from lesson.learn.task import Job, Task, Work, joined
 
 
 class CudaBatchedTrainer:
