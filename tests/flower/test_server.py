@@ -16,7 +16,7 @@ from lesson.flower import make_client_app, serve
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import TYPE, Profiler
 from lesson.flower.server import find_clients, make_federation
-from lesson.learn.learner import Learner
+from lesson.learn.model_server import ModelServer
 from lesson.learn.remote import initial_arrays
 
 pytestmark = pytest.mark.usefixtures("few_images")
@@ -77,9 +77,9 @@ def test_a_killed_run_on_the_wall_clock_resumes(
     make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in round 2, while the slow client is at work: that is given up, and time continues from the checkpoint.
-    The learner is restored first, as work that is given up frees versions."""
+    The models are restored first, as work that is given up frees versions."""
     order: list[str] = []
-    for kind in (Learner, WallFederation):
+    for kind in (ModelServer, WallFederation):
         restore = kind.restore
         monkeypatch.setattr(
             kind,
@@ -99,7 +99,7 @@ def test_a_killed_run_on_the_wall_clock_resumes(
     assert summary["rounds"] == len(told) == 8
     assert told[: len(begun)] == begun
     assert "2: server restarted" in told[1]["note"]
-    assert order == ["Learner", "WallFederation"]
+    assert order == ["ModelServer", "WallFederation"]
     times = [line["time_s"] for line in told]
     assert times == sorted(times)
 
@@ -250,7 +250,7 @@ def test_who_may_join_later_counts_for_its_samples(make_grid: MakeGrid) -> None:
     profiler = Profiler(model)
     profiles = find_clients(grid, profiler, 1, everybody=False)
     settings = settings_of(check_config(config), 3)
-    federation, learner = make_federation(settings, grid, "wall", profiles, profiler)
-    learner.close()
+    federation, run = make_federation(settings, grid, "wall", profiles, profiler)
+    run.close()
     assert federation.fleet.reachable.tolist() == [False, True, False]
     assert federation.fleet.client_weight.tolist() == [200.0, 200.0, 200.0]

@@ -121,7 +121,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one(
 ) -> None:
     """Broken off again, in the middle of the next rotation: the newest has moved, the next is not yet there."""
     DAMAGE["garbage"](broken.checkpoint)
-    broken.load(*build(settings(), **PARTS))
+    broken.load(build(settings(), **PARTS))
     assert unpacked(broken.checkpoint)
     broken.checkpoint.replace(broken.before)
     execute(settings(), broken.path, resume=True, **PARTS)

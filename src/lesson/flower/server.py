@@ -25,10 +25,13 @@ from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.post import GridClients
 from lesson.flower.profile import Profile, Profiler, by_registration, choose_clients
 from lesson.flower.replies import in_simulation, logger, tell, tell_clients
-from lesson.learn.build import dataset_of, strategy_of, task_of
+from lesson.learn.build import TrainingRun, dataset_of, strategy_of, task_of
 from lesson.learn.cpu import CpuBackend
-from lesson.learn.learner import Learner
-from lesson.learn.remote import Received, ReceivingBackend, initial_arrays
+from lesson.learn.evaluation import Evaluator
+from lesson.learn.model_server import ModelServer
+from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.remote import Received, initial_arrays
+from lesson.learn.robust.guard import MergeGuard
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.report.plan.text import print_plan
@@ -83,7 +86,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     deadline_s = deadline_of(config) or _deadline_s(folder, fleet)
     settings = settings_of(config, num_clients, deadline_s)
     _tell_plan(fleet, settings)
-    federation, learner = make_federation(settings, grid, clock, profiles, profiler)
+    federation, run = make_federation(settings, grid, clock, profiles, profiler)
     begin_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
@@ -92,9 +95,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
             told = f"round {line['round']} at {line['time_s']:g} s: {line['uploads']} arrived{score}"
             tell(f"{told}; {time.monotonic() - begin_s:.0f} s elapsed")
 
-    summary = execute(
-        settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: (federation, learner)
-    )
+    summary = execute(settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: run)
     write_whole(folder.path / "latencies.csv", fleet_csv(federation.fleet).encode())
     write_study_page(Study([Run.load(folder.path)]), folder.path / REPORT)
     tell_clients(federation, deadline_s)
@@ -200,40 +201,43 @@ def _reasons(wrong: Mapping[int, str]) -> str:
 
 def make_federation(
     settings: Settings, grid: Grid, clock: Clock, profiles: Mapping[int, Profile], profiler: Profiler
-) -> tuple[Federation, Learner]:
-    """Return the federation of a run and its learner."""
+) -> tuple[Federation, TrainingRun]:
+    """Return a federation, and the run of which it is the clock."""
     seed = settings.run.seed
     strategy, task = strategy_of(settings), task_of(settings, dataset_of(settings.data.dataset, None))
-    received = Received()
-    backend, rates = (
-        ReceivingBackend(received, CpuBackend(task, None)),
-        (settings.training.learning_rate, settings.training.lr_cap),
-    )
-    learner = Learner(
-        task, *rates, backend, "reference", settings.server, strategy.needs, settings.guards, elsewhere=True
+    received, evaluator = Received(), Evaluator(task, CpuBackend(task))
+    server = ModelServer(
+        task.initial_vector(),
+        received,
+        settings.training,
+        ServerOptimizer(settings.server),
+        MergeGuard(settings.guards),
+        needs=strategy.needs,
+        signals=evaluator.signals(),
     )
     post = GridClients(
         grid,
         settings.fleet.num_clients,
         {client: profile.node for client, profile in profiles.items()},
         Layout.of(profiler.model),
-        learner,
+        server,
         received,
         clients_report_weight=False,
         profiler=profiler,
         tell=tell,
     )
-    options: dict[str, Any] = {"learner": learner, "seed": seed, "guards": settings.guards, "tell": tell}
+    options: dict[str, Any] = {"learner": server, "seed": seed, "guards": settings.guards, "tell": tell}
     fleet = _fleet(settings, clock, profiles, task.holdings.num_samples)
     if clock == "virtual":
         fleet = fleet_for(settings.strategy.name, fleet, settings)
         options |= {"settings": settings, "disconnections": Disconnections.of(settings.faults, seed)}
-        return VirtualFederation(strategy, fleet, post, **options), learner
+        virtual = VirtualFederation(strategy, fleet, post, **options)
+        return virtual, TrainingRun(virtual, server, evaluator)
     sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # the actual size, not that of the settings
     federation = WallFederation(strategy, sent, post, **options)
     for client, profile in profiles.items():
         federation.observe_latency(client, profile.latency_s)
-    return federation, learner
+    return federation, TrainingRun(federation, server, evaluator)
 
 
 def _fleet(

@@ -21,11 +21,13 @@ from lesson.flower.post import FieldNames, GridClients, weighted_means
 from lesson.flower.profile import by_registration
 from lesson.flower.replies import tell, tell_clients
 from lesson.flower.server import Clock, clock_of
-from lesson.learn.remote import Received
+from lesson.learn.model_server import ModelServer
+from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.remote import Received, as_tensor
 from lesson.learn.robust.checks import InvalidUpdateError
-from lesson.learn.server_models import ServerModels, as_tensor
+from lesson.learn.robust.guard import MergeGuard
 from lesson.settings.guards import GuardSettings
-from lesson.settings.sections import ServerSettings
+from lesson.settings.sections import ServerSettings, TrainingSettings
 from lesson.settings.settings import Settings
 from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
@@ -100,7 +102,8 @@ class LessonStrategy(FlowerStrategy):
             raise InputError(f"guards must be GuardSettings(…), got {guards!r}")
         self.deadline_s = float(deadline_s)
         self.strategy = strategy or Lesson(self.deadline_s)
-        self.clock, self.lr_cap, self.server, self.guards, self.seed = clock, lr_cap, server, guards, seed
+        self.clock, self.lr_cap, self.seed = clock, float(lr_cap), seed
+        self.server, self.guards = server or ServerSettings(), guards or GuardSettings()
         self.latency_s = None if latency_s is None else np.array(latency_s, dtype=np.float64).reshape(-1)
         if self.latency_s is not None and not np.all(self.latency_s > 0):
             raise InputError("latency_s must be > 0 for every client")
@@ -132,7 +135,7 @@ class LessonStrategy(FlowerStrategy):
         if not isinstance(initial_arrays, ArrayRecord) or not len(initial_arrays):
             raise InputError(f"initial_arrays must be an ArrayRecord with a model in it, got {initial_arrays!r:.80}")
         layout = Layout.of(initial_arrays)
-        federation, models = self._federation(grid, initial_arrays, layout, config, timeout)
+        federation, server = self._federation(grid, initial_arrays, layout, config, timeout)
         self.summary()
         result, begin_s = Result(arrays=initial_arrays), time.monotonic()
         self._evaluate(0, initial_arrays, evaluate_fn, result)
@@ -150,7 +153,7 @@ class LessonStrategy(FlowerStrategy):
             )
             if (told := weighted_means(federation.merged_metrics)) is not None:
                 result.train_metrics_clientapp[record.round] = told
-            result.arrays = layout.record(models.versions[federation.version].numpy())
+            result.arrays = layout.record(server.versions[federation.version].numpy())
             self._evaluate(record.round, result.arrays, evaluate_fn, result)
         if federation.stop_reason:
             tell(f"the run ends: {federation.stop_reason}")
@@ -164,7 +167,7 @@ class LessonStrategy(FlowerStrategy):
 
     def _federation(
         self, grid: Grid, arrays: ArrayRecord, layout: Layout, config: Mapping[str, Any], timeout: float
-    ) -> tuple[Federation, ServerModels]:
+    ) -> tuple[Federation, ModelServer]:
         nodes = self._nodes(grid, timeout)
         clock = self.clock or clock_of("auto", grid)
         latency_s = self.latency_s
@@ -178,24 +181,23 @@ class LessonStrategy(FlowerStrategy):
         except InvalidUpdateError as error:
             raise InputError(f"initial_arrays must be numbers: {error.detail}") from None
         received = Received()
-        models = ServerModels(
+        server = ModelServer(
             initial,
-            float(config[self.words.lr]),
-            self.lr_cap,
-            lambda _: received,
-            self.server,
-            self.strategy.needs,
-            self.guards,
+            received,
+            TrainingSettings(learning_rate=float(config[self.words.lr]), lr_cap=self.lr_cap),
+            ServerOptimizer(self.server),
+            MergeGuard(self.guards),
+            needs=self.strategy.needs,
         )
         num_clients = len(nodes) if clock == "virtual" else 2 * len(nodes) + SPARE
-        parts = grid, num_clients, dict(enumerate(nodes)), layout, models, received, config, self.words
+        parts = grid, num_clients, dict(enumerate(nodes)), layout, server, received, config, self.words
         post = GridClients(*parts, default_latency_s=self.deadline_s, tell=tell)
         fleet = replace(self._fleet(latency_s, len(nodes), num_clients), model_bits=8.0 * num_bytes(arrays))
-        options: dict[str, Any] = {"learner": models, "seed": self.seed, "guards": self.guards, "tell": tell}
+        options: dict[str, Any] = {"learner": server, "seed": self.seed, "guards": self.guards, "tell": tell}
         if clock == "virtual":
-            return VirtualFederation(self.strategy, fleet, post, **options), models
+            return VirtualFederation(self.strategy, fleet, post, **options), server
         strategy = self.strategy if latency_s is not None else MeasuredFirst(self.strategy)
-        return WallFederation(strategy, fleet, post, **options), models
+        return WallFederation(strategy, fleet, post, **options), server
 
     def _nodes(self, grid: Grid, timeout: float) -> list[int]:
         """Wait for enough nodes and return them in order of registration."""

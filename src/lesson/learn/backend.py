@@ -5,22 +5,22 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from lesson.learn.evaluate import ClientScores, PendingScore
+from lesson.learn.cohort import Cohort
 from lesson.learn.partition import Holdings
-from lesson.learn.task import Job
+from lesson.learn.scores import ClientScores, PendingScore
 
 TrainerName = Literal["reference", "fused", "batched"]
 
 
 class Trainer(Protocol):
-    """Trains cohorts. A cohort is a set of updates that start from the same model."""
+    """Trains cohorts."""
 
-    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the weighted sum of the trained models of each cohort; valid until the next call of `cohorts`."""
+    def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the weighted sum of the trained models of each cohort; valid until the next call of `sums`."""
         ...
 
-    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the trained models of each cohort as new tensors, shape (len(work), num_parameters)."""
+    def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the trained models of each cohort as new tensors, shape (num_rows, num_parameters)."""
         ...
 
     def close(self) -> None:

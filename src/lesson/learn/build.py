@@ -1,7 +1,11 @@
-"""Builds a simulation with real training from settings."""
+"""Builds a run with real training from settings."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from lesson.clock.faults import CorruptedUploads, Disconnections
 from lesson.clock.simulate import Simulation
@@ -10,11 +14,38 @@ from lesson.fleet.fleet import draw_fleet
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
-from lesson.learn.learner import Learner
-from lesson.learn.models import FACTORIES, ModelFactory
+from lesson.learn.evaluation import Evaluator
+from lesson.learn.model_server import GlobalModel, ModelServer
+from lesson.learn.models import FACTORIES, ModelFactory, named_arrays
+from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.robust.guard import MergeGuard
+from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.task import Task, make_task
 from lesson.settings.settings import Settings
 from lesson.strategies import Strategy, fleet_for, make_strategy
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRun:
+    """A run with real training: the clock, the model server and the evaluation."""
+
+    simulation: Simulation
+    server: ModelServer
+    evaluator: Evaluator
+
+    @property
+    def model(self) -> GlobalModel:
+        """The newest version of the global model."""
+        return self.server.model(self.simulation.version)
+
+    def parameters(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the parameters of the newest version by name, in the model's own shapes."""
+        return named_arrays(self.evaluator.task.factory, self.model.vector)
+
+    def close(self) -> None:
+        """Release all threads, processes and GPU memory."""
+        self.server.close()
+        self.evaluator.close()
 
 
 def build(
@@ -24,8 +55,8 @@ def build(
     num_threads: int | None = None,
     dataset: Dataset | None = None,
     model: ModelFactory | None = None,
-) -> tuple[Simulation, Learner]:
-    """Return the simulation of a run and its learner, on the device of the settings, which `on_device` has resolved.
+) -> TrainingRun:
+    """Return a run on the device of the settings, which `on_device` has resolved.
 
     `dataset` and `model` replace those that the settings name.
     """
@@ -35,29 +66,30 @@ def build(
     seed = settings.run.seed
     strategy = strategy_of(settings)
     task = task_of(settings, data, model)
-    backend, rates = _backend(task, settings, num_threads), (settings.training.learning_rate, settings.training.lr_cap)
-    learner = Learner(
-        task,
-        *rates,
-        backend,
-        settings.run.trainer,
-        settings.server,
-        strategy.needs,
-        settings.guards,
-        corrupted=CorruptedUploads.of(settings.faults, settings.fleet.num_clients, seed),
+    backend = _backend(task, settings, num_threads)
+    evaluator = Evaluator(task, backend)
+    faults = CorruptedUploads.of(settings.faults, settings.fleet.num_clients, seed)
+    server = ModelServer(
+        task.initial_vector(),
+        SimulatedClients(task, backend, settings.run.trainer, faults),
+        settings.training,
+        ServerOptimizer(settings.server),
+        MergeGuard(settings.guards),
+        needs=strategy.needs,
+        signals=evaluator.signals(),
     )
     fleet = draw_fleet(settings, seed=seed, num_samples=task.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings)
-    clock = Simulation(
+    simulation = Simulation(
         strategy,
         fleet,
-        learner=learner,
+        learner=server,
         seed=seed,
         settings=settings,
         disconnections=Disconnections.of(settings.faults, seed),
         guards=settings.guards,
     )
-    return clock, learner
+    return TrainingRun(simulation, server, evaluator)
 
 
 def strategy_of(settings: Settings) -> Strategy:
