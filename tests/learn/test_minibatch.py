@@ -5,7 +5,7 @@ import torch
 from helpers.small_tasks import tiny_task
 from helpers.trainers import make_cohort
 from lesson.learn.counters import key, words
-from lesson.learn.minibatch import NO_SAMPLE, Sampler
+from lesson.learn.minibatch import NO_SAMPLE, Sampler, sample_weights
 from lesson.learn.partition import Partition
 
 
@@ -125,3 +125,10 @@ def test_repeated_draws_are_found_by_sorting_as_by_comparing(monkeypatch: pytest
     compared = draws.batches(clients, index, 20)
     monkeypatch.setattr("lesson.learn.minibatch.MAX_PAIRS", 1)
     assert torch.equal(draws.batches(clients, index, 20), compared)
+
+
+def test_the_samples_of_a_minibatch_share_its_weight() -> None:
+    """3 among two samples, 5 for a single one; a minibatch without samples and one that does not count have none."""
+    padded = torch.tensor([[7, 0, NO_SAMPLE], [4, NO_SAMPLE, NO_SAMPLE], [NO_SAMPLE] * 3, [1, 2, 3]])
+    weights = sample_weights(padded, torch.tensor([3.0, 5.0, 0.0, 0.0]))
+    assert weights.tolist() == [[1.5, 1.5, 0.0], [5.0, 0.0, 0.0], [0.0] * 3, [0.0] * 3]

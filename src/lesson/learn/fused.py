@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lesson.learn.cohort import Cohort
+from lesson.learn.minibatch import NO_SAMPLE, sample_weights
 from lesson.learn.models import Replica
 from lesson.learn.task import Task
 from lesson.learn.threads import Threads
@@ -70,8 +71,7 @@ class FusedTrainer:
 
     def _gradient(self, replica: Replica, cohort: Cohort, padded: Tensor) -> Tensor:
         batch = self.task.batch(replica, self.task.ids(cohort), padded, torch.from_numpy(cohort.first))
-        scale = torch.from_numpy(cohort.weight * cohort.lr) / batch.counts
-        weight = scale.repeat_interleave(batch.counts).to(torch.float32)
+        weight = sample_weights(padded, torch.from_numpy(cohort.weight * cohort.lr))[padded != NO_SAMPLE]
         losses = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels, reduction="none")
         return replica.gradient(losses @ weight)
 

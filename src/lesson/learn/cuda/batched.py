@@ -20,7 +20,7 @@ from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
 from lesson.learn.device import to_device
-from lesson.learn.minibatch import NO_SAMPLE
+from lesson.learn.minibatch import sample_weights
 from lesson.learn.reference import BLOCK
 from lesson.learn.task import Task
 
@@ -108,8 +108,7 @@ class CudaBatchedTrainer:
         task, replica, shape = self._task, self._replica, (size, self._task.sampler.width)
         padded = self._samples[:size]
         going = self._step < self._num_steps[:size]
-        there = (padded != NO_SAMPLE) & going[:, None]
-        weight = (there / there.sum(1, keepdim=True).clamp(min=1)).to(torch.float32)
+        weight = sample_weights(padded, going.to(torch.float32))
         ids = self._client[:size], self._index[:size]
         places = (self._first[:size, None] + self._step) * task.batch_size + self._columns
         batch = gathered(task, replica, ids, padded, places)

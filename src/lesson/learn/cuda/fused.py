@@ -19,7 +19,7 @@ from lesson.learn.cohort import Cohort
 from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
-from lesson.learn.minibatch import NO_SAMPLE
+from lesson.learn.minibatch import sample_weights
 from lesson.learn.task import Task
 
 CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS, NUM_LETTERS = 2000, 64, 8, 64
@@ -124,8 +124,7 @@ class _FusedStep:
         client, index, first = self._numbers[:3]
         scale, weights = self._numbers[3:].view(torch.float64)
         (padded,) = task.sampler.batches(client, index, 1, first=first)
-        there = padded != NO_SAMPLE
-        weight = torch.where(there, (scale / there.sum(1))[:, None], 0.0).to(torch.float32).flatten()
+        weight = sample_weights(padded, scale).flatten()
         places = first[:, None] * task.batch_size + self._columns
         images, labels, kept = gathered(task, replica, (client, index), padded, places)
         replica.load(self._base)
