@@ -21,17 +21,23 @@ import torch
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from lesson import InputError, Lesson, RoundLoop, Settings, Simulation, draw_fleet
+from lesson import InputError, Lesson, Settings, Simulation, draw_fleet
 from lesson.learn import models
 from lesson.learn.backend import Backend, Trainer
+from lesson.learn.build import TrainingRun
+from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
 from lesson.learn.data import Dataset, load_dataset
-from lesson.learn.learner import Learner
+from lesson.learn.evaluation import Evaluator
+from lesson.learn.model_server import ModelServer
+from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.process import configure_process
-from lesson.learn.task import Task, Work, make_task, scaled
+from lesson.learn.robust.guard import MergeGuard
+from lesson.learn.simulated_clients import SimulatedClients
+from lesson.learn.task import Task, make_task, scaled
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROUNDS_PER_EVALUATION = 25  # every 500 s
@@ -102,24 +108,25 @@ def make_backend(task: Task, precision: Precision) -> Backend:
     return CudaBackend(task, precision) if DEVICE == "cuda" else CpuBackend(task)
 
 
-def make_run(task: Task, precision: Precision, size: Size) -> tuple[RoundLoop, Learner]:
-    """Return a simulation and its learner, after the rounds in which CUDA graphs are recorded."""
-    settings = Settings()
-    learner = Learner(task, settings.training.learning_rate, settings.training.lr_cap, make_backend(task, precision))
+def make_run(task: Task, precision: Precision, size: Size) -> TrainingRun:
+    """Return a run after the rounds in which CUDA graphs are recorded."""
+    settings, backend = Settings(), make_backend(task, precision)
+    parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
+    server = ModelServer(task.initial_vector(), SimulatedClients(task, backend), *parts)
     fleet = draw_fleet(settings, size.num_clients, seed=task.seed).at_deadline(20.0)
-    simulation = Simulation(Lesson(20.0), fleet, model_server=learner)
+    run = TrainingRun(Simulation(Lesson(20.0), fleet, model_server=server), server, Evaluator(task, backend))
     for _ in range(size.warm_up):
-        simulation.step()
-    learner.score(simulation.version)
-    return simulation, learner
+        run.loop.step()
+    run.evaluator.score(run.model)
+    return run
 
 
-def go(simulation: RoundLoop, learner: Learner, rounds: int, evaluate: bool) -> None:
+def go(run: TrainingRun, rounds: int, evaluate: bool) -> None:
     """Run rounds, with or without evaluation at the default interval; as in a run, scores are not waited for."""
     for number in range(rounds):
-        simulation.step()
+        run.loop.step()
         if evaluate and number % ROUNDS_PER_EVALUATION == 0:
-            learner.begin_score(simulation.version)
+            run.evaluator.begin_score(run.model)
 
 
 def rounds_table(size: Size) -> None:
@@ -135,28 +142,29 @@ def rounds_table(size: Size) -> None:
 def rounds_row(name: str, task: Task, precision: Precision, size: Size) -> None:
     """Measure and print one row of the table."""
     begin = time.perf_counter()
-    simulation, learner = make_run(task, precision, size)
+    run = make_run(task, precision, size)
     begin_s = time.perf_counter() - begin
 
     def rounds_s(evaluate: bool) -> float:
-        return timed_s(lambda: go(simulation, learner, size.rounds, evaluate))
+        return timed_s(lambda: go(run, size.rounds, evaluate))
 
     pairs = [(rounds_s(evaluate=False), rounds_s(evaluate=True)) for _ in range(size.repeats)]
     round_s = statistics.median(plain for plain, _ in pairs) / size.rounds
     added = statistics.median(scored / plain for plain, scored in pairs) - 1
-    score_s = statistics.median(timed_s(lambda: learner.score(simulation.version)) for _ in range(size.repeats))
+    score_s = statistics.median(timed_s(lambda: run.evaluator.score(run.model)) for _ in range(size.repeats))
     print(
         f"| {name}, {precision} | {1 / round_s:,.0f} | {1000 * round_s:.2f} | {added:+.1%} | "
         f"{1000 * score_s:.2f} | {begin_s:.1f} |",
         flush=True,
     )
-    learner.close()
+    run.close()
 
 
-def everybody(num_clients: int, steps: int) -> Work:
+def everybody(task: Task, num_clients: int, steps: int) -> Cohort:
     """Return one local training of each client."""
     zeros = np.zeros(num_clients, dtype=np.int64)
-    return Work(
+    return Cohort(
+        task.initial_vector(),
         client=np.arange(num_clients),
         index=zeros,
         lr=np.full(num_clients, 0.1),
@@ -220,10 +228,10 @@ def steps_table(size: Size) -> None:
 def steps_row(name: str, task: Task, size: Size) -> None:
     """Measure and print one row of the table."""
     steps, bare, trainer = size.steps, bare_step(task, size.num_clients), make_batched(task)
-    jobs = [(task.initial_vector(), everybody(size.num_clients, steps))]
-    trainer.cohorts(jobs)
+    cohorts = [everybody(task, size.num_clients, steps)]
+    trainer.sums(cohorts)
     pairs = [
-        (timed_s(lambda: [bare() for _ in range(steps)]), timed_s(lambda: trainer.cohorts(jobs)))
+        (timed_s(lambda: [bare() for _ in range(steps)]), timed_s(lambda: trainer.sums(cohorts)))
         for _ in range(size.repeats)
     ]
     theirs, ours = (1000 * statistics.median(column) / steps for column in zip(*pairs, strict=True))
@@ -241,22 +249,22 @@ def profile_table(size: Size) -> None:
 def profile_row(name: str, task: Task, size: Size) -> None:
     """Measure and print one row of the table."""
     trainer = CudaFusedTrainer(task, "tf32")
-    jobs = [(task.initial_vector(), everybody(11, 1))]
-    trainer.cohorts(jobs)
+    cohorts = [everybody(task, 11, 1)]
+    trainer.sums(cohorts)
     (step,) = trainer._steps.values()
     with arithmetic("tf32"):
         eager = statistics.median(timed_s(step._sum) for _ in range(size.launches))
 
     def replay() -> None:
         for _ in range(size.launches):
-            trainer.cohorts(jobs)
+            trainer.sums(cohorts)
 
     graph = statistics.median(timed_s(replay) for _ in range(size.repeats)) / size.launches
     launches = []
     for _ in range(size.launches):
         synchronize()
         begin = time.perf_counter()
-        trainer.cohorts(jobs)
+        trainer.sums(cohorts)
         launches.append(time.perf_counter() - begin)
     print(
         f"| {name} | {1000 * eager:.2f} | {1000 * graph:.2f} | {1000 * statistics.median(launches):.3f} |", flush=True
@@ -266,17 +274,17 @@ def profile_row(name: str, task: Task, size: Size) -> None:
 def one_of_many(name: str, seed: int, size: Size, barrier: Any, seconds: Any) -> None:
     """Run one seed in this process: seed 0 first alone, while the others wait, then all seeds at the same time."""
     configure_process()
-    simulation, learner = make_run(task_of(name, size, seed), "tf32", size)
+    run = make_run(task_of(name, size, seed), "tf32", size)
 
     def measure_s() -> float:
-        return timed_s(lambda: go(simulation, learner, 3 * size.rounds, evaluate=True))
+        return timed_s(lambda: go(run, 3 * size.rounds, evaluate=True))
 
     synchronize()
     barrier.wait()
     alone_s = measure_s() if seed == 0 else None
     barrier.wait()
     seconds.put((alone_s, measure_s()))
-    learner.close()
+    run.close()
 
 
 def together_s(name: str, size: Size) -> tuple[float, float]:

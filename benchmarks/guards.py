@@ -7,9 +7,8 @@ import statistics
 import time
 from typing import Any
 
-from lesson.clock.loop import RoundLoop
 from lesson.learn.build import build
-from lesson.learn.learner import Learner
+from lesson.learn.device import on_device
 from lesson.learn.process import configure_process
 from lesson.settings.settings import Settings
 
@@ -33,19 +32,17 @@ class Round:
             run={"rounds": 1, "device": device},
             guards=guards,
         )
-        self.simulation: RoundLoop
-        self.learner: Learner
-        self.simulation, self.learner = build(settings)
+        self.run = build(on_device(settings))
         self._clock = time.perf_counter if device == "cuda" else time.process_time
         if guards is not OFF:
-            self.learner._looks = True  # as for uploads from outside; updates trained here are trusted by default
+            self.run.server.source.trusted = False  # as if uploads came from outside; those trained here are trusted
 
     def ms(self, count: int) -> float:
         """Return the mean milliseconds of `count` rounds: CPU time of all cores, or wall-clock time on a GPU."""
         begin = self._clock()
         for _ in range(count):
-            self.simulation.step()
-        self.learner.versions[self.simulation.version].sum().item()  # wait for the GPU
+            self.run.loop.step()
+        self.run.model.vector.sum().item()  # wait for the GPU
         return 1000 * (self._clock() - begin) / count
 
 
@@ -74,7 +71,7 @@ def main() -> None:
                 f"| {strategy} | {num_clients} | {name} | {with_them:.2f} | {without:.2f} | {ratio:.3f} |", flush=True
             )
             for one in (plain, guarded):
-                one.learner.close()
+                one.run.close()
 
 
 if __name__ == "__main__":

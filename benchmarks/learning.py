@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +20,14 @@ from lesson import InputError, Lesson, Settings, Simulation, draw_fleet
 from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray
 from lesson.learn.batched import BatchedTrainer
-from lesson.learn.cpu import CpuBackend
+from lesson.learn.cohort import Cohort
 from lesson.learn.data import load_dataset
+from lesson.learn.evaluation import Evaluator
 from lesson.learn.fused import FusedTrainer
-from lesson.learn.learner import Learner
+from lesson.learn.model_server import GlobalModel
 from lesson.learn.process import configure_process
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.task import Task, Work, make_task, scaled
+from lesson.learn.task import Task, make_task, scaled
 from lesson.learn.threads import Threads
 from lesson.runs.execute import execute
 from lesson.strategies.base import Merge, Updates
@@ -61,10 +63,11 @@ def timed_s(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def everybody(steps: int) -> Work:
+def everybody(task: Task, steps: int) -> Cohort:
     """Return one local training of each of the fifty clients."""
     zeros = np.zeros(CLIENTS, dtype=np.int64)
-    return Work(
+    return Cohort(
+        task.initial_vector(),
         client=np.arange(CLIENTS),
         index=zeros,
         lr=np.full(CLIENTS, 0.1),
@@ -103,10 +106,10 @@ def fused_rounds(size: Size) -> None:
 
 def fused_round(name: str, task: Task, repeats: int, plain_repeats: int) -> None:
     """Measure and print one row of the table."""
-    threads, base, work = Threads(task.factory), task.initial_vector(), everybody(1)
+    threads, cohorts = Threads(task.factory), [everybody(task, 1)]
     fused, step, reference = FusedTrainer(task, threads), bare_step(task), ReferenceTrainer(task)
-    pairs = [(timed_s(step), timed_s(lambda: fused.cohorts([(base, work)]))) for _ in range(repeats + 2)][2:]
-    plain = statistics.median(timed_s(lambda: reference.cohorts([(base, work)])) for _ in range(plain_repeats))
+    pairs = [(timed_s(step), timed_s(lambda: fused.sums(cohorts))) for _ in range(repeats + 2)][2:]
+    plain = statistics.median(timed_s(lambda: reference.sums(cohorts)) for _ in range(plain_repeats))
     ratio = statistics.median(ours / theirs for theirs, ours in pairs)
     bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
     print(f"| {name} | {bare:.4f} | {ours:.4f} | {ratio:.2f} | {plain:.3f} |")
@@ -116,11 +119,11 @@ def fused_round(name: str, task: Task, repeats: int, plain_repeats: int) -> None
 def several_steps(size: Size) -> None:
     """Print the time of several local steps of fifty clients, with worker processes and in one process."""
     task = make_task(Settings(), load_dataset("mnist"), CLIENTS, 0)
-    base, work = task.initial_vector(), everybody(size.steps)
+    cohorts = [everybody(task, size.steps)]
     workers, reference = BatchedTrainer(task, size.num_workers), ReferenceTrainer(task)
-    workers.cohorts([(base, work[:2])])
+    workers.sums([cohorts[0][:2]])
     pairs = [
-        (timed_s(lambda: reference.cohorts([(base, work)])), timed_s(lambda: workers.cohorts([(base, work)])))
+        (timed_s(lambda: reference.sums(cohorts)), timed_s(lambda: workers.sums(cohorts)))
         for _ in range(size.steps_repeats)
     ]
     workers.close()
@@ -130,43 +133,46 @@ def several_steps(size: Size) -> None:
     print(f"| median of {size.steps_repeats} | {one:.2f} | {many:.2f} | {ratio:.2f} |")
 
 
-class NoTraining(Learner):
-    """A learner whose aggregations cost nothing, so that only the round loop is measured."""
+class NoTraining:
+    """A model server without models, so that only the round loop is measured."""
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
-        """Make the current model the next version, unchanged."""
-        self.versions[version + 1] = self.versions[version]
+        """Accept all updates."""
         return []
+
+    def forget(self, version: int) -> None:
+        """Do nothing: there are no versions."""
+
+    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
+        """Return no signals."""
+        return {}
 
 
 def loop(size: Size) -> None:
     """Print the time that strategy, clock and records take per round of 50 clients."""
-    task = make_task(Settings(), load_dataset("mnist"), CLIENTS, 0)
-    learner = NoTraining(task, 0.1, 1.0, CpuBackend(task))
-    simulation = Simulation(Lesson(20.0), draw_fleet(Settings(), CLIENTS), model_server=learner)
+    simulation = Simulation(Lesson(20.0), draw_fleet(Settings(), CLIENTS), model_server=NoTraining())
     rounds = size.loop_rounds
     blocks = [timed_s(lambda: [simulation.step() for _ in range(rounds)]) for _ in range(size.loop_repeats)]
     ms = 1000 * statistics.median(blocks) / rounds
-    learner.close()
     print(f"\n| the loop itself | ms a round |\n|---|---|\n| LESSON, 50 clients | {ms:.2f} |")
 
 
 def evaluation(size: Size) -> None:
     """Print the share of a run's time that evaluation takes at the default interval."""
     spent = [0.0]
-    original = Learner.begin_score
+    original = Evaluator.begin_score
 
-    def score(self: Learner, version: int) -> object:
+    def score(self: Evaluator, model: GlobalModel) -> object:
         begin = time.perf_counter()
-        result = original(self, version)
+        result = original(self, model)
         spent[0] += time.perf_counter() - begin
         return result
 
-    Learner.begin_score = score  # type: ignore[method-assign,assignment]
+    Evaluator.begin_score = score  # type: ignore[method-assign,assignment]
     folder = Path(tempfile.mkdtemp())
     settings = Settings(run={"time_budget_s": size.time_budget_s})
     total = timed_s(lambda: execute(settings, folder / "run"))
-    Learner.begin_score = original  # type: ignore[method-assign]
+    Evaluator.begin_score = original  # type: ignore[method-assign]
     shutil.rmtree(folder)
     print(f"\n| LESSON on mnist, {size.time_budget_s:g} s | seconds | evaluation |\n|---|---|---|")
     print(f"| default grid | {total:.1f} | {spent[0] / total:.0%} |")

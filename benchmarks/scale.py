@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from lesson.learn.build import build
+from lesson.learn.device import on_device
 from lesson.learn.process import configure_process
 from lesson.settings.settings import Settings
 
@@ -51,23 +52,23 @@ def row(size: Size, num_clients: int, participation: int) -> None:
         "run": {"rounds": 10**6, "device": DEVICE},
     }
     begin = time.perf_counter()
-    simulation, learner = build(Settings(**sections))
+    run = build(on_device(Settings(**sections)))
     made_s = time.perf_counter() - begin
 
     def rounds() -> tuple[float, float]:
         begin, merged = time.perf_counter(), 0
         for _ in range(size.rounds):
-            record = simulation.step()
+            record = run.loop.step()
             assert record is not None
             merged += len(record.merged)
-        learner.score(simulation.version)  # waits for the GPU
+        run.evaluator.score(run.model)  # waits for the GPU
         return (time.perf_counter() - begin) / size.rounds, merged / size.rounds
 
     rounds()
     scores = []
     for _ in range(size.repeats):
         begin = time.perf_counter()
-        learner.score(simulation.version)
+        run.evaluator.score(run.model)
         scores.append((time.perf_counter() - begin) / size.rounds)
     measured = [rounds() for _ in range(size.repeats)]
     round_s = statistics.median(seconds for seconds, _ in measured) - statistics.median(scores)
@@ -76,7 +77,7 @@ def row(size: Size, num_clients: int, participation: int) -> None:
     device_mb = torch.cuda.max_memory_allocated() / 2**20 if DEVICE == "cuda" else 0
     memory = f"{host_mb:,.0f} | {device_mb:,.0f}" if DEVICE == "cuda" else f"{host_mb:,.0f}"
     print(f"| {num_clients:,} | {participation} | {merged:.0f} | {1000 * round_s:.2f} | {made_s:.1f} | {memory} |")
-    learner.close()
+    run.close()
 
 
 def main() -> None:

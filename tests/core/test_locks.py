@@ -9,8 +9,8 @@ import pytest
 from helpers.runs import PARTS, content, settings
 from lesson import InputError
 from lesson.core.locks import LOCK, locked
-from lesson.learn.backend import on_device
 from lesson.learn.build import build
+from lesson.learn.device import on_device
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 

@@ -18,8 +18,11 @@ from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
 from lesson.flower.post import LOOK_EVERY_S, FieldNames, GridClients, weighted_means
 from lesson.flower.profile import TYPE, Profiler
-from lesson.learn.remote import Received
-from lesson.learn.server_models import ServerModels, as_tensor
+from lesson.learn.model_server import ModelServer
+from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.remote import Received, as_tensor
+from lesson.learn.robust.guard import MergeGuard
+from lesson.settings.settings import Settings
 from lesson.strategies.base import Updates
 
 MODEL = {"w": np.array([1.0, 2.0], dtype=np.float32), "b": np.array([3.0], dtype=np.float32)}
@@ -59,10 +62,12 @@ class Asking:
         self.now_s = 0.0
         record = arrays_of()
         layout, self.received = Layout.of(record), Received()
-        models = ServerModels(as_tensor(layout.vector(record)), 0.1, math.inf, lambda _: self.received)
+        settings = Settings()
+        parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
+        server = ModelServer(as_tensor(layout.vector(record)), self.received, *parts)
         node_of = dict(enumerate(sorted(self.grid.nodes)))
         self.post = GridClients(
-            self.grid, 2, node_of, layout, models, self.received, clock=lambda: self.now_s, **options
+            self.grid, 2, node_of, layout, server, self.received, clock=lambda: self.now_s, **options
         )
 
     def send(self, *clients: int, patience_s: float = 60.0, **options: Any) -> None:

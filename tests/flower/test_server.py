@@ -14,7 +14,7 @@ from lesson import InputError
 from lesson.flower import make_client_app, serve
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import TYPE, Profiler
-from lesson.flower.server import find_clients, make_round_loop, make_task_and_fleet
+from lesson.flower.server import find_clients, make_run, make_task_and_fleet
 from lesson.learn.remote import initial_arrays
 
 pytestmark = pytest.mark.usefixtures("few_images")
@@ -238,7 +238,7 @@ def test_who_may_join_later_counts_for_its_samples(make_grid: MakeGrid) -> None:
     profiles = find_clients(grid, profiler, 1, everybody=False)
     settings = settings_of(check_config(config), 3)
     parts = make_task_and_fleet(settings, "wall", profiles)
-    federation, learner = make_round_loop(settings, grid, "wall", profiles, profiler, *parts)
-    learner.close()
-    assert federation.fleet.reachable.tolist() == [False, True, False]
-    assert federation.fleet.client_weight.tolist() == [200.0, 200.0, 200.0]
+    run = make_run(settings, grid, "wall", profiles, profiler, *parts)
+    run.close()
+    assert run.loop.fleet.reachable.tolist() == [False, True, False]
+    assert run.loop.fleet.client_weight.tolist() == [200.0, 200.0, 200.0]

@@ -34,11 +34,13 @@ def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **
 
 def _clients(settings: Settings) -> dict[str, Any]:
     """Return the clients of a run; all have equal shares of every class, and the accuracy on each class is 0.5."""
-    learner = cast(Any, SimpleNamespace())
     fleet = draw_fleet(settings).at_deadline(settings.strategy.deadline_s)
-    learner.class_accuracy = lambda version: np.full(10, 0.5)
-    learner.class_shares = lambda chosen, num_classes: np.full((len(chosen), num_classes), 1 / num_classes)
-    return clients_of(cast(Any, SimpleNamespace(fleet=fleet, version=0)), learner)
+    evaluator = SimpleNamespace(
+        class_accuracy=lambda _: np.full(10, 0.5),
+        class_shares=lambda chosen, num_classes: np.full((len(chosen), num_classes), 1 / num_classes),
+    )
+    run = SimpleNamespace(loop=SimpleNamespace(fleet=fleet), evaluator=evaluator, model=None)
+    return clients_of(cast(Any, run))
 
 
 def make_comparison(out: Path, strategies: tuple[str, ...] = ("lesson", "fedavg"), num_seeds: int = 3) -> None:

@@ -1,17 +1,11 @@
 """Small data sets and models that train in no time."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lesson.learn.backend import Trainer
-from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset
-from lesson.learn.learner import Learner
-from lesson.learn.task import Task, Work, make_task
-from lesson.settings.sections import ServerSettings
+from lesson.learn.task import Task, make_task
 from lesson.settings.settings import Settings
 
 
@@ -51,21 +45,3 @@ def tiny_data(num: int = 300) -> Dataset:
 def tiny_task(num_clients: int = 6, **settings: object) -> Task:
     settings = {"batch_size": 5, "split": "iid"} | settings
     return make_task(Settings(**settings), tiny_data(), num_clients, seed=0, factory=TinyNet)
-
-
-def cohort(trainer: Trainer, base: Tensor, work: Work) -> Tensor:
-    """Return the weighted sum of the models of a single cohort."""
-    return trainer.cohorts([(base, work)])[0]
-
-
-def make_learner(
-    task: Task,
-    learning_rate: float = 0.1,
-    lr_cap: float = 1.0,
-    trainer: Any = "auto",
-    server: Any = None,
-    watched: frozenset[str] = frozenset(),
-    **options: Any,
-) -> Learner:
-    backend, optimizer = CpuBackend(task), ServerSettings(**server or {})
-    return Learner(task, learning_rate, lr_cap, backend, trainer, optimizer, watched, **options)

@@ -1,11 +1,14 @@
-"""Data and local training on which trainers are compared."""
+"""Data and cohorts on which trainers are compared."""
 
 from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
+from lesson.learn.backend import Trainer
+from lesson.learn.cohort import Cohort
 from lesson.learn.data import Dataset
-from lesson.learn.task import Job, Task, Work
+from lesson.learn.task import Task
 
 
 def colors() -> Dataset:
@@ -15,10 +18,11 @@ def colors() -> Dataset:
     return Dataset("cifar10", images[:350], labels[:350], images[350:], labels[350:])
 
 
-def make_work(num: int, steps: int = 1) -> Work:
-    """Return local training with unequal weights, several step sizes, and first as well as later minibatches."""
+def make_cohort(base: Tensor, num: int, steps: int = 1) -> Cohort:
+    """Return a cohort with unequal weights, several step sizes, and first as well as later minibatches."""
     weight = np.arange(1.0, num + 1)
-    return Work(
+    return Cohort(
+        base,
         client=np.arange(num),
         index=np.arange(num) % 3,
         lr=0.1 * (1 + np.arange(num) % 4),
@@ -28,8 +32,21 @@ def make_work(num: int, steps: int = 1) -> Work:
     )
 
 
-def several(task: Task, steps: int = 1) -> list[Job]:
+def one_row(base: Tensor, client: int, lr: float, index: int = 0, local_steps: int = 1, first: int = 0) -> Cohort:
+    """Return a cohort of a single client with weight 1."""
+    whole = (np.array([value]) for value in (client, index, local_steps, first))
+    columns = dict(zip(("client", "index", "local_steps", "first"), whole, strict=True))
+    return Cohort(base, lr=np.array([lr]), weight=np.ones(1), **columns)
+
+
+def several(task: Task, steps: int = 1) -> list[Cohort]:
     """Return cohorts with different base models: all clients, one client, and clients with several minibatches."""
-    base, work = task.initial_vector(), make_work(8, steps)
-    repeated = replace(work[[3, 3, 3, 4, 4, 5]], first=np.array([0, 1, 2, 0, 1, 0]))
-    return [(base, work), (1.1 * base, work[6:7]), (0.9 * base, repeated)]
+    base = task.initial_vector()
+    everybody = make_cohort(base, 8, steps)
+    repeated = replace(everybody[np.array([3, 3, 3, 4, 4, 5])], first=np.array([0, 1, 2, 0, 1, 0]))
+    return [everybody, replace(everybody[6:7], base=1.1 * base), replace(repeated, base=0.9 * base)]
+
+
+def sum_of(trainer: Trainer, cohort: Cohort) -> Tensor:
+    """Return the weighted sum of the models of a single cohort."""
+    return trainer.sums([cohort])[0]

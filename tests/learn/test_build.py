@@ -11,9 +11,9 @@ def test_the_partition_uses_the_population_of_the_run(monkeypatch: pytest.Monkey
     settings = Settings(
         num_clients=5, split="dirichlet-per-client", samples_per_client=(10, 30), run={"rounds": 1, "device": "cpu"}
     )
-    simulation, learner = build(settings, dataset=tiny_data(), model=TinyNet)
-    learner.close()
+    run = build(settings, dataset=tiny_data(), model=TinyNet)
+    run.close()
     drawn = draw_population(settings)
-    assert np.array_equal(learner.task.holdings.num_samples, drawn.num_samples)
-    assert simulation.fleet.population is not None
-    assert np.array_equal(simulation.fleet.population.x_km, drawn.x_km)
+    assert np.array_equal(run.evaluator.task.holdings.num_samples, drawn.num_samples)
+    assert run.loop.fleet.population is not None
+    assert np.array_equal(run.loop.fleet.population.x_km, drawn.x_km)

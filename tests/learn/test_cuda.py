@@ -10,22 +10,24 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.small_tasks import TinyNet, cohort, tiny_data
-from helpers.trainers import colors, make_work, several
+from helpers.model_servers import make_server
+from helpers.small_tasks import TinyNet, tiny_data
+from helpers.trainers import colors, make_cohort, several, sum_of
 from lesson import InputError, Lesson, LessonMemory, RoundLoop, Settings, Simulation, draw_fleet
 from lesson.core.errors import DivergedError
 from lesson.experiments.study import compare
 from lesson.learn import counters, dropout
 from lesson.learn.backend import Backend
+from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
-from lesson.learn.learner import Learner
+from lesson.learn.evaluation import Evaluator
+from lesson.learn.model_server import GlobalModel, ModelServer
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.robust import aggregation
-from lesson.learn.task import Job, Task, make_task
+from lesson.learn.task import Task, make_task
 from lesson.runs.execute import execute
 from lesson.runs.summary import read_metrics
-from lesson.settings.sections import ServerSettings
 from lesson.strategies import LessonAdaptive, LessonFilled
 
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -53,6 +55,10 @@ def tasks(name: str, **settings: Any) -> tuple[Task, Task]:
     return cpu, cuda
 
 
+def on_gpu(cohort: Cohort) -> Cohort:
+    return replace(cohort, base=cohort.base.cuda())
+
+
 NAMES = ["mnist", "cifar10", "tiny", "short", "pool"]
 
 
@@ -60,8 +66,8 @@ NAMES = ["mnist", "cifar10", "tiny", "short", "pool"]
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_samples_are_drawn(name: str, epochs: int) -> None:
     cpu, cuda = tasks(name, local_epochs=epochs)
-    work = make_work(8, steps=7)
-    assert torch.equal(cuda.minibatches(work, 7).cpu(), cpu.minibatches(work, 7))
+    cohort = make_cohort(cpu.initial_vector(), 8, steps=7)
+    assert torch.equal(cuda.minibatches(cohort, 7).cpu(), cpu.minibatches(cohort, 7))
 
 
 def test_kernels_have_the_bits_of_the_plain_draws(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,15 +88,14 @@ def test_kernels_have_the_bits_of_the_plain_draws(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cohort_agrees_with_the_reference(name: str, num: int, trainer: Any, steps: int) -> None:
     cpu, cuda = tasks(name)
-    base = cpu.initial_vector()
     # Larger steps magnify what is rounded. At some, a pool's maximum is so close to the next that rounding decides who
     # gets the gradient: at 0.02, a relative 3e-7 in the base moves MNIST's cohort of 8 by 3 %.
-    work = replace(make_work(num, steps), lr=0.03 * (1 + np.arange(num) % 4))
+    cohort = replace(make_cohort(cpu.initial_vector(), num, steps), lr=0.03 * (1 + np.arange(num) % 4))
     if steps > 1:
-        work.local_steps[: num // 2] = steps // 2
-    expected = cohort(ReferenceTrainer(cpu), base, work)
-    given = cohort(gpu(cuda).trainer(trainer), base.cuda(), work).cpu()
-    moved = float((expected - 0.7 * base).abs().max())
+        cohort.local_steps[: num // 2] = steps // 2
+    expected = sum_of(ReferenceTrainer(cpu), cohort)
+    given = sum_of(gpu(cuda).trainer(trainer), on_gpu(cohort)).cpu()
+    moved = float((expected - 0.7 * cohort.base).abs().max())
     assert moved > 1e-5
     assert (given - expected).abs().max() < 0.01 * moved  # some algorithms of the library round more than others
 
@@ -99,10 +104,10 @@ def test_a_cohort_agrees_with_the_reference(name: str, num: int, trainer: Any, s
 def test_the_proximal_term_agrees_with_the_reference(name: str) -> None:
     """Half of the clients are done after two of four steps and are not pulled back any more."""
     cpu, cuda = tasks(name, proximal_mu=2.0)
-    base, work = cpu.initial_vector(), replace(make_work(8, 4), lr=0.05 * (1 + np.arange(8) % 4))
-    work.local_steps[:4] = 2
-    expected, without = (cohort(ReferenceTrainer(task), base, work) for task in (cpu, tasks(name)[0]))
-    given = cohort(gpu(cuda).trainer("batched"), base.cuda(), work).cpu()
+    cohort = replace(make_cohort(cpu.initial_vector(), 8, 4), lr=0.05 * (1 + np.arange(8) % 4))
+    cohort.local_steps[:4] = 2
+    expected, without = (sum_of(ReferenceTrainer(task), cohort) for task in (cpu, tasks(name)[0]))
+    given = sum_of(gpu(cuda).trainer("batched"), on_gpu(cohort)).cpu()
     matters = (expected - without).abs().max()
     assert matters > 1e-4
     assert (given - expected).abs().max() < 0.05 * matters
@@ -113,24 +118,20 @@ def test_cohorts_of_any_size_together() -> None:
     cpu, cuda = tasks("pool", batch_size=40)
     trainer, base = gpu(cuda).trainer("fused"), cpu.initial_vector()
     sizes = (130, 7, 1, 7, 2, 1, 4)
-    jobs = [(base + 0.01 * place, make_work(num)) for place, num in enumerate(sizes)]
-    given = trainer.cohorts([(start.cuda(), work) for start, work in jobs])
-    for (start, work), one in zip(jobs, given, strict=True):
-        assert torch.allclose(one.cpu(), cohort(ReferenceTrainer(cpu), start, work), atol=2e-5)
+    cohorts = [make_cohort(base + 0.01 * place, num) for place, num in enumerate(sizes)]
+    given = trainer.sums([on_gpu(cohort) for cohort in cohorts])
+    for cohort, one in zip(cohorts, given, strict=True):
+        assert torch.allclose(one.cpu(), sum_of(ReferenceTrainer(cpu), cohort), atol=2e-5)
 
 
 def test_cohorts_of_several_steps_together() -> None:
     """More clients than a block takes, works of unequal length, with a term that pulls each to where it started."""
     cpu, cuda = tasks("tiny", proximal_mu=0.5)
     trainer, base = gpu(cuda).trainer("batched"), cpu.initial_vector()
-    jobs = [(base + 0.01 * place, make_work(num, steps)) for place, (num, steps) in enumerate(((8, 2), (5, 7)) * 6)]
-    given = trainer.cohorts([(start.cuda(), work) for start, work in jobs])
-    for (start, work), one in zip(jobs, given, strict=True):
-        assert torch.allclose(one.cpu(), cohort(ReferenceTrainer(cpu), start, work), atol=2e-5)
-
-
-def on_gpu(jobs: list[Job]) -> list[Job]:
-    return [(base.cuda(), work) for base, work in jobs]
+    cohorts = [make_cohort(base + 0.01 * place, num, steps) for place, (num, steps) in enumerate(((8, 2), (5, 7)) * 6)]
+    given = trainer.sums([on_gpu(cohort) for cohort in cohorts])
+    for cohort, one in zip(cohorts, given, strict=True):
+        assert torch.allclose(one.cpu(), sum_of(ReferenceTrainer(cpu), cohort), atol=2e-5)
 
 
 @pytest.mark.parametrize(("trainer", "steps"), [("fused", 1), ("batched", 1), ("batched", 4)])
@@ -141,19 +142,20 @@ def test_models_agree_with_the_reference(name: str, trainer: Any, steps: int) ->
     Where rounding decides a pool's maximum, a relative 3e-7 in the base moves one of CIFAR-10's models by 12 %.
     """
     cpu, cuda = tasks(name)
-    jobs = [(base, replace(work, lr=0.3 * work.lr)) for base, work in several(cpu, steps)]
-    expected, chosen = ReferenceTrainer(cpu).models(jobs), gpu(cuda).trainer(trainer)
-    given, sums = chosen.models(on_gpu(jobs)), chosen.cohorts(on_gpu(jobs))
-    for (base, work), models, wanted, total in zip(jobs, given, expected, sums, strict=True):
+    cohorts = [replace(cohort, lr=0.3 * cohort.lr) for cohort in several(cpu, steps)]
+    expected, chosen = ReferenceTrainer(cpu).models(cohorts), gpu(cuda).trainer(trainer)
+    there = [on_gpu(cohort) for cohort in cohorts]
+    given, sums = chosen.models(there), chosen.sums(there)
+    for cohort, models, wanted, total in zip(cohorts, given, expected, sums, strict=True):
         assert models.is_cuda
         assert models.shape == wanted.shape
-        moved = (wanted - base).norm(dim=1)
+        moved = (wanted - cohort.base).norm(dim=1)
         away = (models.cpu() - wanted).norm(dim=1) / moved
         assert moved.min() > 1e-3
         assert away.max() < 0.3
         assert away.median() < 0.01
-        summed = torch.from_numpy(work.weight) @ models.cpu().double()
-        assert (summed - total.cpu()).norm() < 0.01 * float(work.weight @ moved.numpy())
+        summed = torch.from_numpy(cohort.weight) @ models.cpu().double()
+        assert (summed - total.cpu()).norm() < 0.01 * float(cohort.weight @ moved.numpy())
 
 
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
@@ -162,12 +164,13 @@ def test_models_of_more_clients_than_a_block_takes(trainer: Any) -> None:
     cpu, cuda = tasks("tiny", proximal_mu=0.5)
     base, chosen = cpu.initial_vector(), gpu(cuda).trainer(trainer)
     lengths = ((8, 1), (5, 1)) if trainer == "fused" else ((8, 2), (5, 7))
-    jobs = [(base + 0.01 * place, make_work(num, steps)) for place, (num, steps) in enumerate(lengths * 6)]
-    given = chosen.models(on_gpu(jobs))
+    cohorts = [make_cohort(base + 0.01 * place, num, steps) for place, (num, steps) in enumerate(lengths * 6)]
+    there = [on_gpu(cohort) for cohort in cohorts]
+    given = chosen.models(there)
     kept = [models.clone() for models in given]
-    chosen.cohorts(on_gpu(jobs[::-1]))
-    chosen.models(on_gpu(jobs[::-1]))
-    for models, before, expected in zip(given, kept, ReferenceTrainer(cpu).models(jobs), strict=True):
+    chosen.sums(there[::-1])
+    chosen.models(there[::-1])
+    for models, before, expected in zip(given, kept, ReferenceTrainer(cpu).models(cohorts), strict=True):
         assert torch.equal(models, before)
         assert torch.allclose(models.cpu(), expected, atol=2e-5)
 
@@ -175,12 +178,12 @@ def test_models_of_more_clients_than_a_block_takes(trainer: Any) -> None:
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
 def test_models_do_not_wait_for_the_gpu(trainer: Any) -> None:
     cpu, cuda = tasks("mnist")
-    jobs, chosen = on_gpu(several(cpu)), gpu(cuda).trainer(trainer)
-    chosen.models(jobs)
+    cohorts, chosen = [on_gpu(cohort) for cohort in several(cpu)], gpu(cuda).trainer(trainer)
+    chosen.models(cohorts)
     with warnings.catch_warnings(action="ignore"):  # that this is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
-        chosen.models(jobs)
+        chosen.models(cohorts)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -240,24 +243,24 @@ def test_models_are_not_rounded_when_they_are_merged() -> None:
 
     _, cuda = tasks("mnist")
     trainer, base = gpu(cuda).trainer("batched"), cuda.initial_vector()
-    work = replace(make_work(8), lr=np.zeros(8))
+    cohort = replace(make_cohort(base, 8), lr=np.zeros(8))
     with arithmetic("tf32"):
-        merged = trainer.cohorts([(base, work)] * 4)
+        merged = trainer.sums([cohort] * 4)
     for given in merged:
         assert torch.allclose(given, 0.7 * base, rtol=1e-6, atol=1e-9)
 
 
 def rounds(
     task: Task, backend: Backend, count: int, trainer: Any = "auto", kind: type[Lesson] = Lesson, **server: Any
-) -> tuple[RoundLoop, Learner]:
+) -> tuple[RoundLoop, ModelServer]:
     """LESSON with the preset released, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
-    learner = Learner(task, 0.002, 1.0, backend, trainer, ServerSettings(**server), kind.needs)
+    made = make_server(task, trainer, learning_rate=0.002, server=server, needs=kind.needs, backend=backend)
     fleet = draw_fleet(Settings(), len(task.holdings.num_samples)).at_deadline(20.0)
-    simulation = Simulation(kind(20.0), fleet, model_server=learner)
+    simulation = Simulation(kind(20.0), fleet, model_server=made)
     for _ in range(count):
         simulation.step()
-    return simulation, learner
+    return simulation, made
 
 
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
@@ -271,7 +274,8 @@ def test_twenty_rounds_agree_with_the_reference(name: str, trainer: str) -> None
     for version, vector in expected.versions.items():
         difference = (given.versions[version].cpu() - vector).norm() / (vector - cpu.initial_vector()).norm()
         assert difference < 0.01
-    ours, theirs = given.score(fast.version), expected.score(plain.version)
+    ours = Evaluator(cuda, gpu(cuda)).score(given.model(fast.version))
+    theirs = Evaluator(cpu, CpuBackend(cpu)).score(expected.model(plain.version))
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
     assert ours.accuracy == pytest.approx(theirs.accuracy, abs=0.005)
 
@@ -294,8 +298,8 @@ def test_filled_slots_and_what_is_confirmed_agree_with_the_reference() -> None:
     wanted, vector = expected.versions[plain.version], given.versions[fast.version].cpu()
     assert (vector - wanted).norm() < 0.01 * (wanted - cpu.initial_vector()).norm()
     ours, theirs = (
-        learner.signals(frozenset({"confirmation"}), simulation.version)["confirmation"]
-        for simulation, learner in (
+        server.signals(frozenset({"confirmation"}), simulation.version)["confirmation"]
+        for simulation, server in (
             rounds(cuda, gpu(cuda), 20, kind=LessonAdaptive),
             rounds(cpu, CpuBackend(cpu), 20, kind=LessonAdaptive),
         )
@@ -312,39 +316,40 @@ def test_filled_slots_and_what_is_confirmed_agree_with_the_reference() -> None:
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
 def test_the_round_loop_never_waits_for_the_gpu(trainer: str, server: dict[str, Any]) -> None:
     _, cuda = tasks("mnist")
-    simulation, learner = rounds(cuda, gpu(cuda), 24, trainer, **server)
-    learner.score(simulation.version)
+    backend = gpu(cuda)
+    evaluator, (simulation, model_server) = Evaluator(cuda, backend), rounds(cuda, backend, 24, trainer, **server)
+    evaluator.score(model_server.model(simulation.version))
     with warnings.catch_warnings(action="ignore"):  # that this is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(12):
             simulation.step()
-        pending = learner.begin_score(simulation.version)
+        newest = model_server.model(simulation.version)
+        pending = evaluator.begin_score(newest)
         with pytest.raises(RuntimeError, match="synchroniz"):
-            learner.versions[simulation.version].cpu()
+            newest.vector.cpu()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert pending.result() == learner.score(simulation.version)
+    assert pending.result() == evaluator.score(newest)
 
 
 def test_accuracy_by_class_agrees_with_the_cpu() -> None:
     cpu, cuda = tasks("mnist")
-    _, expected = rounds(cpu, CpuBackend(cpu), 5, "reference")
-    given = Learner(cuda, 0.002, 1.0, gpu(cuda))
-    given.versions[0] = expected.versions[max(expected.versions)].cuda()
-    wanted = expected.class_accuracy(max(expected.versions))
+    simulation, server = rounds(cpu, CpuBackend(cpu), 5, "reference")
+    model = server.model(simulation.version)
+    wanted = Evaluator(cpu, CpuBackend(cpu)).class_accuracy(model)
     assert wanted.std() > 0
-    assert given.class_accuracy(0) == pytest.approx(wanted, abs=0.005)
+    given = Evaluator(cuda, gpu(cuda)).class_accuracy(replace(model, vector=model.vector.cuda()))
+    assert given == pytest.approx(wanted, abs=0.005)
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "pool"])
 def test_client_scores_agree_with_the_cpu(name: str) -> None:
     cpu, cuda = tasks(name)
-    simulation, given = rounds(cuda, gpu(cuda), 10)
-    expected = Learner(cpu, 0.002, 1.0, CpuBackend(cpu))
-    expected.restore(given.state())
-    ours, theirs = given.client_scores(simulation.version), expected.client_scores(simulation.version)
-    expected.close()
+    simulation, server = rounds(cuda, gpu(cuda), 10)
+    model = server.model(simulation.version)
+    ours = Evaluator(cuda, gpu(cuda)).client_scores(model)
+    theirs = Evaluator(cpu, CpuBackend(cpu)).client_scores(replace(model, vector=model.vector.cpu()))
     assert np.ptp(theirs.loss) > 1e-3
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
     differing = np.abs(ours.accuracy - theirs.accuracy) * cpu.holdings.num_samples
@@ -355,13 +360,12 @@ def test_what_strategies_are_told_agrees_with_the_cpu() -> None:
     chosen, data = Settings(), load_dataset("mnist")
     cpu, cuda = (make_task(chosen, data, 50, 0, None, device, holding_out=True) for device in ("cpu", "cuda"))
     simulation, given = rounds(cuda, gpu(cuda), 10)
-    expected = Learner(cpu, 0.002, 1.0, CpuBackend(cpu))
+    expected = make_server(cpu)
     expected.restore(given.state())
     ours, theirs = (
-        learner.signals(frozenset({"client_accuracy"}), simulation.version)["client_accuracy"]
-        for learner in (given, expected)
+        server.signals(frozenset({"client_accuracy"}), simulation.version)["client_accuracy"]
+        for server in (given, expected)
     )
-    expected.close()
     assert cpu.held_out is not None
     assert np.ptp(theirs) > 0.1
     assert (np.abs(ours - theirs) * cpu.held_out.num_samples).sum() <= 6  # of 6,000
@@ -385,7 +389,11 @@ def test_faster_arithmetic_stays_close(precision: str) -> None:
     wanted, given = exact.versions[exact_run.version], fast.versions[fast_run.version]
     assert not torch.equal(given, wanted)
     assert (given - wanted).norm() / wanted.norm() < 0.05
-    assert fast.score(fast_run.version).loss == pytest.approx(exact.score(exact_run.version).loss, rel=0.05)
+    exactly, quickly = (
+        Evaluator(cuda, gpu(cuda, kind)).score(GlobalModel(vector, ""))
+        for kind, vector in (("float32", wanted), (precision, given))
+    )
+    assert quickly.loss == pytest.approx(exactly.loss, rel=0.05)
 
 
 def test_a_run_has_the_same_bits_twice_and_after_a_stop(tmp_path: Path) -> None:
@@ -409,13 +417,14 @@ def test_a_run_has_the_same_bits_twice_and_after_a_stop(tmp_path: Path) -> None:
 
 def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
     _, cuda = tasks("tiny")
-    learner = Learner(cuda, 1e30, np.inf, gpu(cuda))
-    simulation = Simulation(Lesson(np.inf), draw_fleet(Settings(), 8), model_server=learner)
+    backend = gpu(cuda)
+    server, evaluator = make_server(cuda, learning_rate=1e30, lr_cap=np.inf, backend=backend), Evaluator(cuda, backend)
+    simulation = Simulation(Lesson(np.inf), draw_fleet(Settings(), 8), model_server=server)
     for _ in range(3):
         simulation.step()
-    for scored in (learner.score, learner.client_scores):
+    for scored in (evaluator.score, evaluator.client_scores):
         with pytest.raises(DivergedError, match="the loss is no longer finite"):
-            scored(simulation.version)
+            scored(server.model(simulation.version))
 
 
 def test_run_after_run_in_one_process_has_the_bits_of_each_alone(tmp_path: Path) -> None:
@@ -445,5 +454,5 @@ def test_a_model_that_cannot_be_recorded_is_told() -> None:
             return super().forward(images)
 
     cuda = make_task(Settings(split="iid", batch_size=5), tiny_data(), 8, 0, Asks, "cuda")
-    with pytest.raises(InputError, match=r"model cannot be recorded as a CUDA graph: .*; take device cpu"):
-        cohort(gpu(cuda).trainer("fused"), cuda.initial_vector(), make_work(4))
+    with pytest.raises(InputError, match=r"model cannot be recorded as a CUDA graph: .*; set \[run\] device = 'cpu'"):
+        sum_of(gpu(cuda).trainer("fused"), make_cohort(cuda.initial_vector(), 4))

@@ -9,10 +9,10 @@ import pytest
 import safetensors.numpy
 import torch
 
-from helpers.learners import trained, updates
-from helpers.small_tasks import make_learner, tiny_task
+from helpers.model_servers import make_server, trained, updates
+from helpers.small_tasks import tiny_task
 from lesson.core.errors import InputError
-from lesson.learn.learner import Learner
+from lesson.learn.model_server import ModelServer
 from lesson.strategies.base import GroupMemory, Merge
 
 Of = Literal["models", "updates"]
@@ -20,8 +20,8 @@ both = pytest.mark.parametrize("of", ["models", "updates"])
 
 
 @pytest.fixture(params=["reference", "fused"])
-def learner(request: pytest.FixtureRequest) -> Iterator[Learner]:
-    made = make_learner(tiny_task(6), trainer=request.param)
+def server(request: pytest.FixtureRequest) -> Iterator[ModelServer]:
+    made = make_server(tiny_task(6), trainer=request.param)
     yield made
     made.close()
 
@@ -29,22 +29,22 @@ def learner(request: pytest.FixtureRequest) -> Iterator[Learner]:
 class PlainServer:
     """The docstring of `GroupMemory`, sentence by sentence, in double precision."""
 
-    def __init__(self, learner: Learner, of: Of) -> None:
-        self.learner, self.of = learner, of
-        self.initial = learner.versions[0].double().numpy()
+    def __init__(self, server: ModelServer, of: Of) -> None:
+        self.server, self.of = server, of
+        self.initial = server.versions[0].double().numpy()
         self.groups: dict[str, Any] = {}
 
     def merge(self, client: list[int], base: list[int], merge: Merge, version: int) -> Any:
         assert merge.groups is not None
-        newest = self.learner.versions[version].double().numpy()
+        newest = self.server.versions[version].double().numpy()
         empty = 0.0 * self.initial if self.of == "updates" else self.initial
         for name in merge.groups.resets:
             self.groups[name] = 0.0 * newest if self.of == "updates" else newest
         fresh: dict[str, Any] = {}
         for update, weight, name in zip(merge.updates, merge.weights, merge.groups.names, strict=True):
-            model = trained(self.learner, client[update], base[update], 0.1).double().numpy()
+            model = trained(self.server, client[update], base[update], 0.1).double().numpy()
             if self.of == "updates":
-                model = model - self.learner.versions[base[update]].double().numpy()
+                model = model - self.server.versions[base[update]].double().numpy()
             fresh[name] = fresh.get(name, 0.0) + weight * model
         self.groups |= fresh
         total = sum(merge.groups.weights.values()) if self.of == "models" else 0.0
@@ -67,23 +67,23 @@ STEPS: list[Step] = [
 ]
 
 
-def do(learner: Learner, step: Step, of: Of, version: int) -> Merge:
+def do(server: ModelServer, step: Step, of: Of, version: int) -> Merge:
     client, base, order, weights, groups = step
     merge = Merge(np.array(order, dtype=np.int64), np.array(weights), of=of, groups=groups)
     in_order = np.empty(len(order))
     in_order[order] = weights
-    learner.merge(updates(client, base, [1.0] * len(client)), in_order, merge, version, round=version + 1)
+    server.merge(updates(client, base, [1.0] * len(client)), in_order, merge, version, round=version + 1)
     return merge
 
 
 @both
-def test_groups_against_a_plain_server(learner: Learner, of: Of) -> None:
-    plain = PlainServer(learner, of)
+def test_groups_against_a_plain_server(server: ModelServer, of: Of) -> None:
+    plain = PlainServer(server, of)
     for version, step in enumerate(STEPS):
-        merge = do(learner, step, of, version)
+        merge = do(server, step, of, version)
         expected = plain.merge(step[0], step[1], merge, version)
-        assert learner.versions[version + 1].numpy() == pytest.approx(expected, abs=2e-6)
-    moved = learner.versions[5] - learner.versions[0]
+        assert server.versions[version + 1].numpy() == pytest.approx(expected, abs=2e-6)
+    moved = server.versions[5] - server.versions[0]
     assert moved.norm() > 0.05
 
 
@@ -91,7 +91,7 @@ def test_groups_against_a_plain_server(learner: Learner, of: Of) -> None:
 def test_groups_leave_no_choice_of_what_is_aggregated(of: Of) -> None:
     """Old updates, applied again in every round, are another strategy than old models."""
     other: Of = "updates" if of == "models" else "models"
-    with_setting = make_learner(tiny_task(6), server={"aggregate": other})
+    with_setting = make_server(tiny_task(6), server={"aggregate": other})
     with pytest.raises(
         InputError, match=f"aggregate must be 'strategy' or '{of}' for this strategy, which stores {of}"
     ):
@@ -112,15 +112,15 @@ def test_groups_and_moments_survive_a_checkpoint_bit_identically(of: Of) -> None
         ([0, 1, 2, 4], [1, 1, 0, 1], [3, 0, 1, 2], [1.0] * 4, GroupMemory([ODD[3], *ODD[4:]], share, resets=ODD[:1])),
         ([], [], [], [], GroupMemory([], dict(reversed(share.items())))),
     ]
-    whole = make_learner(tiny_task(6), server=YOGI)
+    whole = make_server(tiny_task(6), server=YOGI)
     for version, step in enumerate(steps):
         do(whole, step, of, version)
-    broken = make_learner(tiny_task(6), server=YOGI)
+    broken = make_server(tiny_task(6), server=YOGI)
     for version, step in enumerate(steps):
         do(broken, step, of, version)
         saved = safetensors.numpy.load(safetensors.numpy.save(broken.state()))
         broken.close()
-        broken = make_learner(tiny_task(6), server=YOGI)
+        broken = make_server(tiny_task(6), server=YOGI)
         broken.restore(saved)
     assert broken.versions.keys() == whole.versions.keys()
     assert torch.equal(broken.versions[3], whole.versions[3])

@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from helpers.fleets import make_fleet
-from helpers.small_tasks import TinyNet, make_learner, tiny_data
+from helpers.model_servers import make_server
+from helpers.small_tasks import TinyNet, tiny_data
 from lesson import FedAvg, InputError, Settings, Simulation
 from lesson.learn.build import build
-from lesson.learn.partition import Partition, draw_pool, make_partition
+from lesson.learn.cpu import CpuBackend
+from lesson.learn.partition import Holdings, Partition, draw_pool, make_partition
+from lesson.learn.scores import ClientScores
 from lesson.learn.task import hold_out, make_task
 from lesson.runs.execute import execute
 from lesson.strategies import TiFL
@@ -52,12 +55,11 @@ def test_clients_with_one_sample_each_cannot_hold_any_out() -> None:
 def test_the_signal_is_the_accuracy_on_what_is_held_out() -> None:
     data = tiny_data(900)
     task = make_task(Settings(**VALUES), data, 6, 0, TinyNet, holding_out=True)
-    learner = make_learner(task)
+    server = make_server(task)
     assert task.held_out is not None
-    vector = learner.versions[0]
     model = TinyNet()
-    torch.nn.utils.vector_to_parameters(vector.clone(), model.parameters())
-    signals = learner.signals(frozenset({"client_accuracy", "weather"}), 0)
+    torch.nn.utils.vector_to_parameters(server.versions[0].clone(), model.parameters())
+    signals = server.signals(frozenset({"client_accuracy", "weather"}), 0)
     assert list(signals) == ["client_accuracy"]
     assert len(signals) == 1
     for client, given in enumerate(signals["client_accuracy"].tolist()):
@@ -65,40 +67,49 @@ def test_the_signal_is_the_accuracy_on_what_is_held_out() -> None:
         logits = model(torch.from_numpy(data.train_images[samples]).float() / 255)
         right = int((logits.argmax(1) == torch.from_numpy(data.train_labels[samples])).sum())
         assert given == right / len(samples)
-    learner.close()
+    server.close()
 
 
-def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_look_evaluate() -> None:
+def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_look_evaluate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     data, looks = tiny_data(900), []
     sections = {**VALUES, "strategy": STRATEGY, "run": {"rounds": 5, "device": "cpu"}}
-    simulation, learner = build(Settings(**sections), dataset=data, model=TinyNet)
+    run = build(Settings(**sections), dataset=data, model=TinyNet)
+    simulation, task = run.loop, run.evaluator.task
     whole = make_partition(Settings(**VALUES), data.train_labels, 6, 0)
-    assert np.array_equal(simulation.fleet.num_samples, learner.task.holdings.num_samples)
-    assert np.array_equal(simulation.fleet.client_weight, learner.task.holdings.num_samples)
+    assert np.array_equal(simulation.fleet.num_samples, task.holdings.num_samples)
+    assert np.array_equal(simulation.fleet.client_weight, task.holdings.num_samples)
     assert np.all(simulation.fleet.num_samples < whole.num_samples)
-    scores = learner._client_scores
-    learner._client_scores = lambda version, held: looks.append(version) or scores(version, held)  # type: ignore
+    scores = CpuBackend.client_scores
+
+    def look(self: CpuBackend, vector: torch.Tensor, holdings: Holdings) -> ClientScores:
+        looks.append(simulation.version)
+        return scores(self, vector, holdings)
+
+    monkeypatch.setattr(CpuBackend, "client_scores", look)
     for _ in range(5):
         simulation.step()
     assert looks == [0, 2, 4]
-    learner.close()
-    simulation, learner = build(Settings(**sections | {"strategy": {"name": "fedavg"}}), dataset=data, model=TinyNet)
-    assert learner.task.held_out is None
-    assert all(np.array_equal(learner.task.holdings[client], whole[client]) for client in range(6))
-    assert not simulation._view(np.empty(0, dtype=np.int64)).signals
-    learner.close()
+    run.close()
+    run = build(Settings(**sections | {"strategy": {"name": "fedavg"}}), dataset=data, model=TinyNet)
+    task = run.evaluator.task
+    assert task.held_out is None
+    assert all(np.array_equal(task.holdings[client], whole[client]) for client in range(6))
+    assert not run.loop._view(np.empty(0, dtype=np.int64)).signals
+    run.close()
 
 
-def test_a_learner_that_holds_nothing_out_has_no_signal() -> None:
-    learner = make_learner(make_task(Settings(**VALUES), tiny_data(900), 6, 0, TinyNet))
+def test_without_held_out_samples_there_is_no_signal() -> None:
+    server = make_server(make_task(Settings(**VALUES), tiny_data(900), 6, 0, TinyNet))
     simulation = Simulation(
-        TiFL(num_tiers=3, interval=1), make_fleet([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), model_server=learner
+        TiFL(num_tiers=3, interval=1), make_fleet([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), model_server=server
     )
     for _ in range(3):
         simulation.step()
     assert simulation.strategy.state()["accuracy"] == []
-    assert not Simulation(FedAvg(), make_fleet([1.0]), model_server=learner)._view(np.empty(0, dtype=np.int64)).signals
-    learner.close()
+    assert not Simulation(FedAvg(), make_fleet([1.0]), model_server=server)._view(np.empty(0, dtype=np.int64)).signals
+    server.close()
 
 
 def test_a_run_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:

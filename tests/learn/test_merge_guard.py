@@ -10,19 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from helpers.small_tasks import cohort, make_learner, tiny_task
+from helpers.model_servers import make_server, trained
+from helpers.small_tasks import tiny_task
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.rejections import NOT_FINITE, TOO_FAR, Rejection
 from lesson.core.errors import DivergedError, InputError
-from lesson.learn.learner import Learner
-from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.cohort import Cohort
+from lesson.learn.model_server import ModelServer
+from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.remote import Received
 from lesson.learn.robust import guard as merge_guard
-from lesson.learn.robust.guard import MergeGuard, Uploads
-from lesson.learn.server_models import ServerModels
-from lesson.learn.task import Work
+from lesson.learn.robust.guard import MergeGuard
 from lesson.settings.faults import FaultSettings
 from lesson.settings.guards import GuardSettings
+from lesson.settings.sections import ServerSettings, TrainingSettings
 from lesson.strategies.base import GroupMemory, Merge, Updates
 
 NUM = 6
@@ -38,11 +39,10 @@ class Corrupted(CorruptedUploads):
 
 
 @contextmanager
-def learning(trainer: str = "fused", corrupted: CorruptedUploads | None = None, **options: Any) -> Iterator[Learner]:
-    guards = GuardSettings(**{name: options.pop(name) for name in list(options) if name in GuardSettings.model_fields})
-    learner = make_learner(tiny_task(NUM), trainer=trainer, guards=guards, corrupted=corrupted, **options)
-    yield learner
-    learner.close()
+def serving(trainer: str = "fused", faults: CorruptedUploads | None = None, **guards: Any) -> Iterator[ModelServer]:
+    server = make_server(tiny_task(NUM), trainer, guards=guards, faults=faults)
+    yield server
+    server.close()
 
 
 def updates(
@@ -62,20 +62,16 @@ def updates(
         lr_scale=real + np.array(scale),
         local_steps=whole + 1,
         batches=whole + batches,
+        compute_scale=np.ones(len(whole)),
+        in_turn=whole > 0,
     )
 
 
 def merge(
-    learner: Learner, some: Updates, version: int = 0, of: Any = "models", groups: GroupMemory | None = None
+    server: ModelServer, some: Updates, version: int = 0, of: Any = "models", groups: GroupMemory | None = None
 ) -> list[Rejection]:
     weights = np.full(len(some), 1 / len(some))
-    return learner.merge(some, weights, Merge(some.id, weights, of=of, groups=groups), version, round=1)
-
-
-def model_of(learner: Learner, client: int, base: int = 0, lr: float = 0.1) -> Tensor:
-    """What a client really trains."""
-    work = Work(np.array([client]), np.array([0]), np.array([lr]), np.array([1]), np.array([1.0]), np.array([0]))
-    return cohort(ReferenceTrainer(learner.task), learner.versions[base], work)
+    return server.merge(some, weights, Merge(some.id, weights, of=of, groups=groups), version, round=1)
 
 
 def mean(models: list[Tensor]) -> Tensor:
@@ -90,159 +86,161 @@ def close(one: Tensor, other: Tensor) -> bool:
     ("trainer", "fault"), [("reference", "nan"), ("fused", "nan"), ("batched", "nan"), ("fused", "infinity")]
 )
 def test_what_is_not_finite_is_rejected_and_the_others_stand_for_it(trainer: str, fault: str) -> None:
-    with learning(trainer, Corrupted(1, 4, **{fault: 1.0})) as learner:
-        assert merge(learner, updates([0, 1, 2, 4])) == [Rejection(1, 0, NOT_FINITE), Rejection(4, 0, NOT_FINITE)]
-        assert close(learner.versions[1], mean([model_of(learner, 0), model_of(learner, 2)]))
+    with serving(trainer, Corrupted(1, 4, **{fault: 1.0})) as server:
+        assert merge(server, updates([0, 1, 2, 4])) == [Rejection(1, 0, NOT_FINITE), Rejection(4, 0, NOT_FINITE)]
+        assert close(server.versions[1], mean([trained(server, 0), trained(server, 2)]))
 
 
 def test_of_updates_the_others_stand_for_what_is_rejected() -> None:
     """Two from version 0 and two from version 1, one of each rejected: half of each way of the others is gone."""
-    with learning(corrupted=Corrupted(1, 3, nan=1.0)) as learner:
-        learner.versions[1] = learner.versions[0] + 0.01
-        rejected = merge(learner, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
+    with serving(faults=Corrupted(1, 3, nan=1.0)) as server:
+        server.versions[1] = server.versions[0] + 0.01
+        rejected = merge(server, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
         assert [rejection.client for rejection in rejected] == [1, 3]
-        ways = [model_of(learner, client, base) - learner.versions[base] for client, base in ((0, 0), (2, 1))]
-        assert close(learner.versions[2], learner.versions[1] + mean(ways))
+        ways = [trained(server, client, base) - server.versions[base] for client, base in ((0, 0), (2, 1))]
+        assert close(server.versions[2], server.versions[1] + mean(ways))
 
 
 def test_a_part_of_the_model_that_was_to_stay_stays() -> None:
     """Weights of 0.3 each: 0.4 of the model stays, and the one update that is taken counts for 0.6."""
-    with learning(corrupted=Corrupted(1, nan=1.0)) as learner:
+    with serving(faults=Corrupted(1, nan=1.0)) as server:
         some, weights = updates([0, 1]), np.array([0.3, 0.3])
-        learner.merge(some, weights, Merge(some.id, weights), 0, round=1)
-        assert close(learner.versions[1], 0.4 * learner.versions[0] + 0.6 * model_of(learner, 0))
+        server.merge(some, weights, Merge(some.id, weights), 0, round=1)
+        assert close(server.versions[1], 0.4 * server.versions[0] + 0.6 * trained(server, 0))
 
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
 def test_a_merge_of_which_nothing_is_left_makes_no_version(guard: str) -> None:
-    with learning(corrupted=Corrupted(0, 1, nan=1.0), aggregation=guard) as learner:
-        assert len(merge(learner, updates([0, 1]))) == 2
-        assert list(learner.versions) == [0]
+    with serving(faults=Corrupted(0, 1, nan=1.0), aggregation=guard) as server:
+        assert len(merge(server, updates([0, 1]))) == 2
+        assert list(server.versions) == [0]
 
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
 def test_a_group_without_accepted_updates_stays_as_it_was(guard: str) -> None:
     groups = GroupMemory(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
-    with learning(corrupted=Corrupted(1, nan=1.0), aggregation=guard) as learner:
+    with serving(faults=Corrupted(1, nan=1.0), aggregation=guard) as server:
         some, ones = updates([0, 1]), np.ones(2)
-        assert len(learner.merge(some, ones, Merge(some.id, ones, groups=groups), 0, round=1)) == 1
-        assert close(learner.versions[1], 0.5 * model_of(learner, 0) + 0.5 * learner.versions[0])
+        assert len(server.merge(some, ones, Merge(some.id, ones, groups=groups), 0, round=1)) == 1
+        assert close(server.versions[1], 0.5 * trained(server, 0) + 0.5 * server.versions[0])
 
 
 def test_training_that_diverges_by_itself_ends_the_run_all_the_same() -> None:
-    with learning(corrupted=Corrupted(1, nan=1.0)) as learner:
-        learner.versions[0] = learner.versions[0] * 1e30
+    with serving(faults=Corrupted(1, nan=1.0)) as server:
+        server.versions[0] = server.versions[0] * 1e30
         with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):
-            merge(learner, updates([0, 1, 2]))
+            merge(server, updates([0, 1, 2]))
 
 
 def test_without_the_guard_what_is_not_finite_ends_the_run() -> None:
-    with learning(corrupted=Corrupted(1, nan=1.0), finite=False) as learner, pytest.raises(DivergedError):
-        merge(learner, updates([0, 1, 2]))
+    with serving(faults=Corrupted(1, nan=1.0), finite=False) as server, pytest.raises(DivergedError):
+        merge(server, updates([0, 1, 2]))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_scaled_and_flipped_updates_are_merged_as_they_are(trainer: str) -> None:
-    with learning(trainer, Corrupted(2, scaled=1.0, scale=3.0, flipped=1.0)) as learner:
-        assert merge(learner, updates([0, 2])) == []
-        base = learner.versions[0]
-        assert close(learner.versions[1], mean([model_of(learner, 0), base - 3 * (model_of(learner, 2) - base)]))
+    with serving(trainer, Corrupted(2, scaled=1.0, scale=3.0, flipped=1.0)) as server:
+        assert merge(server, updates([0, 2])) == []
+        base = server.versions[0]
+        assert close(server.versions[1], mean([trained(server, 0), base - 3 * (trained(server, 2) - base)]))
 
 
-def lengths(learner: Learner, lr: float = 0.1) -> list[float]:
-    return [float((model_of(learner, client, lr=lr) - learner.versions[0]).norm()) for client in range(NUM)]
+def lengths(server: ModelServer, lr: float = 0.1) -> list[float]:
+    return [float((trained(server, client, lr=lr) - server.versions[0]).norm()) for client in range(NUM)]
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_an_update_that_goes_too_far_is_rejected(trainer: str) -> None:
-    with learning(trainer, Corrupted(3, scaled=1.0, scale=50.0), norm="reject") as learner:
-        assert merge(learner, updates([0, 1, 2, 3])) == [Rejection(3, 0, TOO_FAR)]
-        assert close(learner.versions[1], mean([model_of(learner, client) for client in (0, 1, 2)]))
+    with serving(trainer, Corrupted(3, scaled=1.0, scale=50.0), norm="reject") as server:
+        assert merge(server, updates([0, 1, 2, 3])) == [Rejection(3, 0, TOO_FAR)]
+        assert close(server.versions[1], mean([trained(server, client) for client in (0, 1, 2)]))
 
 
 def test_an_update_that_goes_too_far_is_clipped_to_so_many_medians() -> None:
     """The median of four lengths, the largest corrupted, is the mean of the second and third of them; 1.5 times that is
     how far client 3's update may go, in its own direction."""
-    with learning(corrupted=Corrupted(3, scaled=1.0, scale=50.0), norm="clip", norm_limit=1.5) as learner:
-        honest, base = lengths(learner), learner.versions[0]
-        assert merge(learner, updates([0, 1, 2, 3])) == []
+    with serving(faults=Corrupted(3, scaled=1.0, scale=50.0), norm="clip", norm_limit=1.5) as server:
+        honest, base = lengths(server), server.versions[0]
+        assert merge(server, updates([0, 1, 2, 3])) == []
         limit = 1.5 * float(np.median([*honest[:3], 50 * honest[3]]))
         assert max(honest[:3]) < limit
-        way = model_of(learner, 3) - base
-        models = [model_of(learner, client) for client in (0, 1, 2)] + [base + way * limit / way.norm()]
-        assert close(learner.versions[1], mean(models))
+        way = trained(server, 3) - base
+        models = [trained(server, client) for client in (0, 1, 2)] + [base + way * limit / way.norm()]
+        assert close(server.versions[1], mean(models))
 
 
 def test_longer_steps_may_go_farther() -> None:
     """A client in tier 8 goes about 8 times as far as one in tier 1: for its pace that is nothing special."""
-    with learning(norm="reject") as learner:
-        assert merge(learner, updates([0, 1, 2, 3], scale=[1.0, 1.0, 1.0, 8.0])) == []
+    with serving(norm="reject") as server:
+        assert merge(server, updates([0, 1, 2, 3], scale=[1.0, 1.0, 1.0, 8.0])) == []
 
 
 def test_the_median_is_of_the_last_updates_and_survives_a_restart() -> None:
-    with learning(norm="reject", norm_window=5) as learner:
-        honest = lengths(learner)
-        merge(learner, updates([0, 1, 2]))
-        merge(learner, updates([3, 4, 5]))
-        kept = learner.state()["guard.norms"]
+    with serving(norm="reject", norm_window=5) as server:
+        honest = lengths(server)
+        merge(server, updates([0, 1, 2]))
+        merge(server, updates([3, 4, 5]))
+        kept = server.state()["guard.norms"]
         assert kept == pytest.approx(np.array(honest[1:]) / 0.1, rel=1e-4)
-        with learning(norm="reject", norm_window=5) as other:
-            other.restore(learner.state())
+        with serving(norm="reject", norm_window=5) as other:
+            other.restore(server.state())
             assert other.state()["guard.norms"].tolist() == kept.tolist()
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_the_median_of_models(trainer: str) -> None:
-    with learning(trainer, Corrupted(2, scaled=1.0, flipped=1.0, scale=1e6), aggregation="median") as learner:
-        merge(learner, updates([0, 1, 2, 3, 4]))
-        base = learner.versions[0]
-        models = [model_of(learner, client) for client in (0, 1, 3, 4)]
-        models.append(base - 1e6 * (model_of(learner, 2) - base))
+    with serving(trainer, Corrupted(2, scaled=1.0, flipped=1.0, scale=1e6), aggregation="median") as server:
+        merge(server, updates([0, 1, 2, 3, 4]))
+        base = server.versions[0]
+        models = [trained(server, client) for client in (0, 1, 3, 4)]
+        models.append(base - 1e6 * (trained(server, 2) - base))
         expected = torch.from_numpy(np.median(torch.stack(models).numpy(), axis=0))
-        assert close(learner.versions[1], expected)
+        assert close(server.versions[1], expected)
 
 
 def test_a_trimmed_mean_of_updates_from_several_versions() -> None:
     """Of five ways, from two versions, the shortest and the longest in every direction are left out."""
-    with learning(aggregation="trimmed-mean", trim=0.2) as learner:
-        learner.versions[1] = learner.versions[0] + 0.01
+    with serving(aggregation="trimmed-mean", trim=0.2) as server:
+        server.versions[1] = server.versions[0] + 0.01
         bases = [0, 0, 1, 1, 1]
-        merge(learner, updates([0, 1, 2, 3, 4], bases), version=1, of="updates")
-        ways = [model_of(learner, client, base) - learner.versions[base] for client, base in enumerate(bases)]
+        merge(server, updates([0, 1, 2, 3, 4], bases), version=1, of="updates")
+        ways = [trained(server, client, base) - server.versions[base] for client, base in enumerate(bases)]
         ordered = np.sort(torch.stack(ways).numpy(), axis=0)
-        expected = learner.versions[1] + torch.from_numpy(ordered[1:4].mean(axis=0))
-        assert close(learner.versions[2], expected)
+        expected = server.versions[1] + torch.from_numpy(ordered[1:4].mean(axis=0))
+        assert close(server.versions[2], expected)
 
 
 def test_a_robust_merge_has_the_weight_the_strategy_gives() -> None:
-    with learning(aggregation="median") as learner:
+    with serving(aggregation="median") as server:
         some, weights = updates([0, 1, 2]), np.array([0.1, 0.1, 0.3])
-        learner.merge(some, weights, Merge(some.id, weights), 0, round=1)
-        middle = torch.stack([model_of(learner, client) for client in range(3)]).median(0).values
-        assert close(learner.versions[1], 0.5 * learner.versions[0] + 0.5 * middle)
+        server.merge(some, weights, Merge(some.id, weights), 0, round=1)
+        middle = torch.stack([trained(server, client) for client in range(3)]).median(0).values
+        assert close(server.versions[1], 0.5 * server.versions[0] + 0.5 * middle)
 
 
 def test_steps_of_several_minibatches_are_one_update() -> None:
     """With one update, the median is the update itself: the mean of its three models."""
-    with learning(aggregation="median") as robust, learning() as plain:
+    with serving(aggregation="median") as robust, serving() as plain:
         some = updates([0, 1], batches=3)[np.array([0])]
-        for learner in (robust, plain):
-            merge(learner, some)
+        for server in (robust, plain):
+            merge(server, some)
         assert close(robust.versions[1], plain.versions[1])
 
 
 def test_looking_at_everybody_changes_nothing_where_nothing_is_wrong() -> None:
-    with learning(norm="clip", norm_limit=1e6) as guarded, learning() as plain:
-        for learner in (guarded, plain):
-            merge(learner, replace(updates([0, 1, 2, 3, 4, 5]), index=np.arange(6)))
+    with serving(norm="clip", norm_limit=1e6) as guarded, serving() as plain:
+        for server in (guarded, plain):
+            merge(server, replace(updates([0, 1, 2, 3, 4, 5]), index=np.arange(6)))
         assert close(guarded.versions[1], plain.versions[1])
 
 
-def received(models: dict[int, list[float]], **options: Any) -> ServerModels:
+def received(models: dict[int, list[float]], guards: GuardSettings | None = None) -> ModelServer:
     """A server with models 0 … that clients elsewhere have sent."""
     held = Received()
     held.held = {(client, 0): np.array(model, dtype=np.float32) for client, model in models.items()}
-    return ServerModels(torch.full((2,), 2.0), 0.1, np.inf, lambda _: held, **options)
+    optimizer, guard = ServerOptimizer(ServerSettings()), MergeGuard(guards or GuardSettings())
+    needs = frozenset({"confirmation"})
+    return ModelServer(torch.full((2,), 2.0), held, TrainingSettings(), optimizer, guard, needs=needs)
 
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
@@ -256,7 +254,7 @@ def test_what_counts_for_nothing_does_not_stand_for_what_is_rejected(guard: Any)
 def test_what_is_confirmed_is_what_is_merged() -> None:
     """An update from version 0 moves by (1, 1) where the model has moved by (3, 3): 6 and 18, whatever was rejected."""
     for clients in ([0], [0, 1]):
-        server = received({0: [3.0, 3.0], 1: [np.nan, 0.0]}, watched=frozenset({"confirmation"}))
+        server = received({0: [3.0, 3.0], 1: [np.nan, 0.0]})
         server.versions[1] = torch.full((2,), 5.0)
         some, weights = updates(clients), np.full(len(clients), 1 / len(clients))
         server.merge(some, weights, Merge(some.id, weights), 1, round=1)
@@ -266,10 +264,10 @@ def test_what_is_confirmed_is_what_is_merged() -> None:
 def test_the_median_is_of_all_of_a_merge_however_short_the_window() -> None:
     models = torch.ones(500, 4)
     models[300:] *= 100
-    many = np.arange(500)
-    cohort = Uploads(0, "", many, np.zeros_like(many), np.full(500, 1 / 500), np.ones(500), models)
+    whole, ones = np.zeros(500, dtype=np.int64), np.ones(500)
+    cohort = Cohort(torch.zeros(4), np.arange(500), whole, ones, whole + 1, ones / 500, whole, trained=models)
     guard = MergeGuard(GuardSettings(norm="reject", norm_window=200))
-    _, rejected = guard.judge([cohort], [torch.zeros(4)])
+    _, rejected = guard.judge([cohort])
     assert [rejection.client for rejection in rejected] == list(range(300, 500))
     assert len(guard.norms) == 200
 
@@ -277,10 +275,10 @@ def test_the_median_is_of_all_of_a_merge_however_short_the_window() -> None:
 def test_more_models_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_guard, "MAX_BYTES", 1000)
     with (
-        learning(aggregation="median") as learner,
+        serving(aggregation="median") as server,
         pytest.raises(InputError, match="keep all models of a merge in memory; 2 × 6 models"),
     ):
-        merge(learner, updates([0, 1, 2, 3, 4, 5]))
+        merge(server, updates([0, 1, 2, 3, 4, 5]))
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from helpers.small_tasks import tiny_task
-from helpers.trainers import make_work
+from helpers.trainers import make_cohort
 from lesson.learn.counters import key, words
-from lesson.learn.minibatch import NO_SAMPLE, Sampler
+from lesson.learn.minibatch import NO_SAMPLE, Sampler, sample_weights
 from lesson.learn.partition import Partition
 
 
@@ -104,12 +104,12 @@ def test_minibatches_drawn_in_parts_are_the_same(epochs: bool, batch_size: int) 
 @pytest.mark.parametrize("epochs", [False, True])
 def test_a_task_draws_the_same_in_little_memory(epochs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     task = tiny_task(6, local_epochs=int(epochs))
-    work = make_work(6, steps=23)
-    whole = task.minibatches(work, 23)
+    cohort = make_cohort(task.initial_vector(), 6, steps=23)
+    whole = task.minibatches(cohort, 23)
     monkeypatch.setattr("lesson.learn.task.MAX_DRAWN", 400)
-    assert task.steps_at_once(work) < 23
-    assert torch.equal(task.minibatches(work, 23), whole)
-    assert torch.equal(torch.cat([task.minibatches(work, 4, 3), task.minibatches(work, 16, 7)]), whole[3:])
+    assert task.steps_at_once(cohort) < 23
+    assert torch.equal(task.minibatches(cohort, 23), whole)
+    assert torch.equal(torch.cat([task.minibatches(cohort, 4, 3), task.minibatches(cohort, 16, 7)]), whole[3:])
 
 
 def test_a_batch_larger_than_any_clients_data_takes_no_more_memory() -> None:
@@ -125,3 +125,10 @@ def test_repeated_draws_are_found_by_sorting_as_by_comparing(monkeypatch: pytest
     compared = draws.batches(clients, index, 20)
     monkeypatch.setattr("lesson.learn.minibatch.MAX_PAIRS", 1)
     assert torch.equal(draws.batches(clients, index, 20), compared)
+
+
+def test_the_samples_of_a_minibatch_share_its_weight() -> None:
+    """3 among two samples, 5 for a single one; a minibatch without samples and one that does not count have none."""
+    padded = torch.tensor([[7, 0, NO_SAMPLE], [4, NO_SAMPLE, NO_SAMPLE], [NO_SAMPLE] * 3, [1, 2, 3]])
+    weights = sample_weights(padded, torch.tensor([3.0, 5.0, 0.0, 0.0]))
+    assert weights.tolist() == [[1.5, 1.5, 0.0], [5.0, 0.0, 0.0], [0.0] * 3, [0.0] * 3]

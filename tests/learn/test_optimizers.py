@@ -8,7 +8,7 @@ import torch
 
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError
-from lesson.learn.optimizers import OPTIMIZERS, Moments
+from lesson.learn.optimizers import ServerOptimizer
 from lesson.settings.sections import ServerSettings
 
 MODEL, GRADIENTS = np.array([1.0, -2.0]), (np.array([0.5, -0.01]), np.array([0.1, 0.2]))
@@ -25,19 +25,15 @@ SECOND_MOMENTS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
 
 def steps(name: str) -> list[FloatArray]:
     """The models after each gradient."""
-    server = ServerSettings(optimizer=name, **SERVER)
-    model, moments = torch.tensor(MODEL), {}
-    models = []
+    optimizer, model, models = make(name), torch.tensor(MODEL), []
     for gradient in GRADIENTS:
-        model, moments = step(name, model, gradient, moments, server)
+        model = optimizer.step(model, model - torch.tensor(gradient))
         models.append(model.numpy())
     return models
 
 
-def step(
-    name: str, model: torch.Tensor, gradient: FloatArray, moments: Moments, server: ServerSettings
-) -> tuple[torch.Tensor, Moments]:
-    return OPTIMIZERS[name](model, torch.tensor(gradient), moments, server)
+def make(name: str) -> ServerOptimizer:
+    return ServerOptimizer(ServerSettings(optimizer=name, **SERVER))
 
 
 def test_momentum_by_hand() -> None:
@@ -65,8 +61,14 @@ def test_adam_by_hand() -> None:
 
 def test_yogi_moves_its_moment_either_way() -> None:
     """0.25 is above v = 0.0025, so v grows by 0.05·0.25; 0.0001 is below it, so v shrinks by 0.05·0.0001."""
-    moments = step("yogi", torch.tensor(MODEL), GRADIENTS[0], {}, ServerSettings(optimizer="yogi", **SERVER))[1]
-    assert moments["v"].numpy() == pytest.approx([0.015, 0.002495])
+    optimizer = make("yogi")
+    optimizer.step(torch.tensor(MODEL), torch.tensor(MODEL - GRADIENTS[0]))
+    assert optimizer.moments["v"].numpy() == pytest.approx([0.015, 0.002495])
+
+
+def test_without_an_optimizer_the_aggregate_is_the_model() -> None:
+    aggregated = torch.tensor(MODEL)
+    assert make("none").step(aggregated + 1, aggregated) is aggregated
 
 
 @pytest.mark.parametrize(

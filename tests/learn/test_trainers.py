@@ -16,8 +16,8 @@ import torch
 from torch.nn import functional
 
 from helpers.runs import PARTS, settings
-from helpers.small_tasks import Linear, TinyNet, cohort, tiny_data, tiny_task
-from helpers.trainers import colors, make_work, several
+from helpers.small_tasks import Linear, TinyNet, tiny_data, tiny_task
+from helpers.trainers import colors, make_cohort, one_row, several, sum_of
 from lesson import InputError, Settings
 from lesson.core.errors import RunStoppedError
 from lesson.learn.batched import BatchedTrainer
@@ -27,7 +27,7 @@ from lesson.learn.models import Replica
 from lesson.learn.partition import Partition
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.remote import Received
-from lesson.learn.task import Task, Work, joined, make_task
+from lesson.learn.task import Task, make_task
 from lesson.learn.threads import Threads
 from lesson.runs.execute import execute
 
@@ -53,23 +53,22 @@ def task(request: pytest.FixtureRequest) -> Task:
 
 @pytest.mark.parametrize("num", [1, 5, 8])
 def test_fused_agrees_with_reference(task: Task, num: int) -> None:
-    base, work = task.initial_vector(), make_work(num)
-    threads = Threads(task.factory)
-    expected = cohort(ReferenceTrainer(task), base, work)
-    given = cohort(FusedTrainer(task, threads), base, work)
+    cohort, threads = make_cohort(task.initial_vector(), num), Threads(task.factory)
+    expected = sum_of(ReferenceTrainer(task), cohort)
+    given = sum_of(FusedTrainer(task, threads), cohort)
     threads.close()
-    moved = (expected - 0.7 * base).abs().max()
+    moved = (expected - 0.7 * cohort.base).abs().max()
     assert moved > 1e-4
     assert (given - expected).abs().max() < 1e-5 * max(1.0, float(moved))
 
 
 def test_fused_has_the_same_bits_on_any_number_of_threads() -> None:
     task = make_task(Settings(), load_dataset("mnist"), 50, seed=0)
-    base, work = task.initial_vector(), make_work(50)
+    cohort = make_cohort(task.initial_vector(), 50)
     results = []
     for count in (1, 2, 5):
         threads = Threads(task.factory, count)
-        results.append(cohort(FusedTrainer(task, threads), base, work))
+        results.append(sum_of(FusedTrainer(task, threads), cohort))
         threads.close()
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
@@ -78,12 +77,13 @@ def test_fused_has_the_same_bits_on_any_number_of_threads() -> None:
 def test_cohorts_together_have_the_bits_of_each_alone() -> None:
     """Each alone is trained as all were when a cohort began only after the one before."""
     task = make_task(Settings(), load_dataset("mnist"), 50, seed=0)
-    base, work = task.initial_vector(), make_work(50)
-    jobs = [(base + 0.01 * place, work[rows]) for place, rows in enumerate(np.split(np.arange(50), (40, 43, 44)))]
+    everybody = make_cohort(task.initial_vector(), 50)
+    parts = [everybody[rows] for rows in np.split(np.arange(50), (40, 43, 44))]
+    cohorts = [replace(part, base=part.base + 0.01 * place) for place, part in enumerate(parts)]
     for count in (1, 3):
         threads = Threads(task.factory, count)
         trainer = FusedTrainer(task, threads)
-        together, alone = trainer.cohorts(jobs), [cohort(trainer, *job) for job in jobs]
+        together, alone = trainer.sums(cohorts), [sum_of(trainer, cohort) for cohort in cohorts]
         threads.close()
         for given, expected in zip(together, alone, strict=True):
             assert torch.equal(given, expected)
@@ -92,48 +92,49 @@ def test_cohorts_together_have_the_bits_of_each_alone() -> None:
 def test_one_step_of_a_cohort_in_its_order() -> None:
     """(Σ a)·ω less the weighted gradients of each part, one after the other: 50 · 20 samples are two parts."""
     task = make_task(Settings(batch_size=20), load_dataset("mnist"), 50, seed=0)
-    base, work, threads = task.initial_vector(), make_work(50), Threads(task.factory, 2)
-    (samples,), replica = task.minibatches(work, 1), task.replica()
-    replica.load(base)
-    expected = base * float(work.weight.sum())
+    cohort, threads = make_cohort(task.initial_vector(), 50), Threads(task.factory, 2)
+    (samples,), replica = task.minibatches(cohort, 1), task.replica()
+    replica.load(cohort.base)
+    expected = cohort.base * float(cohort.weight.sum())
     with one_thread():
-        for part in (slice(25), slice(25, 50)):
-            batch = task.batch(replica, task.ids(work[part]), samples[part], torch.from_numpy(work.first[part]))
-            scale = torch.from_numpy(work.weight[part] * work.lr[part]) / batch.counts
+        for rows in (slice(25), slice(25, 50)):
+            part = cohort[rows]
+            batch = task.batch(replica, task.ids(part), samples[rows], torch.from_numpy(part.first))
+            scale = torch.from_numpy(part.weight * part.lr) / batch.counts
             losses = functional.cross_entropy(replica.logits(batch.images), batch.labels, reduction="none")
             expected -= replica.gradient(losses @ scale.repeat_interleave(batch.counts).float())
-    given = cohort(FusedTrainer(task, threads), base, work)
+    given = sum_of(FusedTrainer(task, threads), cohort)
     threads.close()
     assert torch.equal(given, expected)
 
 
 def test_fused_models_agree_with_the_reference(task: Task) -> None:
-    jobs, threads = several(task), Threads(task.factory)
-    given = FusedTrainer(task, threads).models(jobs)
-    sums = FusedTrainer(task, threads).cohorts(jobs)
+    cohorts, threads = several(task), Threads(task.factory)
+    given = FusedTrainer(task, threads).models(cohorts)
+    sums = FusedTrainer(task, threads).sums(cohorts)
     threads.close()
-    expected = ReferenceTrainer(task).models(jobs)
-    for (base, work), models, wanted, total in zip(jobs, given, expected, sums, strict=True):
-        moved = float((wanted - base).abs().max())
-        assert models.shape == (len(work), len(base))
+    expected = ReferenceTrainer(task).models(cohorts)
+    for cohort, models, wanted, total in zip(cohorts, given, expected, sums, strict=True):
+        moved = float((wanted - cohort.base).abs().max())
+        assert models.shape == (len(cohort), len(cohort.base))
         assert moved > 1e-4
         assert (models - wanted).abs().max() < 1e-5 * max(1.0, moved)
-        assert (torch.from_numpy(work.weight).float() @ models - total).abs().max() < 1e-5 * max(1.0, moved)
+        assert (torch.from_numpy(cohort.weight).float() @ models - total).abs().max() < 1e-5 * max(1.0, moved)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_reference_models_are_cohorts_of_one(steps: int) -> None:
     """Whatever they weigh: cohorts count each once here, and not at all there."""
     trainer = ReferenceTrainer(tiny_task(8))
-    jobs = several(trainer.task, steps)
-    given = trainer.models([(base, replace(work, weight=np.zeros(len(work)))) for base, work in jobs])
-    for (base, work), models in zip(jobs, given, strict=True):
-        once = replace(work, weight=np.ones(len(work)))
-        alone = [cohort(trainer, base, once[row : row + 1]) for row in range(len(work))]
+    cohorts = several(trainer.task, steps)
+    given = trainer.models([replace(cohort, weight=np.zeros(len(cohort))) for cohort in cohorts])
+    for cohort, models in zip(cohorts, given, strict=True):
+        once = replace(cohort, weight=np.ones(len(cohort)))
+        alone = [sum_of(trainer, once[row : row + 1]) for row in range(len(cohort))]
         assert torch.equal(models, torch.stack(alone))
-        assert len(torch.unique(models, dim=0)) == len(work)
-        total = torch.from_numpy(work.weight).float() @ models
-        assert torch.allclose(total, cohort(trainer, base, work), atol=1e-6)
+        assert len(torch.unique(models, dim=0)) == len(cohort)
+        total = torch.from_numpy(cohort.weight).float() @ models
+        assert torch.allclose(total, sum_of(trainer, cohort), atol=1e-6)
 
 
 def test_fused_models_have_the_same_bits_on_any_number_of_threads() -> None:
@@ -150,16 +151,16 @@ def test_fused_models_have_the_same_bits_on_any_number_of_threads() -> None:
 def test_workers_models_are_the_references_to_the_bit() -> None:
     """More rows than a block takes, works of unequal length; what was given stays as it is when others are trained."""
     task = tiny_task(8, proximal_mu=0.5)
-    base, work = task.initial_vector(), make_work(8, steps=2)
-    many = joined([replace(work, index=np.full(8, index)) for index in range(9)])
+    everybody = make_cohort(task.initial_vector(), 8, steps=2)
+    many = replace(everybody[np.tile(np.arange(8), 9)], index=np.repeat(np.arange(9), 8))
     many.local_steps[::3] = 3
     trainer, reference = BatchedTrainer(task, 2), ReferenceTrainer(task)
     try:
-        given, others = trainer.models([(base, many)]), trainer.models(several(task, 2))
-        total = cohort(trainer, base, many)
+        given, others = trainer.models([many]), trainer.models(several(task, 2))
+        total = sum_of(trainer, many)
     finally:
         trainer.close()
-    assert torch.equal(given[0], reference.models([(base, many)])[0])
+    assert torch.equal(given[0], reference.models([many])[0])
     assert torch.allclose(torch.from_numpy(many.weight).float() @ given[0], total, atol=1e-5)
     for models, expected in zip(others, reference.models(several(task, 2)), strict=True):
         assert torch.equal(models, expected)
@@ -168,15 +169,15 @@ def test_workers_models_are_the_references_to_the_bit() -> None:
 def test_returned_models_are_new_tensors() -> None:
     """Writing into them changes neither the model they started from nor what is trained later."""
     task = tiny_task(8)
-    threads, received, (base, work) = Threads(task.factory, 2), Received(), several(task)[2]
+    threads, received, cohort = Threads(task.factory, 2), Received(), several(task)[2]
     received.held |= {(client, client % 3): np.ones(3, np.float32) for client in (3, 4, 5)}
-    before = base.clone()
+    before = cohort.base.clone()
     for trainer in (ReferenceTrainer(task), FusedTrainer(task, threads), received):
-        (first,) = trainer.models([(base, work)])
+        (first,) = trainer.models([cohort])
         kept = first.clone()
         first.zero_()
-        assert torch.equal(trainer.models([(base, work)])[0], kept)
-        assert torch.equal(base, before)
+        assert torch.equal(trainer.models([cohort])[0], kept)
+        assert torch.equal(cohort.base, before)
     threads.close()
 
 
@@ -184,23 +185,21 @@ def test_models_that_were_received() -> None:
     """By client and update; that of several minibatches is there for each of them."""
     received, base = Received(), torch.zeros(2)
     received.held |= {(0, 0): np.array([1.0, 2.0]), (1, 4): np.array([3.0, 5.0]), (1, 5): np.array([8.0, 13.0])}
-    work = replace(make_work(3), client=np.array([0, 1, 1]), index=np.array([0, 4, 4]), first=np.array([0, 0, 1]))
-    last = replace(make_work(1), client=np.array([1]), index=np.array([5]))
-    first, second = received.models([(base, work), (base, last)])
+    columns = {"client": np.array([0, 1, 1]), "index": np.array([0, 4, 4]), "first": np.array([0, 0, 1])}
+    cohort = replace(make_cohort(base, 3), **columns)
+    first, second = received.models([cohort, one_row(base, 1, 0.1, index=5)])
     assert first.tolist() == [[1.0, 2.0], [3.0, 5.0], [3.0, 5.0]]
     assert second.tolist() == [[8.0, 13.0]]
-    assert torch.allclose(torch.from_numpy(work.weight) @ first, cohort(received, base, work))
+    assert torch.allclose(torch.from_numpy(cohort.weight) @ first, sum_of(received, cohort))
 
 
 def test_workers_are_the_reference_to_the_bit() -> None:
     """With clients of which each makes one pass over its own data."""
     task = tiny_task(6, local_epochs=1)
-    base, work = task.initial_vector(), make_work(6, steps=4)
-    trainer = BatchedTrainer(task, 2)
+    cohort, trainer = make_cohort(task.initial_vector(), 6, steps=4), BatchedTrainer(task, 2)
     try:
-        expected = cohort(ReferenceTrainer(task), base, work)
-        assert torch.equal(cohort(trainer, base, work), expected)
-        assert torch.equal(cohort(trainer, base, work[:3]), cohort(ReferenceTrainer(task), base, work[:3]))
+        assert torch.equal(sum_of(trainer, cohort), sum_of(ReferenceTrainer(task), cohort))
+        assert torch.equal(sum_of(trainer, cohort[:3]), sum_of(ReferenceTrainer(task), cohort[:3]))
     finally:
         trainer.close()
 
@@ -209,26 +208,24 @@ def test_one_step_by_hand() -> None:
     """Eq. (12): ω − λ·∇f on the client's own minibatch, written with torch's own optimizer."""
     task = tiny_task(4)
     base = task.initial_vector()
-    work = Work(np.array([2]), np.array([1]), np.array([0.3]), np.array([1]), np.array([1.0]), np.array([0]))
+    cohort = one_row(base, 2, 0.3, index=1)
     model = task.factory()
     torch.nn.utils.vector_to_parameters(base.clone(), model.parameters())
-    samples = task.minibatches(work, 1)[0, 0]
+    samples = task.minibatches(cohort, 1)[0, 0]
     assert set(samples.tolist()) <= set(task.holdings[2])
     images = torch.from_numpy(tiny_data().train_images)[samples].float() / 255
     torch.nn.functional.cross_entropy(model(images), task.train_labels[samples]).backward()
     torch.optim.SGD(model.parameters(), lr=0.3).step()
     expected = torch.nn.utils.parameters_to_vector(model.parameters())
-    assert torch.allclose(cohort(ReferenceTrainer(task), base, work), expected, atol=1e-6)
+    assert torch.allclose(sum_of(ReferenceTrainer(task), cohort), expected, atol=1e-6)
 
 
 def prox_by_hand(task: Task, client: int, lr: float, mu: float, num_steps: int) -> torch.Tensor:
     """FedProx (Li et al. 2020): w ← w − λ·(∇f(w) + μ·(w − w_start)), with plain torch on the client's minibatches."""
     base = task.initial_vector()
-    work = Work(
-        np.array([client]), np.array([0]), np.array([lr]), np.array([num_steps]), np.array([1.0]), np.array([0])
-    )
+    cohort = one_row(base, client, lr, local_steps=num_steps)
     images, vector = torch.from_numpy(tiny_data().train_images).float() / 255, base.clone()
-    for samples in task.minibatches(work, num_steps)[:, 0]:
+    for samples in task.minibatches(cohort, num_steps)[:, 0]:
         model = task.factory()
         torch.nn.utils.vector_to_parameters(vector, model.parameters())
         loss = torch.nn.functional.cross_entropy(model(images[samples]), task.train_labels[samples])
@@ -241,8 +238,7 @@ def test_the_proximal_term_by_hand() -> None:
     """Two steps: the first starts where the term is 0, the second pulls back by λ·μ of what the first has moved."""
     task = tiny_task(4, proximal_mu=0.5)
     base = task.initial_vector()
-    work = Work(np.array([2]), np.array([0]), np.array([0.3]), np.array([2]), np.array([1.0]), np.array([0]))
-    given = cohort(ReferenceTrainer(task), base, work)
+    given = sum_of(ReferenceTrainer(task), one_row(base, 2, 0.3, local_steps=2))
     assert torch.allclose(given, prox_by_hand(task, 2, 0.3, 0.5, 2), atol=1e-6)
     without, first = (prox_by_hand(task, 2, 0.3, 0.0, steps) for steps in (2, 1))
     assert torch.allclose(given, without - 0.3 * 0.5 * (first - base), atol=1e-6)
@@ -260,17 +256,15 @@ def test_the_proximal_term_in_numbers() -> None:
     images[0, 0, 2, 3] = 255
     data, holdings = Dataset("one", images, np.array([0]), images, np.array([0])), Partition.of([np.array([0])])
     task = Task(data, holdings, Linear, 1, False, 0, proximal_mu=0.5)
-    base = torch.zeros(3 * 36 + 3)
-    work = Work(np.array([0]), np.array([0]), np.array([1.0]), np.array([2]), np.array([1.0]), np.array([0]))
-    given = cohort(ReferenceTrainer(task), base, work)
+    given = sum_of(ReferenceTrainer(task), one_row(torch.zeros(3 * 36 + 3), 0, 1.0, local_steps=2))
     assert given[-3].item() == pytest.approx(0.546347, abs=1e-6)
     assert given[2 * 6 + 3].item() == pytest.approx(0.546347, abs=1e-6)
     assert given[0].item() == 0
 
 
 def test_the_proximal_term_is_nothing_in_one_step() -> None:
-    base, work = tiny_task(6).initial_vector(), make_work(6)
-    pulled, free = (cohort(ReferenceTrainer(tiny_task(6, proximal_mu=mu)), base, work) for mu in (0.5, 0.0))
+    cohort = make_cohort(tiny_task(6).initial_vector(), 6)
+    pulled, free = (sum_of(ReferenceTrainer(tiny_task(6, proximal_mu=mu)), cohort) for mu in (0.5, 0.0))
     assert torch.equal(pulled, free)
 
 
@@ -278,23 +272,22 @@ def test_without_a_proximal_term_steps_keep_their_bits() -> None:
     """The step as it was before there was one: the parameters move by −λ·∇f and nothing else is added."""
     task = tiny_task(4)
     base, replica = task.initial_vector(), task.replica()
-    work = Work(np.array([2]), np.array([0]), np.array([0.3]), np.array([3]), np.array([1.0]), np.array([0]))
+    cohort = one_row(base, 2, 0.3, local_steps=3)
     replica.load(base.clone())
     steps = torch.arange(3)
     ids = torch.full((3,), 2), torch.zeros(3, dtype=torch.int64)
-    for batch in task.batch(replica, ids, task.minibatches(work, 3)[:, 0], steps).split():
+    for batch in task.batch(replica, ids, task.minibatches(cohort, 3)[:, 0], steps).split():
         loss = torch.nn.functional.cross_entropy(replica.logits(batch.images), batch.labels)
         for parameter, part in zip(replica.parameters, torch.autograd.grad(loss, replica.parameters), strict=True):
             parameter.data.add_(part, alpha=-0.3)
-    assert torch.equal(cohort(ReferenceTrainer(task), base, work), replica.vector())
+    assert torch.equal(sum_of(ReferenceTrainer(task), cohort), replica.vector())
 
 
 def test_a_clients_work_does_not_depend_on_who_else_trains() -> None:
     task = tiny_task(6)
-    base, work = task.initial_vector(), make_work(6, steps=3)
-    alone = cohort(ReferenceTrainer(task), base, work[4:5])
-    others = cohort(ReferenceTrainer(task), base, work[:4]) + cohort(ReferenceTrainer(task), base, work[5:])
-    assert torch.allclose(cohort(ReferenceTrainer(task), base, work), alone + others, atol=1e-6)
+    cohort, trainer = make_cohort(task.initial_vector(), 6, steps=3), ReferenceTrainer(task)
+    parts = [sum_of(trainer, cohort[rows]) for rows in (slice(4, 5), slice(4), slice(5, 6))]
+    assert torch.allclose(sum_of(trainer, cohort), torch.stack(parts).sum(0), atol=1e-6)
 
 
 def test_a_worker_that_dies_stops_the_run() -> None:
@@ -307,24 +300,26 @@ def test_a_worker_that_dies_stops_the_run() -> None:
             RunStoppedError,
             match=r"a training process was killed, probably for lack of memory; .* then --resume continues",
         ):
-            cohort(trainer, task.initial_vector(), make_work(6, steps=4))
+            sum_of(trainer, make_cohort(task.initial_vector(), 6, steps=4))
     finally:
         trainer.close()
 
 
 ENDLESS = """
 import sys
+import threading
 import time
 sys.path[:0] = {paths!r}
-import numpy as np
-from helpers.small_tasks import cohort, tiny_task
-from helpers.trainers import make_work
+from helpers.small_tasks import tiny_task
+from helpers.trainers import make_cohort, sum_of
 from lesson.learn.batched import BatchedTrainer
 if __name__ == "__main__":
     task = tiny_task(6)
-    trainer = BatchedTrainer(task, 1)
-    cohort(trainer, task.initial_vector(), make_work(1, steps=1))
-    trainer._pipes[0].send((np.array([0]), make_work(1, steps=10**9)))
+    trainer, base = BatchedTrainer(task, 1), task.initial_vector()
+    sum_of(trainer, make_cohort(base, 1, steps=1))
+    endless = make_cohort(base, 1, steps=10**9)
+    threading.Thread(target=sum_of, args=(trainer, endless), daemon=True).start()
+    time.sleep(0.5)
     print("training", flush=True)
     time.sleep(600)
 """
@@ -358,11 +353,11 @@ def test_a_model_that_workers_cannot_import_is_told() -> None:
 @pytest.mark.parametrize("epochs", [0, 2])
 def test_long_local_work_is_trained_in_parts_with_the_same_bits(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     task = tiny_task(6, local_epochs=epochs)
-    base, work = task.initial_vector(), make_work(6, steps=30)
-    whole = cohort(ReferenceTrainer(task), base, work)
+    cohort = make_cohort(task.initial_vector(), 6, steps=30)
+    whole = sum_of(ReferenceTrainer(task), cohort)
     monkeypatch.setattr("lesson.learn.task.MAX_DRAWN", 200)
     monkeypatch.setattr("lesson.learn.reference.MAX_GATHERED", 15)
-    assert torch.equal(cohort(ReferenceTrainer(task), base, work), whole)
+    assert torch.equal(sum_of(ReferenceTrainer(task), cohort), whole)
 
 
 def test_a_billion_local_steps_begin_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,7 +375,7 @@ def test_a_billion_local_steps_begin_in_little_memory(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Replica, "descend", descend)
     with pytest.raises(EnoughError):
-        cohort(ReferenceTrainer(task), task.initial_vector(), make_work(1, steps=10**9))
+        sum_of(ReferenceTrainer(task), make_cohort(task.initial_vector(), 1, steps=10**9))
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_a_checkpoint_of_another_format_is_not_resumed(broken: RunFolder) -> Non
     values, tensors = unpacked(broken.checkpoint)
     broken.checkpoint.write_bytes(safetensors.numpy.save(tensors, {"state": json.dumps(values)}))
     broken.before.unlink()
-    message = r"checkpoint.safetensors cannot be used \(its format is None, not 2: another version of lesson wrote it\)"
+    message = r"checkpoint.safetensors cannot be used \(its format is None, not 3: another version of lesson wrote it\)"
     with pytest.raises(InputError, match=message):
         execute(settings(), broken.path, resume=True, **PARTS)
 
@@ -121,7 +121,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_the_whole_one(
 ) -> None:
     """Broken off again, in the middle of the next rotation: the newest has moved, the next is not yet there."""
     DAMAGE["garbage"](broken.checkpoint)
-    broken.load(*build(settings(), **PARTS))
+    broken.load(build(settings(), **PARTS))
     assert unpacked(broken.checkpoint)
     broken.checkpoint.replace(broken.before)
     execute(settings(), broken.path, resume=True, **PARTS)

@@ -24,10 +24,10 @@ from lesson.core.errors import DivergedError
 from lesson.core.random import stream
 from lesson.experiments.results import Result
 from lesson.experiments.study import Run, Study
-from lesson.learn.backend import on_device
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
-from lesson.learn.evaluate import ClientScores, PendingScore, Score
+from lesson.learn.device import on_device
+from lesson.learn.scores import ClientScores, PendingScore, Score
 from lesson.runs.execute import EvaluationGrid, client_fields, execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import num_last, read_metrics
@@ -72,20 +72,20 @@ def test_who_took_part_is_written_down(tmp_path: Path) -> None:
     chosen = settings()
     execute(chosen, tmp_path / "run", **PARTS)
     kept = json.loads((tmp_path / "run" / "clients.json").read_text())
-    simulation, learner = build(chosen, **PARTS)
-    fleet, columns = simulation.fleet, kept["clients"]
+    run = build(chosen, **PARTS)
+    fleet, holdings, columns = run.loop.fleet, run.evaluator.task.holdings, kept["clients"]
     assert kept["num_clients"] == len(fleet) == 6
     assert columns["latency_s"] == fleet.latency_s.tolist()
     assert columns["x_km"] == fleet.population.x_km.tolist()
-    assert columns["num_samples"] == learner.task.holdings.num_samples.tolist()
+    assert columns["num_samples"] == holdings.num_samples.tolist()
     # What a client may expect: the accuracy on each class, by how much of its data is of that class.
-    labels = tiny_data().train_labels[learner.task.holdings[3]]
+    labels = tiny_data().train_labels[holdings[3]]
     expected = np.mean([kept["class_accuracy"][label] for label in labels])
     assert columns["accuracy"][3] == pytest.approx(expected)
     by_class = np.bincount(tiny_data().test_labels) / len(tiny_data().test_labels)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert by_class @ kept["class_accuracy"] == pytest.approx(summary["accuracy"])
-    learner.close()
+    run.close()
 
 
 def test_of_many_clients_some_are_written_down_and_rounds_without_names(
@@ -506,14 +506,14 @@ def test_client_scores_are_those_of_the_newest_model(tmp_path: Path) -> None:
     lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "client_loss" in line]
     assert [line["round"] for line in lines] == [3, 6, 9, 12, 15, 18, 21, 24, 27, 30]
     assert [line["round"] for line in lines if "loss" in line] == [15, 30]
-    simulation, learner = build(scored, **PARTS)
+    run = build(scored, **PARTS)
     for line in lines:
-        while simulation.round < line["round"]:
-            simulation.step()
-        expected = learner.client_scores(simulation.version)
+        while run.loop.round < line["round"]:
+            run.loop.step()
+        expected = run.evaluator.client_scores(run.model)
         assert line["client_accuracy"] == expected.accuracy.tolist()
         assert line["client_loss"] == expected.loss.tolist()
-    learner.close()
+    run.close()
     assert sum(lines[-1]["client_loss"]) < sum(lines[0]["client_loss"])
 
 

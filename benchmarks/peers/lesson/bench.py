@@ -12,8 +12,11 @@ from lesson import FedAvg, Lesson, Settings, Simulation, draw_population
 from lesson.fleet.fleet import fleet_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
-from lesson.learn.learner import Learner
+from lesson.learn.model_server import ModelServer
+from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.process import configure_process
+from lesson.learn.robust.guard import MergeGuard
+from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.task import make_task
 
 
@@ -36,18 +39,21 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     assert np.all(task.holdings.num_samples == workload.samples_per_client)
     fleet = fleet_of(settings, draw_population(settings), task.holdings.num_samples)
     configure_process()
-    learner = Learner(task, settings.training.learning_rate, settings.training.lr_cap, CpuBackend(task, job.threads))
+    backend = CpuBackend(task, job.threads)
+    parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
+    server = ModelServer(task.initial_vector(), SimulatedClients(task, backend), *parts)
     everybody = workload.cohort == workload.num_clients
     strategy = FedAvg() if everybody else Lesson(math.inf, participation=workload.cohort)
-    simulation = Simulation(strategy, fleet, model_server=learner)
+    simulation = Simulation(strategy, fleet, model_server=server)
     watch.lap()
     for _ in range(workload.warm_up + workload.rounds):
         record = simulation.step()
         watch.lap()
         assert record is not None
         assert len(record.merged) == workload.cohort
-    learner.close()
-    return learner.versions[simulation.version]
+    server.close()
+    backend.close()
+    return server.versions[simulation.version]
 
 
 if __name__ == "__main__":

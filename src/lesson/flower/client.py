@@ -9,7 +9,6 @@ import time
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -35,11 +34,8 @@ def make_client_app() -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         (model,), (config,) = message.content.array_records.values(), message.content.config_records.values()
         told: dict[str, Any] = dict(config)
-        vector, layout = _train(context, model, told), Layout.of(model)
-        client, faults = int(context.node_config["partition-id"]), _faults_of(context)
-        if faults is not None:
-            vector = _corrupt(layout.vector(model), vector, faults, client, int(told["update"]))
-        arrays = layout.record(vector)
+        arrays = Layout.of(model).record(_train(context, model, told, _faults_of(context)))
+        client = int(context.node_config["partition-id"])
         metrics = MetricRecord({"num-examples": int(_task_of(context).holdings.num_samples[client])})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
@@ -47,8 +43,13 @@ def make_client_app() -> ClientApp:
     return app
 
 
-def _train(context: Context, model: ArrayRecord, config: dict[str, Any]) -> Vector:
-    """Return the model after one local training as a vector; sleep `slow-s` per minibatch to act as a slow client."""
+def _train(
+    context: Context, model: ArrayRecord, config: dict[str, Any], faults: CorruptedUploads | None = None
+) -> Vector:
+    """Return the model after one local training as a vector, with the faults of this upload injected.
+
+    Sleeps `slow-s` per minibatch to act as a slow client.
+    """
     vector = train_update(
         _task_of(context),
         Layout.of(model).vector(model),
@@ -57,6 +58,7 @@ def _train(context: Context, model: ArrayRecord, config: dict[str, Any]) -> Vect
         lr=float(config["lr"]),
         local_steps=int(config["local-steps"]),
         batches=int(config["batches"]),
+        faults=faults,
     )
     slow_s = float(context.node_config.get("slow-s", 0.0))
     time.sleep(slow_s * int(config["local-steps"]) * int(config["batches"]))
@@ -104,15 +106,3 @@ def _task(config: str, num_clients: int) -> Task:
     configure_process()
     settings = _settings(config, num_clients)
     return task_of(settings, dataset_of(settings.data.dataset, None))
-
-
-def _corrupt(base: Vector, vector: Vector, faults: CorruptedUploads, client: int, index: int) -> Vector:
-    """Return the trained vector with the faults of this upload injected; `base` is the model it started from."""
-    who, which = np.array([client]), np.array([index])
-    factor, added_value = faults.factor(who, which)[0], faults.added_value(who, which)[0]
-    if factor != 1:
-        vector = base + factor.astype(base.dtype) * (vector - base)
-    if added_value != 0:
-        vector = vector.copy()
-        vector[faults.place(who, which, len(vector))[0]] += added_value
-    return vector

@@ -19,9 +19,9 @@ from lesson.core.errors import printable
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import check_weight, pull_replies, read_metrics, scalars
+from lesson.learn.model_server import ModelServer
 from lesson.learn.remote import Received
 from lesson.learn.robust.checks import InvalidUpdateError
-from lesson.learn.server_models import ServerModels
 from lesson.strategies.base import Updates, shares
 
 Key = tuple[int, int]
@@ -57,7 +57,7 @@ class GridClients:
     node_of: dict[int, int]
     """Node of each known client."""
     layout: Layout
-    models: ServerModels
+    server: ModelServer
     received: Received
     config: Mapping[str, object] = field(default_factory=dict)
     """Config that every client gets, in addition to its step size and the size of its local training."""
@@ -87,7 +87,7 @@ class GridClients:
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
         """Ask clients to train these updates, each from its base version; messages expire after `patience_s`."""
         bases = {int(base): self._record(int(base)) for base in set(updates.base_version.tolist())}
-        messages, rates = [], self.models.step_sizes(updates.lr_scale).tolist()
+        messages, rates = [], self.server.step_sizes(updates.lr_scale).tolist()
         for row, (client, index) in enumerate(updates.keys):
             work = {
                 "local-steps": int(updates.local_steps[row]),
@@ -168,7 +168,7 @@ class GridClients:
         return []
 
     def _record(self, version: int) -> ArrayRecord:
-        return self.layout.record(self.models.versions[version].cpu().numpy())
+        return self.layout.record(self.server.versions[version].cpu().numpy())
 
     def _reply(self, update: Key, message: Message | Exception) -> Reply:
         """Convert a message to a reply. Anything wrong with it becomes a fault of this reply and affects no other."""

@@ -25,10 +25,13 @@ from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.post import GridClients
 from lesson.flower.profile import Profile, Profiler, choose_clients, wait_for_nodes
 from lesson.flower.replies import in_simulation, logger, tell, tell_clients
-from lesson.learn.build import dataset_of, strategy_of, task_of
+from lesson.learn.build import TrainingRun, dataset_of, strategy_of, task_of
 from lesson.learn.cpu import CpuBackend
-from lesson.learn.learner import Learner
-from lesson.learn.remote import Received, ReceivingBackend, initial_arrays
+from lesson.learn.evaluation import Evaluator
+from lesson.learn.model_server import ModelServer
+from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.remote import Received, initial_arrays
+from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.task import Task
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.study_page import REPORT, write_study_page
@@ -83,7 +86,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     deadline_s = deadline_of(config) or _deadline_s(folder, fleet)
     settings = settings_of(config, num_clients, deadline_s)
     _tell_plan(fleet, settings)
-    loop, learner = make_round_loop(settings, grid, clock, profiles, profiler, task, fleet)
+    run = make_run(settings, grid, clock, profiles, profiler, task, fleet)
     begin_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
@@ -92,10 +95,10 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
             told = f"round {line['round']} at {line['time_s']:g} s: {line['uploads']} arrived{score}"
             tell(f"{told}; {time.monotonic() - begin_s:.0f} s elapsed")
 
-    summary = execute(settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: (loop, learner))
-    write_whole(folder.path / "latencies.csv", fleet_csv(loop.fleet).encode())
+    summary = execute(settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: run)
+    write_whole(folder.path / "latencies.csv", fleet_csv(run.loop.fleet).encode())
     write_study_page(Study([Run.load(folder.path)]), folder.path / REPORT)
-    tell_clients(loop.fleet, deadline_s, summary["rejected_by"])
+    tell_clients(run.loop.fleet, deadline_s, summary["rejected_by"])
     tell(f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, {summary['time_s']:g} s")
     tell(f"report: {folder.path / REPORT}")
     tell(f"folder: {folder.path}")
@@ -187,7 +190,7 @@ def _reasons(wrong: Mapping[int, str]) -> str:
     return f": {named}{more}; see the log of the clients and --node-config" if wrong else ""
 
 
-def make_round_loop(
+def make_run(
     settings: Settings,
     grid: Grid,
     clock: Clock,
@@ -195,22 +198,25 @@ def make_round_loop(
     profiler: Profiler,
     task: Task,
     fleet: Fleet,
-) -> tuple[RoundLoop, Learner]:
-    """Return the round loop of a run on real clients, and its learner."""
-    seed, strategy, received = settings.run.seed, strategy_of(settings), Received()
-    backend, rates = (
-        ReceivingBackend(received, CpuBackend(task, None)),
-        (settings.training.learning_rate, settings.training.lr_cap),
-    )
-    learner = Learner(
-        task, *rates, backend, "reference", settings.server, strategy.needs, settings.guards, elsewhere=True
+) -> TrainingRun:
+    """Return a run on real clients."""
+    seed, strategy = settings.run.seed, strategy_of(settings)
+    received, evaluator = Received(), Evaluator(task, CpuBackend(task))
+    server = ModelServer(
+        task.initial_vector(),
+        received,
+        settings.training,
+        ServerOptimizer(settings.server),
+        MergeGuard(settings.guards),
+        needs=strategy.needs,
+        signals=evaluator.signals(),
     )
     post = GridClients(
         grid,
         settings.fleet.num_clients,
         {client: profile.node for client, profile in profiles.items()},
         Layout.of(profiler.model),
-        learner,
+        server,
         received,
         clients_report_weight=False,
         profiler=profiler,
@@ -226,7 +232,8 @@ def make_round_loop(
         for client, profile in profiles.items():
             world.observe_latency(client, profile.latency_s)
     exclude_after = settings.guards.exclude_after_rejections
-    return RoundLoop(strategy, world, learner, seed=seed, exclude_after=exclude_after, tell=tell), learner
+    loop = RoundLoop(strategy, world, server, seed=seed, exclude_after=exclude_after, tell=tell)
+    return TrainingRun(loop, server, evaluator)
 
 
 def make_task_and_fleet(settings: Settings, clock: Clock, profiles: Mapping[int, Profile]) -> tuple[Task, Fleet]:

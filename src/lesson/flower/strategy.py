@@ -24,11 +24,13 @@ from lesson.flower.post import FieldNames, GridClients, weighted_means
 from lesson.flower.profile import wait_for_nodes
 from lesson.flower.replies import tell, tell_clients
 from lesson.flower.server import Clock, clock_of
-from lesson.learn.remote import Received
+from lesson.learn.model_server import ModelServer
+from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.remote import Received, as_tensor
 from lesson.learn.robust.checks import InvalidUpdateError
-from lesson.learn.server_models import ServerModels, as_tensor
+from lesson.learn.robust.guard import MergeGuard
 from lesson.settings.guards import GuardSettings
-from lesson.settings.sections import ServerSettings
+from lesson.settings.sections import ServerSettings, TrainingSettings
 from lesson.settings.settings import Settings
 from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
@@ -103,7 +105,8 @@ class LessonStrategy(FlowerStrategy):
             raise InputError(f"guards must be GuardSettings(…), got {guards!r}")
         self.deadline_s = float(deadline_s)
         self.strategy = strategy or Lesson(self.deadline_s)
-        self.clock, self.lr_cap, self.server, self.guards, self.seed = clock, lr_cap, server, guards, seed
+        self.clock, self.lr_cap, self.seed = clock, float(lr_cap), seed
+        self.server, self.guards = server or ServerSettings(), guards or GuardSettings()
         self.latency_s = None if latency_s is None else np.array(latency_s, dtype=np.float64).reshape(-1)
         if self.latency_s is not None and not np.all(self.latency_s > 0):
             raise InputError("latency_s must be > 0 for every client")
@@ -135,7 +138,7 @@ class LessonStrategy(FlowerStrategy):
         if not isinstance(initial_arrays, ArrayRecord) or not len(initial_arrays):
             raise InputError(f"initial_arrays must be an ArrayRecord with a model in it, got {initial_arrays!r:.80}")
         layout = Layout.of(initial_arrays)
-        loop, reports, models = self._round_loop(grid, initial_arrays, layout, config, timeout)
+        loop, reports, server = self._round_loop(grid, initial_arrays, layout, config, timeout)
         rejected_by = Counter[str]()
         self.summary()
         result, begin_s = Result(arrays=initial_arrays), time.monotonic()
@@ -155,7 +158,7 @@ class LessonStrategy(FlowerStrategy):
             rejected_by.update(rejection.reason for rejection in record.rejections)
             if (told := weighted_means(reports.of_round(record))) is not None:
                 result.train_metrics_clientapp[record.round] = told
-            result.arrays = layout.record(models.versions[loop.version].numpy())
+            result.arrays = layout.record(server.versions[loop.version].numpy())
             self._evaluate(record.round, result.arrays, evaluate_fn, result)
         if loop.stop_reason:
             tell(f"the run ends: {loop.stop_reason}")
@@ -169,7 +172,7 @@ class LessonStrategy(FlowerStrategy):
 
     def _round_loop(
         self, grid: Grid, arrays: ArrayRecord, layout: Layout, config: Mapping[str, Any], timeout: float
-    ) -> tuple[RoundLoop, Reports, ServerModels]:
+    ) -> tuple[RoundLoop, Reports, ModelServer]:
         nodes = wait_for_nodes(
             grid, "min_available_nodes", self.min_available_nodes, timeout, lambda nodes: (nodes, "")
         )
@@ -185,25 +188,24 @@ class LessonStrategy(FlowerStrategy):
         except InvalidUpdateError as error:
             raise InputError(f"initial_arrays must be numbers: {error.detail}") from None
         received = Received()
-        models = ServerModels(
+        server = ModelServer(
             initial,
-            float(config[self.words.lr]),
-            self.lr_cap,
-            lambda _: received,
-            self.server,
-            self.strategy.needs,
-            self.guards,
+            received,
+            TrainingSettings(learning_rate=float(config[self.words.lr]), lr_cap=self.lr_cap),
+            ServerOptimizer(self.server),
+            MergeGuard(self.guards),
+            needs=self.strategy.needs,
         )
         num_clients = len(nodes) if clock == "virtual" else 2 * len(nodes) + SPARE
-        parts = grid, num_clients, dict(enumerate(nodes)), layout, models, received, config, self.words
+        parts = grid, num_clients, dict(enumerate(nodes)), layout, server, received, config, self.words
         post = GridClients(*parts, default_latency_s=self.deadline_s, tell=tell)
         fleet = replace(self._fleet(latency_s, len(nodes), num_clients), model_bits=8.0 * num_bytes(arrays))
         on_wall = clock == "wall"
         world = WallWorld(fleet, post, tell) if on_wall else RemoteWorld(NominalWorld(fleet), post, tell)
         strategy = MeasuredFirst(self.strategy) if on_wall and latency_s is None else self.strategy
         exclude_after = (self.guards or GuardSettings()).exclude_after_rejections
-        loop = RoundLoop(strategy, world, models, seed=self.seed, exclude_after=exclude_after, tell=tell)
-        return loop, world.reports, models
+        loop = RoundLoop(strategy, world, server, seed=self.seed, exclude_after=exclude_after, tell=tell)
+        return loop, world.reports, server
 
     def _fleet(self, latency_s: FloatArray | None, num_nodes: int, num_clients: int) -> Fleet:
         """Return a fleet with the given latencies, or `deadline_s` if unknown; inf for clients that may join later.

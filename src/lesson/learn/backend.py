@@ -1,33 +1,26 @@
-"""Interfaces of trainers and backends, and the choice of the device: CPU or GPU."""
+"""Interfaces of trainers and backends."""
 
-import os
-import platform
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor
 
-from lesson.core.errors import InputError
-from lesson.learn.evaluate import ClientScores, PendingScore
+from lesson.learn.cohort import Cohort
 from lesson.learn.partition import Holdings
-from lesson.learn.task import Job
-from lesson.settings.settings import Settings
+from lesson.learn.scores import ClientScores, PendingScore
 
 TrainerName = Literal["reference", "fused", "batched"]
 
 
 class Trainer(Protocol):
-    """Trains cohorts. A cohort is a set of updates that start from the same model."""
+    """Trains cohorts."""
 
-    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the weighted sum of the trained models of each cohort; valid until the next call of `cohorts`."""
+    def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the weighted sum of the trained models of each cohort; valid until the next call of `sums`."""
         ...
 
-    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the trained models of each cohort as new tensors, shape (len(work), num_parameters)."""
+    def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the trained models of each cohort as new tensors, shape (num_rows, num_parameters)."""
         ...
 
     def close(self) -> None:
@@ -57,46 +50,3 @@ class Backend(Protocol):
     def close(self) -> None:
         """Release all resources."""
         ...
-
-
-def on_device(settings: Settings) -> Settings:
-    """Return the settings with device and precision resolved; raise InputError if they cannot be used here.
-
-    The device "auto" is a GPU if torch finds one and the trainer is not "reference". The precision "auto" is tf32 on a
-    GPU and float32 on a CPU.
-    """
-    limits = settings.run
-    if limits.device == "cuda" and limits.trainer == "reference":
-        raise InputError("[run] trainer must be auto, fused or batched on a GPU, got 'reference'; set device = 'cpu'")
-    if limits.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("[run] device must be auto or cpu here, got 'cuda': torch sees no GPU")
-    gpu = limits.device == "cuda" or (
-        limits.device == "auto" and limits.trainer != "reference" and torch.cuda.is_available()
-    )
-    usual = "tf32" if gpu else "float32"
-    precision = usual if limits.precision == "auto" else limits.precision
-    if not gpu and precision != "float32":
-        raise InputError(f"[run] precision must be auto or float32 on a CPU, got '{precision}'")
-    here = {"device": "cuda" if gpu else "cpu", "precision": precision}
-    return settings.model_copy(update={"run": limits.model_copy(update=here)})
-
-
-def cpu_capability() -> str:
-    """Return the CPU instruction set that torch uses, such as AVX2; results depend on it by rounding."""
-    return torch.backends.cpu.get_cpu_capability()
-
-
-def hardware(device: str) -> str:
-    """Return the name of the GPU, or the number and type of the CPU cores."""
-    if device == "cuda":
-        return str(torch.cuda.get_device_name())
-    try:
-        names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    except OSError:
-        names = []
-    return f"{os.cpu_count()} cores of {names[0] if names else platform.processor() or 'an unknown kind'}"
-
-
-def lacks_memory(error: MemoryError | RuntimeError) -> bool:
-    """Whether memory could not be allocated. torch has an error class of its own for GPUs, but not for CPUs."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

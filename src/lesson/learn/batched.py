@@ -19,9 +19,10 @@ from torch import Tensor
 from torch import multiprocessing as processes
 
 from lesson.core.errors import LACK_OF_MEMORY, InputError, RunStoppedError
+from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.process import configure_process
 from lesson.learn.reference import BLOCK, models_by_blocks, sum_by_blocks, train_client
-from lesson.learn.task import Job, Task, Work
+from lesson.learn.task import Task
 
 END_S = 2.0
 CHECK_PARENT_EVERY_S = 1.0
@@ -53,13 +54,13 @@ class BatchedTrainer:
             self._pipes.append(ours)
             self._workers.append(worker)
 
-    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
+    def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
-        return [sum_by_blocks(work, self._from(base)) for base, work in jobs]
+        return [sum_by_blocks(cohort, self._from(cohort.base)) for cohort in cohorts]
 
-    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the trained models of each cohort, shape (len(work), num_parameters)."""
-        return [models_by_blocks(work, len(base), self._from(base)) for base, work in jobs]
+    def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
+        return [models_by_blocks(cohort, self._from(cohort.base)) for cohort in cohorts]
 
     def close(self) -> None:
         """Stop the workers."""
@@ -79,23 +80,23 @@ class BatchedTrainer:
             return f"a training process was killed, {LACK_OF_MEMORY}, then --resume continues from the last checkpoint"
         return "a training process has ended; --resume continues from the last checkpoint"
 
-    def _from(self, base: Tensor) -> Callable[[Work], Tensor]:
+    def _from(self, base: Tensor) -> Callable[[Cohort], Tensor]:
         """Return a function that trains from this model; valid until the next call."""
         self._base.copy_(base)
         return self._train
 
-    def _train(self, work: Work) -> Tensor:
-        order = np.argsort(-work.local_steps, kind="stable")
+    def _train(self, cohort: Cohort) -> Tensor:
+        order = np.argsort(-cohort.local_steps, kind="stable")
         shares = [order[first :: len(self._pipes)] for first in range(len(self._pipes))]
         try:
             for pipe, rows in zip(self._pipes, shares, strict=True):
-                pipe.send((rows, work[rows]))
+                pipe.send((rows, {name: getattr(cohort, name)[rows] for name in COLUMNS}))
             problems = [pipe.recv() for pipe in self._pipes]
         except (OSError, EOFError):
             raise RunStoppedError(self._why_ended()) from None
         if any(problems):
             raise RunStoppedError(f"a training process failed: {next(filter(None, problems))}")
-        return self._models[: len(work)]
+        return self._models[: len(cohort)]
 
 
 def _kill(workers: Sequence[BaseProcess]) -> None:
@@ -112,12 +113,13 @@ def _work(parent: int, task: Task, base: Tensor, models: Tensor, pipe: Connectio
     replica = task.replica()
     while True:
         try:
-            rows, work = pipe.recv()
+            rows, columns = pipe.recv()
         except (EOFError, OSError):
             return
         try:
+            cohort = Cohort(base, **columns)
             for place, row in enumerate(rows):
-                models[row] = train_client(task, replica, base, work[place : place + 1])
+                models[row] = train_client(task, replica, cohort[place : place + 1])
             pipe.send("")
         except Exception as error:
             pipe.send(repr(error))

@@ -1,7 +1,11 @@
-"""Builds a simulation with real training from settings."""
+"""Builds a run with real training from settings."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.loop import RoundLoop
@@ -9,14 +13,41 @@ from lesson.clock.simulate import Simulation
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import fleet_of
 from lesson.fleet.population import Population, draw_population
-from lesson.learn.backend import Backend, on_device
+from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset, load_dataset
-from lesson.learn.learner import Learner
-from lesson.learn.models import FACTORIES, ModelFactory
+from lesson.learn.evaluation import Evaluator
+from lesson.learn.model_server import GlobalModel, ModelServer
+from lesson.learn.models import FACTORIES, ModelFactory, named_arrays
+from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.robust.guard import MergeGuard
+from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.task import Task, make_task
 from lesson.settings.settings import Settings
 from lesson.strategies import Strategy, fleet_for, make_strategy
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRun:
+    """A run with real training: the clock, the model server and the evaluation."""
+
+    loop: RoundLoop
+    server: ModelServer
+    evaluator: Evaluator
+
+    @property
+    def model(self) -> GlobalModel:
+        """The newest version of the global model."""
+        return self.server.model(self.loop.version)
+
+    def parameters(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the parameters of the newest version by name, in the model's own shapes."""
+        return named_arrays(self.evaluator.task.factory, self.model.vector)
+
+    def close(self) -> None:
+        """Release all threads, processes and GPU memory."""
+        self.server.close()
+        self.evaluator.close()
 
 
 def build(
@@ -26,9 +57,11 @@ def build(
     num_threads: int | None = None,
     dataset: Dataset | None = None,
     model: ModelFactory | None = None,
-) -> tuple[RoundLoop, Learner]:
-    """Return the simulation of a run and its learner; `dataset` and `model` replace those that the settings name."""
-    settings = on_device(settings)
+) -> TrainingRun:
+    """Return a run on the device of the settings, which `on_device` has resolved.
+
+    `dataset` and `model` replace those that the settings name.
+    """
     data = dataset or dataset_of(settings.data.dataset, data_dir)
     if model is None and data.name not in FACTORIES:
         raise InputError(f"model must be given for the data set '{data.name}'")
@@ -36,20 +69,22 @@ def build(
     strategy = strategy_of(settings)
     people = draw_population(settings)
     task = task_of(settings, data, model, people)
-    backend, rates = _backend(task, settings, num_threads), (settings.training.learning_rate, settings.training.lr_cap)
-    learner = Learner(
-        task,
-        *rates,
-        backend,
-        settings.run.trainer,
-        settings.server,
-        strategy.needs,
-        settings.guards,
-        corrupted=CorruptedUploads.of(settings.faults, settings.fleet.num_clients, seed),
+    backend = _backend(task, settings, num_threads)
+    evaluator = Evaluator(task, backend)
+    faults = CorruptedUploads.of(settings.faults, settings.fleet.num_clients, seed)
+    server = ModelServer(
+        task.initial_vector(),
+        SimulatedClients(task, backend, settings.run.trainer, faults),
+        settings.training,
+        ServerOptimizer(settings.server),
+        MergeGuard(settings.guards),
+        needs=strategy.needs,
+        signals=evaluator.signals(),
     )
     fleet = fleet_of(settings, people, task.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
-    return Simulation(strategy, fleet, model_server=learner, seed=seed, settings=settings), learner
+    loop = Simulation(strategy, fleet, model_server=server, seed=seed, settings=settings)
+    return TrainingRun(loop, server, evaluator)
 
 
 def strategy_of(settings: Settings) -> Strategy:

@@ -4,10 +4,10 @@ from torch import Tensor
 
 from lesson.learn.backend import Trainer, TrainerName
 from lesson.learn.batched import BatchedTrainer
-from lesson.learn.evaluate import ClientScores, KnownScore, PendingScore, by_client, judge_all, score
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.partition import Holdings
 from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.scores import ClientScores, KnownScore, PendingScore, by_client, judge_all, score
 from lesson.learn.task import Task
 from lesson.learn.threads import Threads
 

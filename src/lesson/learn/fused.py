@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lesson.learn.cohort import Cohort
+from lesson.learn.minibatch import NO_SAMPLE, sample_weights
 from lesson.learn.models import Replica
-from lesson.learn.task import Job, Task, Work
+from lesson.learn.task import Task
 from lesson.learn.threads import Threads
 
 CHUNK_SAMPLES = 500
@@ -34,15 +36,15 @@ class FusedTrainer:
     def __init__(self, task: Task, threads: Threads) -> None:
         self.task, self._threads = task, threads
 
-    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
+    def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
-        begun = deque([self._begin_gradients(base, work) for base, work in jobs])  # all, to keep every thread busy
-        return [self._sum(base, work, begun.popleft()) for base, work in jobs]
+        begun = deque([self._begin_gradients(cohort) for cohort in cohorts])  # all, to keep every thread busy
+        return [self._sum(cohort, begun.popleft()) for cohort in cohorts]
 
-    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the trained models of each cohort, shape (len(work), num_parameters)."""
-        models = [torch.empty(len(work), len(base)) for base, work in jobs]
-        begun = [self._begin_models(base, work, rows) for (base, work), rows in zip(jobs, models, strict=True)]
+    def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
+        models = [torch.empty(len(cohort), len(cohort.base)) for cohort in cohorts]
+        begun = [self._begin_models(cohort, rows) for cohort, rows in zip(cohorts, models, strict=True)]
         for part in chain.from_iterable(begun):
             part.result()
         return models
@@ -50,41 +52,41 @@ class FusedTrainer:
     def close(self) -> None:
         """Do nothing: the threads belong to the backend."""
 
-    def _begin_gradients(self, base: Tensor, work: Work) -> "list[Future[Tensor]]":
+    def _begin_gradients(self, cohort: Cohort) -> "list[Future[Tensor]]":
         """Start to compute the parts of ∇ Σ a·λ·f, one per chunk of clients."""
-        (samples,) = self.task.minibatches(work, 1)
-        num_samples = len(work) * self.task.batch_size
+        (samples,) = self.task.minibatches(cohort, 1)
+        num_samples = len(cohort) * self.task.batch_size
         num_chunks = 1 if num_samples < WORTH_HALVING else max(2, round(num_samples / CHUNK_SAMPLES))
         return [
-            self._threads.submit(self._gradient, base, work[rows], samples[rows])
-            for rows in np.array_split(np.arange(len(work)), min(num_chunks, len(work)))
+            self._threads.submit(self._gradient, cohort.base, cohort[rows], samples[rows])
+            for rows in np.array_split(np.arange(len(cohort)), min(num_chunks, len(cohort)))
         ]
 
-    def _sum(self, base: Tensor, work: Work, chunks: "list[Future[Tensor]]") -> Tensor:
+    def _sum(self, cohort: Cohort, chunks: "list[Future[Tensor]]") -> Tensor:
         """Return (Σ a)·ω minus the parts of the gradient, subtracted in order."""
-        total = base * float(work.weight.sum())
+        total = cohort.base * float(cohort.weight.sum())
         for chunk in chunks:
             total -= chunk.result()
         return total
 
-    def _gradient(self, replica: Replica, work: Work, padded: Tensor) -> Tensor:
-        batch = self.task.batch(replica, self.task.ids(work), padded, torch.from_numpy(work.first))
-        scale = torch.from_numpy(work.weight * work.lr) / batch.counts
-        weight = scale.repeat_interleave(batch.counts).to(torch.float32)
+    def _gradient(self, replica: Replica, cohort: Cohort, padded: Tensor) -> Tensor:
+        batch = self.task.batch(replica, self.task.ids(cohort), padded, torch.from_numpy(cohort.first))
+        weight = sample_weights(padded, torch.from_numpy(cohort.weight * cohort.lr))[padded != NO_SAMPLE]
         losses = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels, reduction="none")
         return replica.gradient(losses @ weight)
 
-    def _begin_models(self, base: Tensor, work: Work, models: Tensor) -> "list[Future[None]]":
+    def _begin_models(self, cohort: Cohort, models: Tensor) -> "list[Future[None]]":
         """Start to train the clients of a cohort, writing into `models`."""
-        (samples,) = self.task.minibatches(work, 1)
-        parts = (slice(begin, begin + ROWS) for begin in range(0, len(work), ROWS))
+        (samples,) = self.task.minibatches(cohort, 1)
+        parts = (slice(begin, begin + ROWS) for begin in range(0, len(cohort), ROWS))
         return [
-            self._threads.submit(self._descend, base, base, work[rows], samples[rows], models[rows]) for rows in parts
+            self._threads.submit(self._descend, cohort.base, cohort[rows], samples[rows], models[rows])
+            for rows in parts
         ]
 
-    def _descend(self, replica: Replica, base: Tensor, work: Work, padded: Tensor, models: Tensor) -> None:
+    def _descend(self, replica: Replica, cohort: Cohort, padded: Tensor, models: Tensor) -> None:
         """Write ω − λ·∇f of each client into its row of `models`, Eq. (12)."""
-        batch = self.task.batch(replica, self.task.ids(work), padded, torch.from_numpy(work.first))
-        for one, lr, model in zip(batch.split(), work.lr.tolist(), models, strict=True):
+        batch = self.task.batch(replica, self.task.ids(cohort), padded, torch.from_numpy(cohort.first))
+        for one, lr, model in zip(batch.split(), cohort.lr.tolist(), models, strict=True):
             loss = functional.cross_entropy(replica.logits(one.images, one.kept), one.labels)
-            torch.add(base, replica.gradient(loss), alpha=-lr, out=model)
+            torch.add(cohort.base, replica.gradient(loss), alpha=-lr, out=model)

@@ -102,6 +102,15 @@ class Sampler:
         return torch.where(places < sizes[:, None], chosen, NO_SAMPLE)
 
 
+def sample_weights(padded: Tensor, scale: Tensor) -> Tensor:
+    """Return the weight of each place in padded minibatches, shape (num_rows, width), in float32.
+
+    The samples of a row share its `scale`, shape (num_rows,), equally; padding has weight 0.
+    """
+    is_sample = padded != NO_SAMPLE
+    return torch.where(is_sample, (scale / is_sample.sum(1))[:, None], 0.0).to(torch.float32)
+
+
 def _repeated(drawn: Tensor, turns: Tensor) -> Tensor:
     """Return whether an earlier turn drew the same number, in the shape of `drawn`."""
     if len(turns) <= MAX_PAIRS:

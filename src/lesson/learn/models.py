@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -101,6 +103,13 @@ def make_model(factory: ModelFactory) -> nn.Module:
     """Return a new model without changing the state of torch's global random generator."""
     with torch.random.fork_rng(devices=[]):
         return factory()
+
+
+def named_arrays(factory: ModelFactory, vector: Tensor) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the parameters of a vector by name, in the model's own shapes."""
+    model = make_model(factory)
+    nn.utils.vector_to_parameters(vector.cpu().clone(), model.parameters())
+    return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
 
 
 def check_model(model: nn.Module) -> None:

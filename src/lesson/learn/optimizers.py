@@ -2,7 +2,6 @@
 
 The difference g = w − aggregated model serves as a pseudo-gradient, which the optimizer applies to the model w. Moments
 have the shape of the model: m starts at 0 and v at ε² (the paper's τ²). As in the paper, there is no bias correction.
-Each function takes one step and returns the new model and the new moments.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from lesson.settings.sections import ServerSettings
 
 Moments = Mapping[str, Tensor]
 Step = tuple[Tensor, Moments]
+"""The new model and the new moments."""
 
 
 def momentum(model: Tensor, gradient: Tensor, moments: Moments, server: ServerSettings) -> Step:
@@ -52,3 +52,19 @@ OPTIMIZERS: Mapping[str, Callable[[Tensor, Tensor, Moments, ServerSettings], Ste
     "adam": adam,
     "yogi": yogi,
 }
+
+
+class ServerOptimizer:
+    """The optimizer of the server settings, with its moments, which persist between aggregations."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.moments: Moments = {}
+
+    def step(self, model: Tensor, aggregated: Tensor) -> Tensor:
+        """Return the model after one step toward the aggregated model; without an optimizer, `aggregated` itself."""
+        if self.settings.optimizer == "none":
+            return aggregated
+        take = OPTIMIZERS[self.settings.optimizer]
+        model, self.moments = take(model, model - aggregated, self.moments, self.settings)
+        return model

@@ -1,26 +1,31 @@
-"""Local training on a remote client, with models as NumPy arrays."""
+"""Remote clients: one local training on a client, and the uploads that have arrived at the server, as NumPy arrays."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lesson.learn.backend import Backend, Trainer, TrainerName
-from lesson.learn.evaluate import ClientScores, PendingScore
-from lesson.learn.models import FACTORIES, initial_vector, make_model
-from lesson.learn.partition import Holdings
+from lesson.clock.faults import CorruptedUploads
+from lesson.learn.backend import Trainer
+from lesson.learn.cohort import Cohort
+from lesson.learn.models import FACTORIES, initial_vector, named_arrays
 from lesson.learn.reference import ReferenceTrainer, sum_by_blocks
-from lesson.learn.task import Job, Task, Work
+from lesson.learn.robust.corruption import corrupted_models
+from lesson.learn.task import Task
+from lesson.strategies.base import Updates
 
 
 def initial_arrays(dataset: str, seed: int) -> dict[str, npt.NDArray[np.float32]]:
     """Return the initial parameters of a run on a data set by name."""
-    model = make_model(FACTORIES[dataset])
-    torch.nn.utils.vector_to_parameters(initial_vector(FACTORIES[dataset], seed), model.parameters())
-    return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+    return named_arrays(FACTORIES[dataset], initial_vector(FACTORIES[dataset], seed))
+
+
+def as_tensor(vector: npt.NDArray[np.floating]) -> Tensor:
+    """Wrap a NumPy vector as a tensor, for callers that do not import torch."""
+    return torch.from_numpy(vector)
 
 
 def train_update(
@@ -32,66 +37,58 @@ def train_update(
     lr: float,
     local_steps: int = 1,
     batches: int = 1,
+    faults: CorruptedUploads | None = None,
 ) -> npt.NDArray[np.float32]:
     """Train one update of a client from `base` and return its model, bit-identical to the reference trainer.
 
-    A step on several minibatches is the mean of `batches` models, each after one step on one of the minibatches.
+    A step on several minibatches is the mean of `batches` models, each after one step on one of the minibatches. The
+    faults of this upload, if any, are injected.
     """
-    same: dict[str, Any] = {"client": client, "index": index, "local_steps": local_steps}
-    columns = {name: np.full(batches, value) for name, value in same.items()}
-    shares, rates = np.full(batches, 1 / batches), np.full(batches, lr)
-    work = Work(**columns, lr=rates, weight=shares, first=np.arange(batches))
-    (model,) = ReferenceTrainer(task).cohorts([(torch.from_numpy(base), work)])
+    cohort = Cohort(
+        torch.from_numpy(base),
+        client=np.full(batches, client),
+        index=np.full(batches, index),
+        lr=np.full(batches, lr),
+        local_steps=np.full(batches, local_steps),
+        weight=np.full(batches, 1 / batches),
+        first=np.arange(batches),
+    )
+    (model,) = ReferenceTrainer(task).sums([cohort])
+    if faults is not None:
+        (model,) = corrupted_models(replace(cohort[:1], trained=model[None]), faults)
     vector: npt.NDArray[np.float32] = model.numpy()
     return vector
 
 
 class Received:
-    """A trainer that returns the models that clients have uploaded. They are held until they are forgotten."""
+    """Models that remote clients have uploaded, as a source of updates and its trainer; held until forgotten."""
+
+    trusted, remedy = False, ""
 
     def __init__(self) -> None:
         self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
         """Models by client and index of the update."""
 
-    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the weighted sum of the received models of each cohort."""
-        return [sum_by_blocks(work, self._rows) for _, work in jobs]
+    def trainer_for(self, updates: Updates) -> Trainer:  # noqa: ARG002
+        """Return the received models as a trainer."""
+        return self
 
-    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the received models of each cohort, shape (len(work), num_parameters)."""
-        return [self._rows(work) for _, work in jobs]
+    def is_fault(self, client: int, index: int) -> bool:  # noqa: ARG002
+        """Return True: the server cannot know how a client came to upload values that are not finite."""
+        return True
+
+    def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the weighted sum of the received models of each cohort."""
+        return [sum_by_blocks(cohort, self._rows) for cohort in cohorts]
+
+    def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the received models of each cohort, shape (num_rows, num_parameters)."""
+        return [self._rows(cohort) for cohort in cohorts]
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
-    def _rows(self, work: Work) -> Tensor:
+    def _rows(self, cohort: Cohort) -> Tensor:
         """Return the model of each row; all rows of a step on several minibatches have the same model."""
-        updates = zip(work.client.tolist(), work.index.tolist(), strict=True)
+        updates = zip(cohort.client.tolist(), cohort.index.tolist(), strict=True)
         return torch.stack([torch.from_numpy(self.held[update]) for update in updates])
-
-
-class ReceivingBackend:
-    """A backend that takes received models in place of training, and evaluates with another backend."""
-
-    def __init__(self, received: Received, backend: Backend) -> None:
-        self._received, self._backend = received, backend
-
-    def trainer(self, name: TrainerName) -> Trainer:  # noqa: ARG002
-        """Return the received models as a trainer; `name` has no effect."""
-        return self._received
-
-    def begin_score(self, vector: Tensor) -> PendingScore:
-        """Start to evaluate the model with these parameters on the test images."""
-        return self._backend.begin_score(vector)
-
-    def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
-        """Evaluate the model with these parameters on the training samples of each client."""
-        return self._backend.client_scores(vector, holdings)
-
-    def judge_test(self, vector: Tensor) -> Tensor:
-        """Apply `judge` to all test images, with the model of these parameters; return shape (num_images, 2)."""
-        return self._backend.judge_test(vector)
-
-    def close(self) -> None:
-        """Close the other backend."""
-        self._backend.close()

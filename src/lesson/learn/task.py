@@ -1,17 +1,17 @@
 """The learning task: data, its partition among clients, the model, and the minibatches of local training."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
 from lesson.core.random import stream
+from lesson.learn.cohort import Cohort
 from lesson.learn.data import Dataset
+from lesson.learn.device import to_device
 from lesson.learn.dropout import draw_kept
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector, make_model
@@ -47,39 +47,8 @@ def _hold_out(samples: IntArray, seed: int, client: int) -> tuple[IntArray, IntA
     return samples[~held], samples[held]
 
 
-@dataclass(frozen=True, eq=False)
-class Work:
-    """Local training of clients, without the models they start from; arrays have shape (num_rows,).
-
-    There is one row per update, or one per minibatch for a step on several minibatches. The rows of a cohort are sorted
-    by client and index.
-    """
-
-    client: IntArray
-    index: IntArray
-    lr: FloatArray
-    local_steps: IntArray
-    weight: FloatArray
-    """Weight of each trained model in the sum over the cohort."""
-    first: IntArray
-    """Index of the minibatch, among those of the update, that the first step uses."""
-
-    def __len__(self) -> int:
-        return len(self.client)
-
-    def __getitem__(self, rows: slice | IntArray) -> "Work":
-        return Work(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
-
-
-def joined(parts: Sequence[Work]) -> Work:
-    """Return the concatenated work of several cohorts."""
-    return Work(*(np.concatenate([getattr(part, name) for part in parts]) for name in Work.__dataclass_fields__))
-
-
 MAX_DRAWN, MAX_STEPS = 1 << 24, 1024
 """Largest number of values held while minibatches are drawn, and largest number of steps drawn together."""
-Job = tuple[Tensor, Work]
-"""A cohort: the model it starts from, and its work."""
 Ids = tuple[Tensor, Tensor]
 """Clients, and the indices of their updates."""
 
@@ -122,35 +91,35 @@ class Task:
         self.train_images, self.train_labels = _on_device(dataset.train_images, dataset.train_labels, device)
         self.test_images, self.test_labels = _on_device(dataset.test_images, dataset.test_labels, device)
 
-    def steps_at_once(self, work: Work) -> int:
-        """Return how many steps of this work can be drawn together in limited memory."""
-        return max(1, min(MAX_STEPS, self._rows_at_once(work) // len(work)))
+    def steps_at_once(self, cohort: Cohort) -> int:
+        """Return how many steps of this cohort can be drawn together in limited memory."""
+        return max(1, min(MAX_STEPS, self._rows_at_once(cohort) // len(cohort)))
 
-    def minibatches(self, work: Work, num_steps: int, begin: int = 0) -> Tensor:
-        """Return the samples of minibatches from step `begin` on, shape (num_steps, len(work), width).
+    def minibatches(self, cohort: Cohort, num_steps: int, begin: int = 0) -> Tensor:
+        """Return the samples of minibatches from step `begin` on, shape (num_steps, len(cohort), width).
 
         They are padded as in `Sampler.batches`.
         """
-        at_once = max(1, self._rows_at_once(work) // num_steps)
-        parts = [work[row : row + at_once] for row in range(0, len(work), at_once)]
+        at_once = max(1, self._rows_at_once(cohort) // num_steps)
+        parts = [cohort[row : row + at_once] for row in range(0, len(cohort), at_once)]
         drawn = [self._drawn(part, num_steps, begin) for part in parts]
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn, dim=1)
 
-    def _rows_at_once(self, work: Work) -> int:
+    def _rows_at_once(self, cohort: Cohort) -> int:
         """Return how many minibatches of these clients can be drawn together."""
-        return int(MAX_DRAWN / self.sampler.num_held(self.holdings.num_samples[work.client]))
+        return int(MAX_DRAWN / self.sampler.num_held(self.holdings.num_samples[cohort.client]))
 
-    def _drawn(self, work: Work, num_steps: int, begin: int) -> Tensor:
-        sizes = self.holdings.num_samples[work.client]
+    def _drawn(self, cohort: Cohort, num_steps: int, begin: int) -> Tensor:
+        sizes = self.holdings.num_samples[cohort.client]
         per_pass = -(-sizes // self.batch_size)
-        last = np.minimum(begin + num_steps, work.local_steps) - 1
+        last = np.minimum(begin + num_steps, cohort.local_steps) - 1
         num_passes = max(1, int((last // per_pass - begin // per_pass).max()) + 1)
-        first = to_device(work.first, self.device)
-        return self.sampler.batches(*self.ids(work), num_steps, int(sizes.max()), num_passes, first, begin)
+        first = to_device(cohort.first, self.device)
+        return self.sampler.batches(*self.ids(cohort), num_steps, int(sizes.max()), num_passes, first, begin)
 
-    def ids(self, work: Work) -> Ids:
-        """Return clients and update indices of this work, on the device."""
-        return to_device(work.client, self.device), to_device(work.index, self.device)
+    def ids(self, cohort: Cohort) -> Ids:
+        """Return clients and update indices of this cohort, on the device."""
+        return to_device(cohort.client, self.device), to_device(cohort.index, self.device)
 
     def batch(self, replica: Replica, ids: Ids, padded: Tensor, step: Tensor) -> "Batch":
         """Return the samples of padded minibatches, shape (num_rows, width), concatenated without the padding.
@@ -226,12 +195,6 @@ def scaled(images: Tensor) -> Tensor:
     """
     values = torch.empty(images.shape, device=images.device)
     return torch.div(images, 255, out=values).permute(0, 3, 1, 2)
-
-
-def to_device(array: IntArray | FloatArray, device: str) -> Tensor:
-    """Return the array as a tensor on a device, without waiting for pending work of the device."""
-    tensor = torch.from_numpy(array)
-    return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def _on_device(images: np.ndarray, labels: IntArray, device: str) -> tuple[Tensor, Tensor]:

@@ -12,16 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.core.errors import RunStoppedError, printable
 from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
-from lesson.learn.backend import lacks_memory
-from lesson.learn.build import build
-from lesson.learn.evaluate import ClientScores, PendingScore
-from lesson.learn.learner import Learner
+from lesson.learn.build import TrainingRun, build
+from lesson.learn.device import lacks_memory
 from lesson.learn.process import configured_process
+from lesson.learn.scores import ClientScores, PendingScore
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
@@ -29,7 +27,7 @@ from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
 
 Progress = Callable[[dict[str, Any]], None]
-Make = Callable[..., tuple[RoundLoop, Learner]]
+Make = Callable[..., TrainingRun]
 NUM_EVALUATIONS = 40
 REPEATS_S = 2.0
 """Seconds after the first signal in which further ones are ignored, such as repeated presses of Ctrl-C."""
@@ -50,8 +48,8 @@ def execute(
 ) -> dict[str, Any]:
     """Execute a run in a folder and return its summary; a finished run is not executed again.
 
-    `make` builds the simulation and the learner from the settings and `parts`. For the default, `learn.build.build`,
-    the parts are a data folder, the number of threads, your own data set or your own model.
+    `make` builds the run from the settings and `parts`. For the default, `learn.build.build`, the parts are a data
+    folder, the number of threads, your own data set or your own model.
     """
     try:
         return _execute(settings, Path(path), resume, progress, trackers, make, parts)
@@ -84,55 +82,50 @@ def _execute(
         return summary
     settings = folder.settled(settings)
     begin = time.perf_counter()
-    simulation, learner = make(settings, **parts)
+    run = make(settings, **parts)
     try:
         folder.begin(settings)
         with folder.owned(), folder.withdrawn_if_rejected():
-            folder.load(simulation, learner)
+            folder.load(run)
             kept = read_metrics(folder.metrics) if trackers else []
             with Tracking(trackers, settings, folder.path, kept) as tracking:
-                _run(settings, simulation, learner, folder, tracking, progress)
-                score = learner.score(simulation.version)
+                _run_rounds(settings, run, folder, tracking, progress)
+                score = run.evaluator.score(run.model)
                 wall_s = round(time.perf_counter() - begin, 3)
-                summary = summarize(settings, folder.metrics, score.accuracy, score.loss, simulation.stop_reason)
+                summary = summarize(settings, folder.metrics, score.accuracy, score.loss, run.loop.stop_reason)
                 summary |= {"wall_s": wall_s}
-                folder.finish(simulation, learner, summary)
+                folder.finish(run, summary)
                 tracking.finish(summary)
         return summary
     finally:
-        learner.close()
+        run.close()
 
 
-def _run(
-    settings: Settings,
-    simulation: RoundLoop,
-    learner: Learner,
-    folder: RunFolder,
-    tracking: Tracking,
-    progress: Progress | None,
+def _run_rounds(
+    settings: Settings, run: TrainingRun, folder: RunFolder, tracking: Tracking, progress: Progress | None
 ) -> None:
     """Execute rounds up to the limits, with a checkpoint every `checkpoint_every_s` and when the run is interrupted."""
-    limits, saved = settings.run, time.perf_counter()
+    limits, loop, saved = settings.run, run.loop, time.perf_counter()
     grid = EvaluationGrid(limits)
     lines = _Lines(folder, [tracking.line] if progress is None else [tracking.line, progress])
     with _Interrupt() as interrupt:
-        while not simulation.stop_reason and (limits.rounds is None or simulation.round < limits.rounds):
-            before_s = simulation.now_s  # also correct after a resume
-            record = simulation.step(limits.time_budget_s)
+        while not loop.stop_reason and (limits.rounds is None or loop.round < limits.rounds):
+            before_s = loop.now_s  # also correct after a resume
+            record = loop.step(limits.time_budget_s)
             if record is None:
                 break
-            line = metrics_line(record, named=len(simulation.fleet) <= MAX_NAMED)
+            line = metrics_line(record, named=len(loop.fleet) <= MAX_NAMED)
             due = grid.is_due(before_s, record)
-            score = learner.begin_score(simulation.version) if due else None
+            score = run.evaluator.begin_score(run.model) if due else None
             every_s = limits.client_scores_every_s
             if _multiples(record.end_s, every_s) > _multiples(before_s, every_s):
-                line |= client_fields(learner.client_scores(simulation.version))
+                line |= client_fields(run.evaluator.client_scores(run.model))
             lines.add(line, score)
             stopped = interrupt.asked or tracking.problem is not None
             if stopped or time.perf_counter() - saved >= limits.checkpoint_every_s:
                 with interrupt.held():
                     lines.settle()
-                    folder.save(simulation, learner)
+                    folder.save(run)
                 saved = time.perf_counter()
             if interrupt.asked:
                 interrupt.stop()

@@ -21,15 +21,14 @@ import numpy as np
 import safetensors.numpy
 from pydantic import TypeAdapter
 
-from lesson.clock.loop import RoundLoop
 from lesson.core.arrays import with_prefix
 from lesson.core.errors import InputError, RunStoppedError, describe, printable
 from lesson.core.files import open_input, open_to_change, remove_leftovers, write_whole
 from lesson.core.locks import LOCK, locked
 from lesson.core.toml import read_toml
 from lesson.core.version import __version__
-from lesson.learn.backend import cpu_capability, hardware, on_device
-from lesson.learn.learner import Learner
+from lesson.learn.build import TrainingRun
+from lesson.learn.device import cpu_capability, hardware, on_device
 from lesson.runs.checkpoints import Tensors, packed, unpacked
 from lesson.runs.read_back import read_clients, read_json, read_summary
 from lesson.runs.summary import TARGETS, clients_of
@@ -151,9 +150,9 @@ class RunFolder:
         except OSError as error:
             raise self._stopped(self.metrics, error) from None
 
-    def save(self, simulation: RoundLoop, learner: Learner) -> None:
+    def save(self, run: TrainingRun) -> None:
         """Write a checkpoint, and keep the previous one."""
-        values, arrays = simulation.state()
+        values, arrays = run.loop.state()
         try:
             with open_input(self.metrics) as file:
                 os.fsync(file.fileno())
@@ -161,11 +160,11 @@ class RunFolder:
         except OSError as error:
             raise self._stopped(self.metrics, error) from None
         tensors = {f"simulation.{name}": array for name, array in arrays.items()}
-        content = packed(values, tensors | learner.state())
+        content = packed(values, tensors | run.server.state())
         with self._resumable():
             write_whole(self.checkpoint, content, before=self.before)
 
-    def load(self, simulation: RoundLoop, learner: Learner) -> None:
+    def load(self, run: TrainingRun) -> None:
         """Resume from the newest undamaged checkpoint, or start from the beginning if there is none."""
         if self.summary.exists():
             raise InputError(f"{self.path} has just been ended by another process; the same command again shows it")
@@ -176,9 +175,9 @@ class RunFolder:
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
                 raise InputError(f"{self.metrics} has lost lines since the checkpoint; remove the folder and run again")
             try:
-                # The learner first: restoring the simulation may discard local trainings, which frees model versions.
-                learner.restore({name: one for name, one in tensors.items() if not name.startswith("simulation.")})
-                simulation.restore(values, with_prefix(tensors, "simulation."))
+                # The models first: restoring the simulation may discard local trainings, which frees model versions.
+                run.server.restore({name: one for name, one in tensors.items() if not name.startswith("simulation.")})
+                run.loop.restore(values, with_prefix(tensors, "simulation."))
             except InputError:
                 raise
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -213,11 +212,11 @@ class RunFolder:
             raise InputError(f"{wrong[0]}; remove the folder and run again")
         return None
 
-    def finish(self, simulation: RoundLoop, learner: Learner, summary: dict[str, Any]) -> None:
+    def finish(self, run: TrainingRun, summary: dict[str, Any]) -> None:
         """Write model, clients and summary, and remove the checkpoints."""
-        clients = clients_of(simulation, learner)
+        clients = clients_of(run)
         with self._resumable():
-            write_whole(self.model, safetensors.numpy.save(learner.parameters(simulation.version)))
+            write_whole(self.model, safetensors.numpy.save(run.parameters()))
             write_whole(self.clients, json.dumps(clients, allow_nan=False).encode() + b"\n")
             write_whole(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
         self.delete_checkpoints()

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lesson.clock.loop import RoundLoop
 from lesson.fleet.fleet import columns_of, finite_or_none, sample_by_latency
-from lesson.learn.learner import Learner
+from lesson.learn.build import TrainingRun
 from lesson.runs.read_back import each_line
 from lesson.settings.settings import Settings
 
@@ -119,11 +118,11 @@ MAX_CLIENTS = 2000
 """Maximum number of clients in clients.json; larger fleets are sampled evenly by latency."""
 
 
-def clients_of(simulation: RoundLoop, learner: Learner) -> dict[str, Any]:
+def clients_of(run: TrainingRun) -> dict[str, Any]:
     """Return the clients of a finished run as strict JSON values; None for what is unknown or infinite."""
-    fleet, by_class = simulation.fleet, learner.class_accuracy(simulation.version)
+    fleet, by_class = run.loop.fleet, run.evaluator.class_accuracy(run.model)
     chosen = sample_by_latency(fleet, MAX_CLIENTS)
-    shares = learner.class_shares(chosen, len(by_class))
+    shares = run.evaluator.class_shares(chosen, len(by_class))
     # Accuracy on test images with the client's own class distribution; classes that it lacks are ignored.
     accuracy = np.where(shares > 0, shares * by_class, 0.0).sum(axis=1)
     accuracy[shares.sum(axis=1) == 0] = np.nan

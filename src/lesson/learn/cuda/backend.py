@@ -8,8 +8,8 @@ from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.evaluate import CudaScorer, judge_all
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision
-from lesson.learn.evaluate import ClientScores, PendingScore, by_client
 from lesson.learn.partition import Holdings
+from lesson.learn.scores import ClientScores, PendingScore, by_client
 from lesson.learn.task import Task
 
 

@@ -5,7 +5,9 @@ that those that have finished are at the end and later steps run on smaller grap
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,11 +16,13 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from lesson.core.arrays import IntArray
+from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
-from lesson.learn.minibatch import NO_SAMPLE
+from lesson.learn.device import to_device
+from lesson.learn.minibatch import sample_weights
 from lesson.learn.reference import BLOCK
-from lesson.learn.task import Job, Task, Work, joined, to_device
+from lesson.learn.task import Task
 
 
 class CudaBatchedTrainer:
@@ -38,21 +42,21 @@ class CudaBatchedTrainer:
         self._graphs: dict[int, Graph[None]] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
+    def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
-        weight, cohort = np.concatenate([work.weight for _, work in jobs]), _cohort_of_each(jobs)
-        sums = torch.zeros(len(jobs), self._models.shape[1], device=self._task.device)
-        for rows, models in self._blocks(jobs):
-            weights = np.zeros((len(jobs), len(rows)))
-            weights[cohort[rows], np.arange(len(rows))] = weight[rows]
+        weight, place = np.concatenate([cohort.weight for cohort in cohorts]), _place_of_each(cohorts)
+        sums = torch.zeros(len(cohorts), self._models.shape[1], device=self._task.device)
+        for rows, models in self._blocks(cohorts):
+            weights = np.zeros((len(cohorts), len(rows)))
+            weights[place[rows], np.arange(len(rows))] = weight[rows]
             sums += to_device(weights, self._task.device) @ models.double()  # a float32 product could use TF32
         return list(sums)
 
-    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the trained models of each cohort, shape (len(work), num_parameters)."""
-        sizes = [len(work) for _, work in jobs]
+    def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
+        sizes = [len(cohort) for cohort in cohorts]
         everybody = torch.empty(sum(sizes), self._models.shape[1], device=self._task.device)
-        for rows, models in self._blocks(jobs):
+        for rows, models in self._blocks(cohorts):
             everybody[to_device(rows, self._task.device)] = models
         return list(everybody.split(sizes))
 
@@ -62,30 +66,30 @@ class CudaBatchedTrainer:
             graph.close()
         self._graphs.clear()
 
-    def _blocks(self, jobs: Sequence[Job]) -> Iterator[tuple[IntArray, Tensor]]:
-        """Yield blocks of rows, most local steps first: their numbers in the concatenated work, and their models.
+    def _blocks(self, cohorts: Sequence[Cohort]) -> Iterator[tuple[IntArray, Tensor]]:
+        """Yield blocks of rows, most local steps first: their numbers among the rows of all cohorts, and their models.
 
         The models are valid until the next block.
         """
-        bases, work = torch.stack([base for base, _ in jobs]), joined([work for _, work in jobs])
-        cohort, order = _cohort_of_each(jobs), np.argsort(-work.local_steps, kind="stable")
-        for begin in range(0, len(work), BLOCK):
+        bases, everybody = torch.stack([cohort.base for cohort in cohorts]), _joined(cohorts)
+        place, order = _place_of_each(cohorts), np.argsort(-everybody.local_steps, kind="stable")
+        for begin in range(0, len(everybody), BLOCK):
             rows = order[begin : begin + BLOCK]
-            yield rows, self._train(bases[to_device(cohort[rows], self._task.device)], work[rows])
+            yield rows, self._train(bases[to_device(place[rows], self._task.device)], everybody[rows])
 
-    def _train(self, starts: Tensor, work: Work) -> Tensor:
-        """Return the trained models, shape (len(work), num_parameters); row i starts from `starts[i]`."""
-        count, steps = len(work), work.local_steps
-        at_once = self._task.steps_at_once(work)
+    def _train(self, starts: Tensor, block: Cohort) -> Tensor:
+        """Return the trained models, shape (num_rows, num_parameters); row i starts from `starts[i]`."""
+        count, steps = len(block), block.local_steps
+        at_once = self._task.steps_at_once(block)
         self._starts[:count] = self._models[:count] = starts
-        self._client[:count], self._index[:count] = self._task.ids(work)
+        self._client[:count], self._index[:count] = self._task.ids(block)
         self._num_steps.zero_()
         self._num_steps[:count] = to_device(steps, self._task.device)
-        self._first[:count] = to_device(work.first, self._task.device)
-        self._lr[:count] = to_device(work.lr, self._task.device)
+        self._first[:count] = to_device(block.first, self._task.device)
+        self._lr[:count] = to_device(block.lr, self._task.device)
         for step in range(int(steps[0])):
             if step % at_once == 0:
-                samples = self._task.minibatches(work, min(at_once, int(steps[0]) - step), step)
+                samples = self._task.minibatches(block, min(at_once, int(steps[0]) - step), step)
             graph = self._graph(padded_size(int(np.count_nonzero(steps > step))))
             self._samples[:count] = samples[step % at_once]
             self._step.fill_(step)
@@ -104,8 +108,7 @@ class CudaBatchedTrainer:
         task, replica, shape = self._task, self._replica, (size, self._task.sampler.width)
         padded = self._samples[:size]
         going = self._step < self._num_steps[:size]
-        there = (padded != NO_SAMPLE) & going[:, None]
-        weight = (there / there.sum(1, keepdim=True).clamp(min=1)).to(torch.float32)
+        weight = sample_weights(padded, going.to(torch.float32))
         ids = self._client[:size], self._index[:size]
         places = (self._first[:size, None] + self._step) * task.batch_size + self._columns
         batch = gathered(task, replica, ids, padded, places)
@@ -125,6 +128,12 @@ class CudaBatchedTrainer:
         return functional.cross_entropy(logits.float(), labels, reduction="none") @ weight
 
 
-def _cohort_of_each(jobs: Sequence[Job]) -> IntArray:
-    """Return which cohort each row of the concatenated work belongs to."""
-    return np.repeat(np.arange(len(jobs)), [len(work) for _, work in jobs])
+def _joined(cohorts: Sequence[Cohort]) -> Cohort:
+    """Return the rows of all cohorts; only its columns are meaningful, as the cohorts have different base models."""
+    columns: dict[str, Any] = {name: np.concatenate([getattr(cohort, name) for cohort in cohorts]) for name in COLUMNS}
+    return replace(cohorts[0], **columns)
+
+
+def _place_of_each(cohorts: Sequence[Cohort]) -> IntArray:
+    """Return which cohort each row of all cohorts belongs to."""
+    return np.repeat(np.arange(len(cohorts)), [len(cohort) for cohort in cohorts])

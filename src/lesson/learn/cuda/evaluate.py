@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
-from lesson.learn.evaluate import Score, chunks, judge
+from lesson.learn.scores import Score, chunks, judge
 from lesson.learn.task import Task, scaled
 
 CHUNK_SAMPLES = 2000

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lesson.learn.cohort import Cohort
 from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
-from lesson.learn.minibatch import NO_SAMPLE
-from lesson.learn.task import Job, Task, Work
+from lesson.learn.minibatch import sample_weights
+from lesson.learn.task import Task
 
 CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS, NUM_LETTERS = 2000, 64, 8, 64
 FEW_CLIENTS, MANY_COHORTS = 4, 3
@@ -34,19 +35,19 @@ class CudaFusedTrainer:
         self._chunk = max(1, CHUNK_SAMPLES // task.batch_size)
         self._streams = [torch.cuda.Stream() for _ in range(NUM_STREAMS)]
 
-    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the weighted sum of the trained models of each cohort; valid until the next call of `cohorts`."""
-        few = [place for place, (_, work) in enumerate(jobs) if len(work) <= FEW_CLIENTS]
+    def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the weighted sum of the trained models of each cohort; valid until the next call of `sums`."""
+        few = [place for place, cohort in enumerate(cohorts) if len(cohort) <= FEW_CLIENTS]
         if len(few) < MANY_COHORTS:
-            return self._side_by_side(jobs)
-        sums = dict(zip(few, self._one_by_one.cohorts([jobs[place] for place in few]), strict=True))
-        rest = [place for place in range(len(jobs)) if place not in sums]
-        sums |= zip(rest, self._side_by_side([jobs[place] for place in rest]), strict=True)
-        return [sums[place] for place in range(len(jobs))]
+            return self._side_by_side(cohorts)
+        sums = dict(zip(few, self._one_by_one.sums([cohorts[place] for place in few]), strict=True))
+        rest = [place for place in range(len(cohorts)) if place not in sums]
+        sums |= zip(rest, self._side_by_side([cohorts[place] for place in rest]), strict=True)
+        return [sums[place] for place in range(len(cohorts))]
 
-    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the trained models of each cohort, shape (len(work), num_parameters)."""
-        return self._one_by_one.models(jobs)
+    def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
+        return self._one_by_one.models(cohorts)
 
     def close(self) -> None:
         """Free the graphs."""
@@ -60,33 +61,33 @@ class CudaFusedTrainer:
     def _one_by_one(self) -> CudaBatchedTrainer:
         return CudaBatchedTrainer(self.task, self._precision)
 
-    def _side_by_side(self, jobs: Sequence[Job]) -> list[Tensor]:
+    def _side_by_side(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         main = torch.cuda.current_stream()
         begun = main.record_event()
         sums, ended, used = [], [], Counter[int]()
-        for place, (base, work) in enumerate(jobs):
-            size = padded_size(min(len(work), self._chunk))
+        for place, cohort in enumerate(cohorts):
+            size = padded_size(min(len(cohort), self._chunk))
             step = self._step(size, used[size])
             used[size] += 1
             if place == 0:
-                sums.append(self._cohort(step, base, work))
+                sums.append(self._sum(step, cohort))
                 continue
             stream = self._streams[place % NUM_STREAMS]
             stream.wait_event(begun)
             with torch.cuda.stream(stream):
-                sums.append(self._cohort(step, base, work))
+                sums.append(self._sum(step, cohort))
             ended.append(stream.record_event())
         for event in ended:
             main.wait_event(event)
         return sums
 
-    def _cohort(self, step: "_FusedStep", base: Tensor, work: Work) -> Tensor:
-        if len(work) <= self._chunk:
-            return step.run(base, work)
-        parts = (work[begin : begin + self._chunk] for begin in range(0, len(work), self._chunk))
-        total = step.run(base, next(parts)).clone()
+    def _sum(self, step: "_FusedStep", cohort: Cohort) -> Tensor:
+        if len(cohort) <= self._chunk:
+            return step.run(cohort)
+        parts = (cohort[begin : begin + self._chunk] for begin in range(0, len(cohort), self._chunk))
+        total = step.run(next(parts)).clone()
         for part in parts:
-            total += step.run(base, part)
+            total += step.run(part)
         return total
 
     def _step(self, size: int, number: int) -> "_FusedStep":
@@ -111,10 +112,10 @@ class _FusedStep:
         self.graph = Graph(self._sum, precision)
         self._letters = cycle([_GraphInput(self._numbers.shape) for _ in range(NUM_LETTERS)])
 
-    def run(self, base: Tensor, work: Work) -> Tensor:
+    def run(self, cohort: Cohort) -> Tensor:
         """Return the weighted sum of the trained models; valid until the next run."""
-        self._base.copy_(base)
-        next(self._letters).send(work, self._numbers)
+        self._base.copy_(cohort.base)
+        next(self._letters).send(cohort, self._numbers)
         self.graph.replay()
         return self.graph.out
 
@@ -123,8 +124,7 @@ class _FusedStep:
         client, index, first = self._numbers[:3]
         scale, weights = self._numbers[3:].view(torch.float64)
         (padded,) = task.sampler.batches(client, index, 1, first=first)
-        there = padded != NO_SAMPLE
-        weight = torch.where(there, (scale / there.sum(1))[:, None], 0.0).to(torch.float32).flatten()
+        weight = sample_weights(padded, scale).flatten()
         places = first[:, None] * task.batch_size + self._columns
         images, labels, kept = gathered(task, replica, (client, index), padded, places)
         replica.load(self._base)
@@ -141,13 +141,13 @@ class _GraphInput:
         self._whole, self._real = self._numbers.numpy(), self._numbers.view(torch.float64).numpy()
         self._fetched = torch.cuda.Event()
 
-    def send(self, work: Work, to: Tensor) -> None:
+    def send(self, cohort: Cohort, to: Tensor) -> None:
         """Write client, index, minibatch, step size × weight and the total weight, and start the copy to the GPU."""
         self._fetched.synchronize()  # the last copy of this letter; returns at once unless the GPU is far behind
-        count = len(work)
+        count = len(cohort)
         self._whole[:, count:] = 0
-        self._whole[:3, :count] = work.client, work.index, work.first
-        np.multiply(work.weight, work.lr, out=self._real[3, :count])
-        self._real[4, 0] = work.weight.sum()
+        self._whole[:3, :count] = cohort.client, cohort.index, cohort.first
+        np.multiply(cohort.weight, cohort.lr, out=self._real[3, :count])
+        self._real[4, 0] = cohort.weight.sum()
         to.copy_(self._numbers, non_blocking=True)
         self._fetched.record()

@@ -8,61 +8,64 @@ import torch
 from torch import Tensor
 
 from lesson.clock.faults import CorruptedUploads
-from lesson.core.arrays import BoolArray, FloatArray
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.backend import Trainer
-from lesson.learn.task import Job, Work
+from lesson.learn.cohort import Cohort
+
+
+def corrupted_models(cohort: Cohort, faults: CorruptedUploads) -> Tensor:
+    """Return the models of a cohort as its clients upload them, as a new tensor of shape (num_rows, num_parameters).
+
+    A model m becomes base + factor · (m − base), and one of its values may become infinite or NaN.
+    """
+    base, models = cohort.base, cohort.models
+    factor = torch.from_numpy(faults.factor(cohort.client, cohort.index)).to(models.device, models.dtype)[:, None]
+    uploads = torch.where(factor == 1, models, base + factor * (models - base))
+    rows, places, values = _added(cohort, faults)
+    if len(rows):
+        where = torch.from_numpy(rows).to(models.device), places.to(models.device)
+        uploads.index_put_(where, values.to(models.device, models.dtype), accumulate=True)
+    return uploads
 
 
 class CorruptingTrainer:
-    """A trainer that injects faults into the uploads of another trainer.
+    """A trainer that injects faults into the uploads of another trainer; see `corrupted_models`.
 
-    A model m becomes base + factor · (m − base), and one of its values may become infinite or NaN. The weighted sum of
-    a cohort is linear in its models, so it is corrupted without computing them.
+    The weighted sum of a cohort is linear in its models, so it is corrupted without computing them.
     """
 
-    def __init__(self, trainer: Trainer, corrupted: CorruptedUploads) -> None:
-        self._trainer, self._faults = trainer, corrupted
+    def __init__(self, trainer: Trainer, faults: CorruptedUploads) -> None:
+        self._trainer, self._faults = trainer, faults
 
-    def cohorts(self, jobs: Sequence[Job]) -> list[Tensor]:
+    def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the corrupted uploads of each cohort."""
-        factors = [self._faults.factor(work.client, work.index) for _, work in jobs]
-        weighed = [
-            (base, replace(work, weight=work.weight * factor))
-            for (base, work), factor in zip(jobs, factors, strict=True)
-        ]
-        sums = self._trainer.cohorts(weighed)
-        return [self._sent(*job, total, factor) for job, total, factor in zip(jobs, sums, factors, strict=True)]
+        factors = [self._faults.factor(cohort.client, cohort.index) for cohort in cohorts]
+        weighed = zip(cohorts, factors, strict=True)
+        sums = self._trainer.sums([replace(cohort, weight=cohort.weight * factor) for cohort, factor in weighed])
+        return [self._corrupted(*each) for each in zip(cohorts, sums, factors, strict=True)]
 
-    def models(self, jobs: Sequence[Job]) -> list[Tensor]:
-        """Return the corrupted uploads of each cohort, shape (len(work), num_parameters)."""
-        return [self._corrupted(*job, models) for job, models in zip(jobs, self._trainer.models(jobs), strict=True)]
+    def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """Return the corrupted uploads of each cohort, shape (num_rows, num_parameters)."""
+        trained = zip(cohorts, self._trainer.models(cohorts), strict=True)
+        return [corrupted_models(replace(cohort, trained=models), self._faults) for cohort, models in trained]
 
     def close(self) -> None:
         """Close the other trainer."""
         self._trainer.close()
 
-    def _sent(self, base: Tensor, work: Work, total: Tensor, factor: FloatArray) -> Tensor:
-        if rest := float((work.weight * (1 - factor)).sum()):
-            total = total + rest * base
-        rows, values = self._fillings(work)
-        if rows.any():
+    def _corrupted(self, cohort: Cohort, total: Tensor, factor: FloatArray) -> Tensor:
+        if rest := float((cohort.weight * (1 - factor)).sum()):
+            total = total + rest * cohort.base
+        rows, places, values = _added(cohort, self._faults)
+        if len(rows):
             total = total.clone()
-            places = torch.from_numpy(self._faults.place(work.client[rows], work.index[rows], len(base)))
             total.index_add_(0, places.to(total.device), values.to(total.device, total.dtype))
         return total
 
-    def _corrupted(self, base: Tensor, work: Work, models: Tensor) -> Tensor:
-        factor = torch.from_numpy(self._faults.factor(work.client, work.index)).to(models.device, models.dtype)[:, None]
-        models = torch.where(factor == 1, models, base + factor * (models - base))
-        rows, values = self._fillings(work)
-        if rows.any():
-            places = torch.from_numpy(self._faults.place(work.client[rows], work.index[rows], len(base)))
-            where = torch.from_numpy(np.flatnonzero(rows)).to(models.device), places.to(models.device)
-            models.index_put_(where, values.to(models.device, models.dtype), accumulate=True)
-        return models
 
-    def _fillings(self, work: Work) -> tuple[BoolArray, Tensor]:
-        """Return which rows have a value that is not finite, and these values, one per such row."""
-        added_value = self._faults.added_value(work.client, work.index)
-        rows = added_value != 0
-        return rows, torch.from_numpy(added_value[rows])
+def _added(cohort: Cohort, faults: CorruptedUploads) -> tuple[IntArray, Tensor, Tensor]:
+    """Return the rows with a value that is not finite, the parameter it is added to, and the value itself."""
+    values = faults.added_value(cohort.client, cohort.index)
+    rows = np.flatnonzero(values)
+    places = faults.place(cohort.client[rows], cohort.index[rows], len(cohort.base))
+    return rows, torch.from_numpy(places), torch.from_numpy(values[rows])

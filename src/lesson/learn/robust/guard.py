@@ -5,7 +5,6 @@ value in it is not finite, and only then are its models computed one by one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,67 +12,16 @@ import torch
 from torch import Tensor
 
 from lesson.clock.rejections import NOT_FINITE, TOO_FAR, Rejection
-from lesson.core.arrays import BoolArray, FloatArray, IntArray
+from lesson.core.arrays import BoolArray, FloatArray
 from lesson.core.errors import InputError
+from lesson.learn.cohort import Cohort
 from lesson.learn.robust.aggregation import coordinate_median, finite_rows, norms, trimmed_mean
-from lesson.learn.task import Work
 from lesson.settings.guards import GuardSettings
 
 MAX_BYTES = 8 * 2**30
 """Largest size of the models that are checked together, including a copy of them."""
 ROWS = 16
 """Number of models whose norms are computed together."""
-
-
-@dataclass(frozen=True, eq=False)
-class Uploads:
-    """The models of a cohort, one row per update."""
-
-    base: int
-    """Version that the cohort started from."""
-    group: str
-    client: IntArray
-    index: IntArray
-    weight: FloatArray
-    unit_displacement: FloatArray
-    """lr × local_steps of each update: its displacement under unit gradients."""
-    models: Tensor
-    """Shape (num_updates, num_parameters)."""
-
-    def __len__(self) -> int:
-        return len(self.client)
-
-    def only(self, rows: BoolArray) -> "Uploads":
-        """Return the updates in these rows."""
-        kept = {name: getattr(self, name)[rows] for name in ("client", "index", "weight", "unit_displacement")}
-        return replace(self, models=self.models[torch.from_numpy(rows)], **kept)
-
-    def rejections(self, rows: BoolArray, reason: str) -> list[Rejection]:
-        """Return the updates in these rows as rejected for this reason."""
-        found = zip(self.client[rows].tolist(), self.index[rows].tolist(), strict=True)
-        return [Rejection(client, index, reason) for client, index in found]
-
-
-def uploads_of(base: int, group: str, work: Work, models: Tensor) -> Uploads:
-    """Return the updates of a cohort, given the models of its rows of work.
-
-    The rows of a step on several minibatches become one update, the mean of their models.
-    """
-    begins = np.flatnonzero(work.first == 0)
-    counts = np.diff(np.append(begins, len(work)))
-    if np.any(counts > 1):
-        owner = torch.from_numpy(np.repeat(np.arange(len(begins)), counts)).to(models.device)
-        sizes = torch.from_numpy(counts).to(models.device, models.dtype)[:, None]
-        models = models.new_zeros(len(begins), models.shape[1]).index_add_(0, owner, models) / sizes
-    return Uploads(
-        base=base,
-        group=group,
-        client=work.client[begins],
-        index=work.index[begins],
-        weight=np.add.reduceat(work.weight, begins),
-        unit_displacement=(work.lr * work.local_steps)[begins],
-        models=models,
-    )
 
 
 class MergeGuard:
@@ -97,20 +45,19 @@ class MergeGuard:
                 f"{num_parameters} values exceed {MAX_BYTES >> 30} GB; let fewer clients participate"
             )
 
-    def judge(self, cohorts: Sequence[Uploads], bases: Sequence[Tensor]) -> tuple[list[Uploads], list[Rejection]]:
-        """Return the accepted updates of each cohort, and all rejected ones.
+    def judge(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:
+        """Return the accepted updates of each cohort, which has its models, and all rejected ones.
 
-        `bases` has the model that each cohort started from. With guards.norm = "clip", models that are too far from
-        their base are moved toward it, in place.
+        With guards.norm = "clip", models that are too far from their base are moved toward it, in place.
         """
-        taken, rejections = list[Uploads](), list[Rejection]()
+        taken, rejections = list[Cohort](), list[Rejection]()
         for cohort in cohorts:
             finite, rejected = finite_only(cohort)
             taken.append(finite)
             rejections += rejected
         if self.settings.norm == "none":
             return taken, rejections
-        lengths = [_lengths(cohort, base) for cohort, base in zip(taken, bases, strict=True)]
+        lengths = [_lengths(cohort) for cohort in taken]
         window = self.settings.norm_window
         seen = np.concatenate([self.norms, *lengths])[-max(window, sum(map(len, lengths))) :]
         self.norms = seen[-window:]
@@ -119,9 +66,9 @@ class MergeGuard:
             far: BoolArray = length > limit
             if self.settings.norm == "reject":
                 rejections += cohort.rejections(far, TOO_FAR)
-                taken[place] = cohort.only(~far)
+                taken[place] = cohort[~far]
             for row in np.flatnonzero(far).tolist() if self.settings.norm == "clip" else ():
-                cohort.models[row] = bases[place] + (limit / length[row]) * (cohort.models[row] - bases[place])
+                cohort.models[row] = cohort.base + (limit / length[row]) * (cohort.models[row] - cohort.base)
         return taken, rejections
 
     def middle(self, models: Tensor) -> Tensor:
@@ -141,13 +88,13 @@ class MergeGuard:
         self.norms = state.get("guard.norms", self.norms).astype(np.float64)
 
 
-def finite_only(cohort: Uploads) -> tuple[Uploads, list[Rejection]]:
+def finite_only(cohort: Cohort) -> tuple[Cohort, list[Rejection]]:
     """Return the updates whose values are all finite, and the others as rejected."""
     finite = finite_rows(cohort.models).cpu().numpy()
-    return (cohort, []) if finite.all() else (cohort.only(finite), cohort.rejections(~finite, NOT_FINITE))
+    return (cohort, []) if finite.all() else (cohort[finite], cohort.rejections(~finite, NOT_FINITE))
 
 
-def _lengths(cohort: Uploads, base: Tensor) -> FloatArray:
+def _lengths(cohort: Cohort) -> FloatArray:
     """Return the norm of each update divided by its unit displacement, shape (num_updates,)."""
-    lengths = [norms(some - base) for some in cohort.models.split(ROWS)]
+    lengths = [norms(some - cohort.base) for some in cohort.models.split(ROWS)]
     return np.asarray(torch.cat(lengths).cpu().numpy() / cohort.unit_displacement) if lengths else np.empty(0)

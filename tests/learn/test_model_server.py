@@ -9,48 +9,49 @@ import pytest
 import torch
 
 from helpers.fleets import make_fleet
-from helpers.learners import trained, updates
-from helpers.small_tasks import TinyNet, cohort, make_learner, tiny_data, tiny_task
+from helpers.model_servers import make_server, trained, updates
+from helpers.small_tasks import tiny_task
+from helpers.trainers import one_row, sum_of
 from lesson import FedAvg, FedCS, Lesson, Simulation
 from lesson.clock.loop import RoundLoop
 from lesson.core.errors import DivergedError, InputError
-from lesson.learn.learner import Learner
+from lesson.learn.cohort import Cohort
+from lesson.learn.model_server import ModelServer
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.task import Work
-from lesson.strategies.base import Merge, Updates
+from lesson.strategies.base import Merge
 
 
 @pytest.fixture
-def learner() -> Iterator[Learner]:
-    made = make_learner(tiny_task(4), lr_cap=0.25, trainer="reference")
+def server() -> Iterator[ModelServer]:
+    made = make_server(tiny_task(4), lr_cap=0.25, trainer="reference")
     yield made
     made.close()
 
 
-def test_a_merge_of_models_by_hand(learner: Learner) -> None:
+def test_a_merge_of_models_by_hand(server: ModelServer) -> None:
     """Half of the model stays; a quarter of client 0's and client 2's go in, from versions 0 and 1. The step of
     client 2, 0.1 · 4, is cut to the cap of 0.25."""
-    learner.versions[1] = learner.versions[0] + 0.01
-    first, second = trained(learner, 0, 0, 0.1), trained(learner, 2, 1, 0.25)
+    server.versions[1] = server.versions[0] + 0.01
+    first, second = trained(server, 0, 0, 0.1), trained(server, 2, 1, 0.25)
     merge = Merge(np.array([0, 1]), np.array([0.25, 0.25]))
-    learner.merge(updates([0, 2], [0, 1], [1.0, 4.0]), merge.weights, merge, version=1, round=1)
-    expected = 0.5 * learner.versions[1] + 0.25 * first + 0.25 * second
-    assert torch.allclose(learner.versions[2], expected, atol=1e-7)
+    server.merge(updates([0, 2], [0, 1], [1.0, 4.0]), merge.weights, merge, version=1, round=1)
+    expected = 0.5 * server.versions[1] + 0.25 * first + 0.25 * second
+    assert torch.allclose(server.versions[2], expected, atol=1e-7)
 
 
-def test_a_merge_of_updates_by_hand(learner: Learner) -> None:
+def test_a_merge_of_updates_by_hand(server: ModelServer) -> None:
     """The newest model moves by half of what client 0 changed since version 0."""
-    learner.versions[1] = learner.versions[0] + 0.01
-    moved = trained(learner, 0, 0, 0.1) - learner.versions[0]
+    server.versions[1] = server.versions[0] + 0.01
+    moved = trained(server, 0, 0, 0.1) - server.versions[0]
     merge = Merge(np.array([0]), np.array([0.5]), of="updates")
-    learner.merge(updates([0], [0], [1.0]), merge.weights, merge, version=1, round=1)
-    assert torch.allclose(learner.versions[2], learner.versions[1] + 0.5 * moved, atol=1e-7)
+    server.merge(updates([0], [0], [1.0]), merge.weights, merge, version=1, round=1)
+    assert torch.allclose(server.versions[2], server.versions[1] + 0.5 * moved, atol=1e-7)
 
 
 @pytest.mark.parametrize("of", ["models", "updates"])
 def test_without_a_server_optimizer_a_merge_keeps_its_bits(of: Any) -> None:
     """The merge as it was before there were any: cohorts are added to the kept part one by one."""
-    plain = make_learner(tiny_task(4), trainer="fused")
+    plain = make_server(tiny_task(4), trainer="fused")
     plain.versions[1] = plain.versions[0] + 0.01
     weights = np.array([0.2, 0.3, 0.4])
     merge = Merge(np.arange(3), weights, of=of)
@@ -58,17 +59,18 @@ def test_without_a_server_optimizer_a_merge_keeps_its_bits(of: Any) -> None:
     new = plain.versions[1] * (1 - (weights.sum() if of == "models" else 0.0))
     for base, client, scale, weight in ((0, [0], [0.2], [0.3]), (1, [2, 3], [0.1, 0.1], [0.4, 0.2])):
         once = np.ones(len(client), dtype=np.int64)
-        work = Work(np.array(client), 0 * once, np.array(scale), once, np.array(weight), 0 * once)
-        new += cohort(plain._trainer(updates(client, [base] * len(client), scale)), plain.versions[base], work)
+        rows = np.array(client), 0 * once, np.array(scale), once, np.array(weight), 0 * once
+        cohort = Cohort(plain.versions[base], *rows)
+        new += sum_of(plain.source.trainer_for(updates(client, [base] * len(client), scale)), cohort)
         if of == "updates":
-            new -= float(work.weight.sum()) * plain.versions[base]
+            new -= float(cohort.weight.sum()) * plain.versions[base]
     assert torch.equal(plain.versions[2], new)
     plain.close()
 
 
 def test_stale_updates_by_hand() -> None:
     """The strategy averages models; the setting applies what each changed since its own base to the newest model."""
-    made = make_learner(tiny_task(4), trainer="reference", server={"aggregate": "updates"})
+    made = make_server(tiny_task(4), trainer="reference", server={"aggregate": "updates"})
     made.versions[1] = made.versions[0] + 0.01
     made.versions[2] = made.versions[0] - 0.02
     first = trained(made, 0, 0, 0.1) - made.versions[0]
@@ -81,7 +83,7 @@ def test_stale_updates_by_hand() -> None:
 
 def test_stale_models_by_hand() -> None:
     """The strategy merges updates; the setting averages the models themselves, if their weights allow that."""
-    made = make_learner(tiny_task(4), trainer="reference", server={"aggregate": "models"})
+    made = make_server(tiny_task(4), trainer="reference", server={"aggregate": "models"})
     made.versions[1] = made.versions[0] + 0.01
     model = trained(made, 0, 0, 0.1)
     merge = Merge(np.array([0]), np.array([0.25]), of="updates")
@@ -95,7 +97,7 @@ def test_stale_models_by_hand() -> None:
 
 @pytest.mark.parametrize("trainer", ["reference", "fused"])
 def test_a_step_size_that_32_bits_do_not_hold_diverges_like_any_other(trainer: str) -> None:
-    made = make_learner(tiny_task(3), learning_rate=1e42, lr_cap=np.inf, trainer=trainer)
+    made = make_server(tiny_task(3), learning_rate=1e42, lr_cap=np.inf, trainer=trainer)
     merge = Merge(np.array([0]), np.array([1.0]))
 
     def rounds() -> None:
@@ -111,7 +113,7 @@ def test_the_optimizer_takes_the_merge_as_a_step() -> None:
     """Momentum 0.5 at step size 2, twice: m is g, then 0.5·g + g', and the model moves by −2·m. A round that merges
     nothing does not come here, so moments stay."""
     server = {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}
-    made = make_learner(tiny_task(4), trainer="reference", server=server)
+    made = make_server(tiny_task(4), trainer="reference", server=server)
     merge = Merge(np.array([0]), np.array([1.0]))
     first = made.versions[0] - trained(made, 0, 0, 0.1)
     made.merge(updates([0], [0], [1.0]), merge.weights, merge, version=0, round=1)
@@ -122,36 +124,36 @@ def test_the_optimizer_takes_the_merge_as_a_step() -> None:
     made.close()
 
 
-def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") -> tuple[RoundLoop, Learner]:
-    made = make_learner(tiny_task(len(latencies)), trainer=trainer)
+def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") -> tuple[RoundLoop, ModelServer]:
+    made = make_server(tiny_task(len(latencies)), trainer=trainer)
     return Simulation(strategy, make_fleet(latencies), model_server=made), made
 
 
 def test_versions_live_while_somebody_works_from_them() -> None:
     """Tiers 1 to 4: at most the four newest versions, and the newest itself, are ever needed."""
-    simulated, learner = simulation(Lesson(10.0), [5.0, 16.0, 30.0, 38.0])
+    simulated, server = simulation(Lesson(10.0), [5.0, 16.0, 30.0, 38.0])
     for _ in range(40):
         simulated.step()
-        assert simulated.version in learner.versions
-        assert len(learner.versions) <= 5
-    assert min(learner.versions) >= simulated.version - 4
-    learner.close()
-    simulated, learner = simulation(FedAvg(), [5.0, 16.0, 30.0])
+        assert simulated.version in server.versions
+        assert len(server.versions) <= 5
+    assert min(server.versions) >= simulated.version - 4
+    server.close()
+    simulated, server = simulation(FedAvg(), [5.0, 16.0, 30.0])
     for _ in range(5):
         simulated.step()
-        assert list(learner.versions) == [simulated.version]
-    learner.close()
+        assert list(server.versions) == [simulated.version]
+    server.close()
 
 
 @pytest.mark.parametrize("deadline_s", [38.0, np.inf])
 def test_a_deadline_beyond_everybody_is_fedavg_to_the_bit(deadline_s: float) -> None:
     models = []
     for strategy in (Lesson(deadline_s), FedAvg()):
-        simulated, learner = simulation(strategy, [5.0, 16.0, 30.0, 38.0])
+        simulated, server = simulation(strategy, [5.0, 16.0, 30.0, 38.0])
         for _ in range(6):
             simulated.step()
-        models.append(learner.versions[simulated.version])
-        learner.close()
+        models.append(server.versions[simulated.version])
+        server.close()
     assert torch.equal(*models)
 
 
@@ -159,40 +161,16 @@ def test_fedcs_is_lesson_restricted_to_tier_1() -> None:
     """Clients 0 and 1 are within the deadline; LESSON on a fleet where nobody else can be reached does the same."""
     models = []
     for strategy, others in ((FedCS(10.0), 25.0), (Lesson(10.0), np.inf)):
-        simulated, learner = simulation(strategy, [5.0, 7.0, others])
+        simulated, server = simulation(strategy, [5.0, 7.0, others])
         for _ in range(6):
             simulated.step()
-        models.append(learner.versions[simulated.version])
-        learner.close()
+        models.append(server.versions[simulated.version])
+        server.close()
     assert torch.equal(*models)
 
 
-def test_it_learns() -> None:
-    simulated, learner = simulation(Lesson(10.0), [5.0, 16.0, 30.0, 38.0])
-    before = learner.score(0)
-    for _ in range(150):
-        simulated.step()
-    after = learner.score(simulated.version)
-    learner.close()
-    assert after.accuracy > 0.9 > before.accuracy
-    assert after.loss < 0.5 * before.loss
-
-
-def test_a_score_by_hand(learner: Learner) -> None:
-    task = learner.task
-    model = TinyNet()
-    torch.nn.utils.vector_to_parameters(learner.versions[0].clone(), model.parameters())
-    data = tiny_data()
-    logits = model(torch.from_numpy(data.test_images).float() / 255)
-    truth = torch.from_numpy(data.test_labels)
-    score = learner.score(0)
-    assert score.accuracy == int((logits.argmax(1) == truth).sum()) / 100
-    assert score.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, truth).item(), rel=1e-5)
-    assert len(task.test_labels) == 100
-
-
 def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
-    made = make_learner(tiny_task(3), learning_rate=1e30, lr_cap=np.inf)
+    made = make_server(tiny_task(3), learning_rate=1e30, lr_cap=np.inf)
     simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), model_server=made)
     simulated.step()
     with pytest.raises(DivergedError, match=r"no longer finite after round 2, with 3 clients .* step size 1e\+30"):
@@ -203,24 +181,18 @@ def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
     made.close()
 
 
-def taking(local_steps: list[int], batches: int = 1) -> Updates:
-    made = updates([0] * len(local_steps), [0] * len(local_steps), [1.0] * len(local_steps))
-    return replace(made, local_steps=np.array(local_steps), batches=batches * made.batches)
-
-
 def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one() -> None:
     """Client 0 takes three minibatches, client 2 one: the model goes to half the mean of three models and half another,
     whoever comes first in the merge.
     The first three minibatches of client 0 are those that three steps would take."""
-    made = make_learner(tiny_task(4), trainer="reference")
-    task, base = made.task, made.versions[0]
-    one, steps = np.array([1]), np.array([3])
-    drawn = task.minibatches(Work(0 * one, 0 * one, 0.1 * one, steps, one, 0 * one), 3)[:, 0]
+    made = make_server(tiny_task(4), trainer="reference")
+    task, base = tiny_task(4), made.versions[0]
+    drawn = task.minibatches(one_row(base, 0, 0.1, local_steps=3), 3)[:, 0]
     models = []
     for number in range(3):
-        work = Work(0 * one, 0 * one, 0.1 * one, one, 1.0 * one, number * one)
-        assert torch.equal(task.minibatches(work, 1)[0, 0], drawn[number])
-        models.append(cohort(ReferenceTrainer(task), base, work))
+        step = one_row(base, 0, 0.1, first=number)
+        assert torch.equal(task.minibatches(step, 1)[0, 0], drawn[number])
+        models.append(sum_of(ReferenceTrainer(task), step))
     assert not torch.equal(models[0], models[1])
     merge = Merge(np.arange(2), np.array([0.5, 0.5]))
     merged = replace(updates([2, 0], [0, 0], [1.0, 1.0]), batches=np.array([1, 3]))
@@ -230,38 +202,19 @@ def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one() -> None:
     made.close()
 
 
-@pytest.mark.parametrize(("epochs", "local_steps"), [(0, 2), (1, 1)])
-def test_several_minibatches_make_one_step_only_where_work_is_one_step(epochs: int, local_steps: int) -> None:
-    made = make_learner(tiny_task(3, local_epochs=epochs))
-    with pytest.raises(InputError, match="local_steps must be 1 and local_epochs 0 for steps of several minibatches"):
-        made._trainer(taking([local_steps], batches=2))
-    made.close()
-
-
 def test_confirmation_by_hand() -> None:
     """The model has gone d since client 0 started and no way since client 2 did, which therefore says nothing. Client 0
     counts for 0.25: a·v·d and a·d·d are added up over two merges, and kept over a restart."""
-    made = make_learner(tiny_task(4), trainer="reference", watched=frozenset({"confirmation"}))
+    made = make_server(tiny_task(4), trainer="reference", needs=frozenset({"confirmation"}))
     made.versions[1] = made.versions[0] + 0.01
     moved, way = trained(made, 0, 0, 0.1) - made.versions[0], made.versions[1] - made.versions[0]
     merge = Merge(np.array([0, 1]), np.array([0.25, 0.5]))
     made.merge(updates([0, 2], [0, 1], [1.0, 1.0]), merge.weights, merge, version=1, round=1)
     once = [0.25 * float(moved @ way), 0.25 * float(way @ way)]
     assert made.signals(frozenset({"confirmation"}), 2)["confirmation"] == pytest.approx(once, rel=1e-4)
-    kept = make_learner(tiny_task(4), trainer="reference", watched=frozenset({"confirmation"}))
+    kept = make_server(tiny_task(4), trainer="reference", needs=frozenset({"confirmation"}))
     kept.restore(made.state())
     kept.merge(updates([0, 2], [0, 1], [1.0, 1.0]), merge.weights, merge, version=1, round=1)
     twice = kept.signals(frozenset({"confirmation"}), 2)["confirmation"]
     assert twice == pytest.approx([2 * part for part in once], rel=1e-4)
-    assert "confirmation" not in make_learner(tiny_task(4)).signals(frozenset({"confirmation"}), 0)
-
-
-def test_the_right_trainer_is_chosen() -> None:
-    chosen = make_learner(tiny_task(3))
-    assert type(chosen._trainer(taking([1, 1]))).__name__ == "FusedTrainer"
-    assert type(chosen._trainer(taking([1, 2]))).__name__ == "BatchedTrainer"
-    chosen.close()
-    fused = make_learner(tiny_task(3), trainer="fused")
-    with pytest.raises(InputError, match="trainer must be 'batched' or 'reference' for more than one local step"):
-        fused._trainer(taking([2]))
-    fused.close()
+    assert "confirmation" not in make_server(tiny_task(4)).signals(frozenset({"confirmation"}), 0)

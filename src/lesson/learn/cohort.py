@@ -1,0 +1,124 @@
+"""Cohorts: the local trainings that start from the same model version, which are trained together."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lesson.clock.rejections import Rejection
+from lesson.core.arrays import BoolArray, FloatArray, IntArray
+from lesson.learn.device import to_device
+from lesson.learn.group_memory import group_of_each
+from lesson.strategies.base import Merge, Updates
+
+COLUMNS = ("client", "index", "lr", "local_steps", "weight", "first")
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Local trainings that start from the same model; columns have shape (num_rows,).
+
+    There is one row per update, or one per minibatch for a step on several minibatches. Rows are sorted by client and
+    index.
+    """
+
+    base: Tensor
+    """Model that all rows start from, shape (num_parameters,)."""
+    client: IntArray
+    index: IntArray
+    lr: FloatArray
+    local_steps: IntArray
+    weight: FloatArray
+    """Weight of each trained model in the sum over the cohort."""
+    first: IntArray
+    """Index of the minibatch, among those of the update, that the first step uses."""
+    base_version: int = 0
+    group: str = ""
+    trained: Tensor | None = None
+    """The trained model of each row, shape (num_rows, num_parameters); None if only their sum is needed."""
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    def __getitem__(self, rows: slice | IntArray | BoolArray) -> "Cohort":
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in COLUMNS}
+        if self.trained is not None:
+            columns["trained"] = self.trained[rows if isinstance(rows, slice) else torch.from_numpy(rows)]
+        return Cohort(self.base, base_version=self.base_version, group=self.group, **columns)
+
+    @property
+    def models(self) -> Tensor:
+        """The trained model of each row, which must have been computed."""
+        assert self.trained is not None, "only the sum of this cohort was computed"
+        return self.trained
+
+    @property
+    def num_updates(self) -> int:
+        """Number of updates, each of which may have several rows."""
+        return int(np.count_nonzero(self.first == 0))
+
+    @property
+    def unit_displacement(self) -> FloatArray:
+        """lr × local_steps of each row: its displacement under unit gradients."""
+        return self.lr * self.local_steps
+
+    def with_models(self, models: Tensor) -> "Cohort":
+        """Return the cohort with one row per update, given the trained models of its rows.
+
+        The model of a step on several minibatches is the mean of the models of its rows.
+        """
+        begins = np.flatnonzero(self.first == 0)
+        counts = np.diff(np.append(begins, len(self)))
+        if np.any(counts > 1):
+            owner = torch.from_numpy(np.repeat(np.arange(len(begins)), counts)).to(models.device)
+            sizes = torch.from_numpy(counts).to(models.device, models.dtype)[:, None]
+            models = models.new_zeros(len(begins), models.shape[1]).index_add_(0, owner, models) / sizes
+        return replace(self[begins], weight=np.add.reduceat(self.weight, begins), trained=models)
+
+    def weighted_sum(self) -> Tensor:
+        """Return Σ weight · model, shape (num_parameters,)."""
+        models, weights = self.models, to_device(self.weight, self.models.device.type)
+        precise = models.double() if models.is_cuda else models  # a float32 product could use TF32 there
+        return (weights.to(precise.dtype) @ precise).to(models.dtype)
+
+    def rejections(self, rows: BoolArray, reason: str) -> list[Rejection]:
+        """Return the updates in these rows as rejected for this reason."""
+        found = zip(self.client[rows].tolist(), self.index[rows].tolist(), strict=True)
+        return [Rejection(client, index, reason) for client, index in found]
+
+
+def cohorts_of(
+    updates: Updates, weights: FloatArray, lr: FloatArray, merge: Merge, versions: Mapping[int, Tensor]
+) -> Iterator[Cohort]:
+    """Yield the cohorts of these updates; updates of different groups are separate cohorts.
+
+    `weights` and the step sizes `lr` have shape (num_updates,). A step on several minibatches is the mean of as many
+    models, each after one step on one of the minibatches; each of them is a row of the cohort.
+    """
+    names, group = group_of_each(updates, merge)
+    order = np.lexsort((updates.index, updates.client, group, updates.base_version))
+    batches = updates.batches[order]
+    order = np.repeat(order, batches)
+    bases, group = updates.base_version[order], group[order]
+    columns: dict[str, Any] = {
+        "client": updates.client[order],
+        "index": updates.index[order],
+        "lr": lr[order],
+        "local_steps": updates.local_steps[order],
+        "weight": (weights / updates.batches)[order],
+        "first": _counts_up(batches),
+    }
+    begins = [0, *(np.flatnonzero(np.diff(bases) | np.diff(group)) + 1).tolist()]
+    for begin, end in zip(begins, [*begins[1:], len(bases)], strict=True):
+        if begin < end:
+            version, rows = int(bases[begin]), {name: column[begin:end] for name, column in columns.items()}
+            yield Cohort(versions[version], **rows, base_version=version, group=names[group[begin]])
+
+
+def _counts_up(lengths: IntArray) -> IntArray:
+    """Return the concatenation of 0, …, n − 1 for each length n."""
+    numbers: IntArray = np.arange(lengths.sum())
+    return numbers - np.repeat(np.cumsum(lengths) - lengths, lengths)

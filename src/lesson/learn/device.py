@@ -1,0 +1,62 @@
+"""The device that trains: its choice, its name, and arrays on it."""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
+from lesson.settings.settings import Settings
+
+
+def on_device(settings: Settings) -> Settings:
+    """Return the settings with device and precision resolved; raise InputError if they cannot be used here.
+
+    The device "auto" is a GPU if torch finds one and the trainer is not "reference". The precision "auto" is tf32 on a
+    GPU and float32 on a CPU.
+    """
+    limits = settings.run
+    if limits.device == "cuda" and limits.trainer == "reference":
+        raise InputError("[run] trainer must be auto, fused or batched on a GPU, got 'reference'; set device = 'cpu'")
+    if limits.device == "cuda" and not torch.cuda.is_available():
+        raise InputError("[run] device must be auto or cpu here, got 'cuda': torch sees no GPU")
+    gpu = limits.device == "cuda" or (
+        limits.device == "auto" and limits.trainer != "reference" and torch.cuda.is_available()
+    )
+    usual = "tf32" if gpu else "float32"
+    precision = usual if limits.precision == "auto" else limits.precision
+    if not gpu and precision != "float32":
+        raise InputError(f"[run] precision must be auto or float32 on a CPU, got '{precision}'")
+    here = {"device": "cuda" if gpu else "cpu", "precision": precision}
+    return settings.model_copy(update={"run": limits.model_copy(update=here)})
+
+
+def cpu_capability() -> str:
+    """Return the CPU instruction set that torch uses, such as AVX2; results depend on it by rounding."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def hardware(device: str) -> str:
+    """Return the name of the GPU, or the number and type of the CPU cores."""
+    if device == "cuda":
+        return str(torch.cuda.get_device_name())
+    try:
+        names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        names = []
+    return f"{os.cpu_count()} cores of {names[0] if names else platform.processor() or 'an unknown kind'}"
+
+
+def lacks_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether memory could not be allocated. torch has an error class of its own for GPUs, but not for CPUs."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def to_device(array: IntArray | FloatArray, device: str) -> Tensor:
+    """Return the array as a tensor on a device, without waiting for pending work of the device."""
+    tensor = torch.from_numpy(array)
+    return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

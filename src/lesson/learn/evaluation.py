@@ -1,0 +1,79 @@
+"""Evaluation of the global model on the test images and on the clients' samples."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.learn.backend import Backend
+from lesson.learn.model_server import GlobalModel, Signal, check_finite
+from lesson.learn.partition import Holdings
+from lesson.learn.scores import ClientScores, PendingScore, Score
+from lesson.learn.task import Task
+
+
+class Evaluator:
+    """Evaluates versions of the global model; DivergedError is raised if a loss is not finite."""
+
+    def __init__(self, task: Task, backend: Backend) -> None:
+        self.task, self._backend = task, backend
+
+    def score(self, model: GlobalModel) -> Score:
+        """Evaluate a model on the test images."""
+        return self.begin_score(model).result()
+
+    def begin_score(self, model: GlobalModel) -> PendingScore:
+        """Start to evaluate a model on the test images; a GPU can continue training meanwhile."""
+        return _Checked(self._backend.begin_score(model.vector), model.newest_cohort)
+
+    def client_scores(self, model: GlobalModel) -> ClientScores:
+        """Evaluate a model on the samples that each client trains on; waits for the result."""
+        return self._client_scores(model, self.task.holdings)
+
+    def class_accuracy(self, model: GlobalModel) -> FloatArray:
+        """Return a model's test accuracy per class, shape (num_classes,); NaN for a class without test images."""
+        right = self._backend.judge_test(model.vector)[:, 0].cpu().numpy().astype(np.float64)
+        labels = self.task.test_labels.cpu().numpy()
+        num_classes = int(max(labels.max(), self.task.train_labels.max().item())) + 1
+        totals = np.bincount(labels, minlength=num_classes)
+        return np.asarray(np.bincount(labels, right, num_classes) / np.where(totals, totals, np.nan))
+
+    def class_shares(self, clients: IntArray, num_classes: int) -> FloatArray:
+        """Return the share of each class in the samples of these clients, shape (len(clients), num_classes)."""
+        labels, holdings = self.task.train_labels.cpu().numpy(), self.task.holdings
+        counts = np.array([np.bincount(labels[holdings[client]], minlength=num_classes) for client in clients.tolist()])
+        return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
+
+    def signals(self) -> dict[str, Signal]:
+        """Return the signals of `ServerView.signals` that are evaluations; none if clients hold no samples out."""
+        held_out = self.task.held_out
+        if held_out is None:
+            return {}
+        return {"client_accuracy": lambda model: self._client_scores(model, held_out).accuracy}
+
+    def close(self) -> None:
+        """Close the backend."""
+        self._backend.close()
+
+    def _client_scores(self, model: GlobalModel, holdings: Holdings) -> ClientScores:
+        scores = self._backend.client_scores(model.vector, holdings)
+        losses = scores.loss[holdings.num_samples > 0]
+        check_finite("loss", bool(np.isfinite(losses).all()), model.newest_cohort)
+        return scores
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A score whose `result` raises DivergedError if the loss is not finite."""
+
+    score: PendingScore
+    newest_cohort: str
+
+    def ready(self) -> bool:
+        return self.score.ready()
+
+    def result(self) -> Score:
+        result = self.score.result()
+        check_finite("loss", math.isfinite(result.loss), self.newest_cohort)
+        return result

@@ -1,0 +1,290 @@
+"""The model server: the model versions in use, and how updates are aggregated into a new one.
+
+A version is kept while a client still trains from it. Group means, the moments of the server's optimizer and recent
+norms persist between aggregations.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Protocol, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lesson.clock.rejections import NOT_FINITE, Rejection
+from lesson.core.arrays import FloatArray, with_prefix
+from lesson.core.errors import DivergedError, InputError
+from lesson.learn.backend import Trainer
+from lesson.learn.cohort import Cohort, cohorts_of
+from lesson.learn.group_memory import GroupVectors
+from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.robust.guard import MergeGuard, finite_only
+from lesson.learn.signals import Confirmation, Signals
+from lesson.settings.sections import ServerSettings, TrainingSettings
+from lesson.strategies.base import Merge, Updates
+
+MAX_STEP = float(np.finfo(np.float32).max)
+Of = Literal["models", "updates"]
+State = dict[str, npt.NDArray[np.floating]]
+
+
+class UpdateSource(Protocol):
+    """Where the models of updates come from: simulated clients that are trained here, or remote ones."""
+
+    trusted: bool
+    """Whether values that are not finite can only come from training itself, so that sums need no check."""
+    remedy: str
+    """What to do about values that are not finite, if training is not to blame for them; otherwise empty."""
+
+    def trainer_for(self, updates: Updates) -> Trainer:
+        """Return the trainer that provides the models of these updates."""
+        ...
+
+    def is_fault(self, client: int, index: int) -> bool:
+        """Return whether values that are not finite are a fault of this upload; otherwise, training has diverged."""
+        ...
+
+    def close(self) -> None:
+        """Release all resources."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalModel:
+    """A version of the global model, to be evaluated."""
+
+    vector: Tensor
+    """Its parameters, shape (num_parameters,)."""
+    newest_cohort: str
+    """Description of the last aggregated cohort, for the error message if the model is no longer finite."""
+
+
+Signal = Callable[[GlobalModel], Any]
+
+
+@final
+class ModelServer:
+    """The model versions in use, and how updates are aggregated into new ones.
+
+    `source` provides the models of updates, `guard` checks them and `optimizer` applies their aggregate to the newest
+    model. `needs` names the signals that the strategy reads: the server itself provides "confirmation", and `signals`
+    has functions for others.
+    """
+
+    def __init__(
+        self,
+        initial: Tensor,
+        source: UpdateSource,
+        training: TrainingSettings,
+        optimizer: ServerOptimizer,
+        guard: MergeGuard,
+        *,
+        needs: frozenset[str] = frozenset(),
+        signals: Mapping[str, Signal] | None = None,
+    ) -> None:
+        self.versions: dict[int, Tensor] = {0: initial}
+        self.source = source
+        self._device = initial.device
+        self._training, self._server = training, optimizer.settings
+        self._optimizer, self._guard, self._groups = optimizer, guard, GroupVectors(initial)
+        self._confirmation = Confirmation(initial.device) if "confirmation" in needs else None
+        self._signals = dict(signals or {})
+        self._remedy = source.remedy or _smaller_steps(training, optimizer.settings)
+        self._newest_cohort = "before the first merge"
+
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
+        """Aggregate updates into version + 1 and return the rejected ones; `weights` has one weight per update.
+
+        Accepted updates take over the weight of rejected ones in their group. If no update is left and no group has a
+        weight, there is no new version.
+        """
+        aggregated, rejections = self._aggregated(updates, weights, merge, version, round)
+        if len(rejections) == len(updates) and not (merge.groups is not None and merge.groups.weights):
+            return rejections
+        new = self._optimizer.step(self.versions[version], aggregated)
+        if merge.groups is not None or new is not aggregated:
+            self._check_model(new)
+        self.versions[version + 1] = new
+        return rejections
+
+    def forget(self, version: int) -> None:
+        """Free a version that no client trains from anymore."""
+        del self.versions[version]
+
+    def model(self, version: int) -> GlobalModel:
+        """Return a version, to be evaluated."""
+        return GlobalModel(self.versions[version], self._newest_cohort)
+
+    def signals(self, names: frozenset[str], version: int) -> Signals:
+        """Return those of the named signals that are available for a version, each computed when it is accessed."""
+        model = self.model(version)
+        functions: dict[str, Callable[[], Any]] = {name: partial(tell, model) for name, tell in self._signals.items()}
+        if self._confirmation is not None:
+            functions["confirmation"] = self._confirmation.look
+        return Signals({name: tell for name, tell in functions.items() if name in names})
+
+    def step_sizes(self, lr_scale: FloatArray) -> FloatArray:
+        """Return the learning rate times `lr_scale`, at most lr_cap and at most the largest float32."""
+        return np.minimum(self._training.learning_rate * lr_scale, min(self._training.lr_cap, MAX_STEP))
+
+    def state(self) -> State:
+        """Return versions, groups, moments, signals and recent norms as arrays by name, for `restore`.
+
+        Raises DivergedError if one of the vectors is not finite.
+        """
+        kept = {f"version.{version}": vector for version, vector in self.versions.items()}
+        kept |= {f"group.{json.dumps(name)}": vector for name, vector in self._groups.filled.items()}
+        kept |= {f"moment.{name}": vector for name, vector in self._optimizer.moments.items()}
+        kept |= {"signal.confirmation": self._confirmation.sums} if self._confirmation is not None else {}
+        vectors = {name: vector.cpu().numpy() for name, vector in kept.items()}
+        check_finite("model", all(np.isfinite(vector).all() for vector in vectors.values()), self._newest_cohort)
+        return vectors | self._guard.state()
+
+    def restore(self, state: State) -> None:
+        """Continue from what `state` returned."""
+
+        def vectors(kind: str) -> dict[str, Tensor]:
+            kept = with_prefix(state, kind)
+            return {name: torch.tensor(vector, device=self._device) for name, vector in kept.items()}
+
+        self.versions = {int(version): vector for version, vector in vectors("version.").items()}
+        self._groups.filled = {json.loads(name): vector for name, vector in vectors("group.").items()}
+        self._optimizer.moments = vectors("moment.")
+        self._guard.restore(state)
+        if self._confirmation is not None:
+            self._confirmation.sums = vectors("signal.").get("confirmation", self._confirmation.sums)
+
+    def close(self) -> None:
+        """Close the source of updates."""
+        self.source.close()
+
+    def _aggregated(
+        self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
+    ) -> tuple[Tensor, list[Rejection]]:
+        """Return the aggregated model, before the server optimizer, and the rejected updates; fills the groups."""
+        model, of, groups = self.versions[version], self._of(merge, weights), merge.groups
+        cohorts = list(cohorts_of(updates, weights, self.step_sizes(updates.lr_scale), merge, self.versions))
+        accepted, totals, rejections = self._accepted(updates, cohorts, round)
+        stands_for = _stands_for(cohorts, accepted) if rejections else {}
+        planned = float(weights.sum()) if stands_for or not rejections else 0.0
+        kept = 1 - planned if of == "models" else 1.0
+        names = [""] if groups is None else groups.names if not rejections else stands_for
+        sums = {name: model * kept if groups is None else torch.zeros_like(model) for name in names}
+        for cohort, taken, total in zip(cohorts, accepted, totals, strict=True):
+            group, start = cohort.group, cohort.base
+            if not len(taken) or group not in sums:
+                continue
+            weight, factor = float(taken.weight.sum()), stands_for.get(group, 1.0)
+            self._note(cohort, round)
+            if self._confirmation is not None and cohort.base_version != version:
+                self._confirmation.add(model - start, factor * (total - weight * start), factor * weight)
+            if self._guard.settings.aggregation == "mean":
+                sums[group] += total if factor == 1 else factor * total
+                if of == "updates":
+                    sums[group] -= factor * weight * start
+                self._check_model(sums[group])
+        if self._guard.settings.aggregation != "mean":
+            self._add_middles(
+                {name: sums[name] for name in (stands_for if rejections else sums)}, cohorts, accepted, of
+            )
+        return (sums[""] if groups is None else self._groups.merge(model, sums, groups, of)), rejections
+
+    def _add_middles(
+        self, sums: dict[str, Tensor], cohorts: Sequence[Cohort], accepted: Sequence[Cohort], of: Of
+    ) -> None:
+        """Add the median or trimmed mean of each group's updates to its sum, with their planned total weight."""
+        for name in sums:
+            planned, moved = 0.0, list[Tensor]()
+            for cohort, taken in zip(cohorts, accepted, strict=True):
+                if cohort.group == name:
+                    planned += float(cohort.weight.sum())
+                    moved.append(taken.models if of == "models" else taken.models.sub_(taken.base))
+            if moved:
+                sums[name] += planned * self._guard.middle(moved[0] if len(moved) == 1 else torch.cat(moved))
+                self._check_model(sums[name])
+
+    def _accepted(
+        self, updates: Updates, cohorts: Sequence[Cohort], round: int
+    ) -> tuple[list[Cohort], list[Tensor], list[Rejection]]:
+        """Return the accepted updates of each cohort, the weighted sum of their models, and all rejected updates."""
+        if not cohorts:
+            return [], [], []
+        trainer = self.source.trainer_for(updates)
+        if self._guard.needs_each:
+            self._guard.check_room(sum(map(len, cohorts)), len(cohorts[0].base))
+            trained = zip(cohorts, trainer.models(cohorts), strict=True)
+            accepted, rejections = self._guard.judge([cohort.with_models(models) for cohort, models in trained])
+            self._check_training(rejections, cohorts, round)
+            return accepted, [cohort.weighted_sum() for cohort in accepted], rejections
+        accepted, totals, rejections = list(cohorts), trainer.sums(cohorts), []
+        unchecked = self.source.trusted or not self._guard.settings.finite
+        for place, cohort in enumerate(() if unchecked else cohorts):
+            if not torch.isfinite(totals[place]).all():
+                (models,) = trainer.models([cohort])
+                accepted[place], rejected = finite_only(cohort.with_models(models))
+                self._check_training(rejected, [cohort], round)
+                totals[place], rejections = accepted[place].weighted_sum(), rejections + rejected
+        return accepted, totals, rejections
+
+    def _check_training(self, rejections: Sequence[Rejection], cohorts: Sequence[Cohort], round: int) -> None:
+        """Raise DivergedError if training itself gave values that are not finite."""
+        for one in rejections:
+            if one.reason == NOT_FINITE and not self.source.is_fault(one.client, one.index):
+                self._note(next(cohort for cohort in cohorts if one.client in cohort.client), round)
+                check_finite("model", False, self._newest_cohort)
+
+    def _note(self, cohort: Cohort, round: int) -> None:
+        """Record which cohort is aggregated, for the error message if the model is no longer finite."""
+        self._newest_cohort = (
+            f"after round {round}, with {cohort.num_updates} clients that started from version {cohort.base_version} "
+            f"at step size {cohort.lr.max():g}; {self._remedy}"
+        )
+
+    def _of(self, merge: Merge, weights: FloatArray) -> Of:
+        """Return whether models or updates are aggregated: as set in [server], or else as the strategy prescribes."""
+        if self._server.aggregate == "strategy":
+            return merge.of
+        if merge.groups is not None and self._server.aggregate != merge.of:
+            raise InputError(
+                f"[server] aggregate must be 'strategy' or '{merge.of}' for this strategy, which stores {merge.of} "
+                f"between aggregations, got '{self._server.aggregate}'"
+            )
+        if self._server.aggregate == "models" and weights.sum() > 1 + 1e-9:
+            raise InputError(
+                f"[server] aggregate must be 'strategy' or 'updates' for this strategy, got 'models': weights of "
+                f"models must sum to at most 1, got {weights.sum():g}"
+            )
+        return self._server.aggregate
+
+    def _check_model(self, vector: Tensor) -> None:
+        """Raise DivergedError if a model is not finite. On a GPU this is checked later, so as not to wait for it."""
+        if not vector.is_cuda:
+            check_finite("model", bool(torch.isfinite(vector).all()), self._newest_cohort)
+
+
+def check_finite(what: str, finite: bool, newest_cohort: str) -> None:
+    """Raise DivergedError unless `finite`."""
+    if not finite:
+        raise DivergedError(f"the {what} is no longer finite {newest_cohort}")
+
+
+def _smaller_steps(training: TrainingSettings, server: ServerSettings) -> str:
+    """Return what to do if training diverges."""
+    plain = server.optimizer == "none"
+    rates = ["learning_rate", "lr_cap"] if plain else ["server.learning_rate", "training.learning_rate"]
+    rates += ["proximal_mu"] if training.proximal_mu else []
+    return f"take a smaller {', '.join(rates[:-1])} or {rates[-1]}"
+
+
+def _stands_for(cohorts: Sequence[Cohort], accepted: Sequence[Cohort]) -> dict[str, float]:
+    """Return the planned weight of each group divided by its accepted weight; omit groups without accepted updates."""
+    planned, taken = defaultdict[str, float](float), defaultdict[str, float](float)
+    for cohort, kept in zip(cohorts, accepted, strict=True):
+        planned[cohort.group] += float(cohort.weight.sum())
+        taken[cohort.group] += float(kept.weight.sum())
+    return {group: planned[group] / weight for group, weight in taken.items() if weight > 0}

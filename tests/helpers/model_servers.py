@@ -1,0 +1,75 @@
+"""Model servers on small tasks, hand-made updates, and the model that one client trains."""
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from helpers.trainers import one_row, sum_of
+from lesson.clock.faults import CorruptedUploads
+from lesson.learn.cpu import CpuBackend
+from lesson.learn.evaluation import Evaluator
+from lesson.learn.model_server import ModelServer
+from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.robust.guard import MergeGuard
+from lesson.learn.simulated_clients import SimulatedClients
+from lesson.learn.task import Task
+from lesson.settings.guards import GuardSettings
+from lesson.settings.sections import ServerSettings, TrainingSettings
+from lesson.strategies.base import Updates
+
+
+def make_server(
+    task: Task,
+    trainer: Any = "auto",
+    *,
+    learning_rate: float = 0.1,
+    lr_cap: float = 1.0,
+    server: dict[str, Any] | None = None,
+    guards: dict[str, Any] | None = None,
+    faults: CorruptedUploads | None = None,
+    needs: frozenset[str] = frozenset(),
+    backend: Any = None,
+) -> ModelServer:
+    """Return a server whose clients are trained here, by default on the CPU."""
+    backend = backend or CpuBackend(task)
+    return ModelServer(
+        task.initial_vector(),
+        SimulatedClients(task, backend, trainer, faults),
+        TrainingSettings(learning_rate=learning_rate, lr_cap=lr_cap, proximal_mu=task.proximal_mu),
+        ServerOptimizer(ServerSettings(**server or {})),
+        MergeGuard(GuardSettings(**guards or {})),
+        needs=needs,
+        signals=Evaluator(task, backend).signals(),
+    )
+
+
+def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
+    count = len(client)
+    whole, real = np.zeros(count, dtype=np.int64), np.zeros(count)
+    return Updates(
+        id=np.arange(count),
+        client=np.array(client, dtype=np.int64),
+        base_version=np.array(base, dtype=np.int64),
+        started_round=whole,
+        started_s=real,
+        expected_s=real,
+        arrived_s=real,
+        index=whole,
+        lr_scale=np.array(scale, dtype=float),
+        local_steps=whole + 1,
+        batches=whole + 1,
+        compute_scale=real + 1,
+        in_turn=whole > 0,
+    )
+
+
+def task_of(server: ModelServer) -> Task:
+    """Return the task of a server whose clients are trained here."""
+    return cast(SimulatedClients, server.source).task
+
+
+def trained(server: ModelServer, client: int, base: int = 0, lr: float = 0.1) -> torch.Tensor:
+    """Return the model that a client trains from a version in one step."""
+    return sum_of(ReferenceTrainer(task_of(server)), one_row(server.versions[base], client, lr))
