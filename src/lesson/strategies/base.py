@@ -63,7 +63,7 @@ class ServerView:
     started_s: FloatArray
     """When each client last started; NaN before its first start."""
     signals: Mapping[str, Any]
-    """The signals that the strategy `needs`, as far as the learner provides them; each is computed when accessed.
+    """The signals that the strategy `needs`, as far as the model server provides them; each is computed when accessed.
 
     client_accuracy: accuracy of the newest model on the data that each client holds out, a tenth of its samples, shape
     (num_clients,); NaN for a client without such data. Clients hold data out only if the strategy needs this signal.

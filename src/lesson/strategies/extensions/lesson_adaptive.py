@@ -12,7 +12,7 @@ a half of the reachable clients are in tier 1, and changes of less than 5 % are 
 at the nearest value within these limits.
 
 A new τ takes effect when a round opens: clients that start are assigned to tiers by it. Updates in flight are due at
-the first round end by which they were expected. Without a learner there is no confirmation, and τ does not change.
+the first round end by which they were expected. Without a model server there is no confirmation, and τ does not change.
 """
 
 import math
