@@ -9,12 +9,13 @@ or are aggregated in it, not on the size of the fleet; only `Arrivals` with a co
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lesson.clock.contracts import Contract, Rows
+from lesson.clock.contracts import Contract
 from lesson.clock.estimates import TIMES, expected_latency_s
 from lesson.clock.ledger import Ledger
 from lesson.clock.records import RoundRecord, exclusion_note, first_tier_note
@@ -24,7 +25,7 @@ from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, read_only, with
 from lesson.core.errors import InputError
 from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
-from lesson.strategies.base import Closing, Merge, RoundPlan, ServerView, Strategy, Updates
+from lesson.strategies.base import NO_UPDATES, Merge, RoundPlan, ServerView, Strategy, Updates
 
 MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
 NOBODY = "no client is connected any more"
@@ -107,56 +108,16 @@ class RoundLoop:
         ended_s = self.now_s
         if not self._open(until_s):
             return None
-        start_s, contract = self.now_s, Contract(self.strategy, self.round, self.ledger)
-        view = self._view(self.ledger.freed())
-        plan = self.strategy.open_round(view, stream(self.seed, "strategy", self.round))
-        plan = contract.checked_plan(plan, self.fleet.local_steps)
-        self.ledger.open_round()
-        dropped_j = self._drop(plan.drops)
-        retiered = self._start(plan)
-        closed, note = self._wait(plan.closes, until_s)
-        if not closed:
+        done = _Round(self.now_s, plan=self._plan())
+        self._start(done)
+        if not self._wait(done, until_s):
             return None
-        collected = self.world.collect(self.ledger.collect(self.now_s), self.ledger, self.now_s)
-        self.ledger.land(collected.arrived)
-        merge = self.strategy.merge(self._view(NO_CLIENTS), self.ledger.at_server)
-        merged, rejected = self._aggregate(*contract.checked_merge(merge))
-        rejections = [*collected.rejections, *rejected]
-        excluded = self.ledger.reject(rejections)
-        excluded_j = self._exclude(np.array(sorted(excluded), dtype=np.int64))
-        for version in self.ledger.take_unused():
-            if self.model_server is not None:
-                self.model_server.forget(version)
-        uploads = len(collected.arrived) + len(collected.unfit)
-        moved = len(plan.starts) or len(plan.drops) or uploads or len(merged) or self.now_s > ended_s
-        self.stop_reason = self._find_stop_reason(bool(moved), until_s)
-        promoted = first_tier_note(self.fleet) if self.round == 1 else ""
-        notes = [plan.note, note, promoted, self._tell_rejected(rejections, excluded), self.stop_reason]
-        compute_j, transmit_j = self._energy_j(collected, dropped_j, excluded_j)
-        return RoundRecord(
-            round=self.round,
-            start_s=start_s,
-            end_s=self.now_s,
-            version=self.version,
-            started=plan.starts,
-            merged=merged.client,
-            merged_index=merged.index,
-            staleness=self.version - 1 - merged.base_version,
-            merged_started_s=merged.started_s,
-            merged_expected_s=merged.expected_s,
-            merged_arrived_s=merged.arrived_s,
-            uploads=uploads,
-            bytes_up=uploads * self.model_bytes,
-            bytes_down=len(plan.starts) * self.model_bytes,
-            compute_j=compute_j,
-            transmit_j=transmit_j,
-            note="; ".join(filter(None, notes)),
-            rejections=tuple(rejections),
-            excluded=tuple(excluded),
-            misses=_count_misses(collected.arrived, start_s) if self.world.varies else None,
-            retiered=retiered if self.world.varies else None,
-            lost=len(collected.lost) if self.world.varies else None,
-        )
+        self._collect(done)
+        self._aggregate(done)
+        self._exclude(done)
+        self._free_models()
+        self.stop_reason = self._find_stop_reason(done.did_something or self.now_s > ended_s, until_s)
+        return self._record(done)
 
     def _open(self, until_s: float) -> bool:
         """Advance the clock to the opening of the next round; return False if none opens, which ends the run."""
@@ -180,26 +141,25 @@ class RoundLoop:
             **self._known,
         )
 
-    def _drop(self, clients: IntArray) -> FloatArray:
-        """Cancel the local training of clients; return the joules it has cost, shape (2,)."""
-        return self._cancel(self.ledger.drop(clients)) if len(clients) else np.zeros(2)
+    def _plan(self) -> RoundPlan:
+        """Ask the strategy for the plan of the round that opens now, and check it."""
+        plan = self.strategy.open_round(self._view(self.ledger.freed()), stream(self.seed, "strategy", self.round))
+        plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet.local_steps)
+        self.ledger.open_round()
+        return plan
 
-    def _cancel(self, updates: Updates) -> FloatArray:
-        """Tell the world that updates were dropped; return the joules they have cost, shape (2,)."""
-        self.world.cancel(updates, self.now_s)
-        self.world.release(updates)
-        return self.world.energy_j(updates, self.now_s - updates.started_s)
-
-    def _start(self, plan: RoundPlan) -> int:
-        """Start the clients of a plan; return how many of them are in another tier than at their last start."""
-        starts, fleet, in_turn = plan.starts, self.fleet, plan.uploads == "in-turn"
-        usual = fleet.local_steps[starts]
-        steps, batches = usual if plan.local_steps is None else plan.local_steps, plan.batches
-        scale = steps * (1 if batches is None else batches) / usual
+    def _start(self, done: "_Round") -> None:
+        """Cancel the local training that the plan drops, and start its clients."""
+        plan, fleet = done.plan, self.fleet
+        if len(plan.drops):
+            done.dropped_j = self._cancel(self.ledger.drop(plan.drops))
+        starts, in_turn, usual_steps = plan.starts, plan.uploads == "in-turn", fleet.local_steps[plan.starts]
+        steps, batches = usual_steps if plan.local_steps is None else plan.local_steps, plan.batches
+        compute_scale = steps * (1 if batches is None else batches) / usual_steps
         expected_s = fleet.latency_s[starts]
         if plan.local_steps is not None or batches is not None or in_turn:
-            free_s = self.ledger.final_arrival_s()
-            expected_s = expected_latency_s(fleet, starts, scale, in_turn=in_turn, now_s=self.now_s, free_s=free_s)
+            times = {"now_s": self.now_s, "free_s": self.ledger.final_arrival_s()}
+            expected_s = expected_latency_s(fleet, starts, compute_scale, in_turn=in_turn, **times)
         updates = self.ledger.prepare(
             starts,
             self.round,
@@ -208,73 +168,71 @@ class RoundLoop:
             lr_scale=_one_each(plan.lr_scale, len(starts)),
             local_steps=steps,
             batches=1 if batches is None else _one_each(batches, len(starts)),
-            compute_scale=scale,
+            compute_scale=compute_scale,
             in_turn=in_turn,
         )
         self.ledger.start(updates, self.world.start(updates, self.ledger, self.now_s))
-        if plan.tiers is None or not self.world.varies:
-            return 0
-        before, self._tiers[starts] = self._tiers[starts], plan.tiers
-        return int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
+        if plan.tiers is not None and self.world.varies:
+            before, self._tiers[starts] = self._tiers[starts], plan.tiers
+            done.retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
 
-    def _wait(self, closes: Closing, until_s: float) -> tuple[bool, str]:
-        """Advance the clock until the round closes; return False if it does not, which ends the run, and a note."""
-        end_s, note = self.world.wait(closes, self.ledger, self.now_s, until_s)
+    def _cancel(self, updates: Updates) -> FloatArray:
+        """Tell the world that updates were dropped; return the joules they have cost, shape (2,)."""
+        self.world.cancel(updates, self.now_s)
+        self.world.release(updates)
+        return self.world.energy_j(updates, self.now_s - updates.started_s)
+
+    def _wait(self, done: "_Round", until_s: float) -> bool:
+        """Advance the clock until the round closes; return False if it does not, which ends the run."""
+        end_s, done.note = self.world.wait(done.plan.closes, self.ledger, self.now_s, until_s)
         if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
             never = "the round cannot close: its clients never arrive"
             self.stop_reason = "time limit reached" if end_s > until_s else never
-            return False, note
+            return False
         self.now_s = end_s
-        return True, note
+        return True
 
-    def _aggregate(self, merge: Merge, rows: Rows) -> tuple[Updates, Sequence[Rejection]]:
-        """Aggregate updates at the server into a new version; return those aggregated and those rejected.
+    def _collect(self, done: "_Round") -> None:
+        """Move the updates that have arrived to the server."""
+        done.collected = self.world.collect(self.ledger.collect(self.now_s), self.ledger, self.now_s)
+        self.ledger.land(done.collected.arrived)
+        done.rejections += done.collected.rejections
+
+    def _aggregate(self, done: "_Round") -> None:
+        """Aggregate the updates that the strategy picks into a new version.
 
         Aggregated, rejected and dropped updates leave the server.
         """
+        decision = self.strategy.merge(self._view(NO_CLIENTS), self.ledger.at_server)
+        merge, rows = Contract(self.strategy, self.round, self.ledger).checked_merge(decision)
         updates = self.ledger.at_server[rows.merged]
-        rejections: Sequence[Rejection] = ()
         groups_have_weights = merge.groups is not None and bool(merge.groups.weights)
         if self.model_server is not None and (len(updates) or groups_have_weights):
             rejections = self.model_server.merge(updates, rows.weights, merge, self.version, self.round)
             if rejections:
+                done.rejections += rejections
                 rejected = {(rejection.client, rejection.index) for rejection in rejections}
                 updates = updates[np.array([key not in rejected for key in updates.keys])]
         if len(updates) or groups_have_weights:
             self.ledger.add_version()
         self.ledger.accept(updates.client)
         self.world.release(self.ledger.release(rows.leaving))
-        return updates, rejections
+        done.merged = updates
 
-    def _exclude(self, clients: IntArray) -> FloatArray:
-        """Exclude clients and discard their updates; return the joules of those in flight, shape (2,)."""
-        if not len(clients):
-            return np.zeros(2)
-        dropped, released = self.ledger.exclude(clients)
-        self.world.release(released)
-        return self._cancel(dropped) if len(dropped) else np.zeros(2)
+    def _exclude(self, done: "_Round") -> None:
+        """Exclude clients with too many rejected updates, and discard their other updates."""
+        done.excluded = self.ledger.reject(done.rejections)
+        if done.excluded:
+            dropped, released = self.ledger.exclude(np.array(sorted(done.excluded), dtype=np.int64))
+            self.world.release(released)
+            if len(dropped):
+                done.excluded_j = self._cancel(dropped)
 
-    def _tell_rejected(self, rejections: Sequence[Rejection], excluded: Mapping[int, str]) -> str:
-        """Log rejections and exclusions; return a note about the exclusions."""
-        for rejection in rejections:
-            detail = f" ({rejection.detail})" if rejection.detail else ""
-            name = self.fleet.names[rejection.client]
-            self._tell(f"round {self.round}: rejected update from client {name}: {rejection.reason}{detail}")
-        note = exclusion_note(excluded, self.fleet.names, self.ledger.exclude_after)
-        if note:
-            self._tell(f"round {self.round}: {note}")
-        return note
-
-    def _energy_j(
-        self, collected: Collected, dropped_j: FloatArray, excluded_j: FloatArray
-    ) -> tuple[float | None, float | None]:
-        """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""
-        arrived, lost = Updates.join(collected.arrived, collected.unfit), collected.lost
-        spent_j = dropped_j + (excluded_j + self.world.energy_j(arrived, np.inf) + self._unmeasured_j)
-        if len(lost):
-            spent_j = spent_j + self.world.energy_j(lost, lost.arrived_s - lost.started_s)
-        compute_j, transmit_j = (None if math.isnan(joules) else joules for joules in spent_j.tolist())
-        return compute_j, transmit_j
+    def _free_models(self) -> None:
+        """Let the model server forget the versions that are not in use any more."""
+        for version in self.ledger.take_unused():
+            if self.model_server is not None:
+                self.model_server.forget(version)
 
     def _find_stop_reason(self, moved: bool, until_s: float) -> str:
         """Return why the run ends after this round; an empty string if it continues.
@@ -298,6 +256,53 @@ class RoundLoop:
             return f"the strategy started no client in {MAX_ROUNDS_EMPTY} rounds"
         return "the strategy neither starts nor aggregates anything" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
+    def _record(self, done: "_Round") -> RoundRecord:
+        """Return the record of a round; log rejections and exclusions."""
+        for rejection in done.rejections:
+            detail = f" ({rejection.detail})" if rejection.detail else ""
+            name = self.fleet.names[rejection.client]
+            self._tell(f"round {self.round}: rejected update from client {name}: {rejection.reason}{detail}")
+        against = exclusion_note(done.excluded, self.fleet.names, self.ledger.exclude_after)
+        if against:
+            self._tell(f"round {self.round}: {against}")
+        promoted = first_tier_note(self.fleet) if self.round == 1 else ""
+        notes = [done.plan.note, done.note, promoted, against, self.stop_reason]
+        compute_j, transmit_j = self._energy_j(done)
+        merged, varies = done.merged, self.world.varies
+        return RoundRecord(
+            round=self.round,
+            start_s=done.start_s,
+            end_s=self.now_s,
+            version=self.version,
+            started=done.plan.starts,
+            merged=merged.client,
+            merged_index=merged.index,
+            staleness=self.version - 1 - merged.base_version,
+            merged_started_s=merged.started_s,
+            merged_expected_s=merged.expected_s,
+            merged_arrived_s=merged.arrived_s,
+            uploads=done.num_uploads,
+            bytes_up=done.num_uploads * self.model_bytes,
+            bytes_down=len(done.plan.starts) * self.model_bytes,
+            compute_j=compute_j,
+            transmit_j=transmit_j,
+            note="; ".join(filter(None, notes)),
+            rejections=tuple(done.rejections),
+            excluded=tuple(done.excluded),
+            misses=_count_misses(done.collected.arrived, done.start_s) if varies else None,
+            retiered=done.retiered if varies else None,
+            lost=len(done.collected.lost) if varies else None,
+        )
+
+    def _energy_j(self, done: "_Round") -> tuple[float | None, float | None]:
+        """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""
+        arrived, lost = Updates.join(done.collected.arrived, done.collected.unfit), done.collected.lost
+        spent_j = done.dropped_j + (done.excluded_j + self.world.energy_j(arrived, np.inf) + self._unmeasured_j)
+        if len(lost):
+            spent_j = spent_j + self.world.energy_j(lost, lost.arrived_s - lost.started_s)
+        compute_j, transmit_j = (None if math.isnan(joules) else joules for joules in spent_j.tolist())
+        return compute_j, transmit_j
+
     def _no_clients_reason(self) -> str:
         """Return the stop reason for a run without connected clients, with the number of excluded ones."""
         num_excluded = int(np.count_nonzero(self.ledger.excluded))
@@ -319,6 +324,36 @@ class RoundLoop:
         self._tiers[:] = arrays["tiers"]
         self.ledger.restore(values["ledger"], with_prefix(arrays, "ledger."))
         self.world.restore(values["world"], with_prefix(arrays, "world."), self.ledger, self.now_s)
+
+
+@dataclass
+class _Round:
+    """What has happened in a round so far."""
+
+    start_s: float
+    plan: RoundPlan
+    retiered: int = 0
+    """Number of clients that started in another tier than the time before."""
+    note: str = ""
+    """Why the round closed, if that needs an explanation."""
+    collected: Collected = field(default_factory=lambda: Collected(NO_UPDATES))
+    merged: Updates = NO_UPDATES
+    rejections: list[Rejection] = field(default_factory=list)
+    excluded: Mapping[int, str] = field(default_factory=dict)
+    """Clients that were excluded, with the reason."""
+    dropped_j: FloatArray = field(default_factory=lambda: np.zeros(2))
+    excluded_j: FloatArray = field(default_factory=lambda: np.zeros(2))
+    """Compute and transmit energy of updates that were canceled by the plan, and by exclusions."""
+
+    @property
+    def num_uploads(self) -> int:
+        """Number of updates that arrived, rejected ones included."""
+        return len(self.collected.arrived) + len(self.collected.unfit)
+
+    @property
+    def did_something(self) -> bool:
+        """Whether a client started, was dropped or arrived, or an update was aggregated."""
+        return bool(len(self.plan.starts) or len(self.plan.drops) or self.num_uploads or len(self.merged))
 
 
 def _one_each(value: npt.NDArray[Any] | float, count: int) -> npt.NDArray[Any] | float:
