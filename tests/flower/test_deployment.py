@@ -80,7 +80,7 @@ class Story:
         if (path := next((self.out / name for name in names if (self.out / name).exists()), None)) is None:
             return 0, False, 0
         with safetensors.safe_open(path, "numpy") as file:
-            seen_s, work = (file.get_tensor(f"simulation.{name}") for name in ("seen_s", "flight._id"))
+            seen_s, work = (file.get_tensor(f"loop.{name}") for name in ("world.seen_s", "ledger.latest.id"))
             back = bool(np.isfinite(seen_s[KILLED]).any())
             return json.loads(file.metadata()["state"])["round"], back, int(np.count_nonzero(work >= 0))
 

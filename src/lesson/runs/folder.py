@@ -159,7 +159,7 @@ class RunFolder:
                 values["metrics_bytes"] = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise self._stopped(self.metrics, error) from None
-        tensors = {f"simulation.{name}": array for name, array in arrays.items()}
+        tensors = {f"loop.{name}": array for name, array in arrays.items()}
         content = packed(values, tensors | run.server.state())
         with self._resumable():
             write_whole(self.checkpoint, content, before=self.before)
@@ -175,9 +175,8 @@ class RunFolder:
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
                 raise InputError(f"{self.metrics} has lost lines since the checkpoint; remove the folder and run again")
             try:
-                # The models first: restoring the simulation may discard local trainings, which frees model versions.
-                run.server.restore({name: one for name, one in tensors.items() if not name.startswith("simulation.")})
-                run.loop.restore(values, with_prefix(tensors, "simulation."))
+                run.server.restore({name: one for name, one in tensors.items() if not name.startswith("loop.")})
+                run.loop.restore(values, with_prefix(tensors, "loop."))
             except InputError:
                 raise
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
