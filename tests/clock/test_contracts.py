@@ -1,4 +1,4 @@
-"""What a strategy may return: every error names the round, the class and the field."""
+"""Checks of plans and merges: every error names the round, the strategy's class and the field."""
 
 from dataclasses import replace
 from typing import Any
@@ -31,7 +31,7 @@ def grouped(names: Any, weights: Any, resets: Any = ()) -> Merge:
         (RoundPlan({0}, Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got {0}"),
         (RoundPlan([2], Deadline(9.0)), "RoundPlan.starts must be ids of clients, from 0 to 1, got 2"),
         (RoundPlan([-1], Deadline(9.0)), "RoundPlan.starts must be ids of clients, from 0 to 1, got -1"),
-        (RoundPlan([0, 0], Deadline(9.0)), "RoundPlan.starts must have every client once, got client 0 2 times"),
+        (RoundPlan([0, 0], Deadline(9.0)), "RoundPlan.starts must not repeat a client, got client 0 2 times"),
         (replace(PLAN, closes=9.0), "RoundPlan.closes must be one of Deadline, Arrivals, AllOf, AnyOf, got 9.0"),
         (replace(PLAN, closes=Deadline(np.nan)), "by_s of RoundPlan.closes must be a number, got nan"),
         (replace(PLAN, closes=Arrivals(1.5)), "count of RoundPlan.closes must be a whole number, got 1.5"),
@@ -46,16 +46,16 @@ def grouped(names: Any, weights: Any, resets: Any = ()) -> Merge:
         (replace(PLAN, lr_scale=-1.0), "RoundPlan.lr_scale must be finite and >= 0, got -1.0"),
         (replace(PLAN, lr_scale=np.nan), "RoundPlan.lr_scale must be finite and >= 0, got nan"),
         (replace(PLAN, lr_scale=[np.inf]), "RoundPlan.lr_scale must be finite and >= 0, got [inf]"),
-        (replace(PLAN, lr_scale=[1.0, 2.0]), "RoundPlan.lr_scale must be one number per start or one for all, got 2"),
-        (replace(PLAN, local_steps=[0]), "RoundPlan.local_steps must be one number >= 1 per start, got [0]"),
-        (replace(PLAN, batches=[0]), "RoundPlan.batches must be one number >= 1 per start or for all, got [0]"),
+        (replace(PLAN, lr_scale=[1.0, 2.0]), "RoundPlan.lr_scale must be one number, or one per start (1), got 2"),
+        (replace(PLAN, local_steps=[0]), "RoundPlan.local_steps must be one number >= 1 per start (1), got [0]"),
+        (replace(PLAN, batches=[0]), "RoundPlan.batches must be numbers >= 1, one or one per start, got [0]"),
         (replace(PLAN, batches=[1.5]), "RoundPlan.batches must be an array or a list of whole numbers, got [1.5]"),
         (
             replace(PLAN, local_steps=[2], batches=[2]),
             "RoundPlan.batches must be 1 for clients that take more than one local step",
         ),
         (replace(PLAN, lr_scale=1j), "RoundPlan.lr_scale must be an array or a list of numbers, got 1j"),
-        (replace(PLAN, tiers=[1, 2]), "RoundPlan.tiers must be one per start, got 2 for 1"),
+        (replace(PLAN, tiers=[1, 2]), "RoundPlan.tiers must have one entry per start (1), got 2"),
         (replace(PLAN, note=5), "RoundPlan.note must be text, got 5"),
         (replace(PLAN, lr_scale="1"), "RoundPlan.lr_scale must be an array or a list of numbers, got '1'"),
         (replace(PLAN, local_steps=[1.5]), "RoundPlan.local_steps must be an array or a list of whole numbers"),
@@ -81,13 +81,13 @@ def test_an_invalid_plan_is_an_error_that_names_round_class_and_field(plan: Any,
     ("merge", "message"),
     [
         ((ids(0), ONE), "merge must return a Merge, got (array([0]), array([1.]))"),
-        (Merge(ids(7), ONE), "Merge.updates must be ids of updates at the server, each of them once"),
-        (Merge(ids(0, 0), np.full(2, 0.5)), "Merge.updates must be ids of updates at the server, each of them once"),
-        (Merge(ids(0), ONE, drops=ids(0)), "Merge.drops must be ids of updates at the server, each of them once and"),
-        (Merge(ids(0), np.ones(2)), "Merge.weights must be one per update, got 2 for 1"),
+        (Merge(ids(7), ONE), "Merge.updates must be distinct ids of updates at the server"),
+        (Merge(ids(0, 0), np.full(2, 0.5)), "Merge.updates must be distinct ids of updates at the server"),
+        (Merge(ids(0), ONE, drops=ids(0)), "Merge.drops must be distinct ids of updates at the server that are not in"),
+        (Merge(ids(0), np.ones(2)), "Merge.weights must have one entry per update (1), got 2"),
         (Merge(ids(0), np.array([np.nan])), "Merge.weights must be finite and >= 0, got [nan]"),
         (Merge(ids(0, 1), np.ones(2)), "Merge.weights must sum to at most 1 for models, got 2"),
-        (grouped([], {}), "GroupMemory.names must be one per update, got 0 for 1"),
+        (grouped([], {}), "GroupMemory.names must have one entry per update (1), got 0"),
         (Merge(ids(0), ONE, of=ids()), "Merge.of must be 'models' or 'updates', got array([], dtype=int64)"),
         (Merge(ids(0), ONE, of="model"), "Merge.of must be 'models' or 'updates', got 'model'"),
         (Merge(0, ONE), "Merge.updates must be an array or a list of whole numbers, got 0"),
@@ -123,7 +123,7 @@ def test_groups_may_have_names_and_weights_from_numpy() -> None:
     assert record.merged.tolist() == [0, 1]
 
 
-def test_drops_of_a_merge_are_given_by_name() -> None:
+def test_drops_are_keyword_arguments() -> None:
     with pytest.raises(TypeError, match="positional"):
         Merge(ids(0), ONE, ids(1))  # type: ignore[misc]
     with pytest.raises(TypeError, match="positional"):
@@ -150,7 +150,9 @@ def test_plans_and_merges_may_hold_lists(kind: Any, closes: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("latencies", "state"), [([1.0, np.inf], "is not connected"), ([1.0, 20.0], "is training")], ids=["away", "busy"]
+    ("latencies", "state"),
+    [([1.0, np.inf], "is not connected"), ([1.0, 20.0], "is training")],
+    ids=["disconnected", "busy"],
 )
 def test_only_idle_clients_may_start(latencies: list[float], state: str) -> None:
     class Mine(Scripted):

@@ -1,4 +1,4 @@
-"""The ledger: each transition by itself, and what holds after any sequence of them."""
+"""The ledger: each transition on its own, and invariants that hold after any sequence of transitions."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def make(num_clients: int, **options: Any) -> Ledger:
 
 
 def start(ledger: Ledger, arrives_s: dict[int, float], round: int = 1, now_s: float = 0.0) -> Updates:
-    """Start these clients, whose updates arrive at these times."""
+    """Start clients, given the arrival time of each client's update, and return the updates."""
     updates = ledger.prepare(
         ids(*arrives_s),
         round,
@@ -41,15 +41,15 @@ def start(ledger: Ledger, arrives_s: dict[int, float], round: int = 1, now_s: fl
 
 
 def landed(ledger: Ledger, now_s: float) -> Updates:
-    """Collect what has arrived, and move it to the server."""
+    """Collect the updates that have arrived, add all of them to those at the server, and return them."""
     updates = ledger.collect(now_s)
     ledger.land(updates)
     return updates
 
 
 def states(ledger: Ledger) -> str:
-    """One letter per client: idle, busy or away."""
-    return "".join("i" if idle else "b" if busy else "a" for idle, busy in zip(ledger.idle, ledger.busy, strict=True))
+    """Return one letter per client: i (idle), b (busy) or d (disconnected)."""
+    return "".join("i" if idle else "b" if busy else "d" for idle, busy in zip(ledger.idle, ledger.busy, strict=True))
 
 
 def test_a_client_that_starts_is_busy_with_an_update_from_the_newest_version() -> None:
@@ -74,7 +74,7 @@ def test_updates_are_collected_in_order_of_arrival_and_then_of_start() -> None:
     assert ledger.clients_in_flight().tolist() == [2]
 
 
-def test_landed_updates_wait_at_the_server_and_their_clients_may_start_again() -> None:
+def test_arrived_updates_wait_at_the_server_and_their_clients_may_start_again() -> None:
     ledger = make(2)
     ledger.open_round()
     start(ledger, {0: 1.0})
@@ -86,7 +86,7 @@ def test_landed_updates_wait_at_the_server_and_their_clients_may_start_again() -
     assert (ledger.was_received(0, 1), ledger.was_received(0, 2)) == (True, False)
 
 
-def test_an_arrival_that_is_not_known_at_the_start_is_set_later() -> None:
+def test_an_arrival_time_that_is_not_known_at_the_start_is_set_later() -> None:
     ledger = make(3)
     start(ledger, {0: NOT_YET, 1: NOT_YET, 2: 3.5})
     assert [ledger.nth_arrival_s(count) for count in (0, 1, 2, 4)] == [-np.inf, 3.5, np.inf, np.inf]
@@ -143,7 +143,7 @@ def test_released_updates_leave_the_server_and_their_clients_are_reconsidered() 
 
 
 def test_a_version_is_in_use_while_it_is_the_newest_or_an_update_started_from_it() -> None:
-    """Two updates start from version 0; one lands and is released after version 1 exists, the other is dropped."""
+    """Two updates start from version 0; one arrives and is released after version 1 exists, the other is dropped."""
     ledger = make(2)
     start(ledger, {0: 1.0, 1: 9.0})
     landed(ledger, 1.0)
@@ -162,9 +162,9 @@ def test_a_client_that_disconnects_keeps_its_update_in_flight() -> None:
     ledger = make(3)
     start(ledger, {0: 5.0})
     ledger.disconnect(ids(0, 1))
-    assert (states(ledger), ledger.num_connected, ledger.num_busy, ledger.num_in_flight) == ("aai", 1, 0, 1)
+    assert (states(ledger), ledger.num_connected, ledger.num_busy, ledger.num_in_flight) == ("ddi", 1, 0, 1)
     assert landed(ledger, 5.0).client.tolist() == [0]
-    assert states(ledger) == "aai", "an update that arrives does not reconnect its client"
+    assert states(ledger) == "ddi", "an update that arrives does not reconnect its client"
 
 
 def test_a_client_that_reconnects_is_busy_if_its_update_is_in_flight() -> None:
@@ -179,14 +179,14 @@ def test_a_client_that_reconnects_is_busy_if_its_update_is_in_flight() -> None:
     assert ledger.num_connected == 2, "connecting twice counts once"
 
 
-def test_a_client_is_excluded_after_consecutive_rejections_of_its_content() -> None:
+def test_a_client_is_excluded_after_consecutive_rejections_of_its_updates() -> None:
     ledger = make(2, exclude_after=2)
     rejection = Rejection(0, 0, NOT_FINITE)
     assert ledger.reject([rejection, Rejection(1, 0, "node lost")]) == {}
     ledger.accept(ids(0))
     assert ledger.reject([rejection]) == {}, "an accepted update in between starts the count again"
     assert ledger.reject([rejection, rejection]) == {0: NOT_FINITE}
-    assert ledger.reject([Rejection(1, 1, "no reply")] * 5) == {}, "faults of the transport do not count"
+    assert ledger.reject([Rejection(1, 1, "no reply")] * 5) == {}, "transport faults do not count"
 
 
 def test_an_excluded_client_loses_its_updates_and_its_connection() -> None:
@@ -196,7 +196,7 @@ def test_an_excluded_client_loses_its_updates_and_its_connection() -> None:
     start(ledger, {0: 9.0, 2: 9.0}, round=2, now_s=1.0)
     dropped, released = ledger.exclude(ids(0))
     assert (dropped.index.tolist(), released.index.tolist()) == ([1], [0])
-    assert (states(ledger), ledger.excluded.tolist(), ledger.num_gone) == ("aib", [True, False, False], 1)
+    assert (states(ledger), ledger.excluded.tolist(), ledger.num_gone) == ("dib", [True, False, False], 1)
     assert (ledger.waiting.tolist(), ledger.num_in_flight) == ([0, 1, 1], 1)
     assert ledger.reject([Rejection(0, 2, NOT_FINITE)]) == {}, "a client is excluded once"
 
@@ -223,7 +223,7 @@ def test_a_restored_ledger_continues_as_the_saved_one() -> None:
     restored = make(4, exclude_after=2)
     restored.restore(json.loads(json.dumps(values)), arrays)
     for one in (ledger, restored):
-        assert (states(one), one.num_connected, one.num_busy, one.num_in_flight) == ("bbia", 3, 2, 2)
+        assert (states(one), one.num_connected, one.num_busy, one.num_in_flight) == ("bbid", 3, 2, 2)
         assert (one.version, one.versions, one.freed().tolist()) == (1, [0, 1], [0, 1, 2, 3])
         assert one.reject([Rejection(1, 0, NOT_FINITE)]) == {1: NOT_FINITE}
         one.arrive(1, 5.0)
@@ -232,7 +232,7 @@ def test_a_restored_ledger_continues_as_the_saved_one() -> None:
 
 
 class Transitions(RuleBasedStateMachine):
-    """Any sequence of transitions, beside a model of plain dicts and sets."""
+    """Any sequence of transitions, compared with a model of plain dicts and sets."""
 
     def __init__(self) -> None:
         super().__init__()

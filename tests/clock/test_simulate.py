@@ -458,7 +458,7 @@ def test_releasing_versions_looks_at_those_released_alone() -> None:
         *(({"until_s": wrong}, f"until_s must be a number > 0, got {wrong!r}") for wrong in (0.0, np.nan, "x", None)),
         *(({"seed": wrong}, f"seed must be a whole number >= 0, got {wrong!r}") for wrong in (-1, 0.5, "x", None)),
         ({"strategy": "lesson"}, "strategy must be a strategy such as FedAvg(), got 'lesson', which has no open_round"),
-        ({"strategy": Lesson}, "strategy must be a strategy such as FedAvg(), got the class Lesson; create an object"),
+        ({"strategy": Lesson}, "strategy must be a strategy such as FedAvg(), got the class Lesson; create"),
         ({"fleet": [1.0, 2.0]}, "fleet must be a Fleet, got [1.0, 2.0]"),
         ({"settings": "released"}, "settings must be a Settings object or None, got 'released'"),
         ({"settings": Settings}, "settings must be a Settings object or None, got <class"),

@@ -1,4 +1,4 @@
-"""An engine for tests in which processes do not matter."""
+"""An engine that starts no processes, for tests that do not depend on them."""
 
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,10 @@ from lesson.settings.settings import Settings
 
 
 class ThisProcess:
-    """Executes runs one after the other in this process, which has already imported torch, with parts of `execute`."""
+    """Executes runs one after the other in this process, which has already imported torch.
+
+    `parts` are keyword arguments of `execute_trial`.
+    """
 
     def __init__(self, **parts: Any) -> None:
         self.parts = {"num_threads": 1} | parts

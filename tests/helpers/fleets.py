@@ -66,13 +66,13 @@ def disconnecting(
     seed: int = 0,
     model_server: ModelServer | None = None,
 ) -> RoundLoop:
-    """Return a simulation whose clients disconnect as `disconnections` says, an object with its methods."""
+    """Return a simulation with scripted disconnections: an object with the methods of `Disconnections`."""
     script: Disconnections = disconnections
     return RoundLoop(strategy, VaryingWorld(fleet, settings or Settings(), seed, script), model_server, seed=seed)
 
 
 def peak_bytes(simulation: RoundLoop) -> int:
-    """Return the peak memory that five rounds allocate after a first one, in bytes."""
+    """Return the peak memory in bytes that five rounds allocate after the first one."""
     simulation.step()
     tracemalloc.start()
     for _ in range(5):

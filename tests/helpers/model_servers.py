@@ -1,4 +1,4 @@
-"""Model servers on small tasks, hand-made updates, and the model that one client trains."""
+"""Model servers with simulated clients, updates made by hand, and the model that one client trains."""
 
 from typing import Any, cast
 
@@ -32,7 +32,7 @@ def make_server(
     needs: frozenset[str] = frozenset(),
     backend: Any = None,
 ) -> ModelServer:
-    """Return a server whose clients are trained here, by default on the CPU."""
+    """Return a model server with simulated clients, which are trained on the CPU by default."""
     backend = backend or CpuBackend(task)
     return ModelServer(
         task.initial_vector(),
@@ -66,7 +66,7 @@ def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
 
 
 def task_of(server: ModelServer) -> Task:
-    """Return the task of a server whose clients are trained here."""
+    """Return the task of a model server with simulated clients."""
     return cast(SimulatedClients, server.source).task
 
 

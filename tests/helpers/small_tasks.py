@@ -1,4 +1,4 @@
-"""Small data sets and models that train in no time."""
+"""Small data sets and models that train within milliseconds."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""What TensorBoard reads from a run's folder, and what it must read."""
+"""The scalars that TensorBoard reads from a run's folder, and those it should read."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from lesson.runs.summary import read_metrics
 from lesson.runs.trackers.tensorboard import SHOWN
 
-needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="it is not installed")
+needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="not installed")
 
 
 def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -20,7 +20,7 @@ def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def expected_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return the same from metrics.jsonl; TensorBoard keeps values in 32 bits."""
+    """Return steps and values by tag from metrics.jsonl; TensorBoard stores values as float32."""
     tags: dict[str, list[tuple[int, float]]] = {}
     for line in read_metrics(folder / "metrics.jsonl"):
         for name in SHOWN:

@@ -48,7 +48,7 @@ class FakeClock:
         heapq.heappush(self._events, (at_s, not isinstance(event, Reply), next(self._numbers), event))
 
     def happened(self) -> list[Event]:
-        """Return the events that have happened by now, each of them once."""
+        """Return the events that have happened since the last call."""
         events = []
         while self._events and self._events[0][0] <= self.now_s:
             events.append(heapq.heappop(self._events)[-1])
@@ -138,7 +138,7 @@ def on_the_wall(
     tell: Callable[[str], None] = lambda _: None,
     exclude_after: int = 5,
 ) -> tuple[Federation, FakeClients]:
-    """Return a federation of fake clients in real time, and the clients, which are made from `takes` if need be."""
+    """Return a federation of fake clients in real time, and the clients; `takes` holds their scripts or the clients."""
     clients = takes if isinstance(takes, FakeClients) else FakeClients(FakeClock(), takes)
     world = WallWorld(fleet, clients, tell, clock=clients.clock, sleep=clients.clock.sleep)
     return Federation(RoundLoop(strategy, world, model_server, exclude_after=exclude_after, tell=tell)), clients
@@ -147,7 +147,7 @@ def on_the_wall(
 def in_simulated_time(
     strategy: Strategy, fleet: Fleet, clients: Clients, settings: Settings | None = None, seed: int = 0
 ) -> Federation:
-    """Return a federation whose updates arrive as in a simulation."""
+    """Return a federation of these clients in simulated time."""
     world = RemoteWorld(make_world(fleet, settings or Settings(), seed), clients)
     return Federation(RoundLoop(strategy, world, seed=seed, exclude_after=5))
 

@@ -186,7 +186,7 @@ def test_weights_are_shares_however_large_or_small_they_are(kind: type[Any], wei
 @everyone
 @pytest.mark.parametrize(
     ("weights", "got"),
-    [([0.0] * 4, "0 in all"), ([1.0, np.nan, 1.0, 1.0], "nan"), ([1.0, 1.0, -2.0, 1.0], "-2"), ([np.inf] * 4, "inf")],
+    [([0.0] * 4, "0 for all"), ([1.0, np.nan, 1.0, 1.0], "nan"), ([1.0, 1.0, -2.0, 1.0], "-2"), ([np.inf] * 4, "inf")],
 )
 def test_weights_that_are_no_shares_are_rejected_in_one_line(kind: type[Any], weights: list[float], got: str) -> None:
     message = rf"client_weight must be >= 0 and finite, and > 0 for some client, got {got}$"

@@ -14,7 +14,7 @@ from lesson.fleet.tiers import TOLERANCE
 
 
 class _Group(NamedTuple):
-    """Clients that started together, in order of arrival. Groups are ordered by their next arrival, then by its id."""
+    """Clients that started together, in order of arrival. Groups are sorted by the time and id of their next one."""
 
     next_s: float
     number: int
@@ -24,9 +24,9 @@ class _Group(NamedTuple):
 
 
 class ArrivalQueue:
-    """Updates by arrival time. `current_id` has the id of each client's update in flight, shape (num_clients,).
+    """Priority queue of updates. `current_id` holds the id of each client's update in flight, shape (num_clients,).
 
-    The owner of `current_id` removes an update by changing its entry; the queue skips entries that are out of date.
+    To remove an update, change its client's entry in `current_id`: the queue skips updates whose id is not current.
     """
 
     def __init__(self, current_id: IntArray) -> None:
@@ -34,7 +34,7 @@ class ArrivalQueue:
         self._groups: list[_Group] = []
 
     def add(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray) -> None:
-        """Add updates, in order of their ids; those whose arrival time is infinite are left out."""
+        """Add updates, which must be sorted by id; updates with an infinite arrival time are left out."""
         order = np.argsort(arrives_s, kind="stable")
         order = order[np.isfinite(arrives_s[order])]
         self._push(arrives_s[order], clients[order], ids[order])
@@ -44,7 +44,10 @@ class ArrivalQueue:
         self._groups = []
 
     def pop(self, until_s: float) -> IntArray:
-        """Remove the updates that arrive by `until_s`; return their clients, in no particular order of arrival."""
+        """Remove the updates that arrive by `until_s` and return their clients.
+
+        They are not sorted by arrival, but clients whose updates arrive at the same time are in order of start.
+        """
         limit_s = until_s * (1 + TOLERANCE)
         popped: list[tuple[int, IntArray]] = []
         while self._groups and self._groups[0].next_s <= limit_s:
@@ -56,7 +59,7 @@ class ArrivalQueue:
         return np.concatenate([NO_CLIENTS, *(clients for _, clients in sorted(popped, key=lambda entry: entry[0]))])
 
     def next_s(self) -> float:
-        """Return when the next update arrives; inf if none does."""
+        """Return when the next update arrives; inf if there is none."""
         while self._groups and self._current_id[self._groups[0].clients[0]] != self._groups[0].ids[0]:
             group = heapq.heappop(self._groups)
             self._push(group.arrives_s[1:], group.clients[1:], group.ids[1:])

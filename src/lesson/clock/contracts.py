@@ -1,6 +1,6 @@
-"""What a strategy may return. Every error names the round, the strategy's class and the field that is wrong.
+"""Checks of the plans and merges that strategies return. Errors name the round, the strategy's class and the field.
 
-Lists, tuples and ranges are converted to arrays; everything is checked before anything changes.
+Lists, tuples and ranges are converted to arrays. Checks come before any change of state, so an error changes nothing.
 """
 
 from collections import Counter
@@ -21,13 +21,13 @@ _MAX_SUM = 1 + 1e-9
 
 
 class Rows(NamedTuple):
-    """Rows of `Ledger.at_server` that a merge concerns; the masks have shape (num_at_server,)."""
+    """Updates at the server that a merge aggregates or drops, as masks over the rows of `Ledger.at_server`."""
 
     merged: BoolArray
     leaving: BoolArray
-    """Aggregated or dropped."""
+    """Updates that are aggregated or dropped."""
     weights: FloatArray
-    """Weights of the aggregated updates, in the order of their rows."""
+    """Weights of the aggregated updates, in the order of the rows."""
 
 
 class Contract:
@@ -39,7 +39,7 @@ class Contract:
     def checked_plan(self, plan: RoundPlan, usual_steps: IntArray) -> RoundPlan:
         """Return the plan from `open_round` with arrays in place of sequences; raise ValueError if it is not valid.
 
-        `usual_steps` is the number of local steps that each client takes if the plan does not say otherwise.
+        `usual_steps` is the number of local steps that each client takes unless the plan sets another.
         """
         if not isinstance(plan, RoundPlan):
             raise self._error("open_round", f"must return a RoundPlan, got {plan!r:.80}")
@@ -53,11 +53,14 @@ class Contract:
                 for place, group in enumerate(groups):
                     self._check_ids(f"AnyOf.groups[{place}]", group)
         self._check_states(plan)
-        self._check_work(plan, usual_steps)
+        self._check_local_training(plan, usual_steps)
         return plan
 
     def checked_merge(self, merge: Merge) -> tuple[Merge, Rows]:
-        """Return the merge with arrays in place of sequences, and its rows; raise ValueError if it is not valid."""
+        """Return the merge with arrays in place of sequences, and the rows of its updates at the server.
+
+        Raises ValueError if the merge is not valid.
+        """
         if not isinstance(merge, Merge):
             raise self._error("merge", f"must return a Merge, got {merge!r:.80}")
         fixed: dict[str, Any] = {}
@@ -130,7 +133,7 @@ class Contract:
         self._check_ids(field, clients)
         if not all_distinct(clients):
             client, count = Counter(clients.tolist()).most_common(1)[0]
-            raise self._error(field, f"must have every client once, got client {client} {count} times")
+            raise self._error(field, f"must not repeat a client, got client {client} {count} times")
 
     def _check_states(self, plan: RoundPlan) -> None:
         """Raise unless clients to drop are training, and those to start are idle or dropped by the same plan."""
@@ -146,41 +149,43 @@ class Contract:
             state = "is training" if ledger.busy[wrong] else "is not connected"
             raise self._error("RoundPlan.starts", f"must be idle clients, got client {wrong}, which {state}")
 
-    def _check_work(self, plan: RoundPlan, usual_steps: IntArray) -> None:
-        """Raise unless the plan gives each start one valid step size, number of steps and of batches, and tier."""
+    def _check_local_training(self, plan: RoundPlan, usual_steps: IntArray) -> None:
+        """Raise unless `lr_scale`, `local_steps`, `batches` and `tiers` have valid values and one entry per start."""
         count = len(plan.starts)
         if np.size(plan.lr_scale) not in (1, count):
             got = np.size(plan.lr_scale)
-            raise self._error("RoundPlan.lr_scale", f"must be one number per start or one for all, got {got}")
+            raise self._error("RoundPlan.lr_scale", f"must be one number, or one per start ({count}), got {got}")
         if not np.all(np.greater_equal(plan.lr_scale, 0) & np.isfinite(plan.lr_scale)):
             raise self._error("RoundPlan.lr_scale", f"must be finite and >= 0, got {plan.lr_scale}")
         if plan.tiers is not None and len(plan.tiers) != count:
-            raise self._error("RoundPlan.tiers", f"must be one per start, got {len(plan.tiers)} for {count}")
+            raise self._error("RoundPlan.tiers", f"must have one entry per start ({count}), got {len(plan.tiers)}")
         steps = plan.local_steps
         if steps is not None and (len(steps) != count or not np.all(steps >= 1)):
-            raise self._error("RoundPlan.local_steps", f"must be one number >= 1 per start, got {steps}")
+            raise self._error("RoundPlan.local_steps", f"must be one number >= 1 per start ({count}), got {steps}")
         if plan.batches is None:
             return
         if len(plan.batches) not in (1, count) or not np.all(plan.batches >= 1):
-            raise self._error("RoundPlan.batches", f"must be one number >= 1 per start or for all, got {plan.batches}")
+            raise self._error("RoundPlan.batches", f"must be numbers >= 1, one or one per start, got {plan.batches}")
         if not np.all((plan.batches == 1) | ((usual_steps[plan.starts] if steps is None else steps) == 1)):
             raise self._error("RoundPlan.batches", "must be 1 for clients that take more than one local step")
 
     def _rows_at_server(self, merge: Merge) -> Rows:
-        """Find the updates of a merge at the server; raise unless all are there, each of them named once."""
+        """Return the rows of a merge's updates and drops; raise unless all are distinct updates at the server."""
         here = self._ledger.at_server.id
         merged, places = membership(here, merge.updates)
         leaving = merged | membership(here, merge.drops)[0] if len(merge.drops) else merged
         if np.count_nonzero(leaving) != len(merge.updates) + len(merge.drops):
             field = "Merge.updates" if np.count_nonzero(merged) != len(merge.updates) else "Merge.drops"
-            other = "" if field == "Merge.updates" else " and not in Merge.updates"
-            raise self._error(field, f"must be ids of updates at the server, each of them once{other}")
+            other = "" if field == "Merge.updates" else " that are not in Merge.updates"
+            raise self._error(field, f"must be distinct ids of updates at the server{other}")
         return Rows(merged, leaving, merge.weights[places])
 
     def _check_weights(self, merge: Merge) -> None:
         weights, groups = merge.weights, merge.groups
         if len(weights) != len(merge.updates):
-            raise self._error("Merge.weights", f"must be one per update, got {len(weights)} for {len(merge.updates)}")
+            raise self._error(
+                "Merge.weights", f"must have one entry per update ({len(merge.updates)}), got {len(weights)}"
+            )
         if not np.all((weights >= 0) & np.isfinite(weights)):
             raise self._error("Merge.weights", f"must be finite and >= 0, got {weights}")
         total, field = weights.sum(), "Merge.weights"
@@ -204,7 +209,7 @@ class Contract:
             raise self._error("GroupMemory.weights", f"must be finite and >= 0, got {shares}")
         if len(groups.names) != len(weights):
             raise self._error(
-                "GroupMemory.names", f"must be one per update, got {len(groups.names)} for {len(weights)}"
+                "GroupMemory.names", f"must have one entry per update ({len(weights)}), got {len(groups.names)}"
             )
         sums = Counter[str]()
         for name, weight in zip(groups.names, weights.tolist(), strict=True):
@@ -214,7 +219,7 @@ class Contract:
                 raise self._error("Merge.weights", f"must sum to at most 1 in a group, got {total:g} in {name!r}")
 
     def _fix(self, fixed: dict[str, Any], kind: str, name: str, value: Any, dtype: np.dtype[Any]) -> None:
-        """Store a value as an array in `fixed`, unless it already is one of this type; raise if that is impossible."""
+        """Store a value as an array in `fixed`, unless it already is one of this type; raise if it cannot be one."""
         if type(value) is np.ndarray and value.dtype is dtype and value.ndim == 1:
             return
         array = _array(value, dtype)

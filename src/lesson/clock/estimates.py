@@ -90,7 +90,7 @@ class LatencyEstimator:
         self.fleet.shared_upload_s[clients] = slower * self._nominal.shared_upload_s[clients]
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return everything as arrays, for `restore`."""
+        """Return the state as arrays, for `restore`."""
         seen = {f"seen.{name}": recent.seen_s for name, recent in self._recent.items()}
         return seen | {"num_seen": self._num_seen} | {name: getattr(self.fleet, name) for name in TIMES}
 
@@ -103,17 +103,17 @@ class LatencyEstimator:
 def expected_latency_s(
     fleet: Fleet, clients: IntArray, compute_scale: FloatArray, *, in_turn: bool, now_s: float, free_s: float
 ) -> FloatArray:
-    """Return the expected latency of clients that start now in seconds: download, compute and upload time.
+    """Return the expected latency in seconds of clients that start now: download, compute and upload time.
 
-    `compute_scale` multiplies the compute time. If uploads go in turn, the latency includes waiting for the channel,
-    which is free from `free_s` on.
+    `compute_scale` multiplies the compute time. If clients upload in turn (`in_turn`), the latency includes waiting for
+    the channel, which is free from `free_s` on.
     """
     compute_s = fleet.download_s[clients] + compute_scale * fleet.compute_s[clients]
     upload_s = (fleet.shared_upload_s if in_turn else fleet.upload_s)[clients]
     if np.any(np.isnan(compute_s + upload_s)):
         raise InputError(
-            "this strategy needs compute_s and upload_s of every client, only their sum is known; add both columns "
-            "to the file of latencies, or take another strategy"
+            "this strategy needs compute_s and upload_s of every client, but only their sum is known; add both columns "
+            "to the file of latencies, or use another strategy"
         )
     if not in_turn:
         return compute_s + upload_s
@@ -126,8 +126,10 @@ def take_turns(
 ) -> tuple[FloatArray, FloatArray]:
     """Return when each upload begins and how long it takes, if clients upload one after the other in this order.
 
-    The channel is free at `free_s`; a client begins when it is ready and the one before has ended or has left.
-    `upload_s` gives the duration of an upload from its place in the order and the time at which it begins.
+    The channel is free from `free_s` on. An upload begins when its client is ready and the previous upload has ended or
+    its client has left, at the time in `leaves_s`.
+    `upload_s` returns the duration of an upload, given its place in the order and
+    the time at which it begins.
     """
     begins_s, takes_s = np.empty(len(ready_s)), np.empty(len(ready_s))
     for place, ready in enumerate(ready_s.tolist()):

@@ -1,9 +1,9 @@
 """Ledger: what each client is doing, which updates wait at the server, and which model versions are in use.
 
-A client is idle, busy (training) or disconnected. Its update is in flight, then collected, then at the server, then
-released; an update that is dropped, lost or rejected is released early. A version stays in use while it is the newest
-or an update that started from it has not been released. All of this changes only through the methods of `Ledger` that
-start with a verb, and their cost depends on the clients involved, not on the size of the fleet.
+A client is idle, busy (training) or disconnected. An update is in flight from its start until it is collected, waits at
+the server until it is aggregated, and is then released. An update that is dropped, lost or rejected is released early.
+A version is in use while it is the newest or an update that started from it has not been released. Only the methods of
+`Ledger` change this state; their cost depends on the clients involved, not on the size of the fleet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class Ledger:
         self.version = 0
         """Newest model version."""
         self.exclude_after = exclude_after
-        """Number of consecutive rejections after which a client is excluded; 0: never."""
+        """Number of consecutive rejections after which a client is excluded; 0 for never."""
         self.num_in_flight = 0
         self._next_id = 0
         whole, real = np.zeros(num_clients, dtype=np.int64), np.full(num_clients, np.nan)
@@ -60,7 +60,7 @@ class Ledger:
             "compute_scale": np.ones(num_clients),
             "in_turn": np.zeros(num_clients, dtype=np.bool_),
         }
-        """Columns of each client's latest update; its id is _NONE and its arrival −inf if it is not in flight."""
+        """Columns of each client's latest update; if it is not in flight, its id is _NONE and its arrival time −inf."""
         self.started_round: IntArray = self._latest["started_round"]
         self.started_s: FloatArray = self._latest["started_s"]
         self._id: IntArray = self._latest["id"]
@@ -78,7 +78,7 @@ class Ledger:
     def __len__(self) -> int:
         return len(self.connected)
 
-    # Questions
+    # Queries
 
     @property
     def is_deserted(self) -> bool:
@@ -111,7 +111,7 @@ class Ledger:
         return float(self._arrives_s.max())
 
     def nth_arrival_s(self, count: int) -> float:
-        """Return when `count` more updates have arrived; −inf if `count` is 0 or less, inf if fewer are in flight."""
+        """Return when the next `count` updates have arrived; −inf if `count` <= 0, inf if fewer are in flight."""
         if count <= 0:
             return -np.inf
         if count > self.num_in_flight:
@@ -127,10 +127,10 @@ class Ledger:
     # Updates
 
     def prepare(self, clients: IntArray, round: int, now_s: float, **columns: Any) -> Updates:
-        """Return new updates of these clients from the newest version, for `start`; their arrival is not known yet.
+        """Return new updates of these clients from the newest version, to be passed to `start`.
 
-        `columns` are `expected_s`, `lr_scale`, `local_steps`, `batches`, `compute_scale` and `in_turn`, each an array
-        or one value for all.
+        Their arrival times are inf until then. `columns` are `expected_s`, `lr_scale`, `local_steps`, `batches`,
+        `compute_scale` and `in_turn`, each an array or one value for all.
         """
         given = {"base_version": self.version, "started_round": round, "started_s": now_s, "arrived_s": np.inf}
         filled = {
@@ -141,7 +141,7 @@ class Ledger:
         return Updates(id=ids, client=clients, index=self._latest["index"][clients] + 1, **filled)
 
     def start(self, updates: Updates, arrives_s: FloatArray) -> None:
-        """Start these updates of idle clients. An infinite arrival time means that it is not known yet."""
+        """Start these updates of idle clients. An arrival time of inf means that it is not known yet."""
         clients = updates.client
         for name, column in self._latest.items():
             column[clients] = getattr(updates, name)
@@ -154,7 +154,7 @@ class Ledger:
         self._queue.add(arrives_s, clients, updates.id)
 
     def arrive(self, client: int, now_s: float) -> None:
-        """Set the arrival of an update that was not known; it has been received, but not collected yet."""
+        """Record that a client's update has been received now; its arrival time was not known before."""
         self._arrives_s[client] = now_s
         self._newest[client] = max(self._newest[client], self._latest["index"][client])
         self._queue.add(np.array([now_s]), np.array([client]), self._id[[client]])
@@ -167,7 +167,7 @@ class Ledger:
         self._queue.add(arrives_s[order], clients[order], self._id[clients[order]])
 
     def collect(self, now_s: float) -> Updates:
-        """Take the updates that have arrived out of flight and return them, in order of arrival, then of start.
+        """Return the updates that have arrived, in order of arrival, then of start; they are no longer in flight.
 
         Each must then be passed to `land` or `discard`.
         """
@@ -175,7 +175,7 @@ class Ledger:
         return self._take(clients[np.argsort(self._arrives_s[clients], kind="stable")])
 
     def land(self, updates: Updates) -> None:
-        """Move collected updates to the server."""
+        """Add collected updates to those that wait at the server."""
         clients = updates.client
         self._newest[clients] = np.maximum(self._newest[clients], updates.index)
         self.waiting[clients] += 1
@@ -194,7 +194,7 @@ class Ledger:
         return updates
 
     def release(self, rows: BoolArray) -> Updates:
-        """Release the updates in these rows of `at_server`, aggregated or dropped, and return them."""
+        """Release and return the updates in these rows of `at_server`, which were aggregated or dropped."""
         updates, self.at_server = self.at_server[rows], self.at_server[~rows]
         np.subtract.at(self.waiting, updates.client, 1)
         self._freed.append(updates.client)
@@ -204,20 +204,20 @@ class Ledger:
     # Versions
 
     def add_version(self) -> None:
-        """Make a new version the newest one."""
+        """Record that the server has created a new version."""
         before, self.version = self.version, self.version + 1
         self._num_updates[self.version] = 0
         self._release_version(before)
 
     def take_unused(self) -> list[int]:
-        """Return the versions that have gone out of use since the last call."""
+        """Return the versions that are no longer in use, each of them once."""
         unused, self._unused = self._unused, []
         return unused
 
     # Clients
 
     def connect(self, clients: IntArray) -> None:
-        """Connect clients that are not excluded; those without an update in flight are idle."""
+        """Connect clients that are not excluded; they become busy if their update is in flight, otherwise idle."""
         self._freed.append(clients)
         clients = clients[~self.connected[clients]]
         training = self.in_flight(clients)
@@ -226,7 +226,7 @@ class Ledger:
         self.num_busy += int(np.count_nonzero(training))
 
     def disconnect(self, clients: IntArray, num_for_good: int = 0) -> None:
-        """Disconnect clients; their updates in flight stay there. `num_for_good` of them will never connect again."""
+        """Disconnect clients; their updates stay in flight. `num_for_good` of them will never connect again."""
         self.num_connected -= int(np.count_nonzero(self.connected[clients]))
         self.num_busy -= int(np.count_nonzero(self.busy[clients]))
         self.connected[clients] = self.idle[clients] = self.busy[clients] = False
@@ -241,15 +241,15 @@ class Ledger:
         return distinct(self._freed)
 
     def open_round(self) -> None:
-        """Begin a new list of clients to reconsider."""
+        """Clear the list of clients to reconsider."""
         self._freed.clear()
 
     def accept(self, clients: IntArray) -> None:
-        """Note that updates of these clients were aggregated."""
+        """Reset the number of consecutive rejections of clients whose updates were aggregated."""
         self._in_a_row[clients] = 0
 
     def reject(self, rejections: Sequence[Rejection]) -> dict[int, str]:
-        """Count rejected updates; return the clients that must now be excluded, with their last reason."""
+        """Count rejected updates; return the clients to exclude, each with the reason for its last rejection."""
         to_exclude: dict[int, str] = {}
         for rejection in rejections:
             client = rejection.client
@@ -260,7 +260,7 @@ class Ledger:
         return to_exclude
 
     def exclude(self, clients: IntArray) -> tuple[Updates, Updates]:
-        """Exclude clients; return their updates in flight, which are dropped, and at the server, which are released."""
+        """Exclude clients; drop their updates in flight, release those at the server, and return both."""
         dropped = self.drop(clients[self.in_flight(clients)])
         released = self.release(np.isin(self.at_server.client, clients))
         self.disconnect(clients, num_for_good=len(clients))
@@ -270,7 +270,7 @@ class Ledger:
     # Checkpoints
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Return copies of everything for `restore`: values for JSON, and arrays."""
+        """Return a copy of the state for `restore`: values that JSON can represent, and arrays."""
         values = {
             "version": self.version,
             "next_id": self._next_id,
@@ -301,7 +301,7 @@ class Ledger:
         self.reschedule(clients, self._arrives_s[clients])
 
     def _take(self, clients: IntArray) -> Updates:
-        """Take the updates of these clients out of flight; connected ones become idle."""
+        """Return the updates in flight of these clients, which no longer are; connected clients become idle."""
         updates = self.updates_of(clients)
         self._id[clients] = _NONE
         self._arrives_s[clients] = -np.inf

@@ -2,7 +2,7 @@
 to the model server.
 
 The loop never touches model parameters and does not know whether time is simulated or real: the `World` provides it.
-Without a model server, the loop only keeps track of time. The cost of a round depends on the clients that start, arrive
+Without a model server, the loop only simulates timing. The cost of a round depends on the clients that start, arrive
 or are aggregated in it, not on the size of the fleet; only `Arrivals` with a count above 1 looks at all clients.
 """
 
@@ -47,7 +47,7 @@ class ModelServer(Protocol):
         ...
 
     def forget(self, version: int) -> None:
-        """Free a model version that is not in use any more."""
+        """Free a model version that is no longer in use."""
         ...
 
     def signals(self, names: frozenset[str], version: int) -> Mapping[str, Any]:
@@ -61,7 +61,7 @@ class RoundLoop:
 
     The loop works on `strategy`, a copy of the object it is given, so one object can drive any number of runs. The copy
     includes any state that the object has from earlier calls of its methods. A client is excluded after `exclude_after`
-    consecutive rejections, 0 for never; `tell` logs rejections and exclusions.
+    consecutive rejections, 0 for never; `tell` receives a log line for each rejection and exclusion.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RoundLoop:
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         unmeasured = np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all()
         self._unmeasured_j = np.nan if unmeasured else 0.0
-        """Added to the energy of every round: NaN if no client's energy is known, even in rounds without updates."""
+        """NaN if no client's energy is known, otherwise 0. Added to the energy of every round, even without updates."""
         self._known: dict[str, Any] = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
         self._known |= {name: read_only(getattr(self.ledger, name)) for name in _OF_LEDGER}
         self._known["first_latency_s"] = read_only(world.first_latency_s)
@@ -101,7 +101,7 @@ class RoundLoop:
         return self.ledger.version
 
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
-        """Run the next round and return its record; None if the run has ended, which `stop_reason` explains.
+        """Run the next round and return its record; None if the run has ended, for the reason in `stop_reason`.
 
         A round that would close after `until_s`, or never, ends the run.
         """
@@ -177,7 +177,7 @@ class RoundLoop:
             done.retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
 
     def _cancel(self, updates: Updates) -> FloatArray:
-        """Tell the world that updates were dropped; return the joules they have cost, shape (2,)."""
+        """Cancel dropped updates in the world; return the compute and transmit energy used, in joules, shape (2,)."""
         self.world.cancel(updates, self.now_s)
         self.world.release(updates)
         return self.world.energy_j(updates, self.now_s - updates.started_s)
@@ -186,7 +186,7 @@ class RoundLoop:
         """Advance the clock until the round closes; return False if it does not, which ends the run."""
         end_s, done.note = self.world.wait(done.plan.closes, self.ledger, self.now_s, until_s)
         if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
-            never = "the round cannot close: its clients never arrive"
+            never = "the round cannot close: its updates never arrive"
             self.stop_reason = "time limit reached" if end_s > until_s else never
             return False
         self.now_s = end_s
@@ -309,7 +309,7 @@ class RoundLoop:
         return NOBODY if not num_excluded else f"{NOBODY}; {num_excluded} of {len(self.fleet)} clients were excluded"
 
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Return the state of the run for `restore`: values for JSON, and arrays. Later rounds do not change them."""
+        """Return a copy of the state for `restore`: values that JSON can represent, and arrays."""
         (ledger, of_ledger), (world, of_world) = self.ledger.state(), self.world.state(self.ledger)
         values = {name: getattr(self, name) for name in _VALUES}
         values |= {"strategy": self.strategy.state(), "ledger": ledger, "world": world}
@@ -357,7 +357,7 @@ class _Round:
 
 
 def _one_each(value: npt.NDArray[Any] | float, count: int) -> npt.NDArray[Any] | float:
-    """Return a plan's value with one entry per start; one number for all stays as it is."""
+    """Return a value of a plan with one entry per start; a scalar is returned as it is."""
     return value if np.ndim(value) == 0 or len(value) == count else np.full(count, value[0])  # type: ignore
 
 
@@ -373,8 +373,8 @@ def _copied(strategy: Strategy) -> Strategy:
         return copy.deepcopy(strategy)
     except Exception as error:  # a custom strategy may raise anything
         raise InputError(
-            f"strategy {type(strategy).__name__} cannot be copied: {error}; give it a __deepcopy__ method, or leave "
-            "open files, locks and the like out of its attributes"
+            f"strategy {type(strategy).__name__} cannot be copied: {error}; give it a __deepcopy__ method, or do "
+            "not keep open files or locks in its attributes"
         ) from None
 
 
@@ -382,5 +382,5 @@ def _check_weights(weights: FloatArray) -> None:
     """Raise unless client weights are finite, >= 0 and not all 0."""
     wrong = weights[~((weights >= 0) & np.isfinite(weights))]
     if len(wrong) or (len(weights) and not weights.any()):
-        got = f"{wrong[0]:g}" if len(wrong) else "0 in all"
+        got = f"{wrong[0]:g}" if len(wrong) else "0 for all"
         raise InputError(f"client_weight must be >= 0 and finite, and > 0 for some client, got {got}")

@@ -14,7 +14,7 @@ class RoundRecord:
 
     round: int
     start_s: float
-    """When the round opened: at the end of the round before, or later if the server had to wait for clients."""
+    """When the round opened: at the end of the previous round, or later if the server had to wait for clients."""
     end_s: float
     version: int
     """Model version after the round."""
@@ -74,7 +74,7 @@ MAX_NAMED = 5
 
 
 def exclusion_note(excluded: Mapping[int, str], names: Sequence[int | str], exclude_after: int) -> str:
-    """Return a note that says which clients were excluded in a round and for which reason."""
+    """Return a note that says which clients were excluded in a round, and why."""
     notes = []
     for reason in dict.fromkeys(excluded.values()):
         who = [str(names[client]) for client, why in excluded.items() if why == reason]

@@ -1,4 +1,4 @@
-"""Rejected updates and the reasons."""
+"""Rejected updates and the reasons for rejecting them."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ NOT_FINITE, TOO_FAR, NO_WEIGHT, ALREADY_SEEN = "not finite", "norm too large", "
 OF_CONTENT = frozenset(
     {WRONG_ARRAYS, WRONG_SHAPE, WRONG_TYPE, WRONG_METRICS, UNREADABLE, NOT_FINITE, TOO_FAR, NO_WEIGHT}
 )
-"""Reasons that count towards exclusion; transport faults do not."""
+"""Reasons that count toward exclusion: faults in the content of an update. Transport faults do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,6 @@ class Rejection:
     index: int
     """Index of the client's local training, from 0."""
     reason: str
-    """One of the reasons above, or a fault of the transport."""
+    """One of the reasons above, or a transport fault."""
     detail: str = field(default="", compare=False)
     """Details for the log; empty if there are none."""

@@ -1,4 +1,4 @@
-"""Entry points to simulated time: `simulate` for all records of a run, `Simulation` to run it round by round."""
+"""Entry points to simulated time: `simulate` yields all records of a run, `Simulation` runs it round by round."""
 
 from collections.abc import Iterator
 
@@ -24,8 +24,8 @@ def Simulation(  # noqa: N802
 ) -> RoundLoop:
     """Return the round loop of a strategy and a fleet in simulated time; its method `step` runs one round.
 
-    `settings` may make times vary, disconnect clients and exclude those whose updates are rejected. Without any, every
-    update takes exactly its client's latency in the fleet.
+    `settings` may make times vary, disconnect clients and exclude those whose updates are rejected. Without
+    settings, every update takes exactly its client's latency in the fleet.
     """
     settings = settings or Settings()
     world, after = make_world(fleet, settings, seed), settings.guards.exclude_after_rejections
@@ -43,8 +43,8 @@ def simulate(
 ) -> Iterator[RoundRecord]:
     """Return an iterator over the records of at most `rounds` rounds, all of which close by `until_s`.
 
-    There are fewer if the run ends early. `settings` may make times vary and disconnect clients; corrupted values
-    matter only in training. Invalid arguments raise InputError at once, not in the first round.
+    There are fewer if the run ends early. `settings` may make times vary and disconnect clients; corrupted uploads
+    have no effect, as nothing is trained. Invalid arguments raise InputError at once, not in the first round.
     """
     _check_objects(strategy, fleet, settings)
     if rounds is not None:
@@ -61,7 +61,7 @@ def _check_objects(strategy: object, fleet: object, settings: object) -> None:
     """Raise unless arguments have the right types."""
     if isinstance(strategy, type):
         name = strategy.__name__
-        raise InputError(f"strategy must be a strategy such as FedAvg(), got the class {name}; create an object of it")
+        raise InputError(f"strategy must be a strategy such as FedAvg(), got the class {name}; create an instance")
     if missing := [name for name in ("open_round", "merge", "needs") if not hasattr(strategy, name)]:
         got = f"{shown(strategy)}, which has no {missing[0]}"
         raise InputError(f"strategy must be a strategy such as FedAvg(), got {got}")
@@ -77,7 +77,7 @@ def _check_whole(name: str, value: object, least: int) -> None:
 
 
 def _records(loop: RoundLoop, rounds: int | None, until_s: float) -> Iterator[RoundRecord]:
-    """Yield the records; a separate generator, so that `simulate` checks its arguments when it is called."""
+    """Yield the records. This is a separate generator so that `simulate` checks its arguments when it is called."""
     while (rounds is None or loop.round < rounds) and not loop.stop_reason:
         record = loop.step(until_s)
         if record is not None:

@@ -57,7 +57,7 @@ class Fleet:
     """Size of a transmitted model in bits."""
     population: Population | None = None
     ensure_first_tier: bool = False
-    """Whether the fastest client is treated as meeting a deadline that nobody meets; `at_deadline` does so."""
+    """Whether `at_deadline` promotes the fastest client if no client meets the deadline."""
     promoted: Promotion | None = None
 
     def __len__(self) -> int:
@@ -100,9 +100,10 @@ class Fleet:
         )
 
     def at_deadline(self, deadline_s: float) -> "Fleet":
-        """Return the fleet as strategies with tiers use it.
+        """Return the fleet that strategies with tiers get for this deadline.
 
-        With `ensure_first_tier`, if nobody meets the deadline, the latency of the fastest client is set to it.
+        With `ensure_first_tier`, if no client meets the deadline, the fastest one is promoted: its latency is set to
+        the deadline, and the parts of its latency are scaled accordingly. Otherwise, the fleet is unchanged.
         """
         if not self.ensure_first_tier:
             return self
@@ -130,14 +131,15 @@ class Fleet:
 
 
 def draw_fleet(settings: Settings, num_clients: int | None = None, seed: int | None = None) -> Fleet:
-    """Draw a population and return its fleet; number of clients and seed are those of the settings by default."""
+    """Draw a population and return its fleet; by default, the settings give the number of clients and the seed."""
     return fleet_of(settings, draw_population(settings, num_clients, seed))
 
 
 def fleet_of(settings: Settings, people: Population, num_samples: IntArray | None = None) -> Fleet:
     """Return the fleet of a population, with the latencies of Eq. (3) to (6).
 
-    `num_samples` is the number of samples each client holds, if a data set has been split; by default, the drawn one.
+    `num_samples` is the number of samples each client holds, if a data set has been split; by default, that of the
+    population.
     """
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)

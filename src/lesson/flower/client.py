@@ -46,9 +46,9 @@ def make_client_app() -> ClientApp:
 def _train(
     context: Context, model: ArrayRecord, config: dict[str, Any], faults: CorruptedUploads | None = None
 ) -> Vector:
-    """Return the model after one local training as a vector, with the faults of this upload injected.
+    """Return the model after one local training as a vector, corrupted by the faults of this upload.
 
-    Sleeps `slow-s` per minibatch to act as a slow client.
+    Sleeps for `slow-s` seconds per minibatch, to simulate a slow client.
     """
     vector = train_update(
         _task_of(context),

@@ -24,7 +24,7 @@ KIND = "profile"
 TYPE = f"query.{KIND}"
 POLL_S = 0.1
 WAIT_EVERY_S = 5.0
-"""Seconds between two looks for nodes, as long as there are too few."""
+"""Seconds between two checks for nodes while too few are connected."""
 Chosen = TypeVar("Chosen", bound=Sized)
 Measure = Callable[[Context, ArrayRecord], tuple[Sequence[float], int]]
 """Returns the durations of this client's local training from a model, in seconds, and its number of samples."""
@@ -108,10 +108,11 @@ def by_registration(grid: Grid) -> list[int]:
 def wait_for_nodes(
     grid: Grid, setting: str, min_nodes: int, timeout_s: float, choose: Callable[[list[int]], tuple[Chosen, str]]
 ) -> Chosen:
-    """Return what `choose` accepts of the connected nodes, as soon as it accepts `min_nodes` of them, at least one.
+    """Wait until `choose` accepts at least `min_nodes` of the connected nodes, and at least one; return its choice.
 
-    `choose` is given at least that many nodes, in order of registration, and also returns why it rejects others. Too
-    few nodes after `timeout_s` raise InputError, which names the setting that asks for them.
+    `choose` is called with the connected nodes, in order of registration, when there are enough of them. It returns the
+    nodes it accepts and, as text for the log, why it rejects others. InputError is raised if there are still too few
+    after `timeout_s`; it names `setting`, which requires them.
     """
     until_s, needed = time.monotonic() + timeout_s, max(1, min_nodes)
     while True:

@@ -172,7 +172,7 @@ def _ask(grid: Grid, profiler: Profiler, nodes: Sequence[int], *, tells: bool) -
     """Return the answers of nodes, and log them if `tells`; their times do not matter on the virtual clock."""
     if not nodes:
         return {}
-    tell(f"asking {len(nodes)} nodes who they are and how long they take")
+    tell(f"asking {len(nodes)} nodes for their profiles")
     return profiler.ask(grid, nodes, *([_tell_answer] if tells else []))
 
 
@@ -199,7 +199,7 @@ def make_run(
     task: Task,
     fleet: Fleet,
 ) -> TrainingRun:
-    """Return a run on real clients."""
+    """Return a run on the clients of a grid."""
     seed, strategy = settings.run.seed, strategy_of(settings)
     received, evaluator = Received(), Evaluator(task, CpuBackend(task))
     server = ModelServer(
@@ -237,10 +237,10 @@ def make_run(
 
 
 def make_task_and_fleet(settings: Settings, clock: Clock, profiles: Mapping[int, Profile]) -> tuple[Task, Fleet]:
-    """Return the learning task and the fleet: drawn on the virtual clock, measured on the wall clock.
+    """Return the learning task and the fleet, which is drawn for the virtual clock and measured for the wall clock.
 
-    Clients report their numbers of samples. On the wall clock, those of clients that are not connected are taken from
-    the task, and their times are inf.
+    Clients report how many samples they hold. Clients that are not connected hold as many as in the task, and on the
+    wall clock their times are inf.
     """
     people = draw_population(settings)
     task = task_of(settings, dataset_of(settings.data.dataset, None), people=people)

@@ -13,7 +13,7 @@ TrainerName = Literal["reference", "fused", "batched"]
 
 
 class Trainer(Protocol):
-    """Trains cohorts."""
+    """Trains cohorts, or provides models that were trained elsewhere."""
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort; valid until the next call of `sums`."""
@@ -36,7 +36,7 @@ class Backend(Protocol):
         ...
 
     def begin_score(self, vector: Tensor) -> PendingScore:
-        """Start to evaluate the model with these parameters on the test images."""
+        """Start to evaluate the model with these parameters on the test images, without waiting for the result."""
         ...
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:

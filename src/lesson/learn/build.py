@@ -1,4 +1,4 @@
-"""Builds a run with real training from settings."""
+"""Builds a run that trains models, as its settings prescribe."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,7 +29,7 @@ from lesson.strategies import Strategy, fleet_for, make_strategy
 
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """A run with real training: the clock, the model server and the evaluation."""
+    """A run that trains models: its round loop, model server and evaluator."""
 
     loop: RoundLoop
     server: ModelServer

@@ -1,4 +1,4 @@
-"""Cohorts: the local trainings that start from the same model version, which are trained together."""
+"""Cohorts: updates that start from the same model version and are trained together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ COLUMNS = ("client", "index", "lr", "local_steps", "weight", "first")
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Local trainings that start from the same model; columns have shape (num_rows,).
+    """Updates that start from the same model; columns have shape (num_rows,).
 
     There is one row per update, or one per minibatch for a step on several minibatches. Rows are sorted by client and
     index.
@@ -85,7 +85,7 @@ class Cohort:
         return (weights.to(precise.dtype) @ precise).to(models.dtype)
 
     def rejections(self, rows: BoolArray, reason: str) -> list[Rejection]:
-        """Return the updates in these rows as rejected for this reason."""
+        """Return a rejection with this reason for each update in these rows."""
         found = zip(self.client[rows].tolist(), self.index[rows].tolist(), strict=True)
         return [Rejection(client, index, reason) for client, index in found]
 
@@ -95,8 +95,8 @@ def cohorts_of(
 ) -> Iterator[Cohort]:
     """Yield the cohorts of these updates; updates of different groups are separate cohorts.
 
-    `weights` and the step sizes `lr` have shape (num_updates,). A step on several minibatches is the mean of as many
-    models, each after one step on one of the minibatches; each of them is a row of the cohort.
+    `weights` and the step sizes `lr` have shape (num_updates,). The result of a step on several minibatches is the mean
+    of one model per minibatch, each after a step on that minibatch alone; each of these models is a row of the cohort.
     """
     names, group = group_of_each(updates, merge)
     order = np.lexsort((updates.index, updates.client, group, updates.base_version))

@@ -1,4 +1,4 @@
-"""The device that trains: its choice, its name, and arrays on it."""
+"""Selection of the training device, the name of the hardware, and tensors on the device."""
 
 import os
 import platform
@@ -36,7 +36,7 @@ def on_device(settings: Settings) -> Settings:
 
 
 def cpu_capability() -> str:
-    """Return the CPU instruction set that torch uses, such as AVX2; results depend on it by rounding."""
+    """Return the CPU instruction set that torch uses, such as AVX2; rounding, and so the results, depend on it."""
     return torch.backends.cpu.get_cpu_capability()
 
 
@@ -52,11 +52,11 @@ def hardware(device: str) -> str:
 
 
 def lacks_memory(error: MemoryError | RuntimeError) -> bool:
-    """Whether memory could not be allocated. torch has an error class of its own for GPUs, but not for CPUs."""
+    """Return whether an error means lack of memory. torch has an error class of its own for GPUs, but not for CPUs."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def to_device(array: IntArray | FloatArray, device: str) -> Tensor:
-    """Return the array as a tensor on a device, without waiting for pending work of the device."""
+    """Return the array as a tensor on a device, without waiting for computations that are queued there."""
     tensor = torch.from_numpy(array)
     return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

@@ -1,7 +1,7 @@
 """The model server: the model versions in use, and how updates are aggregated into a new one.
 
-A version is kept while a client still trains from it. Group means, the moments of the server's optimizer and recent
-norms persist between aggregations.
+The round loop says when a version is no longer in use. Group means, moments of the server optimizer and recent norms
+persist between aggregations.
 """
 
 import json
@@ -34,19 +34,19 @@ State = dict[str, npt.NDArray[np.floating]]
 
 
 class UpdateSource(Protocol):
-    """Where the models of updates come from: simulated clients that are trained here, or remote ones."""
+    """Provides the models of updates: from simulated clients, which are trained here, or from remote ones."""
 
     trusted: bool
-    """Whether values that are not finite can only come from training itself, so that sums need no check."""
+    """Whether non-finite values can only mean that training has diverged, so that sums need no check."""
     remedy: str
-    """What to do about values that are not finite, if training is not to blame for them; otherwise empty."""
+    """Advice for the error message about non-finite values if training is not their cause; otherwise empty."""
 
     def trainer_for(self, updates: Updates) -> Trainer:
         """Return the trainer that provides the models of these updates."""
         ...
 
     def is_fault(self, client: int, index: int) -> bool:
-        """Return whether values that are not finite are a fault of this upload; otherwise, training has diverged."""
+        """Return whether non-finite values in this upload are a fault; otherwise, training has diverged."""
         ...
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class ModelServer:
 
     `source` provides the models of updates, `guard` checks them and `optimizer` applies their aggregate to the newest
     model. `needs` names the signals that the strategy reads: the server itself provides "confirmation", and `signals`
-    has functions for others.
+    holds functions that compute others.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class ModelServer:
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
         """Aggregate updates into version + 1 and return the rejected ones; `weights` has one weight per update.
 
-        Accepted updates take over the weight of rejected ones in their group. If no update is left and no group has a
-        weight, there is no new version.
+        The weight of rejected updates is shared among the accepted ones of their group, in proportion to their weights.
+        If no update is accepted and no group has a weight, there is no new version.
         """
         aggregated, rejections = self._aggregated(updates, weights, merge, version, round)
         if len(rejections) == len(updates) and not (merge.groups is not None and merge.groups.weights):
@@ -113,7 +113,7 @@ class ModelServer:
         return rejections
 
     def forget(self, version: int) -> None:
-        """Free a version that no client trains from anymore."""
+        """Free a version that is no longer in use."""
         del self.versions[version]
 
     def model(self, version: int) -> GlobalModel:
@@ -166,7 +166,7 @@ class ModelServer:
     def _aggregated(
         self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
     ) -> tuple[Tensor, list[Rejection]]:
-        """Return the aggregated model, before the server optimizer, and the rejected updates; fills the groups."""
+        """Return the aggregated model, before the server optimizer, and the rejections; update the group memory."""
         model, of, groups = self.versions[version], self._of(merge, weights), merge.groups
         cohorts = list(cohorts_of(updates, weights, self.step_sizes(updates.lr_scale), merge, self.versions))
         accepted, totals, rejections = self._accepted(updates, cohorts, round)
@@ -232,7 +232,7 @@ class ModelServer:
         return accepted, totals, rejections
 
     def _check_training(self, rejections: Sequence[Rejection], cohorts: Sequence[Cohort], round: int) -> None:
-        """Raise DivergedError if training itself gave values that are not finite."""
+        """Raise DivergedError if updates were rejected for non-finite values that training itself produced."""
         for one in rejections:
             if one.reason == NOT_FINITE and not self.source.is_fault(one.client, one.index):
                 self._note(next(cohort for cohort in cohorts if one.client in cohort.client), round)
@@ -246,7 +246,7 @@ class ModelServer:
         )
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:
-        """Return whether models or updates are aggregated: as set in [server], or else as the strategy prescribes."""
+        """Return whether models or updates are aggregated: as set in [server], or as the strategy prescribes."""
         if self._server.aggregate == "strategy":
             return merge.of
         if merge.groups is not None and self._server.aggregate != merge.of:

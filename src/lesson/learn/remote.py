@@ -1,4 +1,4 @@
-"""Remote clients: one local training on a client, and the uploads that have arrived at the server, as NumPy arrays."""
+"""Training on remote clients: one local training on a client, and the models that the server has received."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,8 +41,8 @@ def train_update(
 ) -> npt.NDArray[np.float32]:
     """Train one update of a client from `base` and return its model, bit-identical to the reference trainer.
 
-    A step on several minibatches is the mean of `batches` models, each after one step on one of the minibatches. The
-    faults of this upload, if any, are injected.
+    The result of a step on several minibatches is the mean of `batches` models, each after a step on one minibatch.
+    `faults` corrupt the result, as they do in simulated uploads.
     """
     cohort = Cohort(
         torch.from_numpy(base),
@@ -61,20 +61,20 @@ def train_update(
 
 
 class Received:
-    """Models that remote clients have uploaded, as a source of updates and its trainer; held until forgotten."""
+    """Models that remote clients have uploaded, as an `UpdateSource` and its own `Trainer`."""
 
     trusted, remedy = False, ""
 
     def __init__(self) -> None:
         self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
-        """Models by client and index of the update."""
+        """Models by client and index of the update; `Clients.forget` removes them."""
 
     def trainer_for(self, updates: Updates) -> Trainer:  # noqa: ARG002
         """Return the received models as a trainer."""
         return self
 
     def is_fault(self, client: int, index: int) -> bool:  # noqa: ARG002
-        """Return True: the server cannot know how a client came to upload values that are not finite."""
+        """Return True: the server cannot know why a remote client uploads non-finite values."""
         return True
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:

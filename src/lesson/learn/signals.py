@@ -1,4 +1,4 @@
-"""What the model server tells strategies; see `ServerView.signals`."""
+"""Signals that the model server provides to strategies; see `ServerView.signals`."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -27,7 +27,7 @@ class Signals(Mapping[str, Any]):
 
 
 class Confirmation:
-    """Sums that show whether older updates agree with how the model has moved since."""
+    """Sums that show how well updates from older versions agree with the change of the model since then."""
 
     def __init__(self, device: torch.device) -> None:
         self.sums = torch.zeros(2, dtype=torch.float64, device=device)

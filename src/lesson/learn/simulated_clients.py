@@ -1,4 +1,4 @@
-"""Simulated clients: their updates are trained here, in cohorts, by the backend of a device.
+"""Simulated clients, whose updates are trained here, in cohorts, by the backend of a device.
 
 Training is lazy: a cohort is trained when it is aggregated, from the version it started from.
 """

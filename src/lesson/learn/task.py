@@ -162,8 +162,8 @@ def make_task(
 ) -> Task:
     """Return the task of these settings on a data set, with the paper's network for it by default.
 
-    If clients hold out samples, `holdings` has the remaining ones, which they train on. `num_samples` is that of
-    `make_partition`.
+    If clients hold out samples, `holdings` has the remaining ones, which they train on. `num_samples` is
+    passed to `make_partition`.
     """
     chosen = factory or FACTORIES[dataset.name]
     holdings = make_partition(settings, dataset.train_labels, num_clients, seed, num_samples)

@@ -43,9 +43,9 @@ class OnTime:
 
 
 class SlotCounter:
-    """Runs LESSON as it is and counts which of its updates arrive by the end of their slots.
+    """Wraps LESSON and counts which of its updates arrive by the end of their slots.
 
-    A slot begins when a client starts and lasts tier × deadline, with the tier in which the client starts. An update
+    A slot begins when a client starts and lasts j deadlines, where j is the tier in which the client starts. An update
     that is lost because its client leaves has missed its slot.
     """
 
@@ -104,7 +104,7 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
     """Simulate LESSON without training and return the share of updates on time; 1 if times do not vary.
 
     Of a large fleet, only the first MAX_CLIENTS are simulated, unless they share a band or files describe them.
-    Injected faults are left out.
+    Injected faults are not simulated.
     """
     if settings is None or not settings.varies:
         return OnTime(1.0, always=True)
@@ -115,7 +115,7 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
     slowest_tier = float(assign_tiers(fleet.latency_s, deadline_s).max())
     rounds = MIN_ROUNDS if shared else int(np.clip(UPLOADS_EACH * slowest_tier, MIN_ROUNDS, MAX_ROUNDS))
     simulation = Simulation(SlotCounter(Lesson(deadline_s), len(fleet)), fleet, seed=seed, settings=settings)
-    slots = cast("SlotCounter", simulation.strategy)  # the simulation's copy
+    slots = cast("SlotCounter", simulation.strategy)  # the copy that the simulation runs
     max_slots = MAX_SLOTS_SHARED if shared else MAX_SLOTS
     while simulation.round < rounds and slots.num_ended < max_slots and not simulation.stop_reason:
         simulation.step()

@@ -129,9 +129,10 @@ def options_of(
 
 
 def fleet_for(name: str, fleet: Fleet, deadline_s: float) -> Fleet:
-    """Return the fleet as a strategy uses it in a run with this deadline.
+    """Return the fleet that a strategy gets in a run with this deadline.
 
-    That is `fleet.at_deadline`, but the fleet itself for strategies without a deadline, or with `has_tiers = False`.
+    Strategies with tiers get `fleet.at_deadline(deadline_s)`. Strategies without a `deadline_s`, or with
+    `has_tiers = False`, get the fleet unchanged.
     """
     kind = find_strategy(name)
     has_tiers = "deadline_s" in setting_names(kind) and getattr(kind, "has_tiers", True)

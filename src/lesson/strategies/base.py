@@ -40,8 +40,8 @@ class ServerView:
     latency_s: FloatArray
     """Sum of download, compute and upload time. A fleet from a file may have only this sum; the parts are then NaN."""
     first_latency_s: FloatArray
-    """Latencies estimated before anything was measured, for tiers that are formed once and kept. On the wall clock,
-    where clients join later, the newest estimates."""
+    """Latencies estimated before anything was measured, for tiers that are formed once and kept. In real time, where
+    clients join later, the newest estimates."""
     local_steps: IntArray
     """Number of minibatches in the usual local training, to which `compute_s` refers."""
     num_samples: IntArray
@@ -93,7 +93,7 @@ class Updates:
     compute_scale: FloatArray
     """Compute time of this local training divided by that of the client's usual one."""
     in_turn: BoolArray
-    """Whether the upload waits for its turn on the band of all clients together."""
+    """Whether the client uploads in turn, alone on the band of all clients together."""
 
     def __len__(self) -> int:
         return len(self.id)

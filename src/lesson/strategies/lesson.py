@@ -7,12 +7,12 @@ is due in the rounds with k % j == 0, Eq. (8). All due updates are aggregated, w
 (10). An early update waits until it is due.
 
 Departures from the paper:
-- The paper rejects updates that arrive after their deadline. Here they are aggregated at the end of the round in which
-  they arrive (`late = "merge"`), so that the work of a client that took longer than estimated is not lost. With
-  `late = "drop"` they are rejected. If times do not vary, no update is late.
-- The paper's server waits until the deadline. Here, if all clients start together in tier 1, the round closes at the
-  last arrival (`close_early = true`), so with τ → ∞, models and times are those of FedAvg. With `close_early = false`,
-  round k closes at k·τ in any case; if times do not vary, the models are the same.
+- The paper's server rejects updates that arrive after their deadline. Here they are aggregated at the end of the round
+  in which they arrive (`late = "merge"`), so that the training of a client that took longer than estimated is not
+  wasted. With `late = "drop"`, they are dropped, as in the paper. If times do not vary, no update is late.
+- The paper's server always waits for the deadline. Here, if all clients start together in tier 1, the round closes at
+  the last arrival (`close_early = true`), so with τ → ∞, models and times are those of FedAvg. With
+  `close_early = false`, round k always closes at k·τ; if times do not vary, the models are the same.
 - `participation` limits how many clients of a tier start when its slot begins. They are drawn anew each time, from
   tiers that are fixed by the first estimates, so the cost of a round does not grow with the fleet.
 - Without `scaling`, the step size is δ in every tier.

@@ -269,7 +269,7 @@ def test_work_that_never_ends_ends_the_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(transfer, "MAX_BLOCKS", 10_000)
     fleet = draw_fleet(settings)
     assert np.all(fleet.latency_s < 100)
-    for until_s, why in ((np.inf, "the round cannot close: its clients never arrive"), (1000.0, "time limit reached")):
+    for until_s, why in ((np.inf, "the round cannot close: its updates never arrive"), (1000.0, "time limit reached")):
         simulation = Simulation(FedAvg(), fleet, settings=settings)
         assert simulation.step(until_s) is None
         assert (simulation.stop_reason, simulation.now_s) == (why, 0.0)

@@ -1,4 +1,4 @@
-"""Worlds: where time, arrivals and latency estimates come from."""
+"""Worlds, which provide time, arrivals and latency estimates to the round loop."""
 
 from lesson.clock.faults import Disconnections
 from lesson.clock.worlds.base import Collected, World, closing_time
@@ -12,7 +12,7 @@ from lesson.settings.settings import Settings
 
 
 def make_world(fleet: Fleet, settings: Settings, seed: int) -> NominalWorld | VaryingWorld:
-    """Return the simulated world of a fleet: one in which nothing changes, unless the settings say otherwise."""
+    """Return the simulated world of a fleet: varying if times vary or clients disconnect, otherwise nominal."""
     disconnections = Disconnections.of(settings.faults, seed)
     if settings.varies or disconnections is not None:
         return VaryingWorld(fleet, settings, seed, disconnections)

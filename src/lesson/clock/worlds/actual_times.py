@@ -40,7 +40,7 @@ class ActualTimes:
     ) -> None:
         _check_known(settings, fleet)
         people, compute_w, transmit_w = fleet.population, np.full(len(fleet), np.nan), np.full(len(fleet), np.nan)
-        if people is not None:  # for clients without a time to divide joules by
+        if people is not None:  # for clients whose power is not energy / time
             compute_w, transmit_w = settings.fleet.energy_kappa * people.cpu_hz**3, people.power_w.copy()
         self._compute_w = _ratio(fleet.compute_j, fleet.compute_s, compute_w)
         self._transmit_w = _ratio(fleet.transmit_j, fleet.upload_s, transmit_w)
@@ -80,8 +80,8 @@ class ActualTimes:
         """Start local trainings now; return when each update arrives, or when the server notices that it is lost.
 
         `index` numbers each client's local trainings from 0, and `compute_scale` multiplies the usual compute time. The
-        result is inf if the shared band determines the arrival; see `forecast`. With `free_s`, clients upload in turn
-        on one channel, which is free from then on.
+        result is inf for uploads on a shared band, whose arrivals `forecast` schedules. With `free_s`, clients upload
+        in turn on one channel, which is free from then on.
         """
         ready_s = now_s + self._prepare(clients, index, compute_scale, now_s)
         leaves_s = np.full(len(clients), np.inf) if self.presence is None else self.presence.leaves_s(clients, now_s)
@@ -125,14 +125,14 @@ class ActualTimes:
             return np.full(len(clients), np.inf)
         moments = self._disconnections.moments(clients, index)
         at_s = np.where(np.isinf(moments), np.inf, now_s + np.minimum(moments, 1.0) * (ready_s - now_s))
-        away = self.back_s[clients] > now_s
-        at_s = np.where(away, now_s, np.where(at_s <= leaves_s, at_s, np.inf))
+        offline = self.back_s[clients] > now_s
+        at_s = np.where(offline, now_s, np.where(at_s <= leaves_s, at_s, np.inf))
         back_s = np.where(np.isinf(at_s), 0.0, at_s + self._disconnections.offline_s(clients, index))
-        self.back_s[clients] = np.where(away, self.back_s[clients], back_s)
+        self.back_s[clients] = np.where(offline, self.back_s[clients], back_s)
         return at_s
 
     def _prepare(self, clients: IntArray, index: IntArray, compute_scale: FloatArray, now_s: float) -> FloatArray:
-        """Return how many seconds each client needs for download and computing."""
+        """Return the seconds from each client's start to the end of its computing, and note both times."""
         download_s = self._fleet.download_s[clients]
         if self._downloads and self._airtime is not None:
             download_s = self._airtime.downloaded_s(clients, np.full(len(clients), now_s)) - now_s
@@ -201,7 +201,7 @@ class ActualTimes:
             self._band.advance(now_s)
 
     def leave_band(self, clients: IntArray, *, dropped: bool = False) -> None:
-        """Remove clients from the shared band whose updates have arrived or were dropped."""
+        """Remove clients from the shared band after their updates have arrived or were dropped."""
         if self._band is not None:
             leaving = clients[self._shares[clients]]
             self.upload_s[leaving] = self._band.sent_s(leaving)
@@ -237,7 +237,7 @@ class ActualTimes:
         return np.array([compute_j.sum(), transmit_j.sum()])
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return everything as arrays, for `restore`."""
+        """Return the state as arrays, for `restore`."""
         band = {} if self._band is None else {f"band.{name}": array for name, array in self._band.state().items()}
         return band | {name: getattr(self, name) for name in _ARRAYS}
 

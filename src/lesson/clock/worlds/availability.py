@@ -1,4 +1,4 @@
-"""Availability of clients: given by a file of intervals, and interrupted when clients disconnect."""
+"""Availability of clients, as given by a presence file and interrupted by disconnections."""
 
 import heapq
 
@@ -9,7 +9,7 @@ from lesson.fleet.traces import Presence
 
 
 class Availability:
-    """When clients join and leave, by the presence file and by disconnections; arrays have shape (num_clients,)."""
+    """When clients join and leave, from the presence file and disconnections; arrays have shape (num_clients,)."""
 
     def __init__(self, num_clients: int, presence: Presence | None = None) -> None:
         self._presence = presence
@@ -53,8 +53,8 @@ class Availability:
     def restore(self, back_s: FloatArray, now_s: float) -> None:
         """Continue at `now_s` from the `back_s` that was saved at that time."""
         self.back_s[:] = back_s
-        away = np.flatnonzero((back_s > now_s) & np.isfinite(back_s))
-        self._returns = sorted(zip(back_s[away].tolist(), away.tolist(), strict=True))
+        offline = np.flatnonzero((back_s > now_s) & np.isfinite(back_s))
+        self._returns = sorted(zip(back_s[offline].tolist(), offline.tolist(), strict=True))
 
     def _come_back(self, until_s: float) -> IntArray:
         back = []

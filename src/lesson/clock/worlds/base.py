@@ -1,4 +1,4 @@
-"""The protocol of worlds: where time, arrivals and latency estimates come from."""
+"""The protocol of worlds, which provide time, arrivals and latency estimates to the round loop."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,39 +17,39 @@ from lesson.strategies.base import NO_UPDATES, AllOf, AnyOf, Arrivals, Closing, 
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """What became of the updates of a round."""
+    """Outcome of the updates that are collected at the end of a round."""
 
     arrived: Updates
-    """Usable updates."""
+    """Updates that have arrived and can be used."""
     lost: Updates = NO_UPDATES
     """Updates that never arrived, because their clients left or disconnected."""
     unfit: Updates = NO_UPDATES
     """Updates that arrived and were rejected because of their content."""
     rejections: tuple[Rejection, ...] = ()
-    """All updates rejected in the round: those that are unfit, and those that the server stopped waiting for."""
+    """All rejections since the last round closed: unfit updates, duplicates, and updates that were late or missing."""
 
 
 class World(Protocol):
-    """Where time, arrivals and latency estimates come from.
+    """Provides time, arrivals and latency estimates to the round loop.
 
-    A world connects and disconnects clients in the ledger, reschedules arrivals, reports them with `arrive`, and drops
-    or discards updates that cannot be used. The round loop does everything else.
+    A world may change the ledger as follows: it connects, disconnects and reconsiders clients, sets arrival times, and
+    drops or discards updates that cannot be used. All other changes of the ledger are the round loop's.
     """
 
     fleet: Fleet
-    """The fleet as the server knows it: the times and weights that strategies see. Never the caller's arrays if the
-    world changes them."""
+    """The fleet as the server knows it: the times and weights that strategies see. A world that changes them works on
+    its own copies."""
     first_latency_s: FloatArray
     """Latencies estimated before anything was measured, shape (num_clients,)."""
     connected: BoolArray
     """Clients that are connected when the run begins, shape (num_clients,)."""
     varies: bool
-    """Whether actual times differ from the estimates, so that records count misses, tier changes and lost updates."""
+    """Whether simulated times may differ from the estimates; records then count misses, re-tiering and lost updates."""
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
         """Return when the next round opens, at `now_s` or later; inf if no client will ever take part again.
 
-        The world may wait for clients to join, but not past the first one that joins after `until_s`.
+        If the round has to wait for a client to join, it opens when the client joins; after `until_s`, the run ends.
         """
         ...
 
@@ -62,22 +62,22 @@ class World(Protocol):
         ...
 
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
-        """Return when the round closes and a note; a world in real time waits until then. The time is inf if never."""
+        """Return when the round closes, inf if never, and a note; in real time, wait until it has closed."""
         ...
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:
-        """Return what became of the updates that are due at the end of a round, and discard those not usable.
+        """Return the outcome of the updates from `Ledger.collect`; discard those that cannot be used from the ledger.
 
-        Latency estimates are updated here.
+        Latency estimates are updated with the measured times.
         """
         ...
 
     def release(self, updates: Updates) -> None:
-        """Free the models of these updates, which the server does not need any more."""
+        """Free the models of these updates, which the server no longer needs."""
         ...
 
     def next_change_s(self, now_s: float) -> float:
-        """Return when a client joins or leaves next, without any work in flight; inf if never."""
+        """Return when a client next joins or leaves if no update is in flight; inf if never."""
         ...
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
@@ -85,20 +85,20 @@ class World(Protocol):
         ...
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Return the state for a checkpoint: values for JSON, and arrays, which the caller copies."""
+        """Return the state for `restore`: values that JSON can represent, and arrays, which the caller copies."""
         ...
 
     def restore(
         self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], ledger: Ledger, now_s: float
     ) -> None:
-        """Continue from what `state` returned, with a ledger that has been restored."""
+        """Continue from what `state` returned; the ledger has already been restored."""
         ...
 
 
 def closing_time(closes: Closing, ledger: Ledger, now_s: float) -> tuple[float, str]:
-    """Return when a round closes, given the arrivals known so far, and a note if nothing in flight can close it.
+    """Return when a round closes, given the arrivals known so far, and a note if no update in flight can close it.
 
-    In that case it closes with the last arrival, or now if nothing is in flight.
+    In that case, the round closes with the last arrival, or now if no update is in flight.
     """
     match closes:
         case Arrivals(count=count):

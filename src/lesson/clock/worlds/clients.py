@@ -1,4 +1,4 @@
-"""Interface to remote clients, the events they report, and what is kept of their replies."""
+"""Interface to remote clients, the events they cause, and the weights and metrics that they report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.strategies.base import Updates
 
 NO_REPLY, LOST, TOO_LATE, RESTARTED = "no reply", "node lost", "too late", "server restarted"
-"""Faults of the transport. Unlike faults of an update's content, they do not count towards exclusion."""
+"""Transport faults. Unlike faults in the content of an update, they do not count toward exclusion."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """Reply to a local training: an update, or the fault that prevented it."""
+    """A client's reply after a local training: its update, or the fault that prevented it."""
 
     client: int
     index: int
@@ -30,7 +30,7 @@ class Reply:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the client reports with its update."""
     fault: str = ""
-    """Kind of fault, in the same few words for all faults of a kind; empty if the update can be used."""
+    """Kind of fault, such as "no reply"; empty if the update can be used."""
     detail: str = ""
     """Details of the fault, for the log."""
 
@@ -40,18 +40,18 @@ class Reply:
         return self.client, self.index
 
     def rejection(self, fault: str = "") -> Rejection:
-        """Return the rejection for this reply's fault, or for another one."""
+        """Return a rejection of this reply because of `fault`, by default the reply's own."""
         return Rejection(self.client, self.index, fault or self.fault, self.detail)
 
     def is_current(self, ledger: Ledger) -> bool:
-        """Return whether the reply belongs to its client's update in flight, not to one given up before."""
+        """Return whether the reply belongs to its client's update in flight, not to an earlier one."""
         client = np.array([self.client])
         return bool(ledger.in_flight(client)[0]) and int(ledger.updates_of(client).index[0]) == self.index
 
 
 @dataclass(frozen=True)
 class Joined:
-    """A client has connected. Its latency, and the compute time within it, are NaN if they were not measured."""
+    """A client has connected. Its latency and compute time are NaN if they were not measured."""
 
     client: int
     latency_s: float = math.nan
@@ -77,7 +77,7 @@ class Clients(Protocol):
     """
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
-        """Start these local trainings, each from its base version; give an update up after `patience_s` seconds."""
+        """Ask clients to train these updates, each from its base version; give up on each after `patience_s`."""
         ...
 
     def poll(self) -> Sequence[Event]:
@@ -136,6 +136,6 @@ def waiting_models(clients: Clients, ledger: Ledger) -> dict[str, npt.NDArray[np
 
 
 def restore_waiting_models(clients: Clients, ledger: Ledger, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Give the models of a checkpoint back to `clients`."""
+    """Pass the models that `waiting_models` returned back to `clients`."""
     models = with_prefix(arrays, "waiting.")
     clients.put_back(ledger.at_server, [models[str(place)] for place in range(len(ledger.at_server))])

@@ -1,4 +1,4 @@
-"""Simulated time in which every update takes exactly its client's latency."""
+"""Simulated time in which every update takes exactly as long as expected."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from lesson.strategies.base import Closing, Updates
 
 
 class NominalWorld:
-    """A world without change: updates arrive as expected, and all reachable clients stay connected."""
+    """A world in which updates arrive exactly as expected and all reachable clients stay connected."""
 
     varies = False
 
@@ -23,15 +23,18 @@ class NominalWorld:
         self.connected: BoolArray = fleet.reachable
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:  # noqa: ARG002
-        """Return `now_s`; inf if all clients are gone. A run that begins without clients is left to the strategy."""
+        """Return `now_s`; inf if no client is connected and no update is pending.
+
+        The first round always opens: the strategy handles a run that begins without clients.
+        """
         return now_s if round == 1 or not ledger.is_deserted else np.inf
 
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
-        """Return when the updates arrive: as expected."""
+        """Return when the updates arrive: after their expected latencies."""
         return now_s + updates.expected_s
 
     def cancel(self, updates: Updates, now_s: float) -> None:
-        """Do nothing."""
+        """Do nothing: the ledger alone knows which updates are in flight."""
 
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:  # noqa: ARG002
         """Return when the round closes, and a note."""
@@ -42,7 +45,7 @@ class NominalWorld:
         return Collected(due)
 
     def release(self, updates: Updates) -> None:
-        """Do nothing."""
+        """Do nothing: no models are held here."""
 
     def next_change_s(self, now_s: float) -> float:  # noqa: ARG002
         """Return inf: no client joins or leaves."""
@@ -53,10 +56,10 @@ class NominalWorld:
         return nominal_energy_j(self.fleet, updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:  # noqa: ARG002
-        """Return nothing: the world does not change."""
+        """Return an empty state: the world does not change."""
         return {}, {}
 
     def restore(
         self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], ledger: Ledger, now_s: float
     ) -> None:
-        """Do nothing."""
+        """Do nothing: the world does not change."""

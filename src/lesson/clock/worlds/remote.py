@@ -1,4 +1,4 @@
-"""Real clients on simulated time: another world says when updates arrive, and this one waits until they have."""
+"""Real clients in simulated time: a simulated world decides when updates arrive; the server waits until they have."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ TELL_S = 30.0
 
 
 class RemoteWorld:
-    """Real clients on simulated time. `inner` determines in which round an update arrives."""
+    """Real clients in simulated time. `inner` determines in which round an update arrives."""
 
     timeout_s = 3600.0
     """Real seconds after which an update is given up."""
@@ -33,7 +33,7 @@ class RemoteWorld:
         self.reports = Reports(self.fleet.client_weight)
         self._round = 0
         self._early: dict[Key, Reply] = {}
-        """Replies to updates that have not arrived on the simulated clock yet."""
+        """Replies for updates that have not arrived in simulated time yet."""
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
         """Return when the round opens."""
@@ -42,7 +42,7 @@ class RemoteWorld:
         return self._inner.open(ledger, round, now_s, until_s)
 
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:
-        """Send the updates to their clients; return when they arrive on the simulated clock."""
+        """Ask clients to train these updates; return when they arrive in simulated time."""
         arrives_s = self._inner.start(updates, ledger, now_s)
         self._send(updates)
         return arrives_s
@@ -57,7 +57,7 @@ class RemoteWorld:
         return self._inner.wait(closes, ledger, now_s, until_s)
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:
-        """Wait in real time for all updates that have arrived on the simulated clock; discard rejected ones."""
+        """Wait until the updates that have arrived in simulated time have really arrived; discard rejected ones."""
         collected = self._inner.collect(due, ledger, now_s)
         self._give_up(collected.lost)
         self.release(collected.lost)
@@ -84,7 +84,7 @@ class RemoteWorld:
         self.reports.release(updates)
 
     def next_change_s(self, now_s: float) -> float:
-        """Return when a client joins or leaves next on the simulated clock."""
+        """Return when a client next joins or leaves in simulated time."""
         return self._inner.next_change_s(now_s)
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
@@ -100,7 +100,7 @@ class RemoteWorld:
     def restore(
         self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], ledger: Ledger, now_s: float
     ) -> None:
-        """Continue from what `state` returned; updates in flight are sent again."""
+        """Continue from what `state` returned; clients are asked again to train the updates in flight."""
         self._round = values["round"]
         self._inner.restore(values["inner"], with_prefix(arrays, "inner."), ledger, now_s)
         restore_waiting_models(self._clients, ledger, arrays)
@@ -117,7 +117,10 @@ class RemoteWorld:
                 self._early.pop(key, None)
 
     def _wait_for(self, awaited: set[Key], ledger: Ledger) -> list[Rejection]:
-        """Wait for the replies to all these updates and keep those to others in flight; return rejected duplicates."""
+        """Wait until there is a reply for each of these updates; return rejections of duplicate replies.
+
+        Replies for other updates in flight are kept for later rounds.
+        """
         told_s, duplicates = time.monotonic(), list[Rejection]()
         while missing := awaited - self._early.keys():
             if time.monotonic() - told_s > TELL_S:

@@ -35,7 +35,7 @@ class VaryingWorld:
         self._clients_come_and_go = disconnections is not None or self._times.presence is not None
         self.connected: BoolArray = self.fleet.reachable & self._availability.is_available(0.0)
         self._noted_s = 0.0
-        """Time up to which the ledger knows who has joined or left."""
+        """Time up to which clients that joined or left have been connected or disconnected in the ledger."""
         self._refresh_every_s, self._num_refreshed = settings.server.refresh_estimates_every_s, 0
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
@@ -46,7 +46,7 @@ class VaryingWorld:
         self._note_changes(ledger, now_s)
         while ledger.is_deserted:
             if round == 1 and not self._clients_come_and_go:
-                break  # a run that begins without clients is left to the strategy
+                break  # the strategy handles a run that begins without clients
             joins_s = self._availability.next_arrival_s(now_s)
             if joins_s > until_s * (1 + TOLERANCE) or joins_s == np.inf:
                 return joins_s
@@ -79,10 +79,10 @@ class VaryingWorld:
         if is_lost.any():
             lost, arrived = due[is_lost], due[~is_lost]
             ledger.discard(lost)
-            away = lost.client[self._times.back_s[lost.client] > now_s]
-            back_s = self._times.back_s[away]
-            self._availability.drop_out(away, back_s)
-            ledger.disconnect(away, num_for_good=int(np.count_nonzero(np.isinf(back_s))))
+            offline = lost.client[self._times.back_s[lost.client] > now_s]
+            back_s = self._times.back_s[offline]
+            self._availability.drop_out(offline, back_s)
+            ledger.disconnect(offline, num_for_good=int(np.count_nonzero(np.isinf(back_s))))
         self._estimator.see(arrived.client, self._times.parts_s(arrived))
         self._note_changes(ledger, now_s)
         return Collected(arrived, lost)
@@ -91,7 +91,7 @@ class VaryingWorld:
         """Do nothing: no models are held here."""
 
     def next_change_s(self, now_s: float) -> float:
-        """Return when a client may join or leave next; inf if never."""
+        """Return when a client may next join or leave; inf if never."""
         return self._availability.next_change_s(now_s)
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
@@ -99,7 +99,7 @@ class VaryingWorld:
         return self._times.energy_j(updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:  # noqa: ARG002
-        """Return the actual times, the server's estimates and who is away."""
+        """Return the actual times, the server's estimates and when disconnected clients rejoin."""
         values = {"num_refreshed": self._num_refreshed, "noted_s": self._noted_s, "files": self._times.files}
         arrays = {f"times.{name}": array for name, array in self._times.state().items()}
         arrays |= {f"estimator.{name}": array for name, array in self._estimator.state().items()}
@@ -133,7 +133,7 @@ class VaryingWorld:
         ledger.connect(joined[np.isfinite(self.fleet.latency_s[joined]) & ~ledger.excluded[joined]])
 
     def _refresh_estimates(self, ledger: Ledger, now_s: float) -> None:
-        """Measure the usual local training of all idle clients once per `refresh_estimates_every_s`."""
+        """Ask all idle clients for their current times once per `refresh_estimates_every_s`."""
         due = int(now_s * (1 + TOLERANCE) / self._refresh_every_s)
         if due > self._num_refreshed:
             self._num_refreshed = due

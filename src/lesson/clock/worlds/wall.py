@@ -1,4 +1,4 @@
-"""Real time: updates arrive when they arrive, and clients connect and disconnect."""
+"""Real time: remote clients connect, disconnect and reply whenever they do."""
 
 import math
 import time
@@ -38,12 +38,12 @@ POLL_S = 0.1
 NOBODY_S = 600.0
 """A run stops when no client has been connected for this many seconds."""
 LAG_S, MIN_ROUND_S = 0.5, 1.0
-"""A round whose deadline passed LAG_S ago or longer ends now, not at its deadline. A round in which no client trains
-lasts at least MIN_ROUND_S, unless its deadline comes first."""
+"""A round ends at its deadline if the server notices within LAG_S, otherwise when it notices. A round in which no
+client trains lasts at least MIN_ROUND_S, unless its deadline comes first."""
 
 
 class WallWorld:
-    """Real time. The server estimates latencies from the arrivals it observes."""
+    """Remote clients in real time. The server estimates latencies from the arrivals it observes."""
 
     varies = False
 
@@ -65,12 +65,12 @@ class WallWorld:
         self._measured = conservative_window(len(fleet))
         self._round = 0
         self._zero_s = clock()
-        self._alone_s = 0.0
-        """When a client was last connected, on the run's clock."""
+        self._last_connected_s = 0.0
+        """When the server last saw a connected client, in seconds since the run began."""
         self._unfit = NO_UPDATES
-        """Updates rejected because of their content since the last round closed."""
+        """Updates rejected because of their content since the last round closed; see `Collected.unfit`."""
         self._rejections: list[Rejection] = []
-        """All updates rejected since the last round closed."""
+        """All rejections since the last round closed."""
 
     @property
     def elapsed_s(self) -> float:
@@ -78,10 +78,10 @@ class WallWorld:
         return self._clock() - self._zero_s
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:  # noqa: ARG002
-        """Return when the round opens: a round does not include a long evaluation before it.
+        """Return when the round opens: when the previous one closed, or now if an evaluation took long in between.
 
-        The clock starts with the first round. Clients that are not connected may still join, unless all known ones are
-        excluded.
+        The result is inf if all known clients are excluded; clients that are merely disconnected may join again. The
+        clock starts with the first round.
         """
         self._round = round
         self.reports.open_round()
@@ -92,7 +92,7 @@ class WallWorld:
         return self.elapsed_s if self.elapsed_s - now_s > LAG_S else now_s
 
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
-        """Send the updates to their clients; their arrivals are not known."""
+        """Ask clients to train these updates; return inf for each, as its arrival time is not known."""
         if len(updates):
             self._clients.send(updates, self._round, np.maximum(MIN_PATIENCE_S, PATIENCE * updates.expected_s))
         return np.full(len(updates), np.inf)
@@ -104,23 +104,23 @@ class WallWorld:
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
         """Wait until the round closes; return when that was, and a note. The time is inf if `until_s` passes first.
 
-        The conditions are those of simulated time, applied to the updates that have arrived so far: the round closes at
-        its deadline, or when the server notices that nothing is left to wait for. After a long evaluation, or while no
-        client is connected, it closes late; no rounds are added to catch up.
+        The closing condition is applied to the updates that have arrived so far, as in simulated time: the round closes
+        at its deadline, or when the server notices that the condition is met or that no update in flight can meet it.
+        After a long evaluation, or while no client is connected, it closes late; no rounds are added to catch up.
         """
         while True:
             elapsed_s = self.elapsed_s
             for event in self._clients.poll():
                 self._handle(event, ledger, elapsed_s)
-            alone = self._is_alone(ledger, elapsed_s)
+            nobody = self._is_nobody_connected(ledger, elapsed_s)
             end_s, note = closing_time(closes, ledger, now_s)
             by_deadline = end_s == closes.by_s
             waited = by_deadline or ledger.num_in_flight or elapsed_s - now_s >= MIN_ROUND_S
-            if end_s <= elapsed_s and waited and not alone:
+            if end_s <= elapsed_s and waited and not nobody:
                 return (end_s if by_deadline and elapsed_s - end_s < LAG_S else elapsed_s), note
             if elapsed_s > until_s:
                 return np.inf, ""
-            self._sleep(POLL_S if alone else min(POLL_S, max(end_s - elapsed_s, POLL_S / 10)))
+            self._sleep(POLL_S if nobody else min(POLL_S, max(end_s - elapsed_s, POLL_S / 10)))
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:  # noqa: ARG002
         """Return the updates that have arrived, and those rejected since the last round closed."""
@@ -134,15 +134,15 @@ class WallWorld:
         self.reports.release(updates)
 
     def next_change_s(self, now_s: float) -> float:  # noqa: ARG002
-        """Return inf: nobody knows when clients join and leave."""
+        """Return inf: it is not known in advance when clients join or leave."""
         return np.inf
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
-        """Return the energy of updates if they take as long as estimated; mostly unknown."""
+        """Return the energy of updates, assuming that they take as long as expected; NaN if it is unknown."""
         return nominal_energy_j(self.fleet, updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Return the measured latencies and the models that wait at the server."""
+        """Return the measured latencies, and the models of updates that wait at the server."""
         arrays = {"seen_s": self._measured.seen_s, "latency_s": self.fleet.latency_s}
         return {}, arrays | waiting_models(self._clients, ledger)
 
@@ -153,8 +153,8 @@ class WallWorld:
         ledger: Ledger,
         now_s: float,
     ) -> None:
-        """Continue from what `state` returned with the clients connected now; updates in flight are lost."""
-        self._zero_s, self._alone_s = self._clock() - now_s, now_s
+        """Continue from what `state` returned with the clients that are connected now; updates in flight are lost."""
+        self._zero_s, self._last_connected_s = self._clock() - now_s, now_s
         restore_waiting_models(self._clients, ledger, arrays)
         ledger.disconnect(np.flatnonzero(~self.connected))
         ledger.connect(np.flatnonzero(self.connected & ~ledger.excluded))
@@ -169,11 +169,11 @@ class WallWorld:
         """Update a client's latency estimate with a measured latency in seconds."""
         self.fleet.latency_s[client] = self._measured.see(np.array([client]), np.array([seconds]))[0]
 
-    def _is_alone(self, ledger: Ledger, elapsed_s: float) -> bool:
-        """Return whether no client is connected; raise RunStoppedError after NOBODY_S of that."""
+    def _is_nobody_connected(self, ledger: Ledger, elapsed_s: float) -> bool:
+        """Return whether no client is connected; raise RunStoppedError if none has been for NOBODY_S seconds."""
         if ledger.num_connected:
-            self._alone_s = elapsed_s
-        elif elapsed_s - self._alone_s > NOBODY_S:
+            self._last_connected_s = elapsed_s
+        elif elapsed_s - self._last_connected_s > NOBODY_S:
             raise RunStoppedError(f"no client has been connected for {NOBODY_S:g} s; start some and resume the run")
         return not ledger.num_connected
 

@@ -129,11 +129,11 @@ class CudaBatchedTrainer:
 
 
 def _joined(cohorts: Sequence[Cohort]) -> Cohort:
-    """Return the rows of all cohorts; only its columns are meaningful, as the cohorts have different base models."""
+    """Return the rows of all cohorts as one; only its columns are meaningful, as base models differ."""
     columns: dict[str, Any] = {name: np.concatenate([getattr(cohort, name) for cohort in cohorts]) for name in COLUMNS}
     return replace(cohorts[0], **columns)
 
 
 def _place_of_each(cohorts: Sequence[Cohort]) -> IntArray:
-    """Return which cohort each row of all cohorts belongs to."""
+    """Return the place of each row's cohort in `cohorts`, for the rows of all cohorts one after the other."""
     return np.repeat(np.arange(len(cohorts)), [len(cohort) for cohort in cohorts])

@@ -16,7 +16,7 @@ from lesson.learn.cohort import Cohort
 def corrupted_models(cohort: Cohort, faults: CorruptedUploads) -> Tensor:
     """Return the models of a cohort as its clients upload them, as a new tensor of shape (num_rows, num_parameters).
 
-    A model m becomes base + factor · (m − base), and one of its values may become infinite or NaN.
+    A model m becomes base + factor · (m − base), and one of its parameters may become infinite or NaN.
     """
     base, models = cohort.base, cohort.models
     factor = torch.from_numpy(faults.factor(cohort.client, cohort.index)).to(models.device, models.dtype)[:, None]
@@ -64,7 +64,7 @@ class CorruptingTrainer:
 
 
 def _added(cohort: Cohort, faults: CorruptedUploads) -> tuple[IntArray, Tensor, Tensor]:
-    """Return the rows with a value that is not finite, the parameter it is added to, and the value itself."""
+    """Return the rows to which a non-finite value is added, the index of the parameter in each, and the value."""
     values = faults.added_value(cohort.client, cohort.index)
     rows = np.flatnonzero(values)
     places = faults.place(cohort.client[rows], cohort.index[rows], len(cohort.base))

@@ -46,7 +46,7 @@ class MergeGuard:
             )
 
     def judge(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:
-        """Return the accepted updates of each cohort, which has its models, and all rejected ones.
+        """Return the accepted updates of each cohort, which must hold its trained models, and all rejections.
 
         With guards.norm = "clip", models that are too far from their base are moved toward it, in place.
         """
@@ -89,7 +89,7 @@ class MergeGuard:
 
 
 def finite_only(cohort: Cohort) -> tuple[Cohort, list[Rejection]]:
-    """Return the updates whose values are all finite, and the others as rejected."""
+    """Return the updates whose values are all finite, and rejections of the others."""
     finite = finite_rows(cohort.models).cpu().numpy()
     return (cohort, []) if finite.all() else (cohort[finite], cohort.rejections(~finite, NOT_FINITE))
 
