@@ -70,7 +70,7 @@ class Subject:
         self.make = _maker(strategy)
         """Returns a new strategy."""
         self.strategy: Strategy = strategy if _is_strategy(strategy) else self.make()
-        self.name = type(self.strategy).__name__
+        self.name, self._attributes = type(self.strategy).__name__, self._shown()
 
     @cached_property
     def accepted(self) -> dict[Case, list[Round]]:
@@ -118,6 +118,14 @@ class Subject:
     def error(self, case: Case, what: str) -> AssertionError:
         """Return the error to raise if something is wrong in a case."""
         return AssertionError(f"{self.name}: {case}: {what}")
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether attributes of the strategy have changed since it was given."""
+        return self._shown() != self._attributes
+
+    def _shown(self) -> str:
+        return repr(getattr(self.strategy, "__dict__", ""))
 
     @contextmanager
     def _told(self, case: Case, rounds: Sequence[Round] = ()) -> Iterator[None]:
@@ -186,18 +194,20 @@ def check_weights(subject: Subject) -> None:
                 raise subject.error(case, f"round {one['round']}: {rule}")
 
 
+def check_reuse(subject: Subject) -> None:
+    """A run does not change the object it is given, so that one object can drive several runs."""
+    rule = "a run must not change the object it is given: copy.deepcopy must copy all of its state"
+    for case, _ in subject.nominal():
+        subject.check_same(case, subject.begin(case, subject.strategy), rule)
+    if subject.has_changed:
+        raise AssertionError(f"{subject.name}: {rule}")
+
+
 def check_repeats(subject: Subject) -> None:
     """A new strategy with the same seed decides the same: random numbers come from `rng`."""
     rule = "the same seed must give the same rounds: draw from the `rng` of open_round"
-    for case in subject.accepted:
+    for case, _ in subject.nominal():
         subject.check_same(case, subject.begin(case, subject.make()), rule)
-
-
-def check_reuse(subject: Subject) -> None:
-    """A run does not change the object it is given, so that one object can drive several runs."""
-    rule = "a second run with the same object must give the same rounds: copy.deepcopy must copy all of its state"
-    for case in subject.accepted:
-        subject.check_same(case, subject.begin(case, subject.strategy), rule)
 
 
 def check_views(subject: Subject) -> None:
@@ -225,8 +235,8 @@ STRATEGY_CHECKS: tuple[Callable[[Subject], None], ...] = (
     check_waiting,
     check_without_signals,
     check_weights,
-    check_repeats,
     check_reuse,
+    check_repeats,
     check_views,
     check_resume,
 )
