@@ -202,9 +202,7 @@ def test_a_strategy_runs_in_every_case(case: str, happens: Callable[[ServerView]
     def change(view: ServerView, plan: RoundPlan) -> RoundPlan:
         return replace(plan, starts=[*range(len(view.idle)), 0]) if happens(view) else plan
 
-    with pytest.raises(
-        AssertionError, match=rf"^Mine: {case}: round \d+: RoundPlan.starts must have every"
-    ):
+    with pytest.raises(AssertionError, match=rf"^Mine: {case}: round \d+: RoundPlan.starts must have every"):
         check_strategy(changing(change))
 
 
@@ -226,9 +224,7 @@ def test_a_strategy_that_declines_every_fleet_is_told_so() -> None:
     def decline(view: ServerView, plan: RoundPlan) -> RoundPlan:
         raise InputError("too few clients")
 
-    with pytest.raises(
-        AssertionError, match=r"^Mine: must accept some fleet; .* InputError: too few clients$"
-    ):
+    with pytest.raises(AssertionError, match=r"^Mine: must accept some fleet; .* InputError: too few clients$"):
         check_strategy(changing(decline))
 
 

@@ -113,7 +113,9 @@ def check_closing(closes: Closing, ledger: Ledger, now_s: float, end_s: float, s
     due_s, _ = closing_time(closes, ledger, now_s)
     late = end_s > due_s * (1 + TOLERANCE) and simulated
     if not end_s >= max(now_s, due_s * (1 - TOLERANCE)) or late:
-        raise AssertionError(f"the round must close at {due_s:g} s by {closes}, got {end_s:g} s")
+        raise AssertionError(
+            f"wait must return {due_s:g} s, when {type(closes).__name__} closes the round, got {end_s:g} s"
+        )
 
 
 def check_collected(due: Updates, collected: Collected) -> None:
@@ -183,7 +185,7 @@ def check_estimates(shown: Fleet, world: World, ledger: Ledger) -> None:
 
 def check_runs(subject: Subject) -> None:
     """All strategies run in the world, every call keeps the checks above, and some update is aggregated."""
-    if not any(one["version"] for rounds in subject.rounds for one in rounds):
+    if not any(one["merged"] for rounds in subject.rounds for one in rounds):
         raise AssertionError(f"{subject.name}: no update arrives in {subject.num_rounds} rounds of any strategy")
 
 
