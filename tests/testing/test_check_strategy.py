@@ -1,4 +1,4 @@
-"""Every built-in strategy passes the contract tests, and each of these catches a strategy that no other one catches."""
+"""Each contract test of strategies catches a strategy that no other one catches."""
 
 import copy
 import subprocess
@@ -11,22 +11,10 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet
-from helpers.strategies import everyone
-from lesson import FedAvg, InputError, Lesson
+from lesson import FedAvg, InputError
 from lesson.strategies import FedBuff
-from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Updates
 from lesson.testing import check_strategy, strategies
-
-
-@everyone
-def test_built_in_strategies_keep_the_contract(kind: type[Any]) -> None:
-    check_strategy(kind)
-
-
-@pytest.mark.parametrize("strategy", [Lesson(20.0, participation=2), lambda: FedBuff(3, 2)], ids=["object", "function"])
-def test_objects_and_functions_are_checked_with_their_options(strategy: Any) -> None:
-    """FedBuff with a concurrency of 2 declines a fleet of one client, as it may."""
-    check_strategy(strategy)
 
 
 class ListOfNeeds(FedAvg):
@@ -213,6 +201,19 @@ def test_clients_that_are_not_idle_must_not_start() -> None:
     )
     with pytest.raises(AssertionError, match=message):
         check_strategy(mine)
+
+
+def test_more_clients_may_be_busy_than_were_started() -> None:
+    """A client rejoins before the server notices that its update is lost, after another one has started instead."""
+
+    class Refilling(FedBuff):
+        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+            missing = min(20 - view.num_busy, view.num_connected - view.num_busy)
+            return RoundPlan(rng.choice(np.flatnonzero(view.idle), missing, replace=False), Arrivals(1))
+
+    message = r"^Refilling: 24 drawn clients, disconnecting clients: round \d+: ValueError: negative dimensions"
+    with pytest.raises(AssertionError, match=message):
+        check_strategy(Refilling)
 
 
 def test_a_shared_state_that_is_read_is_said_to_be_shared() -> None:
