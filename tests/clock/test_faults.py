@@ -103,7 +103,7 @@ def test_a_run_in_which_nobody_is_left_for_the_strategy_ends() -> None:
     while not simulation.stop_reason:
         records.append(simulation.step(1e6))
     assert simulation.stop_reason == "the strategy started no client in 100 rounds"
-    assert len(records) == 1 + 100, "the first to have nothing left is the one it is lost in"
+    assert len(records) == 2 + 100, "it starts in the first two rounds"
     assert records[-1] is not None
     assert records[-1].note == simulation.stop_reason
 
@@ -194,6 +194,13 @@ def test_a_client_rejected_too_often_in_a_row_is_excluded() -> None:
     never = Settings(exclude_after_rejections=0)
     kept = rounds_of([10, 20, 30], 9, model_server=RejectingServer(1), settings=never)
     assert all(len(record.started) == 3 for record in kept)
+
+
+def test_a_run_goes_on_after_an_exclusion() -> None:
+    """FedAvg has nothing in flight at the end of a round, yet it starts clients in every one."""
+    settings = Settings(exclude_after_rejections=2)
+    records = rounds_of([10, 20, 30], 150, model_server=RejectingServer(1), settings=settings)
+    assert records[-1].started.tolist() == [0, 2]
 
 
 def test_work_of_an_excluded_client_is_dropped() -> None:

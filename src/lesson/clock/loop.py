@@ -129,7 +129,7 @@ class RoundLoop:
                 self.model_server.forget(version)
         uploads = len(collected.arrived) + len(collected.unfit)
         moved = len(plan.starts) or len(plan.drops) or uploads or len(merged) or self.now_s > ended_s
-        self.stop_reason = self._find_stop_reason(bool(moved), until_s)
+        self.stop_reason = self._find_stop_reason(bool(moved), len(plan.starts), until_s)
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
         notes = [plan.note, note, promoted, self._tell_rejected(rejections, excluded), self.stop_reason]
         compute_j, transmit_j = self._energy_j(collected, dropped_j, excluded_j)
@@ -276,7 +276,7 @@ class RoundLoop:
         compute_j, transmit_j = (None if math.isnan(joules) else joules for joules in spent_j.tolist())
         return compute_j, transmit_j
 
-    def _find_stop_reason(self, moved: bool, until_s: float) -> str:
+    def _find_stop_reason(self, moved: bool, num_started: int, until_s: float) -> str:
         """Return why the run ends after this round; an empty string if it continues.
 
         If nothing happens until a client joins or leaves, the clock advances to that time.
@@ -292,7 +292,8 @@ class RoundLoop:
         self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
         if not moved and not ledger.num_in_flight:
             return "no client is training and none can start"
-        deserted = not ledger.num_in_flight and not len(ledger.at_server) and ledger.num_gone and change_s == np.inf
+        pending = num_started or ledger.num_in_flight or len(ledger.at_server)
+        deserted = not pending and ledger.num_gone and change_s == np.inf
         self._rounds_empty = self._rounds_empty + 1 if deserted else 0
         if self._rounds_empty >= MAX_ROUNDS_EMPTY:
             return f"the strategy started no client in {MAX_ROUNDS_EMPTY} rounds"
