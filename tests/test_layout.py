@@ -19,6 +19,7 @@ PACKAGES = (
     "fleet",
     "strategies",
     "clock",
+    "testing",
     "planning",
     "learn",
     "runs",

@@ -113,3 +113,8 @@ def test_a_custom_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
     python("extend.md", "mine = Dataset")
     assert (tmp_path / "runs" / "mine" / "summary.json").exists()
+
+
+def test_a_custom_strategy_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS.parent / "examples")
+    python("extend.md", "check_strategy(Quorum)")

@@ -1,7 +1,5 @@
-"""Every registered strategy, set up for small fleets, and wrappers that check its decisions."""
+"""Every registered strategy, set up for small fleets, and a wrapper that checks what it is shown."""
 
-import copy
-import dataclasses
 import inspect
 from typing import Any
 
@@ -37,7 +35,7 @@ everyone = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__
 
 
 class Watched:
-    """Wraps a strategy and checks each of its decisions."""
+    """Wraps a strategy and checks what the round loop shows it."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy, self.needs = strategy, strategy.needs
@@ -47,11 +45,6 @@ class Watched:
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         plan = self.strategy.open_round(view, rng)
-        dropped = np.isin(np.arange(len(view.idle)), plan.drops)
-        assert np.all(view.idle[plan.starts] | dropped[plan.starts]), "started while busy"
-        assert len(np.unique(plan.starts)) == len(plan.starts)
-        assert np.all(np.asarray(plan.lr_scale) > 0)
-        assert np.size(plan.lr_scale) in (1, len(plan.starts))
         with pytest.raises(ValueError, match="read-only"):
             view.idle[0] = False
         assert not np.any(view.idle & ~np.isfinite(view.latency_s)), "unreachable, yet idle"
@@ -69,12 +62,6 @@ class Watched:
         assert np.array_equal(view.waiting, counts), "waiting is not what waits"
         assert not len(view.freed)
         merge = self.strategy.merge(view, arrived)
-        assert np.all(merge.weights >= 0)
-        if merge.of == "models" and merge.groups is None:
-            assert merge.weights.sum() <= 1 + 1e-9
-        if merge.groups is not None:
-            assert len(merge.groups.names) == len(merge.updates)
-            assert merge.of == "updates" or sum(merge.groups.weights.values()) <= 1 + 1e-9
         for update in merge.updates.tolist():
             assert update not in self.seen, "merged twice"
             self.seen[update] = view.round
@@ -85,43 +72,3 @@ class Watched:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.strategy.restore(state)
-
-
-class Poisoned:
-    """Wraps a strategy and gives it copies of all arrays, which are overwritten with nonsense once it has returned."""
-
-    def __init__(self, strategy: Strategy) -> None:
-        self.strategy, self.needs = strategy, strategy.needs
-
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        shown = _with_own_arrays(view)
-        plan = copy.deepcopy(self.strategy.open_round(shown, rng))
-        _poison(shown)
-        return plan
-
-    def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        shown, updates = _with_own_arrays(view), _with_own_arrays(arrived)
-        merge = copy.deepcopy(self.strategy.merge(shown, updates))
-        _poison(shown)
-        _poison(updates)
-        return merge
-
-    def state(self) -> dict[str, Any]:
-        return self.strategy.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.strategy.restore(state)
-
-
-def _arrays(shown: Any) -> dict[str, np.ndarray]:
-    values = {field.name: getattr(shown, field.name) for field in dataclasses.fields(shown)}
-    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-
-
-def _with_own_arrays(shown: Any) -> Any:
-    return dataclasses.replace(shown, **{name: array.copy() for name, array in _arrays(shown).items()})
-
-
-def _poison(shown: Any) -> None:
-    for array in _arrays(shown).values():
-        array[...] = ~array if array.dtype == np.bool_ else -7

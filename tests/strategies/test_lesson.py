@@ -157,17 +157,6 @@ def test_participation_without_a_deadline_is_fedavg_with_some_of_the_clients() -
         assert record.end_s - record.start_s == pytest.approx(fleet.latency_s[record.started].max())
 
 
-def test_participation_resumes_where_it_stopped() -> None:
-    fleet = make_fleet([5.0] * 20 + [25.0] * 9)
-    whole = [record.started.tolist() for record in simulate(Lesson(10.0, participation=2), fleet, rounds=20)]
-    simulation = Simulation(Lesson(10.0, participation=2), fleet)
-    for _ in range(8):
-        simulation.step()
-    resumed = Simulation(Lesson(10.0, participation=2), fleet)
-    resumed.restore(*simulation.state())
-    assert [resumed.step().started.tolist() for _ in range(12)] == whole[8:]  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "2"])
 def test_participation_must_be_a_number_of_clients(wrong: Any) -> None:
     with pytest.raises(InputError, match="participation must be a whole number >= 1"):

@@ -116,7 +116,8 @@ class RoundLoop:
         self._aggregate(done)
         self._exclude(done)
         self._free_models()
-        self.stop_reason = self._find_stop_reason(done.did_something or self.now_s > ended_s, until_s)
+        moved = done.did_something or self.now_s > ended_s
+        self.stop_reason = self._find_stop_reason(moved, len(done.plan.starts), until_s)
         return self._record(done)
 
     def _open(self, until_s: float) -> bool:
@@ -234,7 +235,7 @@ class RoundLoop:
             if self.model_server is not None:
                 self.model_server.forget(version)
 
-    def _find_stop_reason(self, moved: bool, until_s: float) -> str:
+    def _find_stop_reason(self, moved: bool, num_started: int, until_s: float) -> str:
         """Return why the run ends after this round; an empty string if it continues.
 
         If nothing happens until a client joins or leaves, the clock advances to that time.
@@ -250,7 +251,8 @@ class RoundLoop:
         self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
         if not moved and not ledger.num_in_flight:
             return "no client is training and none can start"
-        deserted = not ledger.num_in_flight and not len(ledger.at_server) and ledger.num_gone and change_s == np.inf
+        pending = num_started or ledger.num_in_flight or len(ledger.at_server)
+        deserted = not pending and ledger.num_gone and change_s == np.inf
         self._rounds_empty = self._rounds_empty + 1 if deserted else 0
         if self._rounds_empty >= MAX_ROUNDS_EMPTY:
             return f"the strategy started no client in {MAX_ROUNDS_EMPTY} rounds"

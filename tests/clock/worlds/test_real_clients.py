@@ -492,16 +492,15 @@ def test_times_that_vary_are_those_of_the_simulation(kind: type[Any], tmp_path: 
     assert not federation.rejected
 
 
-@pytest.mark.parametrize("kind", [Lesson, FedAT, Safa])
-def test_a_restart_on_the_virtual_clock_changes_no_record(kind: type[Any]) -> None:
-    simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3)
+def test_a_restart_on_the_virtual_clock_changes_no_record() -> None:
+    simulation = Simulation(make(Safa), make_fleet(LATENCIES_S), seed=3)
     records = [fields(simulation.step()) for _ in range(30)]
-    before = in_simulated_time(make(kind), make_fleet(LATENCIES_S), Somewhere(1), seed=3)
+    before = in_simulated_time(make(Safa), make_fleet(LATENCIES_S), Somewhere(1), seed=3)
     for record in records[:17]:
         assert fields(before.step()) == record
     values, arrays = before.state()
     clients = Somewhere(2)
-    after = in_simulated_time(make(kind), make_fleet(LATENCIES_S), clients, seed=3)
+    after = in_simulated_time(make(Safa), make_fleet(LATENCIES_S), clients, seed=3)
     after.restore(
         json.loads(json.dumps(values, allow_nan=False)), {name: array.copy() for name, array in arrays.items()}
     )
