@@ -8,7 +8,8 @@ import pytest
 
 from helpers.fleets import make_fleet
 from helpers.scripted import Scripted, ids
-from lesson import Simulation
+from lesson import FedAvg, InputError, RoundLoop, Simulation
+from lesson.clock.worlds import NominalWorld
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Deadline, GroupMemory, Merge, RoundPlan, ServerView, Updates
 
 ONE = np.ones(1)
@@ -189,3 +190,85 @@ def test_a_dropped_client_may_start_again_in_the_same_plan() -> None:
     simulation = Simulation(Mine(Deadline(9.0)), make_fleet([20.0]))
     records = [simulation.step() for _ in range(2)]
     assert [record.started.tolist() for record in records if record is not None] == [[0], [0]]
+
+
+class Remembering(Scripted):
+    """Counts its rounds, and saves and restores what the test says."""
+
+    def __init__(self, saves: Any, restores: bool = True) -> None:
+        super().__init__(AllOf(ids(0, 1)))
+        self.saves, self.restores, self.count = saves, restores, 0
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        self.count += 1
+        return RoundPlan(np.flatnonzero(view.idle), self.closes)
+
+    def state(self) -> Any:
+        return self.saves(self.count)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.count = state["count"] if self.restores else 0
+
+
+@pytest.mark.parametrize(
+    ("saves", "message"),
+    [
+        (lambda count: {"count": np.arange(count)}, "state must return values for JSON: .*ndarray.*; use tolist"),
+        (lambda _: None, "state must return a dict, got None"),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_an_error(saves: Any, message: str) -> None:
+    simulation = Simulation(Remembering(saves), make_fleet([1.0, 2.0]))
+    simulation.step()
+    with pytest.raises(InputError, match=rf"^Remembering\.{message}"):
+        simulation.state()
+
+
+def test_a_strategy_that_does_not_restore_its_state_is_an_error() -> None:
+    simulations = [
+        Simulation(Remembering(lambda count: {"count": count}, restores), make_fleet([1.0, 2.0]))
+        for restores in (True, True, False)
+    ]
+    simulations[0].step()
+    simulations[1].restore(*simulations[0].state())
+    assert simulations[1].strategy.count == 1  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"^Remembering\.restore must set everything that its state returned$"):
+        simulations[2].restore(*simulations[0].state())
+
+
+@pytest.mark.parametrize(
+    ("method", "returned", "message"),
+    [
+        ("open", -1.0, "open must return a time not before now (0 s), got -1.0"),
+        ("open", np.nan, "open must return a time not before now (0 s), got nan"),
+        ("wait", (-1.0, ""), "wait must return a time not before now (0 s), got -1.0"),
+        (
+            "start",
+            np.array([5.0]),
+            "start must return one arrival time per update, not before now (0 s), got array([5.])",
+        ),
+        ("start", np.array([5.0, np.nan]), "start must return one arrival time per update, not before now (0 s)"),
+        ("start", np.array([5.0, -1.0]), "start must return one arrival time per update, not before now (0 s)"),
+    ],
+)
+def test_times_that_a_world_returns_are_checked(method: str, returned: Any, message: str) -> None:
+    class Mine(NominalWorld):
+        pass
+
+    setattr(Mine, method, lambda *_: returned)
+    with pytest.raises(ValueError, match=r"^round \d: Mine\.") as caught:
+        RoundLoop(FedAvg(), Mine(make_fleet([1.0, 2.0]))).step()
+    assert message in str(caught.value)
+
+
+def test_a_run_that_has_ended_cannot_be_continued() -> None:
+    simulation = Simulation(FedAvg(), make_fleet([10.0, 20.0]))
+    assert [simulation.step(30.0) is None for _ in range(3)] == [False, True, True]
+    assert (simulation.stop_reason, simulation.step(1000.0)) == ("time limit reached", None)
+
+
+def test_a_simulation_checks_its_arguments() -> None:
+    with pytest.raises(InputError, match="strategy must be a strategy such as FedAvg"):
+        Simulation(FedAvg, make_fleet([1.0]))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="fleet must be a Fleet, got 50"):
+        Simulation(FedAvg(), 50)  # type: ignore[arg-type]

@@ -3,6 +3,8 @@
 Lists, tuples and ranges are converted to arrays. Checks come before any change of state, so an error changes nothing.
 """
 
+import copy
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +15,7 @@ import numpy.typing as npt
 
 from lesson.clock.ledger import Ledger
 from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, all_distinct, membership
+from lesson.core.errors import InputError
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, GroupMemory, Merge, RoundPlan, Strategy
 
 _IDS, _NUMBERS = np.dtype(np.int64), np.dtype(np.float64)
@@ -249,3 +252,33 @@ def _array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
     if not len(array):
         return NO_CLIENTS.astype(dtype)
     return array.astype(dtype) if array.dtype.kind in ("iu" if dtype is _IDS else "iuf") else None
+
+
+def copied(strategy: Strategy) -> Strategy:
+    """Return a copy of a strategy that shares no state with it."""
+    try:
+        return copy.deepcopy(strategy)
+    except Exception as error:  # a custom strategy may raise anything
+        raise InputError(
+            f"strategy {type(strategy).__name__} cannot be copied: {error}; give it a __deepcopy__ method, or do "
+            "not keep open files or locks in its attributes"
+        ) from None
+
+
+def state_of(strategy: Strategy) -> dict[str, Any]:
+    """Return the state of a strategy; raise InputError if a checkpoint cannot hold it."""
+    state, name = strategy.state(), type(strategy).__name__
+    if not isinstance(state, dict):
+        raise InputError(f"{name}.state must return a dict, got {state!r:.80}")
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}.state must return values for JSON: {error}; use tolist() for arrays") from None
+    return state
+
+
+def restore_strategy(strategy: Strategy, state: dict[str, Any]) -> None:
+    """Restore the state of a strategy; raise InputError if it does not come back as it was."""
+    strategy.restore(state)
+    if json.dumps(state_of(strategy), sort_keys=True) != json.dumps(state, sort_keys=True):
+        raise InputError(f"{type(strategy).__name__}.restore must set everything that its state returned")

@@ -6,7 +6,6 @@ Without a model server, the loop only simulates timing. The cost of a round depe
 or are aggregated in it, not on the size of the fleet; only `Arrivals` with a count above 1 looks at all clients.
 """
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
-from lesson.clock.contracts import Contract
+from lesson.clock.contracts import Contract, copied, restore_strategy, state_of
 from lesson.clock.estimates import TIMES, expected_latency_s
 from lesson.clock.ledger import Ledger
 from lesson.clock.records import RoundRecord, exclusion_note, first_tier_note
@@ -76,7 +75,7 @@ class RoundLoop:
     ) -> None:
         fleet = world.fleet
         _check_weights(fleet.client_weight)
-        self.strategy, self.world, self.model_server, self.seed = _copied(strategy), world, model_server, seed
+        self.strategy, self.world, self.model_server, self.seed = copied(strategy), world, model_server, seed
         self.fleet, self._tell = fleet, tell
         """The fleet as the server knows it, with its current latency estimates."""
         self.ledger = Ledger(world.connected, exclude_after)
@@ -103,8 +102,10 @@ class RoundLoop:
     def step(self, until_s: float = np.inf) -> RoundRecord | None:
         """Run the next round and return its record; None if the run has ended, for the reason in `stop_reason`.
 
-        A round that would close after `until_s`, or never, ends the run.
+        A round that would close after `until_s`, or never, ends the run, which cannot be continued.
         """
+        if self.stop_reason:
+            return None
         ended_s = self.now_s
         if not self._open(until_s):
             return None
@@ -122,7 +123,7 @@ class RoundLoop:
 
     def _open(self, until_s: float) -> bool:
         """Advance the clock to the opening of the next round; return False if none opens, which ends the run."""
-        open_s = self.world.open(self.ledger, self.round + 1, self.now_s, until_s)
+        open_s = self._checked_s("open", self.world.open(self.ledger, self.round + 1, self.now_s, until_s))
         if open_s == np.inf or open_s > until_s * (1 + TOLERANCE):
             self.stop_reason = self._no_clients_reason() if open_s == np.inf else "time limit reached"
             return False
@@ -172,7 +173,10 @@ class RoundLoop:
             compute_scale=compute_scale,
             in_turn=in_turn,
         )
-        self.ledger.start(updates, self.world.start(updates, self.ledger, self.now_s))
+        arrives_s = self.world.start(updates, self.ledger, self.now_s)
+        if np.shape(arrives_s) != (len(starts),) or not np.all(arrives_s >= self.now_s):
+            raise self._world_error("start", "one arrival time per update, not before now", arrives_s)
+        self.ledger.start(updates, arrives_s)
         if plan.tiers is not None and self.world.varies:
             before, self._tiers[starts] = self._tiers[starts], plan.tiers
             done.retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
@@ -186,6 +190,7 @@ class RoundLoop:
     def _wait(self, done: "_Round", until_s: float) -> bool:
         """Advance the clock until the round closes; return False if it does not, which ends the run."""
         end_s, done.note = self.world.wait(done.plan.closes, self.ledger, self.now_s, until_s)
+        self._checked_s("wait", end_s)
         if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
             never = "the round cannot close: its updates never arrive"
             self.stop_reason = "time limit reached" if end_s > until_s else never
@@ -314,7 +319,7 @@ class RoundLoop:
         """Return a copy of the state for `restore`: values that JSON can represent, and arrays."""
         (ledger, of_ledger), (world, of_world) = self.ledger.state(), self.world.state(self.ledger)
         values = {name: getattr(self, name) for name in _VALUES}
-        values |= {"strategy": self.strategy.state(), "ledger": ledger, "world": world}
+        values |= {"strategy": state_of(self.strategy), "ledger": ledger, "world": world}
         arrays = {"tiers": self._tiers.copy()} | {f"ledger.{name}": array for name, array in of_ledger.items()}
         return values, arrays | {f"world.{name}": array.copy() for name, array in of_world.items()}
 
@@ -322,10 +327,20 @@ class RoundLoop:
         """Continue from what `state` returned; in simulated time, the run is bit-identical to an uninterrupted one."""
         for name in _VALUES:
             setattr(self, name, values[name])
-        self.strategy.restore(values["strategy"])
+        restore_strategy(self.strategy, values["strategy"])
         self._tiers[:] = arrays["tiers"]
         self.ledger.restore(values["ledger"], with_prefix(arrays, "ledger."))
         self.world.restore(values["world"], with_prefix(arrays, "world."), self.ledger, self.now_s)
+
+    def _checked_s(self, method: str, seconds: float) -> float:
+        """Return a time that the world returned; raise ValueError if it is before now or not a number."""
+        if not seconds >= self.now_s:
+            raise self._world_error(method, "a time not before now", seconds)
+        return seconds
+
+    def _world_error(self, method: str, what: str, got: object) -> ValueError:
+        name, now = type(self.world).__name__, f"{self.now_s:g} s"
+        return ValueError(f"round {self.round}: {name}.{method} must return {what} ({now}), got {got!r:.80}")
 
 
 @dataclass
@@ -367,17 +382,6 @@ def _count_misses(arrived: Updates, start_s: float) -> int:
     """Return how many updates arrived in a later round than expected."""
     late = arrived.started_s + arrived.expected_s <= start_s * (1 + TOLERANCE)
     return int(np.count_nonzero(late))
-
-
-def _copied(strategy: Strategy) -> Strategy:
-    """Return a copy of a strategy that shares no state with it."""
-    try:
-        return copy.deepcopy(strategy)
-    except Exception as error:  # a custom strategy may raise anything
-        raise InputError(
-            f"strategy {type(strategy).__name__} cannot be copied: {error}; give it a __deepcopy__ method, or do "
-            "not keep open files or locks in its attributes"
-        ) from None
 
 
 def _check_weights(weights: FloatArray) -> None:

@@ -27,6 +27,7 @@ def Simulation(  # noqa: N802
     `settings` may make times vary, disconnect clients and exclude those whose updates are rejected. Without
     settings, every update takes exactly its client's latency in the fleet.
     """
+    _check_objects(strategy, fleet, settings)
     settings = settings or Settings()
     world, after = make_world(fleet, settings, seed), settings.guards.exclude_after_rejections
     return RoundLoop(strategy, world, model_server, seed=seed, exclude_after=after)
@@ -46,7 +47,6 @@ def simulate(
     There are fewer if the run ends early. `settings` may make times vary and disconnect clients; corrupted uploads
     have no effect, as nothing is trained. Invalid arguments raise InputError at once, not in the first round.
     """
-    _check_objects(strategy, fleet, settings)
     if rounds is not None:
         _check_whole("rounds", rounds, least=1)
     _check_whole("seed", seed, least=0)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+from lesson.clock.contracts import state_of
 from lesson.clock.records import RoundRecord
 from lesson.core.errors import RunStoppedError, printable
 from lesson.core.random import stream
@@ -114,6 +115,8 @@ def _run_rounds(
             record = loop.step(limits.time_budget_s)
             if record is None:
                 break
+            if record.round == 1:
+                state_of(loop.strategy)  # a state that cannot be saved is an error now, not at the first checkpoint
             line = metrics_line(record, named=len(loop.fleet) <= MAX_NAMED)
             due = grid.is_due(before_s, record)
             score = run.evaluator.begin_score(run.model) if due else None

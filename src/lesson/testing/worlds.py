@@ -93,18 +93,11 @@ class Subject:
             raise AssertionError(f"{self.name}: {name}: round {len(rounds) + 1}: {what}") from error
 
 
-def check_open(open_s: float, now_s: float) -> None:
-    """A round does not open before now."""
-    if not open_s >= now_s:
-        raise AssertionError(f"open must return a time >= now_s = {now_s:g}, got {open_s:g}")
-
-
-def check_arrivals(updates: Updates, arrives_s: FloatArray) -> None:
-    """No update arrives before it starts."""
-    early = ~(arrives_s >= updates.started_s)
-    if early.any():
-        update = updates[np.flatnonzero(early)[:1]]
-        (client,), (start_s,), at_s = update.client, update.started_s, arrives_s[early][0]
+def check_arrivals(updates: Updates) -> None:
+    """No update arrives before it starts, rescheduled ones included."""
+    early = np.flatnonzero(~(updates.arrived_s >= updates.started_s))
+    if len(early):
+        client, start_s, at_s = (column[early[0]] for column in (updates.client, updates.started_s, updates.arrived_s))
         raise AssertionError(f"client {client} starts at {start_s:g} s, and its update arrives at {at_s:g} s")
 
 
@@ -238,21 +231,14 @@ class _Watched:
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
         open_s = self._world.open(ledger, round, now_s, until_s)
-        check_open(open_s, now_s)
         check_ledger(ledger)
         if self._simulated:
             check_estimates(self.fleet, self._world, ledger)
         return open_s
 
-    def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:
-        arrives_s = self._world.start(updates, ledger, now_s)
-        check_arrivals(updates, arrives_s)
-        return arrives_s
-
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
         end_s, note = self._world.wait(closes, ledger, now_s, until_s)
-        in_flight = ledger.updates_of(ledger.clients_in_flight())
-        check_arrivals(in_flight, in_flight.arrived_s)
+        check_arrivals(ledger.updates_of(ledger.clients_in_flight()))
         check_closing(closes, ledger, now_s, end_s, self._simulated)
         check_ledger(ledger)
         return end_s, note
