@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lesson.clock.ledger import Ledger
 from lesson.clock.rejections import NOT_FINITE, Rejection
@@ -25,7 +25,7 @@ def make(num_clients: int, **options: Any) -> Ledger:
 
 def start(ledger: Ledger, arrives_s: dict[int, float], round: int = 1, now_s: float = 0.0) -> Updates:
     """Start clients, given the arrival time of each client's update, and return the updates."""
-    updates = ledger.prepare(
+    updates = ledger.new_updates(
         ids(*arrives_s),
         round,
         now_s,
@@ -182,11 +182,11 @@ def test_a_client_that_reconnects_is_busy_if_its_update_is_in_flight() -> None:
 def test_a_client_is_excluded_after_consecutive_rejections_of_its_updates() -> None:
     ledger = make(2, exclude_after=2)
     rejection = Rejection(0, 0, NOT_FINITE)
-    assert ledger.reject([rejection, Rejection(1, 0, "node lost")]) == {}
+    assert ledger.count_rejections([rejection, Rejection(1, 0, "node lost")]) == {}
     ledger.accept(ids(0))
-    assert ledger.reject([rejection]) == {}, "an accepted update in between starts the count again"
-    assert ledger.reject([rejection, rejection]) == {0: NOT_FINITE}
-    assert ledger.reject([Rejection(1, 1, "no reply")] * 5) == {}, "transport faults do not count"
+    assert ledger.count_rejections([rejection]) == {}, "an accepted update in between starts the count again"
+    assert ledger.count_rejections([rejection, rejection]) == {0: NOT_FINITE}
+    assert ledger.count_rejections([Rejection(1, 1, "no reply")] * 5) == {}, "transport faults do not count"
 
 
 def test_an_excluded_client_loses_its_updates_and_its_connection() -> None:
@@ -196,9 +196,9 @@ def test_an_excluded_client_loses_its_updates_and_its_connection() -> None:
     start(ledger, {0: 9.0, 2: 9.0}, round=2, now_s=1.0)
     dropped, released = ledger.exclude(ids(0))
     assert (dropped.index.tolist(), released.index.tolist()) == ([1], [0])
-    assert (states(ledger), ledger.excluded.tolist(), ledger.num_gone) == ("dib", [True, False, False], 1)
+    assert (states(ledger), ledger.excluded.tolist(), ledger.some_are_gone) == ("dib", [True, False, False], True)
     assert (ledger.waiting.tolist(), ledger.num_in_flight) == ([0, 1, 1], 1)
-    assert ledger.reject([Rejection(0, 2, NOT_FINITE)]) == {}, "a client is excluded once"
+    assert ledger.count_rejections([Rejection(0, 2, NOT_FINITE)]) == {}, "a client is excluded once"
 
 
 def test_a_ledger_is_deserted_without_clients_and_updates() -> None:
@@ -217,7 +217,7 @@ def test_a_restored_ledger_continues_as_the_saved_one() -> None:
     start(ledger, {0: 4.0, 1: NOT_YET, 2: 3.0})
     landed(ledger, 3.0)
     ledger.add_version()
-    ledger.reject([Rejection(1, 0, NOT_FINITE)])
+    ledger.count_rejections([Rejection(1, 0, NOT_FINITE)])
     ledger.disconnect(ids(3))
     values, arrays = ledger.state()
     restored = make(4, exclude_after=2)
@@ -225,7 +225,7 @@ def test_a_restored_ledger_continues_as_the_saved_one() -> None:
     for one in (ledger, restored):
         assert (states(one), one.num_connected, one.num_busy, one.num_in_flight) == ("bbid", 3, 2, 2)
         assert (one.version, one.versions, one.freed().tolist()) == (1, [0, 1], [0, 1, 2, 3])
-        assert one.reject([Rejection(1, 0, NOT_FINITE)]) == {1: NOT_FINITE}
+        assert one.count_rejections([Rejection(1, 0, NOT_FINITE)]) == {1: NOT_FINITE}
         one.arrive(1, 5.0)
         assert landed(one, 5.0).client.tolist() == [0, 1]
         assert start(one, {2: 8.0}).id.tolist() == [3]
@@ -243,6 +243,9 @@ class Transitions(RuleBasedStateMachine):
         """Client and base version of each update at the server, in order of arrival."""
         self.connected, self.excluded = set(range(5)), set[int]()
         self.known_versions, self.forgotten = {0}, set[int]()
+        self.freed = set(range(5))
+        self.num_starts, self.received, self.in_a_row = [0] * 5, [-1] * 5, [0] * 5
+        """Number of starts, index of the newest update received, and consecutive rejections of each client."""
 
     def some(self, data: st.DataObject, clients: set[int]) -> list[int]:
         return data.draw(st.lists(st.sampled_from(sorted(clients)), unique=True)) if clients else []
@@ -255,18 +258,22 @@ class Transitions(RuleBasedStateMachine):
         }
         start(self.ledger, arrives_s, now_s=self.now_s)
         self.in_flight |= {client: (self.ledger.version, at_s) for client, at_s in arrives_s.items()}
+        for client in arrives_s:
+            self.num_starts[client] += 1
 
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         for client in (clients := self.some(data, set(self.in_flight))):
             del self.in_flight[client]
         self.ledger.drop(ids(*clients))
+        self.freed |= set(clients)
 
     @rule(data=st.data())
     def arrive(self, data: st.DataObject) -> None:
         for client in self.some(data, {who for who, (_, at_s) in self.in_flight.items() if at_s == NOT_YET}):
             self.ledger.arrive(client, self.now_s)
             self.in_flight[client] = self.in_flight[client][0], self.now_s
+            self.received[client] = self.num_starts[client] - 1
 
     @rule(data=st.data())
     def reschedule(self, data: st.DataObject) -> None:
@@ -286,6 +293,9 @@ class Transitions(RuleBasedStateMachine):
         self.at_server += [(who, self.in_flight[who][0]) for who in due.client[usable].tolist()]
         for client in due.client.tolist():
             del self.in_flight[client]
+        for client, index in due[usable].keys:
+            self.received[client] = index
+        self.freed |= set(due.client.tolist())
 
     @rule(data=st.data(), aggregates=st.booleans())
     def release(self, data: st.DataObject, aggregates: bool) -> None:
@@ -293,7 +303,7 @@ class Transitions(RuleBasedStateMachine):
         if aggregates:
             self.ledger.add_version()
             self.known_versions.add(self.ledger.version)
-        self.ledger.release(rows)
+        self.freed |= set(self.ledger.release(rows).client.tolist())
         self.at_server = [update for update, row in zip(self.at_server, rows, strict=True) if not row]
 
     @rule(data=st.data())
@@ -304,24 +314,44 @@ class Transitions(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def connect(self, data: st.DataObject) -> None:
-        clients = self.some(data, set(range(5)) - self.excluded)
+        clients = self.some(data, set(range(5)))
         self.ledger.connect(ids(*clients))
-        self.connected |= set(clients)
+        self.connected |= set(clients) - self.excluded
+        self.freed |= set(clients)
 
-    @precondition(lambda self: len(self.excluded) < 4)
+    @rule(client=st.integers(0, 4), opens=st.booleans())
+    def reconsider(self, client: int, opens: bool) -> None:
+        if opens:
+            self.ledger.open_round()
+            self.freed = set()
+        self.ledger.reconsider(ids(client))
+        self.freed.add(client)
+
+    @rule(client=st.integers(0, 4), reason=st.sampled_from([NOT_FINITE, "no reply"]), accepts=st.booleans())
+    def count_rejections(self, client: int, reason: str, accepts: bool) -> None:
+        if accepts:
+            self.ledger.accept(ids(client))
+            self.in_a_row[client] = 0
+        to_exclude = self.ledger.count_rejections([Rejection(client, 0, reason)])
+        if client not in self.excluded:
+            self.in_a_row[client] += reason == NOT_FINITE
+        limit = reason == NOT_FINITE and self.in_a_row[client] >= 2 and client not in self.excluded
+        assert to_exclude == ({client: reason} if limit else {})
+
     @rule(client=st.integers(0, 4))
     def exclude(self, client: int) -> None:
         if client not in self.excluded:
             self.ledger.exclude(ids(client))
             self.excluded.add(client)
             self.connected.discard(client)
-            self.in_flight.pop(client, None)
+            if self.in_flight.pop(client, None) or any(who == client for who, _ in self.at_server):
+                self.freed.add(client)
             self.at_server = [update for update in self.at_server if update[0] != client]
 
     @rule()
     def save_and_restore(self) -> None:
-        unused = self.ledger.take_unused()
-        self.forgotten |= set(unused)
+        self.ledger.add_version()  # the version before may go out of use
+        self.known_versions.add(self.ledger.version)
         saved, self.ledger = self.ledger, make(5, exclude_after=2)
         self.ledger.restore(*saved.state())
 
@@ -332,6 +362,11 @@ class Transitions(RuleBasedStateMachine):
         assert np.array_equal(ledger.idle | ledger.busy, ledger.connected)
         assert set(np.flatnonzero(ledger.connected).tolist()) == self.connected
         assert set(np.flatnonzero(ledger.busy).tolist()) == self.connected & self.in_flight.keys()
+        assert set(np.flatnonzero(ledger.excluded).tolist()) == self.excluded
+        assert set(ledger.freed().tolist()) == self.freed
+        assert ledger.some_are_gone is bool(self.excluded)
+        assert [ledger.was_received(client, self.received[client]) for client in range(5)] == [True] * 5
+        assert [ledger.was_received(client, self.received[client] + 1) for client in range(5)] == [False] * 5
         assert (ledger.num_connected, ledger.num_busy) == (len(self.connected), int(ledger.busy.sum()))
 
     @invariant()
@@ -339,7 +374,10 @@ class Transitions(RuleBasedStateMachine):
         ledger = self.ledger
         assert ledger.clients_in_flight().tolist() == sorted(self.in_flight)
         assert ledger.num_in_flight == len(self.in_flight)
-        assert ledger.nth_arrival_s(1) == min((at_s for _, at_s in self.in_flight.values()), default=np.inf)
+        arrivals = sorted(at_s for _, at_s in self.in_flight.values())
+        assert [ledger.nth_arrival_s(count + 1) for count in range(len(arrivals))] == arrivals
+        assert (ledger.nth_arrival_s(len(arrivals) + 1), ledger.nth_arrival_s(0)) == (np.inf, -np.inf)
+        assert ledger.last_arrival_s(np.arange(5)) == ledger.final_arrival_s() == max(arrivals, default=-np.inf)
         here = ledger.at_server
         assert list(zip(here.client.tolist(), here.base_version.tolist(), strict=True)) == self.at_server
         assert ledger.waiting.tolist() == [sum(who == client for who, _ in self.at_server) for client in range(5)]

@@ -487,3 +487,20 @@ def test_energy_of_measured_clients_is_unknown_in_every_round() -> None:
         (0, None, None),
         (1, None, None),
     ]
+
+
+def test_an_upload_in_turn_waits_for_those_in_flight() -> None:
+    """Client 0 computes 2 s and uploads for 8 s on the shared channel. Client 1 starts at 1 s, computes until 3 s and
+    uploads for 4 s, from 10 s on."""
+    fleet = make_fleet([4.0, 4.0], shared_upload_s=[8.0, 4.0])
+
+    class InTurn(Scripted):
+        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+            plan = RoundPlan(ids(view.round - 1) if view.round < 3 else ids(), Deadline(1.0), uploads="in-turn")
+            return plan if view.round < 3 else replace(plan, closes=AllOf(ids(0, 1)))
+
+    simulation = Simulation(InTurn(Deadline(1.0)), fleet)
+    records = [simulation.step() for _ in range(3)]
+    assert records[-1] is not None
+    assert records[-1].merged_expected_s.tolist() == [10.0, 13.0]
+    assert records[-1].merged_arrived_s.tolist() == [10.0, 14.0]

@@ -33,8 +33,8 @@ class Ledger:
         self.excluded: BoolArray = np.zeros(num_clients, dtype=np.bool_)
         """Excluded from the run, because of too many rejected updates."""
         self.num_connected, self.num_busy = int(np.count_nonzero(connected)), 0
-        self.num_gone = 0
-        """Number of clients that are excluded or have disconnected for good."""
+        self.some_are_gone = False
+        """Whether a client was excluded or has disconnected for good."""
         self.waiting: IntArray = np.zeros(num_clients, dtype=np.int64)
         """Number of updates of each client at the server."""
         self.at_server = NO_UPDATES
@@ -126,7 +126,7 @@ class Ledger:
 
     # Updates
 
-    def prepare(self, clients: IntArray, round: int, now_s: float, **columns: Any) -> Updates:
+    def new_updates(self, clients: IntArray, round: int, now_s: float, **columns: Any) -> Updates:
         """Return new updates of these clients from the newest version, to be passed to `start`.
 
         Their arrival times are inf until then. `columns` are `expected_s`, `lr_scale`, `local_steps`, `batches`,
@@ -150,7 +150,8 @@ class Ledger:
         self.num_in_flight += len(clients)
         self.num_busy += len(clients)
         self.idle[clients], self.busy[clients] = False, True
-        self._num_updates[self.version] += len(clients)
+        if len(clients):
+            self._num_updates[int(updates.base_version[0])] += len(clients)
         self._queue.add(arrives_s, clients, updates.id)
 
     def arrive(self, client: int, now_s: float) -> None:
@@ -217,20 +218,20 @@ class Ledger:
     # Clients
 
     def connect(self, clients: IntArray) -> None:
-        """Connect clients that are not excluded; they become busy if their update is in flight, otherwise idle."""
+        """Connect clients, except excluded ones; they become busy if their update is in flight, otherwise idle."""
         self._freed.append(clients)
-        clients = clients[~self.connected[clients]]
+        clients = clients[~self.connected[clients] & ~self.excluded[clients]]
         training = self.in_flight(clients)
         self.connected[clients], self.idle[clients], self.busy[clients] = True, ~training, training
         self.num_connected += len(clients)
         self.num_busy += int(np.count_nonzero(training))
 
-    def disconnect(self, clients: IntArray, num_for_good: int = 0) -> None:
-        """Disconnect clients; their updates stay in flight. `num_for_good` of them will never connect again."""
+    def disconnect(self, clients: IntArray, for_good: BoolArray | bool = False) -> None:
+        """Disconnect clients; their updates stay in flight. `for_good` says which will never connect again."""
         self.num_connected -= int(np.count_nonzero(self.connected[clients]))
         self.num_busy -= int(np.count_nonzero(self.busy[clients]))
         self.connected[clients] = self.idle[clients] = self.busy[clients] = False
-        self.num_gone += num_for_good
+        self.some_are_gone |= bool(np.any(for_good))
 
     def reconsider(self, clients: IntArray) -> None:
         """Add clients to those that the strategy should reconsider when the next round opens."""
@@ -248,7 +249,7 @@ class Ledger:
         """Reset the number of consecutive rejections of clients whose updates were aggregated."""
         self._in_a_row[clients] = 0
 
-    def reject(self, rejections: Sequence[Rejection]) -> dict[int, str]:
+    def count_rejections(self, rejections: Sequence[Rejection]) -> dict[int, str]:
         """Count rejected updates; return the clients to exclude, each with the reason for its last rejection."""
         to_exclude: dict[int, str] = {}
         for rejection in rejections:
@@ -263,7 +264,7 @@ class Ledger:
         """Exclude clients; drop their updates in flight, release those at the server, and return both."""
         dropped = self.drop(clients[self.in_flight(clients)])
         released = self.release(np.isin(self.at_server.client, clients))
-        self.disconnect(clients, num_for_good=len(clients))
+        self.disconnect(clients, for_good=True)
         self.excluded[clients] = True
         return dropped, released
 
@@ -274,8 +275,9 @@ class Ledger:
         values = {
             "version": self.version,
             "next_id": self._next_id,
-            "num_gone": self.num_gone,
+            "some_are_gone": self.some_are_gone,
             "num_updates": list(self._num_updates.items()),
+            "unused": list(self._unused),
         }
         arrays = {f"latest.{name}": column for name, column in self._latest.items()}
         arrays |= {f"server.{name}": getattr(self.at_server, name) for name in Updates.__slots__}
@@ -285,7 +287,8 @@ class Ledger:
 
     def restore(self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Continue from what `state` returned."""
-        self.version, self._next_id, self.num_gone = values["version"], values["next_id"], values["num_gone"]
+        self.version, self._next_id = values["version"], values["next_id"]
+        self.some_are_gone, self._unused = values["some_are_gone"], list(values["unused"])
         self._num_updates = {int(version): int(count) for version, count in values["num_updates"]}
         for name, column in self._latest.items():
             column[:] = arrays[f"latest.{name}"]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lesson.clock.contracts import Contract, copied, restore_strategy, state_of
 from lesson.clock.estimates import TIMES, expected_latency_s
 from lesson.clock.ledger import Ledger
-from lesson.clock.records import RoundRecord, exclusion_note, first_tier_note
+from lesson.clock.records import RoundRecord, exclusion_note, first_tier_note, rejection_line
 from lesson.clock.rejections import Rejection
 from lesson.clock.worlds.base import Collected, World
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, read_only, with_prefix
@@ -160,9 +160,9 @@ class RoundLoop:
         compute_scale = steps * (1 if batches is None else batches) / usual_steps
         expected_s = fleet.latency_s[starts]
         if plan.local_steps is not None or batches is not None or in_turn:
-            times = {"now_s": self.now_s, "free_s": self.ledger.final_arrival_s()}
+            times = {"now_s": self.now_s, "free_s": self.ledger.final_arrival_s() if in_turn else -np.inf}
             expected_s = expected_latency_s(fleet, starts, compute_scale, in_turn=in_turn, **times)
-        updates = self.ledger.prepare(
+        updates = self.ledger.new_updates(
             starts,
             self.round,
             self.now_s,
@@ -183,7 +183,7 @@ class RoundLoop:
 
     def _cancel(self, updates: Updates) -> FloatArray:
         """Cancel dropped updates in the world; return the compute and transmit energy used, in joules, shape (2,)."""
-        self.world.cancel(updates, self.now_s)
+        self.world.cancel(updates)
         self.world.release(updates)
         return self.world.energy_j(updates, self.now_s - updates.started_s)
 
@@ -200,8 +200,14 @@ class RoundLoop:
 
     def _collect(self, done: "_Round") -> None:
         """Move the updates that have arrived to the server."""
-        done.collected = self.world.collect(self.ledger.collect(self.now_s), self.ledger, self.now_s)
-        self.ledger.land(done.collected.arrived)
+        due = self.ledger.collect(self.now_s)
+        done.collected = self.world.collect(due, self.ledger, self.now_s)
+        arrived = done.collected.arrived
+        self.ledger.land(arrived)
+        if len(arrived) < len(due):
+            unusable = due[~np.isin(due.id, arrived.id)]
+            self.ledger.discard(unusable)
+            self.world.release(unusable)
         done.rejections += done.collected.rejections
 
     def _aggregate(self, done: "_Round") -> None:
@@ -217,6 +223,8 @@ class RoundLoop:
             rejections = self.model_server.merge(updates, rows.weights, merge, self.version, self.round)
             if rejections:
                 done.rejections += rejections
+                for rejection in rejections:
+                    self._tell(rejection_line(self.round, self.fleet.names, rejection))
                 rejected = {(rejection.client, rejection.index) for rejection in rejections}
                 updates = updates[np.array([key not in rejected for key in updates.keys])]
         if len(updates) or groups_have_weights:
@@ -227,7 +235,7 @@ class RoundLoop:
 
     def _exclude(self, done: "_Round") -> None:
         """Exclude clients with too many rejected updates, and discard their other updates."""
-        done.excluded = self.ledger.reject(done.rejections)
+        done.excluded = self.ledger.count_rejections(done.rejections)
         if done.excluded:
             dropped, released = self.ledger.exclude(np.array(sorted(done.excluded), dtype=np.int64))
             self.world.release(released)
@@ -257,18 +265,14 @@ class RoundLoop:
         if not moved and not ledger.num_in_flight:
             return "no client is training and none can start"
         pending = num_started or ledger.num_in_flight or len(ledger.at_server)
-        deserted = not pending and ledger.num_gone and change_s == np.inf
+        deserted = not pending and ledger.some_are_gone and change_s == np.inf
         self._rounds_empty = self._rounds_empty + 1 if deserted else 0
         if self._rounds_empty >= MAX_ROUNDS_EMPTY:
             return f"the strategy started no client in {MAX_ROUNDS_EMPTY} rounds"
         return "the strategy neither starts nor aggregates anything" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
     def _record(self, done: "_Round") -> RoundRecord:
-        """Return the record of a round; log rejections and exclusions."""
-        for rejection in done.rejections:
-            detail = f" ({rejection.detail})" if rejection.detail else ""
-            name = self.fleet.names[rejection.client]
-            self._tell(f"round {self.round}: rejected update from client {name}: {rejection.reason}{detail}")
+        """Return the record of a round, and log exclusions."""
         against = exclusion_note(done.excluded, self.fleet.names, self.ledger.exclude_after)
         if against:
             self._tell(f"round {self.round}: {against}")

@@ -82,3 +82,9 @@ def exclusion_note(excluded: Mapping[int, str], names: Sequence[int | str], excl
         times = f"{exclude_after} times in a row" if exclude_after > 1 else "once"
         notes.append(f"excluded {', '.join(who[:MAX_NAMED])}{more}: rejected {times}, {reason}")
     return "; ".join(notes)
+
+
+def rejection_line(round: int, names: Sequence[int | str], rejection: Rejection) -> str:
+    """Return the log line of a rejected update."""
+    detail = f" ({rejection.detail})" if rejection.detail else ""
+    return f"round {round}: rejected update from client {names[rejection.client]}: {rejection.reason}{detail}"

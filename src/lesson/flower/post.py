@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from lesson.clock.rejections import UNREADABLE, WRONG_ARRAYS
 from lesson.clock.worlds import Event, Joined, Left, Reply
-from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE
+from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE, Key
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import printable
 from lesson.flower.arrays import Layout, Vector
@@ -24,8 +24,6 @@ from lesson.learn.remote import Received
 from lesson.learn.robust.checks import InvalidUpdateError
 from lesson.strategies.base import Updates, shares
 
-Key = tuple[int, int]
-"""Client and index of an update."""
 LOOK_EVERY_S = 2.0
 """Seconds between two checks of which nodes are connected."""
 FAULTS = {

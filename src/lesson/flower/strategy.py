@@ -203,7 +203,7 @@ class LessonStrategy(FlowerStrategy):
         on_wall = clock == "wall"
         world = WallWorld(fleet, post, tell) if on_wall else RemoteWorld(NominalWorld(fleet), post, tell)
         strategy = MeasuredFirst(self.strategy) if on_wall and latency_s is None else self.strategy
-        exclude_after = (self.guards or GuardSettings()).exclude_after_rejections
+        exclude_after = self.guards.exclude_after_rejections
         loop = RoundLoop(strategy, world, server, seed=self.seed, exclude_after=exclude_after, tell=tell)
         return loop, world.reports, server
 

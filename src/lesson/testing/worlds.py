@@ -144,7 +144,7 @@ def check_ledger(ledger: Ledger) -> None:
     """Clients and updates in the ledger agree with each other.
 
     A connected client is either idle or busy, and an excluded one is not connected. A version is in use while it is the
-    newest or an update in flight or at the server started from it, so lost and rejected updates must be discarded.
+    newest or an update in flight or at the server started from it.
     """
     everybody = np.arange(len(ledger))
     training, in_flight = ledger.in_flight(everybody), ledger.updates_of(ledger.clients_in_flight())
@@ -163,7 +163,7 @@ def check_ledger(ledger: Ledger) -> None:
     for rule, kept in rules.items():
         if not np.all(kept):
             who = "" if np.ndim(kept) == 0 else f": not so for client {np.flatnonzero(~np.asarray(kept))[0]}"
-            raise AssertionError(f"ledger: {rule}{who}; change it through its methods, and discard unusable updates")
+            raise AssertionError(f"ledger: {rule}{who}; change it through its methods")
 
 
 def check_estimates(shown: Fleet, world: World, ledger: Ledger) -> None:

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.fleets import fields, make_fleet, traced
+from helpers.scripted import Scripted, ids
 from helpers.strategies import everyone, make
 from lesson import FedAvg, Lesson, Settings, Simulation, draw_fleet, simulate
 from lesson.clock.records import RoundRecord
+from lesson.clock.rejections import NOT_FINITE, Rejection
+from lesson.strategies.base import AllOf, RoundPlan, ServerView, Updates
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 
 HEADER = "client,from_s,to_s "
@@ -219,3 +222,39 @@ def test_whoever_leaves_makes_room_on_a_channel_used_in_turn(tmp_path: Path) -> 
     settings = Settings(num_clients=2, trace=work, presence=presence)
     (record,) = simulate(FedCSGreedy(100.0), draw_fleet(settings), rounds=1, settings=settings)
     assert (record.started.tolist(), record.merged.tolist(), record.end_s) == ([0, 1], [1], 43.0)
+
+
+class WaitsForTheSecond(Scripted):
+    """Starts client 1 when it is idle, and nobody else."""
+
+    def __init__(self) -> None:
+        super().__init__(AllOf(ids(1)))
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        return RoundPlan(ids(1)[view.idle[ids(1)]], self.closes)
+
+
+def test_a_client_that_joins_at_the_moment_of_a_checkpoint_is_seen_after_a_resume(tmp_path: Path) -> None:
+    """Client 1 joins at 50 s. Until then nothing happens, so the clock moves there at the end of round 1."""
+    settings = Settings(presence=traced(tmp_path / "presence.csv", HEADER + "1,50,inf"))
+    before, after = (Simulation(WaitsForTheSecond(), make_fleet([5.0, 5.0]), settings=settings) for _ in range(2))
+    before.step()
+    assert before.now_s == 50.0
+    after.restore(*before.state())
+    record = after.step()
+    assert record is not None
+    assert (record.started.tolist(), record.end_s) == ([1], 55.0)
+
+
+def test_an_excluded_client_does_not_rejoin_by_the_presence_file(tmp_path: Path) -> None:
+    """Client 1 is excluded after its first update at 5 s, leaves at 20 s and would be back at 40 s."""
+
+    class Rejecting(Forgetful):
+        def merge(self, updates: Updates, *_: Any) -> list[Any]:
+            return [Rejection(client, index, NOT_FINITE) for client, index in updates.keys if client == 1]
+
+    presence = traced(tmp_path / "presence.csv", HEADER + "1,0,20 1,40,inf")
+    settings = Settings(presence=presence, exclude_after_rejections=1)
+    simulation = Simulation(FedAvg(), make_fleet([5.0, 5.0]), model_server=Rejecting(), settings=settings)
+    started = [simulation.step().started.tolist() for _ in range(12)]  # type: ignore[union-attr]
+    assert started == [[0, 1]] + [[0]] * 11

@@ -470,8 +470,11 @@ def test_the_virtual_clock_gives_the_records_of_the_simulation(kind: type[Any]) 
     for _ in range(40):
         assert fields(federation.step()) == fields(simulation.step())
     assert not federation.rejected
-    assert clients.held.keys() >= set(federation.ledger.at_server.keys)
-    assert len(clients.held) <= len(federation.ledger.at_server) + len(LATENCIES_S), "models are kept while needed"
+    ledger = federation.ledger
+    pending = ledger.updates_of(ledger.clients_in_flight()).keys
+    assert set(ledger.at_server.keys) <= clients.held.keys() <= {*ledger.at_server.keys, *pending}, "no others are kept"
+    assert federation.world._early.keys() <= set(pending)
+    assert federation.world.reports._metrics.keys() <= {*ledger.at_server.keys, *pending}
 
 
 @everyone

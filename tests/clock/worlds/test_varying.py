@@ -10,12 +10,14 @@ import pytest
 
 from helpers.fleets import fields, traced
 from helpers.resuming import check_resumes
+from helpers.scripted import Scripted, ids
 from helpers.small_tasks import TinyNet, tiny_data
 from helpers.strategies import everyone, make
-from lesson import Fleet, InputError, Lesson, Settings, Simulation, draw_fleet, simulate
+from lesson import Fleet, InputError, Lesson, RoundLoop, Settings, Simulation, draw_fleet, simulate
 from lesson.cli import main
 from lesson.clock.worlds import make_world
 from lesson.runs.execute import execute
+from lesson.strategies.base import AllOf, Deadline, RoundPlan, ServerView
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.testing import check_world
 
@@ -221,3 +223,28 @@ def test_settings_that_change_nothing_are_told() -> None:
         "rician_k_db = 3.0 has no effect without fading = rician",
         "estimate = mean has no effect without times that vary, such as fading",
     ]
+
+
+class StartsOnce(Scripted):
+    """Starts all clients in round 1, and waits for them in rounds of 30 s."""
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        closes = AllOf(np.arange(3), by_s=np.inf if view.round > 2 else 30.0 * view.round)
+        return RoundPlan(np.flatnonzero(view.idle) if view.round == 1 else ids(), closes)
+
+
+def test_a_canceled_upload_leaves_its_share_of_the_band_to_the_others_after_a_resume() -> None:
+    """A client is excluded at the end of round 2, and nobody starts in round 3: arrivals are computed again."""
+    settings = Settings(num_clients=3, spectrum="equal", model_bits=2e6)
+    fleet = draw_fleet(settings, seed=3)
+
+    def begin() -> RoundLoop:
+        return Simulation(StartsOnce(Deadline(0.0)), fleet, settings=settings, seed=3)
+
+    whole, resumed = begin(), begin()
+    for _ in range(2):
+        whole.step()
+    (busy, *_) = np.flatnonzero(whole.ledger.busy)
+    whole.world.cancel(whole.ledger.exclude(ids(busy))[0])
+    resumed.restore(*whole.state())
+    assert fields(resumed.step()) == fields(whole.step())

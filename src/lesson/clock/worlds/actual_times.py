@@ -239,12 +239,14 @@ class ActualTimes:
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Return the state as arrays, for `restore`."""
         band = {} if self._band is None else {f"band.{name}": array for name, array in self._band.state().items()}
-        return band | {name: getattr(self, name) for name in _ARRAYS}
+        kept = {name: getattr(self, name) for name in _ARRAYS}
+        return band | kept | {"to_forecast": np.array([self._to_forecast])}
 
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
         """Continue from what `state` returned."""
         for name in _ARRAYS:
             getattr(self, name)[:] = state[name]
+        self._to_forecast = bool(state["to_forecast"][0])
         if self._band is not None:
             self._band.restore(with_prefix(state, "band."))
 

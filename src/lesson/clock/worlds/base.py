@@ -33,12 +33,12 @@ class World(Protocol):
     """Provides time, arrivals and latency estimates to the round loop.
 
     A world may change the ledger as follows: it connects, disconnects and reconsiders clients, sets arrival times, and
-    drops or discards updates that cannot be used. All other changes of the ledger are the round loop's.
+    drops updates that can no longer arrive. All other changes of the ledger are the round loop's.
     """
 
     fleet: Fleet
-    """The fleet as the server knows it: the times and weights that strategies see. A world that changes them works on
-    its own copies."""
+    """The fleet as the server knows it: the times and weights that strategies see. A world that changes them writes
+    into the arrays of its own copy, which the loop and the strategies keep using."""
     first_latency_s: FloatArray
     """Latencies estimated before anything was measured, shape (num_clients,)."""
     connected: BoolArray
@@ -57,7 +57,7 @@ class World(Protocol):
         """Start these updates; return when they arrive, shape (num_updates,), inf where that is not known yet."""
         ...
 
-    def cancel(self, updates: Updates, now_s: float) -> None:
+    def cancel(self, updates: Updates) -> None:
         """Cancel updates in flight that the strategy has dropped or whose clients were excluded."""
         ...
 
@@ -66,9 +66,9 @@ class World(Protocol):
         ...
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:
-        """Return the outcome of the updates from `Ledger.collect`; discard those that cannot be used from the ledger.
+        """Return which of the updates that are due can be used, and what became of the others.
 
-        Latency estimates are updated with the measured times.
+        The loop discards all of them that have not arrived. Latency estimates are updated with the measured times.
         """
         ...
 

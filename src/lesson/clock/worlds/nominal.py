@@ -33,7 +33,7 @@ class NominalWorld:
         """Return when the updates arrive: after their expected latencies."""
         return now_s + updates.expected_s
 
-    def cancel(self, updates: Updates, now_s: float) -> None:
+    def cancel(self, updates: Updates) -> None:
         """Do nothing: the ledger alone knows which updates are in flight."""
 
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:  # noqa: ARG002

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.clock.ledger import Ledger
+from lesson.clock.records import rejection_line
 from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT, Rejection
 from lesson.clock.worlds.base import Collected, World
 from lesson.clock.worlds.clients import Clients, Key, Reply, Reports, restore_waiting_models, waiting_models
@@ -47,22 +48,21 @@ class RemoteWorld:
         self._send(updates)
         return arrives_s
 
-    def cancel(self, updates: Updates, now_s: float) -> None:
+    def cancel(self, updates: Updates) -> None:
         """Stop waiting for canceled updates."""
         self._give_up(updates)
-        self._inner.cancel(updates, now_s)
+        self._inner.cancel(updates)
 
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
         """Return when the round closes, and a note."""
         return self._inner.wait(closes, ledger, now_s, until_s)
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:
-        """Wait until the updates that have arrived in simulated time have really arrived; discard rejected ones."""
+        """Wait until the updates that have arrived in simulated time have really arrived."""
         collected = self._inner.collect(due, ledger, now_s)
         self._give_up(collected.lost)
-        self.release(collected.lost)
         arrived = collected.arrived
-        rejections = self._wait_for(set(arrived.keys), ledger)
+        rejections = [*collected.rejections, *self._wait_for(set(arrived.keys), ledger)]
         usable: BoolArray = np.ones(len(arrived), dtype=np.bool_)
         unfit: BoolArray = np.zeros(len(arrived), dtype=np.bool_)
         for place, key in enumerate(arrived.keys):
@@ -72,11 +72,12 @@ class RemoteWorld:
                 rejections.append(reply.rejection())
             else:
                 self.reports.add(reply)
+        for rejection in rejections[len(collected.rejections) :]:
+            self._tell(rejection_line(self._round, self.fleet.names, rejection))
         if usable.all():
             return replace(collected, rejections=tuple(rejections))
-        ledger.discard(arrived[~usable])
-        self.release(arrived[~usable])
-        return Collected(arrived[usable], collected.lost, arrived[unfit], tuple(rejections))
+        rejected = Updates.join(collected.unfit, arrived[unfit])
+        return Collected(arrived[usable], collected.lost, rejected, tuple(rejections))
 
     def release(self, updates: Updates) -> None:
         """Discard the models of these updates."""

@@ -62,7 +62,7 @@ class VaryingWorld:
         free_s = ledger.final_arrival_s() if updates.in_turn.any() else None
         return self._times.launch(updates.client, updates.index, updates.compute_scale, now_s, free_s)
 
-    def cancel(self, updates: Updates, now_s: float) -> None:  # noqa: ARG002
+    def cancel(self, updates: Updates) -> None:
         """Remove canceled uploads from the shared band."""
         self._times.leave_band(updates.client, dropped=True)
 
@@ -78,11 +78,10 @@ class VaryingWorld:
         lost, arrived, is_lost = NO_UPDATES, due, self._times.lost[due.client]
         if is_lost.any():
             lost, arrived = due[is_lost], due[~is_lost]
-            ledger.discard(lost)
             offline = lost.client[self._times.back_s[lost.client] > now_s]
             back_s = self._times.back_s[offline]
             self._availability.drop_out(offline, back_s)
-            ledger.disconnect(offline, num_for_good=int(np.count_nonzero(np.isinf(back_s))))
+            ledger.disconnect(offline, for_good=np.isinf(back_s))
         self._estimator.see(arrived.client, self._times.parts_s(arrived))
         self._note_changes(ledger, now_s)
         return Collected(arrived, lost)
@@ -130,7 +129,7 @@ class VaryingWorld:
         joined, left = self._availability.changes(self._noted_s, now_s)
         self._noted_s = now_s
         ledger.disconnect(left)
-        ledger.connect(joined[np.isfinite(self.fleet.latency_s[joined]) & ~ledger.excluded[joined]])
+        ledger.connect(joined[np.isfinite(self.fleet.latency_s[joined])])
 
     def _refresh_estimates(self, ledger: Ledger, now_s: float) -> None:
         """Ask all idle clients for their current times once per `refresh_estimates_every_s`."""

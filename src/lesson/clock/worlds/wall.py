@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from lesson.clock.estimates import TIMES, conservative_window
 from lesson.clock.ledger import Ledger
+from lesson.clock.records import rejection_line
 from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT, Rejection
 from lesson.clock.worlds.base import Collected, closing_time, nominal_energy_j
 from lesson.clock.worlds.clients import (
@@ -97,7 +98,7 @@ class WallWorld:
             self._clients.send(updates, self._round, np.maximum(MIN_PATIENCE_S, PATIENCE * updates.expected_s))
         return np.full(len(updates), np.inf)
 
-    def cancel(self, updates: Updates, now_s: float) -> None:  # noqa: ARG002
+    def cancel(self, updates: Updates) -> None:
         """Stop waiting for canceled updates."""
         self._clients.give_up(updates.client)
 
@@ -144,25 +145,28 @@ class WallWorld:
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return the measured latencies, and the models of updates that wait at the server."""
         arrays = {"seen_s": self._measured.seen_s, "latency_s": self.fleet.latency_s}
-        return {}, arrays | waiting_models(self._clients, ledger)
+        return {"round": self._round}, arrays | waiting_models(self._clients, ledger)
 
     def restore(
         self,
-        values: Mapping[str, Any],  # noqa: ARG002
+        values: Mapping[str, Any],
         arrays: dict[str, npt.NDArray[Any]],
         ledger: Ledger,
         now_s: float,
     ) -> None:
         """Continue from what `state` returned with the clients that are connected now; updates in flight are lost."""
         self._zero_s, self._last_connected_s = self._clock() - now_s, now_s
+        self._round = values["round"]
         restore_waiting_models(self._clients, ledger, arrays)
         ledger.disconnect(np.flatnonzero(~self.connected))
-        ledger.connect(np.flatnonzero(self.connected & ~ledger.excluded))
+        ledger.connect(np.flatnonzero(self.connected))
         known = ledger.connected & np.isfinite(arrays["latency_s"])
         self._measured.seen_s[:] = arrays["seen_s"]
         self.fleet.latency_s[known] = arrays["latency_s"][known]
-        for client, index in ledger.drop(ledger.clients_in_flight()).keys:
-            self._rejections.append(Rejection(client, index, RESTARTED))
+        lost = ledger.drop(ledger.clients_in_flight())
+        self.release(lost)
+        for client, index in lost.keys:
+            self._note_rejected(Rejection(client, index, RESTARTED))
         ledger.reconsider(np.flatnonzero(ledger.idle))
 
     def observe_latency(self, client: int, seconds: float) -> None:
@@ -189,15 +193,20 @@ class WallWorld:
     def _handle_reply(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
         client, current = reply.client, reply.is_current(ledger)
         if not reply.fault and ledger.was_received(*reply.key):
-            self._rejections.append(reply.rejection(ALREADY_SEEN))
+            self._note_rejected(reply.rejection(ALREADY_SEEN))
         elif not reply.fault and current:
             ledger.arrive(client, now_s)
             self.reports.add(reply)
             self._measure(client, ledger, now_s)
         else:
-            self._rejections.append(reply.rejection("" if reply.fault else TOO_LATE))
+            self._note_rejected(reply.rejection("" if reply.fault else TOO_LATE))
             if current:
                 self._reject(reply, ledger, now_s)
+
+    def _note_rejected(self, rejection: Rejection) -> None:
+        """Log a rejected update, and keep it for the record of the round."""
+        self._rejections.append(rejection)
+        self._tell(rejection_line(self._round, self.fleet.names, rejection))
 
     def _reject(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
         """Drop an update in flight because of the fault in its reply."""
