@@ -12,7 +12,17 @@ import pytest
 
 from helpers.fleets import fields, make_fleet, sealed, traced
 from helpers.strategies import make
-from helpers.wall import FakeClients, FakeClock, Holding, Took, in_simulated_time, on_the_wall, reasons, told
+from helpers.wall import (
+    FakeClients,
+    FakeClock,
+    Federation,
+    Holding,
+    Took,
+    in_simulated_time,
+    on_the_wall,
+    reasons,
+    told,
+)
 from lesson import FedAvg, Lesson, Settings, Simulation
 from lesson.clock.worlds import Event, Joined, Left, RemoteWorld, Reply
 from lesson.clock.worlds.clients import LOST, RESTARTED, TOO_LATE
@@ -462,6 +472,15 @@ def nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.clock.worlds.remote.time.sleep", lambda _: None)
 
 
+def check_freed(federation: Federation, clients: Holding) -> None:
+    """Fail if models, metrics or early replies are kept of updates that are neither in flight nor at the server."""
+    ledger = federation.ledger
+    in_flight, at_server = set(ledger.updates_of(ledger.clients_in_flight()).keys), set(ledger.at_server.keys)
+    assert at_server <= clients.held.keys() <= at_server | in_flight
+    assert federation.world._early.keys() <= in_flight
+    assert federation.world.reports._metrics.keys() <= at_server | in_flight
+
+
 @everyone
 def test_the_virtual_clock_gives_the_records_of_the_simulation(kind: type[Any]) -> None:
     simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3)
@@ -469,12 +488,8 @@ def test_the_virtual_clock_gives_the_records_of_the_simulation(kind: type[Any]) 
     federation = in_simulated_time(make(kind), make_fleet(LATENCIES_S), clients, seed=3)
     for _ in range(40):
         assert fields(federation.step()) == fields(simulation.step())
+        check_freed(federation, clients)
     assert not federation.rejected
-    ledger = federation.ledger
-    pending = ledger.updates_of(ledger.clients_in_flight()).keys
-    assert set(ledger.at_server.keys) <= clients.held.keys() <= {*ledger.at_server.keys, *pending}, "no others are kept"
-    assert federation.world._early.keys() <= set(pending)
-    assert federation.world.reports._metrics.keys() <= {*ledger.at_server.keys, *pending}
 
 
 @everyone
@@ -485,11 +500,13 @@ def test_times_that_vary_are_those_of_the_simulation(kind: type[Any], tmp_path: 
     )
     settings = Settings(presence=presence, slowdown=0.5, estimate="quantile")
     simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3, settings=settings)
-    federation = in_simulated_time(make(kind), make_fleet(LATENCIES_S), Somewhere(1), seed=3, settings=settings)
+    clients = Somewhere(1)
+    federation = in_simulated_time(make(kind), make_fleet(LATENCIES_S), clients, seed=3, settings=settings)
     num_lost = 0
     for _ in range(40):
         record = federation.step()
         assert fields(record) == fields(simulation.step())
+        check_freed(federation, clients)
         num_lost += record.lost if record is not None and record.lost else 0
     assert num_lost
     assert not federation.rejected
