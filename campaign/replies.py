@@ -233,7 +233,7 @@ def _reject(names: Sequence[str]) -> Facts:
     parameters, lines = federate([REPLIES[name] for name in names])
     assert parameters == [float(len(names))] * 6, f"merged: {parameters}, not what {len(names)} honest rounds give"
     assert not unpickled, "a pickle was read"
-    told = [line for line in lines if "an update of client 0" in line]
+    told = [line for line in lines if "update from client 0" in line]
     assert len(told) == len(names), f"{len(told)} rejections were logged, not {len(names)}"
     check_lines(lines)
     return {"replies": len(names)}

@@ -35,7 +35,12 @@ ANSWERS: dict[str, tuple[str, str, int, str]] = {
     "exits": ("sys.exit(0)", MERGE, 3, "mine:Mine: SystemExit: 0 (mine.py, line 9)"),
     "no plan": ("None", MERGE, 3, "round 1: Mine: open_round must return a RoundPlan, got None"),
     "a mask": ("RoundPlan(view.idle, AllOf(starts))", MERGE, 3, "round 1: Mine: RoundPlan.starts must be"),
-    "a client too many": ("RoundPlan([999], AllOf(starts))", MERGE, 3, "round 1: Mine starts clients that do not"),
+    "a client too many": (
+        "RoundPlan([999], AllOf(starts))",
+        MERGE,
+        3,
+        "RoundPlan.starts must be ids of clients, from 0",
+    ),
     "no merge": (PLAN, "arrived", 3, "round 1: Mine: merge must return a Merge"),
     "drops by place": (PLAN, "Merge(arrived.id, arrived.id * 0.0, [])", 3, "TypeError: Merge.__init__() takes"),
     "a single weight": (PLAN, "Merge(arrived.id, 0.1)", 3, "round 1: Mine: Merge.weights must be"),

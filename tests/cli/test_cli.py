@@ -443,3 +443,9 @@ def test_long_words_on_the_command_line_are_rejected_at_once(
     """Each took minutes when matching a regular expression, or looking for similar options, took quadratic time."""
     assert main(argv) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_plan_says_which_options_it_ignores(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", "--clients", "4", "--deadline", "100", "--set", "strategy.close_early=false", "--json"])
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert "a plan shows LESSON with its default options: strategy.close_early has no effect" in notes

@@ -85,6 +85,8 @@ class PlanCommand:
             caveats = [] if from_file else settings.caveats()
             if settings.faults.disconnects or settings.faults.corrupts:
                 caveats.append("a plan does not include injected faults")
+            if options := [f"strategy.{name}" for name in settings.strategy.options]:
+                caveats.append(f"a plan shows LESSON with its default options: {', '.join(options)} has no effect")
             if self.html is not None:
                 status.update("Writing the page")
                 seen = self.latencies.name if self.latencies else source  # readers of the page do not have the folder
