@@ -39,7 +39,7 @@ ANSWERS: dict[str, tuple[str, str, int, str]] = {
         "RoundPlan([999], AllOf(starts))",
         MERGE,
         3,
-        "RoundPlan.starts must be ids of clients, from 0",
+        "RoundPlan.starts must be ids of clients",
     ),
     "no merge": (PLAN, "arrived", 3, "round 1: Mine: merge must return a Merge"),
     "drops by place": (PLAN, "Merge(arrived.id, arrived.id * 0.0, [])", 3, "TypeError: Merge.__init__() takes"),

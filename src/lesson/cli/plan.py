@@ -82,11 +82,7 @@ class PlanCommand:
             if self.figure is not None:
                 status.update("Drawing the figure")
                 draw_plan(plan, title, self.figure)
-            caveats = [] if from_file else settings.caveats()
-            if settings.faults.disconnects or settings.faults.corrupts:
-                caveats.append("a plan does not include injected faults")
-            if options := [f"strategy.{name}" for name in settings.strategy.options]:
-                caveats.append(f"a plan shows LESSON with its default options: {', '.join(options)} has no effect")
+            caveats = self._caveats(settings)
             if self.html is not None:
                 status.update("Writing the page")
                 seen = self.latencies.name if self.latencies else source  # readers of the page do not have the folder
@@ -101,6 +97,15 @@ class PlanCommand:
             print(f"figure: {self.figure}")
         if self.html is not None:
             print(f"page: {self.html}")
+
+    def _caveats(self, settings: Settings) -> list[str]:
+        """Return what the plan does not show."""
+        caveats = [] if self.latencies is not None else settings.caveats()
+        if settings.faults.disconnects or settings.faults.corrupts:
+            caveats.append("a plan does not include injected faults")
+        if options := [f"strategy.{name}" for name in settings.strategy.options]:
+            caveats.append(f"a plan shows LESSON with its default options: {', '.join(options)} has no effect")
+        return caveats
 
     def _check_on_time(self) -> None:
         if self.on_time is None:
