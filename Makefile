@@ -1,4 +1,4 @@
-# make setup | demo | flower-demo | test | test-all | flower-test | check | docs | bench | campaign | campaign-short
+# make setup | demo | flower-demo | test | test-all | flower-test | check | docs | bench | stress | stress-short
 # PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +10,7 @@ SOURCES = pyproject.toml constraints.txt
 
 PYTEST = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
 
-.PHONY: setup demo flower-demo test test-all flower-test check docs format bench campaign campaign-short clean
+.PHONY: setup demo flower-demo test test-all flower-test check docs format bench stress stress-short clean
 
 setup: $(VENV)/.installed
 
@@ -48,12 +48,12 @@ bench: setup
 	$(BIN)/python benchmarks/foundation.py
 	$(BIN)/python benchmarks/learning.py
 
-campaign: setup # trouble on purpose: docs/reliability.md
+stress: setup # described in docs/reliability.md
 	@mkdir -p build
-	$(BIN)/python -m campaign --out build/campaign.json
+	$(BIN)/python -m tests.stress --out build/stress.json
 
-campaign-short: setup
-	$(BIN)/python -m campaign --short
+stress-short: setup
+	$(BIN)/python -m tests.stress --short
 
 clean:
 	rm -rf $(VENV) runs/demo site

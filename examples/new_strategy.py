@@ -3,7 +3,7 @@
 Quorum starts every idle client, closes a round when half of the clients are back, and aggregates all updates that have
 arrived, with smaller weights for stale ones. Prints a table; 15 s on two cores, or a short run with --quick. On the
 command line, in this folder: lesson compare --strategies lesson,fedavg,new_strategy:Quorum
-lesson.testing.check_strategy(Quorum) tests it in one line; docs/extend.md tells what that covers.
+lesson.testing.check_strategy(Quorum) tests it in one line; docs/extend.md says what this covers.
 """
 
 import sys
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lesson.experiments.study import compare
-from lesson.settings import Settings
-from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
+import lesson
+from lesson import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
 
 
 @dataclass
@@ -35,7 +34,8 @@ class Quorum(Stateless):
 
 if __name__ == "__main__":
     time_budget_s, num_seeds = (100.0, 1) if "--quick" in sys.argv else (1000.0, 2)
-    settings = Settings(num_clients=20, time_budget_s=time_budget_s, device="cpu")
+    settings = lesson.Settings(num_clients=20, time_budget_s=time_budget_s, device="cpu")
+    strategies = ["lesson", "fedavg", "new_strategy:Quorum"]
     with tempfile.TemporaryDirectory() as out:
-        study = compare(settings, ["lesson", "fedavg", "new_strategy:Quorum"], num_seeds, out, num_processes=num_seeds)
+        study = lesson.compare(strategies, settings=settings, num_seeds=num_seeds, out=out, num_processes=num_seeds)
         print(study.table()[["accuracy_last10", "uploads"]].round(3))

@@ -10,10 +10,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+import lesson
 from helpers.run_folders import make_comparison
 from lesson.cli import main
 from lesson.experiments.grid import load_grid
-from lesson.runs.execute import execute
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -74,9 +74,8 @@ def test_notebooks_run(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
 def test_a_trial_of_each_strategy_of_example_sweeps_runs_two_rounds(path: Path, tmp_path: Path) -> None:
-    trials = {trial.settings.strategy.name: trial for trial in load_grid(str(path), ["run.rounds=2"]).trials}
-    for trial in trials.values():
-        assert execute(trial.settings, tmp_path / trial.name)["rounds"] == 2
+    for strategy, settings in {one.strategy.name: one for one in load_grid(path).trials.values()}.items():
+        assert lesson.run(strategy, settings=settings, rounds=2, out=tmp_path / strategy).summary["rounds"] == 2
 
 
 @pytest.mark.parametrize("path", SETTINGS, ids=lambda path: path.name)
@@ -85,7 +84,11 @@ def test_example_settings_run_two_rounds(path: Path, capsys: pytest.CaptureFixtu
 
 
 # What shortens a command.
-SHORTER = {"compare": ["--strategies", "lesson", "--seeds", "1", "--rounds", "2"], "plan": ["--clients", "10"]}
+SHORTER = {
+    "compare": ["--strategies", "lesson", "--seeds", "1", "--rounds", "2"],
+    "plan": ["--clients", "10"],
+    "sweep": ["--seconds", "0"],
+}
 
 
 @pytest.mark.slow
@@ -127,12 +130,14 @@ def test_python_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[
 def test_the_comparison_in_the_readme_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = re.search(r"```python\n(from lesson import Settings\n.*?)```", README, re.DOTALL)[1]  # type: ignore[index]
-    assert len([line for line in code.splitlines() if line and "import" not in line]) <= 5
+    code = re.search(r"```python\n(import lesson\n.*?)```", README, re.DOTALL)[1]  # type: ignore[index]
+    assert len([line for line in code.splitlines() if line]) == 5
+    short = code.replace("5000", "60").replace("num_seeds=3", "num_seeds=1, num_processes=1")
     monkeypatch.chdir(tmp_path)
-    exec(compile(code.replace("2000.0", "60.0"), "README.md", "exec"), {})
+    exec(compile(short, "README.md", "exec"), {"__name__": "__main__"})
     assert "accuracy_last10" in capsys.readouterr().out
-    assert (tmp_path / "runs" / "quick" / "lesson-seed1" / "summary.json").exists()
+    assert (tmp_path / "runs" / "mine" / "fedcs-seed0" / "summary.json").exists()
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_python_in_the_docs_reads_a_comparison_back(

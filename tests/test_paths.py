@@ -12,13 +12,14 @@ import lesson
 from helpers.run_folders import make_comparison, make_run
 from helpers.runs import PARTS, settings
 from lesson import Settings
-from lesson.experiments.contest.entries import FILE, load_contest
 from lesson.experiments.engines import LocalEngine, RayEngine
-from lesson.experiments.grid import load_grid, make_grid, read_axes
-from lesson.experiments.loading import load_together
-from lesson.experiments.results import Results
-from lesson.experiments.study import Run, compare, write_table
-from lesson.experiments.sweep import sweep
+from lesson.experiments.folder import StudyFolder
+from lesson.experiments.grid import load_grid, make_grid, read_asked
+from lesson.experiments.loading import load_study
+from lesson.experiments.missing import run_missing
+from lesson.experiments.run import Run
+from lesson.experiments.study import write_table
+from lesson.experiments.tuned.design import FILE, TunedComparison
 from lesson.fleet.traces import read_positions, read_presence, read_work
 from lesson.learn.build import build
 from lesson.learn.data import load_dataset
@@ -51,8 +52,8 @@ def test_files_that_are_read(tmp_path: Path, as_given: Callable[[Path], Path | s
     assert Settings(trace=as_given(tmp_path / "trace.csv")).fleet.trace == str(tmp_path / "trace.csv")
     assert load_settings(file("settings.toml", "[run]\nrounds = 3\n")).run.rounds == 3
     assert len(load_grid(file("sweep.toml", "[sweep]\ndata.beta = [1, 2]\n")).trials) == 2
-    assert read_axes(as_given(tmp_path / "sweep.toml")) == {"data.beta": [1, 2]}
-    assert load_contest(as_given(FILE)).entries
+    assert read_asked(as_given(tmp_path / "sweep.toml")).axes == {"data.beta": [1, 2]}
+    assert TunedComparison.load(as_given(FILE)).entries
     assert read_metrics(as_given(tmp_path / "none.jsonl")) == []
     assert data_dir(as_given(tmp_path)) == tmp_path
     assert len(read_idx_folder(as_given(MNIST_DIR))) == 4
@@ -65,11 +66,11 @@ def test_folders_of_runs(tmp_path: Path, as_given: Callable[[Path], Path | str])
     make_comparison(tmp_path / "compared", num_seeds=1)
     make_run(tmp_path / "run")
     assert len(lesson.load(as_given(tmp_path / "compared")).runs) == 2
-    assert len(load_together([as_given(tmp_path / "compared")]).runs) == 2
+    assert len(load_study([as_given(tmp_path / "compared")]).runs) == 2
     run = Run.load(as_given(tmp_path / "run"))
     assert run.path == tmp_path / "run"
     assert RunFolder(as_given(tmp_path / "run")).finished() is not None
-    assert len(Results.load(as_given(tmp_path))) == 0
+    assert len(StudyFolder(as_given(tmp_path / "compared")).runs()) == 2
     study = lesson.load(as_given(tmp_path / "compared"))
     write_study_page(study, as_given(tmp_path / "page.html"))
     write_table(study, as_given(tmp_path / "table.json"))
@@ -86,15 +87,31 @@ def test_folders_of_runs_to_be_executed(tmp_path: Path) -> None:
     few = settings(rounds=2)
     assert execute(few, str(tmp_path / "run"), data_dir=str(tmp_path), **PARTS)["rounds"] == 2
     parts = {"dataset": PARTS["dataset"], "model": PARTS["model"], "data_dir": str(tmp_path)}
-    assert len(compare(few, ["lesson"], 1, str(tmp_path / "compared"), **parts).runs) == 1
+    compared = lesson.compare(["lesson"], num_seeds=1, settings=few, out=str(tmp_path / "compared"), **parts)
+    assert len(compared.runs) == 1
     grid = make_grid({"run": {"rounds": 1}, "fleet": {"num_clients": 5}}, {"data.beta": [1]})
-    assert sweep(grid, str(tmp_path / "sweep"), engine=LocalEngine(1, str(tmp_path))).failures == {}
+    assert run_missing(grid, str(tmp_path / "sweep"), LocalEngine(1, str(tmp_path))).failures == {}
 
 
 def test_no_public_signature_wants_a_path_object() -> None:
     """Where a parameter says Path, it says str, too."""
-    public = [lesson.read_fleet, lesson.load, load_settings, load_grid, load_contest, execute, compare, sweep, build]
-    public += [RunFolder, LocalEngine, RayEngine, load_dataset, write_study_page, write_plan_page, draw_plan, Run.load]
+    public = [one for name in lesson.__all__ if inspect.isfunction(one := getattr(lesson, name))]
+    public += [
+        load_grid,
+        TunedComparison.load,
+        execute,
+        run_missing,
+        build,
+        StudyFolder,
+        RunFolder,
+        LocalEngine,
+        RayEngine,
+        load_dataset,
+        write_study_page,
+        write_plan_page,
+        draw_plan,
+        Run.load,
+    ]
     for function in public:
         for name, parameter in inspect.signature(function).parameters.items():
             assert "Path" not in str(parameter.annotation) or "str" in str(parameter.annotation), (function, name)

@@ -1,47 +1,64 @@
-"""Migrate the archived runs under results/ from the setting names of version 0.1; runs in today's format are kept.
+"""Migrate the folders of contests and reproductions that version 0.2 wrote to study.toml and runs.jsonl.gz.
 
-    python tools/migrate_results.py [FOLDER …]
+    python tools/migrate_results.py FOLDER …
 
-Runs with an injected fault that no longer exists cannot be migrated: they are dropped, and the command says how many.
+Runs, settings and provenance are kept; the migrated files (runs.jsonl, provenance.json, rules.json, scale.json and
+entries.toml) are removed.
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from lesson.core.files import write_whole
-from lesson.experiments.naming import series_name
-from lesson.experiments.results import Result, from_jsonable, jsonable
-from lesson.settings.migration import REMOVED, migrate
+from lesson.experiments.archive import ARCHIVE, write_archive
+from lesson.experiments.folder import FORMAT, MARKER
+from lesson.experiments.naming import run_name
+from lesson.experiments.run import Archived, Run, summary_of
 from lesson.settings.settings import Settings
+from lesson.settings.toml_text import to_toml
 
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def migrate_line(line: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a line of runs.jsonl in today's format; None if its run used a fault that no longer exists."""
-    if "format" in line:
-        return line
-    tables = line.pop("settings")
-    if any(tables.get(section, {}).get(name) for section, name in REMOVED):
-        return None
-    settings = Settings(**from_jsonable(migrate(tables)))
-    own = {"series": series_name(settings), "settings": jsonable(settings.to_sections())}
-    new = {"format": Result.FORMAT} | line | own
-    return new | {"versions": new.pop("versions")}
+OLD = ("runs.jsonl", "provenance.json", "rules.json", "scale.json", "entries.toml")
 
 
-def migrate_file(path: Path) -> None:
-    """Migrate an archive of runs in place."""
-    lines = [migrate_line(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    kept = [line for line in lines if line is not None]
-    kept.sort(key=lambda line: (line["series"], line["seed"]))
-    write_whole(path, "".join(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n" for line in kept).encode())
-    print(f"{path}: {len(kept)} runs kept, {len(lines) - len(kept)} dropped")
+def migrate_run(line: dict[str, Any]) -> Run:
+    """Return the run of a line of runs.jsonl."""
+    tables = {
+        section: {name: math.inf if one == "inf" else one for name, one in table.items()}
+        for section, table in line["settings"].items()
+        if isinstance(table, dict)
+    }
+    settings = Settings(preset=line["settings"]["preset"], **tables)
+    curve = pd.DataFrame(line["curve"])
+    archived = Archived(run_name(settings), line["versions"], curve, pd.DataFrame(line["clients"]))
+    return Run(None, settings, summary_of(settings, curve, line["stopped"]), line["stopped"], archived=archived)
+
+
+def migrate_folder(folder: Path) -> None:
+    """Migrate one folder in place."""
+    text = (folder / "runs.jsonl").read_text(encoding="utf-8")
+    runs = [migrate_run(json.loads(line)) for line in text.splitlines()]
+    notes = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    provenance = [{name: one or "" for name, one in note.items()} for note in notes]
+    if (folder / "scale.json").exists():
+        kind = "reproduction"
+        asked = to_toml({"reproduction": json.loads((folder / "scale.json").read_text(encoding="utf-8"))})
+    else:
+        kind, asked = "tuned comparison", (folder / "entries.toml").read_text(encoding="utf-8")
+    study = {"format": FORMAT, "kind": kind, "versions": {}, "provenance": provenance, "failures": {}}
+    write_archive(folder / ARCHIVE, runs)
+    write_whole(folder / MARKER, f"{asked.rstrip()}\n\n{to_toml({'study': study})}".encode())
+    for path in (folder / "runs").glob("*"):
+        path.rename(folder / path.name)
+    for name in OLD:
+        (folder / name).unlink(missing_ok=True)
+    print(f"{folder}: {len(runs)} runs")
 
 
 if __name__ == "__main__":
-    for folder in [Path(name) for name in sys.argv[1:]] or [ROOT / "results"]:
-        for archive in sorted(folder.rglob("runs.jsonl")):
-            migrate_file(archive)
+    for name in sys.argv[1:]:
+        migrate_folder(Path(name))

@@ -4,22 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from helpers.chromium import Browser, find_program, running_browser
+from helpers.chromium import Browser, find_programs, running_browser
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser() -> Iterator[Browser]:
     """One browser for all tests. Its pictures go to LESSON_SCREENSHOTS; LESSON_BROWSER=required allows no skipping."""
-    program = find_program()
-    if program is None:
-        told = "Chromium must be installed for tests of pages; on Debian: apt install chromium"
+    programs = find_programs()
+    if programs is None:
+        remedy = "on Debian: apt install chromium chromium-driver"
+        told = f"Chromium and its driver must be installed for tests of pages; {remedy}"
         if os.environ.get("LESSON_BROWSER") == "required":
             pytest.fail(told)
         pytest.skip(told)
     screenshots = Path(os.environ.get("LESSON_SCREENSHOTS", ROOT / "build" / "screenshots"))
-    with running_browser(program, tmp_path_factory.mktemp("profile"), screenshots) as running:
+    with running_browser(*programs, screenshots) as running:
         yield running
 
 

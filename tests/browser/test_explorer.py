@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 from helpers.chromium import Browser
 from helpers.fleets import make_fleet
@@ -154,7 +155,7 @@ def test_any_deadline_is_planned_as_by_the_command(
     check_same(browser, plan(*FLEETS[fleet]))
     browser.script(f"document.querySelector('{SLIDER}').focus()")
     seen = set()
-    for key, times in (("Home", 1), ("ArrowRight", 7), ("PageUp", 3), ("ArrowLeft", 2), ("End", 1)):
+    for key, times in ((Keys.HOME, 1), (Keys.ARROW_RIGHT, 7), (Keys.PAGE_UP, 3), (Keys.ARROW_LEFT, 2), (Keys.END, 1)):
         browser.press(key, times)
         seen.add(deadline(browser))
         check_same(browser, plan(*FLEETS[fleet], "--deadline", deadline(browser)))
@@ -340,13 +341,13 @@ def test_the_keyboard_reaches_everything(page: Callable[..., Browser]) -> None:
     browser = page("drawn")
     reached = []
     for _ in range(12):
-        browser.press("Tab")
+        browser.press(Keys.TAB)
         reached.append(browser.script("document.activeElement.id || document.activeElement.type"))
     assert [name for name in reached if name in ("file", "deadline-field", "deadline-slider", "checkbox")] == [
         "file", "deadline-field", "deadline-slider", "checkbox",
     ]  # fmt: skip
     browser.script(f"document.querySelector('{SLIDER}').focus()")
-    browser.press("Home")
+    browser.press(Keys.HOME)
     told = browser.script(f"document.querySelector('{SLIDER}').getAttribute('aria-valuetext')")
     assert told.startswith(f"{float(deadline(browser)):g}")
     assert told.endswith("tiers")

@@ -7,13 +7,15 @@ import pytest
 from helpers.chromium import Browser
 from helpers.run_folders import make_run
 from helpers.small_tasks import TinyNet, tiny_data
-from lesson.experiments.study import Run, Study, compare
+from lesson import compare
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.report.page.paper_page import write_paper_page
 from lesson.report.page.study_page import write_study_page
 from lesson.settings.settings import Settings
 
 pytestmark = pytest.mark.slow
-RESULTS = Path(__file__).parent.parent.parent / "results" / "paper"
+RESULTS = Path(__file__).parent.parent.parent / "experiments" / "paper" / "results"
 SECTIONS = [
     "what",
     "verdict",
@@ -37,7 +39,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run={"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
     )
     folder = tmp_path_factory.mktemp("report")
-    study = compare(settings, ["lesson", "fedavg"], 3, folder / "runs", dataset=tiny_data(), model=TinyNet)
+    study = compare(
+        ["lesson", "fedavg"], num_seeds=3, settings=settings, out=folder / "runs", dataset=tiny_data(), model=TinyNet
+    )
     write_study_page(study, folder / "report.html")
     write_study_page(Study(study.runs[:1]), folder / "single.html")
     return folder / "report.html"

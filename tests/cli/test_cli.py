@@ -1,14 +1,16 @@
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from lesson import __version__
-from lesson.cli import COMMANDS, main
+from lesson.cli import cli, main
 from lesson.cli.console import print_notes
 
 COMMAND = [sys.executable, "-m", "lesson.cli"]
@@ -218,10 +220,34 @@ BAD = [
     (["plan", "--deadline", "0"], "[strategy] deadline_s must be > 0, got 0.0"),
     (["plan", "--deadline", "-1"], "[strategy] deadline_s must be > 0, got -1.0"),
     (["plan", "--deadline", "nan"], "[strategy] deadline_s must be > 0, got nan"),
-    (["plan", "--deadline", "soon"], "--deadline must be a number, got 'soon'"),
+    (["plan", "--deadline", "soon"], "--deadline must be a number or auto, got 'soon'"),
     (["plan", "--deadline"], "--deadline must have a value, got none"),
-    (["plan", "--on-time", "0.9"], "--on-time must be left out without --deadline auto: it says how to choose"),
-    (["plan", "--deadline", "20", "--on-time", "0.9"], "--on-time must be left out without --deadline auto"),
+    (["plan", "--figure", "--json"], "--figure must have a value, got '--json'"),
+    (["run", "--out", "--resum"], "--out must have a value, got '--resum'"),
+    (["plan", "--set", "a=1", "--set", "--json"], "--set must have a value, got '--json'"),
+    (["--version=1"], "--version must have no value"),
+    (["plan", "--json=yes"], "--json must have no value"),
+    (["plan", "--seed", "1", "--seed", "2"], "--seed must be given once, got it twice"),
+    (["report", ".", "-o", "a.html", "--output=b.html"], "--output must be given once, got it twice"),
+    (["sweep"], "SETTINGS.toml must be given, a file with a table [sweep]; see 'lesson sweep --help'"),
+    (["sweep", "--dry-run"], "SETTINGS.toml must be given, a file with a table [sweep]; see 'lesson sweep --help'"),
+    (["sweep", "none.toml"], "none.toml does not exist; a sweep is a settings file with a table [sweep]"),
+    (["sweep", "none.toml", "--entries", "lesson"], "--entries must only be used with --tune"),
+    (["sweep", "--tune", "--set", "run.rounds=2"], "--set must be left out with --tune: the file has the settings"),
+    (["sweep", "--tune", "--entries", "lesson,leson"], "entry 'leson' is unknown; did you mean 'lesson'?"),
+    (["sweep", "--tune", "--seconds", "-1"], "--seconds must be >= 0, got -1"),
+    (["sweep", "--tune", "--seconds", "nan"], "--seconds must be >= 0, got nan"),
+    (["sweep", "none.toml", "--tune"], "none.toml does not exist; a tuned comparison is a file with [rules],"),
+    (["sweep", "none.toml", "--engine", "dask"], "engine 'dask' is unknown; one of: local, ray"),
+    (["sweep", "none.toml", "--cpus-per-trial", "0"], "--cpus-per-trial must be >= 1, got 0"),
+    (
+        ["sweep", "none.toml", "--address", "a:1"],
+        "--address and --gpus-per-trial must only be used with --engine ray",
+    ),
+    (["contest"], "'lesson contest' is now 'lesson sweep --tune'"),
+    (["contest", "lesson", "--seconds", "60"], "'lesson contest' is now 'lesson sweep --tune'"),
+    (["plan", "--on-time", "0.9"], "--on-time must only be used with --deadline auto: it says how to choose"),
+    (["plan", "--deadline", "20", "--on-time", "0.9"], "--on-time must only be used with --deadline auto"),
     (["plan", "--deadline", "auto", "--on-time", "0"], "on_time must be > 0 and <= 1, got 0; 0.9 for nine of ten"),
     (["plan", "--deadline", "auto", "--on-time", "90"], "on_time must be > 0 and <= 1, got 90"),
     (["plan", "--deadline", "auto", "--on-time", "nan"], "on_time must be > 0 and <= 1, got nan"),
@@ -243,12 +269,11 @@ BAD = [
     (["plan", "--html", "plan.txt"], "html must end in .html, .htm, got 'plan.txt'"),
     (["plan", "--html", "nowhere/plan.html"], "html cannot be written: the folder 'nowhere' does not exist"),
     (["plan", "--dedline", "3"], "option '--dedline' is unknown; did you mean '--deadline'?"),
-    (["plan", "extra"], "'extra' is one word too many; 'lesson plan --help' shows what there is"),
-    (["strategies", "lesson", "more"], "'more' is one word too many"),
-    (
-        ["--json", "plan"],
-        "command '--json' is unknown; one of: --help, --print-completion, --version, compare, contest, data, plan",
-    ),
+    (["plan", "extra"], "unexpected argument 'extra'; see 'lesson plan --help'"),
+    (["strategies", "lesson", "more"], "unexpected argument 'more'; see 'lesson strategies --help'"),
+    (["plan", "--dead", "3"], "option '--dead' is unknown; did you mean '--deadline'?"),
+    (["plan", "--on_time", "1"], "option '--on_time' is unknown; did you mean '--on-time'?"),
+    (["--json", "plan"], "option '--json' is unknown; one of: --help, --print-completion, --version"),
     (["plan", "--bogus"], "option '--bogus' is unknown; one of: --clients"),
     (["plan", "--clients", "None"], "--clients must be a whole number, got 'None'"),
     (["plan", "--rounds", "100001"], "rounds must be 1 to 100000, got 100001"),
@@ -262,16 +287,13 @@ BAD = [
         "/dev/zero cannot be read: it must be a regular file, not a pipe or a device",
     ),
     (["plan", "--figure", "n" * 300 + ".png"], "figure cannot be written: 'nnnn"),
-    (
-        ["plam"],
-        "command 'plam' is unknown; did you mean 'plan'? one of: --help, --print-completion, --version, compare",
-    ),
+    (["plam"], "command 'plam' is unknown; did you mean 'plan'? one of: compare, data, plan"),
     (["--print-completion", "tcsh"], "--print-completion must be one of: bash, fish, zsh, got 'tcsh'"),
-    (["--print-completion"], "--print-completion must be one of: bash, fish, zsh, got ''"),
-    (["report", "--figures", "x"], "DIR must be given: the folder of a run, a comparison or a sweep"),
+    (["--print-completion"], "--print-completion must have a value, got none"),
+    (["report", "--figures", "x"], "DIR must be given: the folder of a run or a study"),
     (["report", "none", "other"], "--output or --figures must be given for several folders"),
-    (["report", "none", "--figures", "x"], "none does not exist; it must be the folder of a run, a comparison or"),
-    (["report", ".", "--figures", "x"], ". holds no finished run; it must be the folder of a run, a comparison or"),
+    (["report", "none", "--figures", "x"], "none does not exist; it must be the folder of a run or a study"),
+    (["report", ".", "--figures", "x"], ". holds no finished run; it must be the folder of a run or a study"),
     (["report", ".", "--figures", "x", "--format", "pdf,gif"], "format 'gif' is unknown; one of: pdf, png, svg"),
     (["report", ".", "--figures", "x", "--format", ""], "format '' is unknown; one of: pdf, png, svg"),
     (["report", ".", "--figures", "x", "--width", "3.5"], "--width must be a number and in, cm, mm or pt, such as"),
@@ -300,67 +322,109 @@ def test_bad_input_in_a_process_of_its_own() -> None:
     assert result.stderr == "lesson: [strategy] deadline_s must be > 0, got -1.0\n"
 
 
-def status_of(argv: list[str]) -> int:
-    """The exit status of a command in this process; the parser leaves by itself after printing help."""
-    try:
-        return main(argv)
-    except SystemExit as end:
-        return int(end.code or 0)
-
-
-def test_help_fits_a_screen_and_shows_an_example(
+def test_help_shows_an_example_and_fits_the_terminal(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for command in [[], ["--help"], *([name, "--help"] for name in COMMANDS)]:
-        assert status_of(command) == 0
+    for command in [[], ["--help"], *([name, "--help"] for name in cli.commands)]:
+        assert main(command) == 0
         output = capfd.readouterr()
         assert output.err == "", command
-        assert "Example: lesson" in output.out, command
-        assert len(output.out.splitlines()) <= 30, command
+        assert "  Example: lesson" in output.out, command
+        assert max(map(len, output.out.splitlines())) <= 80, command
+        assert output.out.isascii(), command  # click would print anything else as UTF-8, whatever the terminal
 
 
-COMPLETED = {("pl",): ["plan"], ("run", "--time"): ["--time-budget"], ("sweep", "--cpus"): ["--cpus-per-trial"]}
+def test_help_lists_every_command_and_global_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in [*cli.commands, "--version", "--print-completion", "-h, --help"]:
+        assert sum(line.startswith(f"  {name} ") for line in lines) == 1, name
+    assert not [line for line in lines[1:] if line.endswith("...")]  # click shortens a description that does not fit
+
+
+@pytest.mark.parametrize("name", cli.commands)
+def test_help_of_a_command_describes_every_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "-h"]) == 0
+    printed = capsys.readouterr().out
+    for param in cli.commands[name].params:
+        shown = param.human_readable_name if isinstance(param, click.Argument) else param.opts[-1]
+        assert shown in printed
+        assert param.help
+        assert param.help.endswith(".")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["strategies"], ["run", "--help"]], ids=" ".join)
+def test_commands_that_need_no_heavy_library_do_not_import_one(argv: list[str]) -> None:
+    code = f"""
+import sys
+from lesson.cli import main
+assert main({argv}) == 0
+assert not {{"torch", "pandas", "scipy", "matplotlib"}} & sys.modules.keys()
+"""
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+
+
+COMPLETED = {
+    "pl": ["plan"],
+    "run --time": ["--time-budget"],
+    "sweep --cpus": ["--cpus-per-trial"],
+    "run --strategy fedb": ["fedbuff"],
+    "strategies --nothing": [],
+}
 """What the shell offers for what was typed."""
+OFFERED = [word for words in COMPLETED.values() for word in words]
 
 
-def completion_script(shell: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """Write the completion script of a shell that is installed."""
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed; on Debian: apt install {shell}")
-    assert status_of(["--print-completion", shell]) == 0
+def complete(
+    shell: list[str], load: str, press_tab: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> list[str]:
+    """Load the completion script into a shell that is installed; return what it prints for all of COMPLETED."""
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"{shell[0]} is not installed; on Debian: apt install {shell[0]}")
+    assert main(["--print-completion", shell[0]]) == 0
     (folder / "_lesson").write_text(capsys.readouterr().out)
-    return folder / "_lesson"
-
-
-def printed_by(shell: list[str], code: str) -> list[str]:
-    result = subprocess.run([*shell, code], capture_output=True, text=True, timeout=60)
+    (folder / "lesson").write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    (folder / "lesson").chmod(0o755)
+    code = load + "".join(press_tab.format(typed=typed, place=len(typed.split())) for typed in COMPLETED)
+    path = os.pathsep.join([str(folder), os.environ["PATH"]])
+    result = subprocess.run(
+        [*shell, code], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=120
+    )
     assert (result.returncode, result.stderr) == (0, "")
-    return result.stdout.splitlines()
+    return [line.partition("\t")[0] for line in result.stdout.splitlines() if line]
 
 
-def test_bash_completes_commands_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = f"source {completion_script('bash', tmp_path, capsys)}; complete -p lesson"
-    for words in [*COMPLETED, ("strategies", "--nothing")]:
-        code += f"; COMP_WORDS=(lesson {' '.join(words)}); COMP_CWORD={len(words)}; _tyro_lesson"
-        code += '; printf "%s\\n" "${COMPREPLY[@]}"'
-    offered = [word for words in COMPLETED.values() for word in words]
-    assert printed_by(["bash", "-ec"], code) == ["complete -F _tyro_lesson lesson", *offered, ""]
+def test_bash_completes_commands_options_and_strategies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    press_tab = """
+COMPREPLY=(); COMP_WORDS=(lesson {typed}); COMP_CWORD={place}; _lesson_completion lesson; echo "${{COMPREPLY[@]}}"
+"""
+    load = "source ./_lesson; complete -p lesson"
+    registered = "complete -o nosort -F _lesson_completion lesson"
+    assert complete(["bash", "-ec"], load, press_tab, tmp_path, capsys) == [registered, *OFFERED]
 
 
-def test_fish_completes_commands_and_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = f"source {completion_script('fish', tmp_path, capsys)}"
-    for words in COMPLETED:
-        code += f"; complete -C 'lesson {' '.join(words)}'"
-    offered = [line.partition("\t")[0] for line in printed_by(["fish", "--no-config", "-c"], code)]
-    assert offered == [word for words in COMPLETED.values() for word in words]
+def test_bash_completes_the_last_of_several_strategies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"_LESSON_COMPLETE": "bash_complete", "COMP_WORDS": "lesson compare --strategies lesson,fedb"}
+    assert run(environment=asked | {"COMP_CWORD": "3"}).stdout == "plain,lesson,fedbuff\n"
 
 
-def test_zsh_loads_its_completion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = completion_script("zsh", tmp_path, capsys)
-    assert "--time-budget" in script.read_text()
-    load = "autoload -U compinit; compinit -u -D; print $_comps[lesson]; autoload +X _lesson"
-    assert printed_by(["zsh", "-fc"], f"fpath=({tmp_path} $fpath); {load}") == ["_lesson"]
+@pytest.mark.slow
+def test_fish_completes_commands_options_and_strategies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    press_tab = "; complete -C 'lesson {typed}'"
+    assert complete(["fish", "--no-config", "-c"], "source ./_lesson", press_tab, tmp_path, capsys) == OFFERED
+
+
+@pytest.mark.slow
+def test_zsh_completes_commands_options_and_strategies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Outside of its line editor, zsh cannot be asked for completions: functions that record them stand in."""
+    load = """
+autoload -U compinit; compinit -u -D; source ./_lesson; print $_comps[lesson]
+compadd() { print -rl -- $completions }
+_describe() { print -rl -- ${completions_with_descriptions%%:*} }
+"""
+    press_tab = "words=(lesson {typed}); CURRENT=$#words; _lesson_completion\n"
+    assert complete(["zsh", "-fc"], load, press_tab, tmp_path, capsys) == ["_lesson_completion", *OFFERED]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,12 @@
 """Files that somebody else may have put there: FIFOs, devices, folders and symbolic links."""
 
-import fcntl
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import lock_descriptor
 from matplotlib.figure import Figure
 
 from helpers.resuming import StoppedError
@@ -15,9 +15,10 @@ from helpers.runs import PARTS, settings
 from lesson import InputError, load
 from lesson.cli import main
 from lesson.core.files import remove_leftovers, write_whole
-from lesson.experiments.contest.entries import load_contest
+from lesson.experiments.archive import ARCHIVE, read_archive
+from lesson.experiments.folder import MARKER
 from lesson.experiments.grid import load_grid
-from lesson.experiments.results import Results
+from lesson.experiments.tuned.design import TunedComparison
 from lesson.fleet.csv_files import read_fleet
 from lesson.learn.data import load_dataset
 from lesson.learn.data.cifar10 import TEST_BATCH
@@ -94,7 +95,7 @@ def read_data_file(dataset: str, name: str) -> Callable[[Path], tuple[Path, Call
 INPUTS: dict[str, Callable[[Path], tuple[Path, Callable[[], object]]]] = {
     "--scenario": lambda folder: (folder / "a.toml", lambda: load_settings(str(folder / "a.toml"))),
     "sweep file": lambda folder: (folder / "a.toml", lambda: load_grid(str(folder / "a.toml"))),
-    "contest file": lambda folder: (folder / "a.toml", lambda: load_contest(folder / "a.toml")),
+    "tuned comparison": lambda folder: (folder / "a.toml", lambda: TunedComparison.load(folder / "a.toml")),
     "--latencies": lambda folder: (folder / "a.csv", lambda: read_fleet(folder / "a.csv", Settings())),
     "presence": read_fleet_file("presence"),
     "trace": read_fleet_file("trace"),
@@ -102,8 +103,8 @@ INPUTS: dict[str, Callable[[Path], tuple[Path, Callable[[], object]]]] = {
     "summary.json": read_run_file("summary.json"),
     "clients.json": read_run_file("clients.json"),
     "metrics.jsonl": read_metrics_file,
-    "table.json": read_comparison_file("table.json"),
-    "runs.jsonl": lambda folder: (folder / "runs.jsonl", lambda: Results.load(folder)),
+    MARKER: read_comparison_file(MARKER),
+    ARCHIVE: lambda folder: (folder / ARCHIVE, lambda: read_archive(folder / ARCHIVE)),
     "MNIST images": read_data_file("fashion-mnist", FILES[0]),
     "CIFAR-10 batch": read_data_file("cifar10", TEST_BATCH),
 }
@@ -193,7 +194,7 @@ def test_leftovers_of_killed_writers_are_removed_and_those_of_others_kept(tmp_pa
     for path in (*leftovers, tmp_path / ".b.json.aside"):
         path.write_bytes(b"{")
     with (tmp_path / ".a.json.going.aside").open("wb") as going:
-        fcntl.flock(going, fcntl.LOCK_EX)
+        lock_descriptor(going.fileno())
         write_whole(tmp_path / "a.json", b"{}")
         assert {path.name for path in tmp_path.iterdir()} == {".a.json.going.aside", ".b.json.aside", "a.json"}
     remove_leftovers(tmp_path)

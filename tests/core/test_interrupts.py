@@ -34,7 +34,7 @@ class Signaling(FedAvg):
         return super().open_round(view, rng)
 """
 NOTE = "note: stopping after this round; send the signal again to stop at once"
-INTERRUPTED = "lesson: interrupted; the same command with --out run --resume goes on"
+INTERRUPTED = "lesson: interrupted; the same command with --out run --resume continues"
 
 
 def send_at(round: int, *numbers: signal.Signals) -> Callable[[dict[str, Any]], None]:
@@ -207,7 +207,7 @@ def test_nohup_keeps_a_command_going(signaling: Callable[[signal.Signals, Any], 
 
 @pytest.mark.parametrize(
     "moment",
-    ["lesson.settings", "tyro", "torch"],
+    ["lesson.settings", "click", "torch"],
 )
 def test_ctrl_c_during_imports_prints_no_traceback(tmp_path: Path, moment: str) -> None:
     """A module on the path sends the signal when the one with this name is looked for."""

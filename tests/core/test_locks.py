@@ -1,10 +1,15 @@
 """One process at a time has a folder, whenever others come and go."""
 
-import fcntl
+import errno
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import lock_descriptor
 
 from helpers.runs import PARTS, content, settings
 from lesson import InputError
@@ -29,15 +34,15 @@ def test_a_second_one_is_rejected_until_the_first_is_done(tmp_path: Path) -> Non
 
 def test_a_lock_that_its_owner_has_just_removed_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between opening and locking, the first owner ends; a third process would lock a new file beside ours."""
-    flock, calls = fcntl.flock, []
+    calls = []
 
-    def late(file: Any, how: int) -> None:
+    def late(number: int, *, blocking: bool) -> bool:
         if not calls:
             (tmp_path / LOCK).unlink()
-        calls.append(how)
-        flock(file, how)
+        calls.append(number)
+        return lock_descriptor(number, blocking=blocking)
 
-    monkeypatch.setattr(fcntl, "flock", late)
+    monkeypatch.setattr("filelock.lock_descriptor", late)
     with locked(tmp_path), pytest.raises(InputError, match=BUSY), locked(tmp_path):
         pass
     assert len(calls) == 3  # twice for ours, once for the third process
@@ -49,6 +54,50 @@ def test_the_lock_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
         (tmp_path / LOCK).unlink()
         (tmp_path / LOCK).touch()
     assert (tmp_path / LOCK).exists()
+
+
+def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int, *, blocking: bool) -> bool:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("filelock.lock_descriptor", refuse)
+    with pytest.raises(InputError, match="cannot be locked: No locks available; name another folder with --out"):
+        RunFolder(tmp_path).owned().__enter__()
+
+
+def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from lesson.core.locks import locked\n"
+        "with locked(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == -signal.SIGKILL
+    assert (tmp_path / LOCK).exists()
+    with locked(tmp_path):
+        pass
+    assert not (tmp_path / LOCK).exists()
+
+
+WINDOWS = """
+import os, signal, sys
+sys.modules["fcntl"] = sys.modules["resource"] = None
+import filelock, torch
+filelock.lock_descriptor = lambda number, *, blocking=True: True  # filelock uses no fcntl on Windows
+for module, names in ((os, "O_CLOEXEC O_DIRECTORY O_NOCTTY O_NOFOLLOW O_NONBLOCK setsid"),
+                      (signal, "SIGHUP SIGKILL pthread_sigmask")):
+    for name in names.split():
+        delattr(module, name)
+from lesson.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_commands_work_without_what_windows_lacks(tmp_path: Path, command: str) -> None:
+    flags = ["--rounds", "2", "--set", "fleet.num_clients=5", *(["--out", "out"] if command == "run" else [])]
+    argv = [sys.executable, "-W", "ignore:only soft file lock", "-c", WINDOWS, command, *flags]
+    ended = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "out" / "summary.json").exists() == (command == "run")
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **parts: Any) -> None:
 def test_a_custom_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_broken_off(python("trackers.md", "class Printed")["Printed"], tmp_path / "run")
     said = capsys.readouterr().out.splitlines()
-    assert said[:2] == ["run lesson begins", "broken off"]
-    assert said[2:4] == ["run lesson goes on", said[3]]
+    assert said[:2] == ["run lesson starts", "interrupted"]
+    assert said[2:4] == ["run lesson resumes", said[3]]
     assert said[3].startswith("5 100.0 ")
 
 
@@ -111,7 +111,7 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_custom_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    python("extend.md", "mine = Dataset")
+    python("extend.md", "mine = lesson.Dataset")
     assert (tmp_path / "runs" / "mine" / "summary.json").exists()
 
 

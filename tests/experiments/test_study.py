@@ -1,476 +1,206 @@
-import contextlib
+"""Studies: filters, frames and tables, of runs in folders and of archived ones."""
+
 import json
 import math
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
+import matplotlib.figure
 import pytest
 
-import helpers.trackers
-from helpers.runs import settings
-from helpers.small_tasks import TinyNet, tiny_data
-from helpers.trackers import Told, Unpicklable
-from lesson import FedAvg, InputError, load
-from lesson.cli import main
-from lesson.core.errors import DivergedError
-from lesson.experiments.engines.trial import execute_trial
-from lesson.experiments.grid import load_grid, make_grid
-from lesson.experiments.study import Study, compare, half_interval
-from lesson.runs.summary import time_to
-from lesson.settings.sections import StrategySettings
-from lesson.settings.settings import Settings
+from helpers.run_folders import make_comparison, make_run
+from helpers.tuned import everything, made, small
+from lesson import InputError, Run, Settings, Study, load
+from lesson.experiments.archive import read_archive, write_archive
+from lesson.experiments.loading import load_study
+from lesson.experiments.study import tell_apart, write_table
 
 
-def scores(*accuracies: float) -> list[dict[str, float]]:
-    return [{"accuracy": accuracy, "time_s": 10.0 * (index + 1)} for index, accuracy in enumerate(accuracies)]
-
-
-def test_time_to_a_target_is_the_first_of_three_in_a_row() -> None:
-    """Means of three: .4, .5, .6, .7; one good evaluation alone, the .9, does not count."""
-    curve = scores(0.1, 0.9, 0.2, 0.4, 1.2, 0.5)
-    assert time_to(0.4, curve) == 30.0
-    assert time_to(0.5, curve) == 40.0
-    assert time_to(0.7, curve) == 60.0
-    assert time_to(0.8, curve) is None
-    assert time_to(0.1, scores(0.5, 0.5)) is None
-
-
-def test_intervals_by_hand() -> None:
-    """1, 2, 3: standard deviation 1, t = 4.303 for two degrees of freedom, 4.303 / √3 = 2.4844."""
-    assert half_interval(np.array([1.0, 2.0, 3.0])) == pytest.approx(2.4844, rel=1e-4)
-    assert math.isnan(half_interval(np.array([1.0])))
-    # t = 2.120 for 16 degrees of freedom, 1.984 for 99.
-    assert half_interval(np.arange(17.0)) == pytest.approx(2.120 * np.std(np.arange(17), ddof=1) / 17**0.5, rel=1e-3)
-    assert half_interval(np.arange(100.0)) == pytest.approx(1.984 * np.std(np.arange(100), ddof=1) / 10, rel=1e-3)
-
-
-SMALL = ["--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
-SMALL += ["--set", "data.samples_per_client=100"]
-MANY_ROUNDS = ["--rounds", "100", "--set", "fleet.num_clients=5", "--set", "run.eval_every_s=1e6"]
-MANY_ROUNDS += ["--set", "data.samples_per_client=100"]
+def seeds(study: Study) -> list[tuple[str, int]]:
+    return [(run.settings.strategy.name, run.seed) for run in study.runs]
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
-    """Three strategies, two seeds, MNIST, as a user would do it."""
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """LESSON and FedAvg from three seeds, whose accuracies differ by 0.01."""
     out = tmp_path_factory.mktemp("study") / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.cpu_count", lambda: 1)  # no other processes
-        assert main(["compare", "--out", str(out), "--seeds", "2", *SMALL]) == 0
-    loaded = load(out)
-    assert isinstance(loaded, Study)
-    return out, loaded
+    make_comparison(out)
+    return out
 
 
-def test_a_comparison_leaves_its_runs_table_and_figures(study: tuple[Path, Study]) -> None:
-    out, _ = study
-    runs = sorted(path.name for path in out.iterdir() if path.is_dir())
-    assert runs == [f"{name}-seed{seed}" for name in ("fedavg", "fedcs", "lesson") for seed in (0, 1)]
-    assert (out / "accuracy_round.png").read_bytes().startswith(b"\x89PNG")
-    assert (out / "accuracy_time.png").exists()
-    table = json.loads((out / "table.json").read_text())
-    assert set(table) == {"fedavg", "fedcs", "lesson"}
-    assert table["lesson"]["time_to_0.95"] is None
+@pytest.fixture(params=["folders", "archive"])
+def study(request: pytest.FixtureRequest, compared: Path, tmp_path: Path) -> Study:
+    found = load(compared)
+    assert isinstance(found, Study)
+    if request.param == "folders":
+        return found
+    write_archive(tmp_path / "runs.jsonl.gz", found.runs)
+    archived = load(tmp_path)
+    assert isinstance(archived, Study)
+    assert {run.path for run in archived.runs} == {None}
+    return archived
 
 
-def test_frames(study: tuple[Path, Study]) -> None:
-    _, loaded = study
-    frame = loaded.to_frame()
-    assert len(frame) == 6
-    assert set(frame["strategy"]) == {"fedavg", "fedcs", "lesson"}
-    curves = loaded.curves()
-    assert list(curves.columns) == ["strategy", "seed", "round", "time_s", "accuracy", "loss", "uploads", "energy_j"]
-    lesson = curves[(curves["strategy"] == "lesson") & (curves["seed"] == 0)]
-    assert len(lesson) >= 3
-    rounds = next(run for run in loaded.runs if run.path.name == "lesson-seed0").to_frame()
-    assert lesson["uploads"].tolist() == [rounds["uploads"][: int(round)].sum() for round in lesson["round"]]
-    assert lesson["energy_j"].iloc[-1] == pytest.approx(rounds["energy_j"][: int(lesson["round"].iloc[-1])].sum())
-    means = frame.groupby("strategy")["accuracy_last10"].mean()
-    assert loaded.table()["accuracy_last10"].to_dict() == pytest.approx(means.to_dict())
-    assert isinstance(loaded.runs[0].to_frame(), pd.DataFrame)
+def test_a_frame_has_one_row_per_run(study: Study) -> None:
+    frame = study.to_frame()
+    assert frame["strategy"].tolist() == ["fedavg"] * 3 + ["lesson"] * 3
+    assert frame["seed"].tolist() == [0, 1, 2] * 2
+    assert frame["accuracy"].tolist() == pytest.approx([0.9, 0.91, 0.92] * 2)
+    assert frame["time_to_0.6"].tolist() == [400.0, 400.0, 400.0] * 2  # (0.5 + 0.6 + 0.7) / 3
+    assert frame["time_to_0.95"].isna().all()
 
 
-def test_a_second_comparison_runs_nothing_again(study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = study
-    before = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
-    assert main(["compare", "--out", str(out), "--seeds", "2", *SMALL, "--resume"]) == 0
-    assert {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")} == before
-    assert "accuracy at the end (%)" in capsys.readouterr().out
+def test_curves_have_one_row_per_evaluation(study: Study) -> None:
+    curves = study.curves()
+    assert list(curves) == ["strategy", "seed", "round", "time_s", "accuracy", "loss", "uploads", "energy_j"]
+    one = curves[(curves["strategy"] == "lesson") & (curves["seed"] == 1)]
+    assert one["accuracy"].tolist() == pytest.approx([0.31, 0.51, 0.61, 0.71, 0.81, 0.91])
+    assert one["uploads"].tolist() == [4, 8, 12, 16, 20, 24]
+    assert one["energy_j"].iloc[-1] == 300.0
 
 
-def test_a_comparison_gives_what_a_run_alone_gives(
-    study: tuple[Path, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, _ = study
-    monkeypatch.setattr("os.cpu_count", lambda: 1)  # config.toml names the hardware
-    assert main(["run", "--out", str(tmp_path / "alone"), "--seed", "1", *SMALL]) == 0
-    for name in ("metrics.jsonl", "model.safetensors", "config.toml"):
-        assert (tmp_path / "alone" / name).read_bytes() == (out / "lesson-seed1" / name).read_bytes()
+def test_a_table_has_means_extremes_and_intervals(study: Study) -> None:
+    """0.9, 0.91, 0.92: half the interval is 4.3027 · 0.01 / √3 = 0.02484."""
+    table = study.table()
+    assert list(table.index) == ["fedavg", "lesson"]
+    row = table.loc["lesson"]
+    assert (row["accuracy_last10"], row["accuracy_last10_ci95"]) == pytest.approx((0.91, 0.02484), rel=1e-3)
+    assert (row["accuracy_last10_min"], row["accuracy_last10_max"]) == pytest.approx((0.9, 0.92))
+    assert (row["uploads"], row["energy_j"], row["time_to_0.6_seeds"], row["time_to_0.95_seeds"]) == (24, 300.0, 3, 0)
+    assert math.isnan(row["time_to_0.95"])
 
 
-def test_other_settings_are_told_by_name(study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = study
-    other = [word.replace("num_clients=8", "num_clients=6") for word in SMALL]
-    assert main(["compare", "--out", str(out), "--seeds", "2", *other, "--resume"]) == 2
-    assert "other settings (fleet.num_clients = 8 there, 6 here)" in capsys.readouterr().err
+def test_a_study_is_drawn_and_shown(study: Study) -> None:
+    for by in ("time", "round"):
+        assert isinstance(study.plot(by), matplotlib.figure.Figure)  # type: ignore[arg-type]
+    assert repr(study) == "Study(6 runs, 3 seeds, by strategy)"
+    assert "fedavg" in study._repr_html_()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["compare", "--strategies", "lesson,leson"], "strategy 'leson' is unknown; did you mean 'lesson'?"),
-        (["compare", "--strategies", "lesson,lesson"], "--strategies must be different names with commas between"),
-        (["compare", "--seeds", "0"], "--seeds must be 1 to 1000, got 0"),
-        (["run", "--dataset", "mnits"], "dataset 'mnits' is unknown; did you mean 'mnist'?"),
-        (["run", "--dataset", "cifar10", "--data-dir", "none"], "none/cifar-10-batches-bin/data_batch_1.bin does not"),
-        (["compare", "--dataset", "mnits", "--seeds", "1"], "dataset 'mnits' is unknown"),
-        (["run", "--beta", "0"], "[data] beta must be > 0, got 0.0"),
-        (["run", "--rounds", "0"], "[run] rounds must be >= 1, got 0"),
-        (["run", "--device", "gpu"], "[run] device must be 'auto', 'cpu' or 'cuda', got 'gpu'"),
-        (["run", "--device", "cuda", "--set", "run.trainer=reference"], "[run] trainer must be auto, fused or batched"),
-        (["run", "--strategy", "nowhere:Thing"], "strategy 'nowhere:Thing' cannot be loaded"),
-        (["run", "--set", "strategy.lat=drop"], "[strategy] setting 'lat' is unknown to lesson; did you mean 'late'?"),
-        (["run", "--set", "strategy.late=wait"], "[strategy] late must be 'merge' or 'drop', got 'wait'"),
-        (
-            ["run", "--set", "run.trainer=fast"],
-            "[run] trainer must be 'auto', 'reference', 'fused' or 'batched', got 'fast'",
-        ),
-        (["run", "--time-budget", "inf"], "[run] rounds or a finite time_budget_s must be given: a run has to end"),
-        (
-            ["run", "--set", "run.eval_every_s=1e-310"],
-            "[run] eval_every_s must be a number >= 0.001 or 'auto', got 1e-310",
-        ),
-        (["run", "--set", "run.client_scores_every_s=0.0"], "[run] client_scores_every_s must be >= 0.001, got 0.0"),
-        (["run", "--set", "run.client_scores_every_s=nan"], "[run] client_scores_every_s must be >= 0.001, got nan"),
-        (["run", "--seed", "1", "--seed", "2"], "--seed must be given once, got it twice"),
-        (
-            ["run", "--time-budget=1", "--time_budget", "2", "--time-budget=1"],
-            "--time-budget must be given once, got",
-        ),
-        (["report", ".", "-o", "a.html", "--output", "b.html"], "--output must be given once, got it twice"),
-        (["run", "--resume", "--resume"], "--resume must be given once, got it twice"),
-        (
-            ["run", "--set", "run.rounds=1", "--set", "run.rounds=2"],
-            "run.rounds must be set once, got it twice",
-        ),
-        (
-            ["run", "--set", "strategy.deadline_s=5", "--deadline", "20"],
-            "strategy.deadline_s must be set once, got 5 by --set and 20.0 by --deadline",
-        ),
-        (
-            ["plan", "--set", "fleet.num_clients=5", "--clients", "5"],
-            "fleet.num_clients must be set once",
-        ),
-        (
-            ["run", "--set", "strategy.name=fedcs", "--strategy", "fedavg"],
-            "strategy.name must be set once, got 'fe",
-        ),
-        (
-            ["compare", "--set", "strategy.name=fedcs"],
-            "strategy.name must not be set in a comparison; --strategies",
-        ),
-        (
-            ["compare", "--set", "strategy.lat=drop"],
-            "[strategy] setting 'lat' is unknown to lesson and fedavg",
-        ),
-        (["compare", "--set", "fedbuff.concurrency=5"], "fedbuff.concurrency has no effect: fedbuff is not among"),
-        (["compare", "--set", "lesson.concurrency=5"], "[strategy] setting 'concurrency' is unknown to lesson; one of"),
-        (["compare", "--set", "fedavg.fraction=0.5", "--set", "fedavg.fraction=1"], "fedavg.fraction must be set once"),
-        (
-            ["compare", "--set", "lesson.late=drop", "--set", "strategy.late=drop"],
-            "strategy.late has no effect: lesson.late is set, too; leave one of them out",
-        ),
-        (
-            ["run", "--set", "fedbuff.concurrency=5"],
-            "fedbuff.concurrency has no effect: fedbuff is not among",
-        ),
-        (["run", "--clients", "5"], "option '--clients' is unknown"),
-        (["data", "cifar100"], "data set 'cifar100' is unknown; did you mean 'cifar10'?"),
-        (["data", "shares"], "--figure must be given for shares"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_bad_input(
-    flags: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(flags) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"lesson: {message}")
-    assert told.count("\n") == 1
-    assert list(tmp_path.iterdir()) == [], "something half-written"
+def test_a_table_is_written_as_strict_json(study: Study, tmp_path: Path) -> None:
+    write_table(study, tmp_path / "table.json")
+    table = json.loads((tmp_path / "table.json").read_text(), parse_constant=pytest.fail)
+    assert (list(table), table["lesson"]["time_to_0.95"]) == (["fedavg", "lesson"], None)
 
 
-def test_a_run_that_diverges_ends_with_status_3(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    flags = ["--rounds", "5", "--set", "training.learning_rate=1e30", "--set", "training.lr_cap=inf"]
-    never = ["--set", "run.eval_every_s=1e9"]
-    assert main(["run", "--out", str(tmp_path / "run"), "--strategy", "fedavg", *flags, *never]) == 3
-    assert "the model is no longer finite after round" in capsys.readouterr().err
-    often = ["--set", "run.eval_every_s=1"]
-    assert main(["run", "--out", str(tmp_path / "often"), "--strategy", "fedavg", *flags, *often]) == 3
-    assert "the loss is no longer finite after round 1, with 50 clients that started from" in capsys.readouterr().err
+def test_archived_runs_without_bytes_or_energy_have_a_table(tmp_path: Path) -> None:
+    """As those of version 0.2, whose lines have only a curve."""
+    runs = [made(Settings(seed=seed, rounds=50), [0.5] * 4) for seed in range(3)]
+    assert math.isnan(tell_apart(runs, {}).table()["bytes_up"].iloc[0])
+    write_archive(tmp_path / "runs.gz", runs)
+    table = tell_apart(read_archive(tmp_path / "runs.gz"), {}).table()
+    assert (table["accuracy_last10"].iloc[0], table["seeds"].iloc[0]) == (0.5, 3)
 
 
-def test_a_sweep_gives_one_strategy_options_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "grid.toml").write_text(
-        '[sweep]\n"strategy.name" = ["lesson", "lesson-memory"]\n"strategy.late" = ["drop", "merge"]'
-    )
-    grid = load_grid(str(tmp_path / "grid.toml"), ["lesson.late=drop", "run.rounds=2"])
-    assert [trial.name for trial in grid.trials] == [
-        "lesson-seed0",
-        "lesson-memory-late=drop-seed0",
-        "lesson-memory-late=merge-seed0",
+@pytest.fixture(scope="module")
+def varied() -> Study:
+    """β = 0.1 and 1 from two seeds; LESSON drops late updates in one run, FedAvg does not know the option."""
+    parts: list[dict[str, Any]] = [
+        {"data": {"beta": beta}, "strategy": strategy, "run": {"seed": seed, "rounds": 50}}
+        for strategy in ({"name": "lesson", "late": "drop"}, {"name": "lesson"}, {"name": "fedavg"})
+        for beta in (0.1, 1.0)
+        for seed in (0, 1)
     ]
-    assert grid.trials[0].settings.strategy.options == {"late": "drop"}
-    (tmp_path / "written.toml").write_text(grid.toml)
-    assert load_grid(str(tmp_path / "written.toml")) == grid
-    with pytest.raises(InputError, match=r"strategy\.late must be set once, got it by --set and in \[sweep\]"):
-        load_grid(str(tmp_path / "grid.toml"), ["strategy.late=drop"])
-    with pytest.raises(InputError, match=r"fedavg\.fraction has no effect: fedavg is not among the strategies"):
-        make_grid({"fedavg": {"fraction": 0.5}}, {"data.beta": [1.0]})
+    runs = [made(Settings(**one, fleet={"cpu_hz": (1e9, 2e9)}), [0.5] * 4) for one in parts]
+    return Study(runs, ("strategy.name", "data.beta", "strategy.late"), {"x": "it broke"})
 
 
-def test_a_comparison_in_which_no_round_ends_says_so(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    flags = ["--strategies", "lesson", "--time-budget", "1", "--seeds", "1"]
-    assert main(["compare", "--out", str(tmp_path / "out"), *flags]) == 0
-    output = capsys.readouterr()
-    assert "no figures: no round ended within the limits" in output.out
-    assert output.err == ""
+@pytest.mark.parametrize(
+    ("conditions", "num_runs"),
+    [
+        ({}, 12),
+        ({"strategy": "lesson"}, 8),
+        ({"strategy": "lesson", "beta": 0.1, "seed": 1}, 2),
+        ({"beta": [0.1, 0.5]}, 6),
+        ({"seed": range(1, 5)}, 6),
+        ({"beta": lambda beta: beta > 0.5}, 6),
+        ({"data.beta": 1.0}, 6),
+        ({"late": "drop"}, 4),
+        ({"strategy.late": None}, 8),
+        ({"late": lambda late: late is None}, 8),
+        ({"cpu_hz": (1e9, 2e9)}, 12),
+        ({"cpu_hz": [[1e9, 2e9], [1e9, 3e9]]}, 12),
+        ({"training.learning_rate": 0.1}, 12),
+        ({"strategy": "tifl"}, 0),
+    ],
+)
+def test_filters(conditions: dict[str, Any], num_runs: int, varied: Study) -> None:
+    found = varied.filter(**conditions)
+    assert len(found.runs) == num_runs
+    assert (found.by, found.failures) == (varied.by, {})
+    assert len(found.table()) == len(found.groups())
 
 
-TINY = {"dataset": tiny_data(), "model": TinyNet}
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("bet", "setting 'bet' is unknown; did you mean 'beta'?"),
+        ("learning_rate", r"learning_rate is a setting of \[training\] and \[server\]; name one"),
+        ("date.beta", "section 'date' is unknown; did you mean 'data'?"),
+        ("data.bet.a", r"\[data\] setting 'bet.a' is unknown"),
+        ("strategy.deadline", r"\[strategy\] setting 'deadline' is unknown"),
+        ("data.bet", r"\[data\] setting 'bet' is unknown; did you mean 'beta'?"),
+    ],
+)
+def test_an_unknown_name_is_an_error(name: str, reason: str, varied: Study) -> None:
+    with pytest.raises(InputError, match=reason):
+        varied.filter(**{name: 1})
 
 
-@pytest.fixture
-def diverging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FedAvg diverges in its third round, unless its fraction is 0.5."""
-    merge = FedAvg.merge
-
-    def diverge(self: FedAvg, view: Any, arrived: Any) -> Any:
-        if view.round == 3 and self.fraction != 0.5:
-            raise DivergedError("the model is no longer finite after round 3")
-        return merge(self, view, arrived)
-
-    monkeypatch.setattr(FedAvg, "merge", diverge)
-
-
-@pytest.mark.usefixtures("diverging")
-def test_a_run_that_diverges_does_not_end_the_comparison(tmp_path: Path) -> None:
-    study = compare(settings(rounds=5), ["lesson", "fedavg"], 2, tmp_path / "out", **TINY)
-    reasons = dict.fromkeys(["fedavg-seed0", "fedavg-seed1"], "the model is no longer finite after round 3")
-    assert study.failures == reasons
-    assert [run.path.name for run in study.runs] == ["lesson-seed0", "lesson-seed1"]
-    assert load(tmp_path / "out").failures == reasons
-    again = compare(settings(rounds=5), ["lesson", "fedavg"], 2, tmp_path / "out", resume=True, **TINY)
-    assert again.failures == reasons
+def test_runs_of_a_tuned_comparison_are_filtered_by_their_labels(tmp_path: Path) -> None:
+    """The table has the rows of what is left, with the same numbers."""
+    design = small(tmp_path)
+    study = design.study(everything(design, lambda one: [0.1, *[0.8] * 7]), {})
+    some = study.filter(entry="lesson", beta=1.0)
+    assert [run.seed for run in some.runs] == [0, 1]
+    whole = study.table()
+    kept = whole[(whole["entry"] == "lesson") & (whole["beta"] == 1.0)].reset_index(drop=True)
+    assert some.table().equals(kept)
+    one = study.filter(seed=1, entry="lesson").table()
+    assert (one["seeds"].tolist(), one["time_ratio"].tolist()) == ([1, 1], [1.0, 1.0]), "not of this seed alone"
+    assert set(study.filter(group="deadlines").table()["entry"]) == {"lesson τ=10", "lesson τ=20"}
+    assert repr(some) == "TunedStudy(2 runs, 2 seeds, by entry, group, data.beta)"
 
 
-@pytest.mark.usefixtures("diverging")
-def test_a_failed_run_is_shown_in_table_page_and_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In this process, so that the strategy diverges there."""
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.setenv("COLUMNS", "200")
-    out = tmp_path / "out"
-    flags = ["--strategies", "lesson,fedavg", "--seeds", "1", "--rounds", "4", "--set", "fleet.num_clients=5"]
-    assert main(["compare", "--out", str(out), *flags, "--set", "run.eval_every_s=20"]) == 3
-    told = capsys.readouterr()
-    *lines, last = told.err.splitlines()
-    failed = "the model is no longer finite after round 3"
-    assert last == (
-        f"lesson: 1 of 2 runs failed, first fedavg-seed0: {failed}; "
-        f"the same command with --out {out} --resume tries them again"
-    )
-    assert [line.partition(":")[0] for line in lines] == ["lesson seed 0", "fedavg seed 0"]
-    assert lines[0].endswith(" s (1 of 2 runs)")
-    assert lines[1] == f"fedavg seed 0: failed: {failed} (2 of 2 runs)"
-    assert next(line for line in told.out.splitlines() if "failed runs" in line).split()[2:] == ["0", "1"]
-    table = json.loads((out / "table.json").read_text())
-    assert table["fedavg"]["failures"] == {"fedavg-seed0": failed}
-    assert (table["fedavg"]["seeds"], table["fedavg"]["accuracy_last10"]) == (0, None)
-    assert "failures" not in table["lesson"]
-    assert failed in (out / "report.html").read_text()
+def test_runs_are_told_apart_by_as_few_settings_as_possible(tmp_path: Path) -> None:
+    """By β once, not by the batch size that goes with it; the trainer does not matter."""
+    runs = []
+    for beta, batch, trainer in ((0.1, 10, "auto"), (1.0, 20, "reference")):
+        for name in ("lesson", "fedavg"):
+            parts = {"training": {"batch_size": batch}, "data": {"beta": beta}, "run": {"trainer": trainer}}
+            make_run(tmp_path / f"{beta}-{name}", strategy={"name": name}, **parts)
+            runs.append(Run.load(tmp_path / f"{beta}-{name}"))
+    study = tell_apart(runs, {})
+    assert study.by == ("strategy.name", "training.batch_size")
+    assert len(study.groups()) == 4
+    assert tell_apart(runs[:2], {}).by == ("strategy",)
 
 
-@pytest.mark.usefixtures("diverging")
-def test_a_comparison_in_which_all_runs_fail_ends_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    flags = ["--strategies", "fedavg", "--seeds", "1", "--rounds", "4", "--set", "fleet.num_clients=5"]
-    assert main(["compare", "--out", str(tmp_path / "out"), *flags]) == 3
-    assert capsys.readouterr().err.startswith("lesson: 1 of 1 runs failed, first fedavg-seed0: the model is no longer")
-    assert json.loads((tmp_path / "out" / "table.json").read_text())["fedavg"]["seeds"] == 0
+def test_the_same_run_twice_is_rejected(tmp_path: Path) -> None:
+    """The interval of a mean would be too narrow."""
+    for name in ("a", "b"):
+        make_run(tmp_path / name)
+    with pytest.raises(InputError, match=r"a and .*b are the same run; give only one of them"):
+        load_study([tmp_path / "a", tmp_path / "b"])
+    run = made(Settings(rounds=50), [0.5])
+    with pytest.raises(InputError, match=r"^lesson-mnist-seed0 and lesson-mnist-seed0 are the same run"):
+        tell_apart([run, made(run.settings, [0.5])], {})
 
 
-@pytest.mark.usefixtures("diverging")
-def test_options_reach_the_strategies_that_know_them(tmp_path: Path) -> None:
-    changed = settings(rounds=3).model_copy(update={"strategy": StrategySettings(options={"late": "drop"})})
-    own = {"fedavg": {"fraction": 0.5}}
-    study = compare(changed, ["lesson", "fedavg"], 1, tmp_path / "out", options=own, **TINY)
-    assert {run.settings.strategy.name: run.settings.strategy.options for run in study.runs} == {
-        "lesson": {"late": "drop"},
-        "fedavg": {"fraction": 0.5},
+def test_failures_are_counted_by_strategy(tmp_path: Path) -> None:
+    """Also those of a strategy all of whose runs failed."""
+    failures = {"lesson-seed1": "it broke", "fedcs-seed0": "no data"}
+    study = Study([made(Settings(rounds=50), [0.5])], failures=failures)
+    assert study.failures_by_strategy() == {
+        "lesson": {"lesson-seed1": "it broke"},
+        "fedcs": {"fedcs-seed0": "no data"},
     }
-    assert study.failures == {}
+    write_table(study, tmp_path / "table.json")
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert (table["fedcs"]["seeds"], table["fedcs"]["failures"]) == (0, {"fedcs-seed0": "no data"})
+    assert table["lesson"]["failures"] == {"lesson-seed1": "it broke"}
 
 
-def test_one_strategys_option_on_the_command_line(tmp_path: Path) -> None:
-    flags = ["--rounds", "2", "--set", "fleet.num_clients=20", "--strategy", "fedbuff"]
-    assert main(["run", "--out", str(tmp_path / "run"), *flags, "--set", "fedbuff.concurrency=5"]) == 0
-    assert load(tmp_path / "run").settings.strategy.options == {"concurrency": 5}
-
-
-def test_a_tracker_that_cannot_be_copied_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^tracker helpers.trackers:Unpicklable cannot be copied into"):
-        compare(settings(), ["lesson"], 2, tmp_path / "out", num_processes=2, trackers=[Unpicklable()])
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_tracker_that_another_process_cannot_load_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As that of a notebook, whose classes other processes do not find."""
-    kind = type("Nowhere", (Told,), {"__module__": "helpers.trackers"})
-    monkeypatch.setattr(helpers.trackers, "Nowhere", kind, raising=False)
-    with pytest.raises(InputError, match=r"^lesson-seed.: tracker helpers.trackers:Nowhere cannot be copied into"):
-        compare(settings(), ["lesson"], 1, tmp_path / "out", num_processes=2, trackers=[kind()])
-
-
-def test_a_custom_model_requires_a_single_process(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="num_processes must be 1 with a dataset or model of your own, got 2"):
-        compare(settings(), ["lesson"], 2, tmp_path / "out", num_processes=2, **TINY)
-
-
-@pytest.mark.slow
-def test_a_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out"
-    words = ["compare", "--out", str(out), "--strategies", "lesson", "--seeds", "1", *MANY_ROUNDS]
-    process = subprocess.Popen([sys.executable, "-m", "lesson.cli", *words], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not list(out.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    while (left := _processes_of(tmp_path)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left
-    assert not list(out.glob("*/summary.json")), "too short to be killed"
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    assert main([*words, "--resume"]) == 0
-    assert main(["run", "--out", str(tmp_path / "alone"), *MANY_ROUNDS]) == 0
-    assert (out / "lesson-seed0" / "metrics.jsonl").read_bytes() == (tmp_path / "alone" / "metrics.jsonl").read_bytes()
-
-
-def _processes_of(folder: Path) -> list[str]:
-    """Processes that hold a file in a folder open, as workers hold the lock of their run."""
-    held = []
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if str(link.readlink()).startswith(str(folder)):
-                held.append(str(link))
-    return held
-
-
-def test_label_shares_are_drawn(tmp_path: Path) -> None:
-    assert main(["data", "shares", "--figure", str(tmp_path / "shares.png")]) == 0
-    assert (tmp_path / "shares.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_custom_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "from lesson import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n"
-    (tmp_path / "my_strategy.py").write_text(code)
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "--strategy", "my_strategy:Mine", "--rounds", "2", "--out", str(tmp_path / "run")]) == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["strategy"], summary["rounds"]) == ("my_strategy:Mine", 2)
-
-
-def test_a_custom_strategy_that_fails_is_reported_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "broken_strategy.py").write_text(
-        "from lesson import FedAvg\n\n\nclass Broken(FedAvg):\n    def open_round(self, view, rng):\n"
-        "        raise ZeroDivisionError('no\\nway')\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "--strategy", "broken_strategy:Broken", "--rounds", "2", "--out", "out"]) == 3
-    told = capsys.readouterr().err
-    assert told == ("lesson: broken_strategy:Broken: ZeroDivisionError: no way (broken_strategy.py, line 6)\n")
-
-
-EXITS = """import sys
-
-from lesson import FedAvg
-
-
-class Exits(FedAvg):
-    def open_round(self, view, rng):
-        sys.exit({code})
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        ("0", "SystemExit: 0 (exits.py, line 8)"),
-        ("", "SystemExit (exits.py, line 8)"),
-        ("'no\\nway'", "SystemExit: no way (exits.py, line 8)"),
-    ],
-)
-def test_a_custom_strategy_that_exits_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: str, told: str
-) -> None:
-    (tmp_path / "exits.py").write_text(EXITS.format(code=code))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "exits", raising=False)
-    assert main(["run", "--strategy", "exits:Exits", "--rounds", "2", "--out", "out"]) == 3
-    assert capsys.readouterr().err == f"lesson: exits:Exits: {told}\n"
-    settings = Settings(strategy={"name": "exits:Exits"}, run={"rounds": 2, "device": "cpu"})
-    line = execute_trial(tmp_path / "trial", settings, progress=None, data_dir=None, num_threads=1)
-    assert line == {"error": told, "kind": "SystemExit"}
-
-
-@pytest.mark.parametrize(
-    ("num_processes", "error"),
-    [
-        *((1, error) for error in (InputError("mine"), MemoryError("mine"), SystemExit(4), KeyboardInterrupt())),
-        pytest.param(2, InputError("mine"), marks=pytest.mark.slow),
-    ],
-)
-def test_exception_of_the_report_callback_is_raised_and_is_no_failed_run(
-    tmp_path: Path, num_processes: int, error: BaseException
-) -> None:
-    def report(_: str, line: dict[str, Any]) -> None:
-        if "round" in line:
-            raise error
-
-    with pytest.raises(type(error)) as raised:
-        compare(settings(rounds=2), ["fedavg"], 1, tmp_path, num_processes=num_processes, report=report)
-    assert raised.value is error
-    assert not (tmp_path / "failures.json").exists()
-
-
-def test_a_module_that_exits_cannot_be_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "exits_early.py").write_text("raise SystemExit(0)\n")
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "--strategy", "exits_early:Exits", "--rounds", "2", "--out", "out"]) == 2
-    assert (
-        "strategy 'exits_early:Exits' cannot be loaded: SystemExit: 0 (exits_early.py, line 1)"
-        in capsys.readouterr().err
-    )
+def test_a_study_without_runs_is_empty() -> None:
+    empty = Study([])
+    assert len(empty.to_frame()) == len(empty.curves()) == len(empty.table()) == 0

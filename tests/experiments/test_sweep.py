@@ -1,4 +1,4 @@
-"""Sweeps: what fails, is killed or is interrupted, on every engine; then that only what is missing is done."""
+"""The command `lesson sweep` on every engine: runs that fail, are killed or interrupted, and what comes after."""
 
 import importlib.util
 import json
@@ -13,15 +13,15 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from helpers.engines import ThisProcess
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.engines import FakeEngine
 from helpers.tensorboard import expected_scalars, needs_tensorboard, read_scalars
 from lesson import InputError
 from lesson.cli import main
-from lesson.cli.sweep_progress import SweepProgress
 from lesson.experiments.engines import RayEngine
-from lesson.experiments.grid import load_grid, make_grid
-from lesson.experiments.sweep import sweep
+from lesson.experiments.folder import MARKER, StudyFolder
+from lesson.experiments.grid import make_grid
+from lesson.experiments.missing import run_missing
+from lesson.report.progress import StudyProgress
 from lesson.report.study.sweep_text import sweep_table
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
@@ -63,8 +63,14 @@ def command(*argv: str) -> list[str]:
     return [sys.executable, "-m", "lesson.cli", "sweep", *argv]
 
 
+def failures(out: Path) -> dict[str, str]:
+    marker = StudyFolder(out).read()
+    assert marker is not None
+    return marker.failures
+
+
 @pytest.mark.slow
-def test_failed_and_killed_trials_stop_nobody_and_are_made_good(
+def test_failed_and_killed_runs_stop_nobody_and_are_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -80,20 +86,20 @@ def test_failed_and_killed_trials_stop_nobody_and_are_made_good(
     assert last.startswith(f"lesson: 1 of 3 runs failed, first dies.Raises-seed0: {reason}; ")
     assert last.endswith("; the same command with --out out tries them again")
     assert [line.rpartition("(")[2] for line in lines] == [f"{count} of 3 runs)" for count in (1, 2, 3)]
-    assert out.startswith("2 of 3 trials done\n")
-    assert "note: the process of dies.Once-seed0 was killed once and replaced\n" in out
+    assert out.startswith("note: the process of dies.Once-seed0 was killed once and replaced\n")
+    assert "\n2 of 3 runs done\n" in out
     assert reason in out
-    assert json.loads((tmp_path / "out" / "failures.json").read_text()) == {"dies.Raises-seed0": reason}
-    # With a checkpoint after every round, the trial resumes with the round it was killed in.
+    assert failures(tmp_path / "out") == {"dies.Raises-seed0": reason}
+    # With a checkpoint after every round, the run resumes with the round it was killed in.
     rounds = [int(line) for line in (tmp_path / "rounds.txt").read_text().split()]
     assert rounds == [1, 2, 3, 4, 5, 6, 6, 7, 8]
 
     before = (tmp_path / "out" / "fedavg-seed0" / "summary.json").stat().st_mtime_ns
     (tmp_path / "mended").touch()
     assert main(call) == 0
-    assert capsys.readouterr().out.startswith("3 of 3 trials done, 2 of them before\n")
+    assert capsys.readouterr().out.startswith("3 of 3 runs done\n")
     assert (tmp_path / "out" / "fedavg-seed0" / "summary.json").stat().st_mtime_ns == before
-    assert not (tmp_path / "out" / "failures.json").exists()
+    assert failures(tmp_path / "out") == {}
     execute(Settings(**SETTINGS | {"strategy": {"name": "fedavg"}}), tmp_path / "alone")
     for name in ("metrics.jsonl", "model.safetensors"):
         found = [path.read_bytes() for path in (tmp_path / "out").glob(f"*/{name}")]
@@ -132,7 +138,7 @@ def test_an_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         told = process.communicate(timeout=60)[1]
-        assert told == "lesson: interrupted; the same command with --out out goes on\n"
+        assert told == "lesson: interrupted; the same command with --out out continues\n"
         assert process.returncode == 130
         folders = [RunFolder(path.parent) for path in tmp_path.glob("out/*/config.toml")]
         going = [folder for folder in folders if not folder.summary.exists()]
@@ -152,7 +158,7 @@ def test_an_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_an_interrupted_sweep_resumes(tmp_path: Path) -> None:
-    """Ctrl-C stops both worker processes with a checkpoint; the same command finishes the trials."""
+    """Ctrl-C stops both worker processes with a checkpoint; the same command finishes the runs."""
     sections = SETTINGS | {"run": {"rounds": 120, "eval_every_s": 1e6}}
     (tmp_path / "grid.toml").write_text(make_grid(sections, {"strategy.name": ["lesson", "fedcs"]}).toml)
     call = command("grid.toml", "--out", "out")
@@ -161,7 +167,7 @@ def test_an_interrupted_sweep_resumes(tmp_path: Path) -> None:
     while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60)[1] == "lesson: interrupted; the same command with --out out goes on\n"
+    assert process.communicate(timeout=60)[1] == "lesson: interrupted; the same command with --out out continues\n"
     assert process.returncode == 130
     folders = [RunFolder(path.parent) for path in tmp_path.glob("out/*/config.toml")]
     assert any(folder.checkpoint.exists() for folder in folders)
@@ -169,64 +175,59 @@ def test_an_interrupted_sweep_resumes(tmp_path: Path) -> None:
     assert all(folder.finished() for folder in folders)
 
 
-def test_a_grid_may_grow_and_its_study_has_what_varies(tmp_path: Path) -> None:
-    engine = ThisProcess(dataset=tiny_data(600), model=TinyNet)
-    short = SETTINGS | {"run": {"rounds": 2, "eval_every_s": 20.0}}
-    axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge"], "data.beta": [1]}
-    sweep(make_grid(short, axes), tmp_path / "out", engine=engine)
-    told: list[str] = []
-    more = axes | {"data.beta": [0.5, 1]}
-    grid = make_grid(short, more, 2)
-
-    def report(name: str, line: dict[str, object]) -> None:
-        told.extend([name] if "round" in line else [])
-
-    study = sweep(grid, tmp_path / "out", engine=engine, report=report)
-    assert sorted(set(told)) == sorted(
-        {trial.name for trial in grid.trials} - {"lesson-late=merge-beta=1-seed0", "fedavg-beta=1-seed0"}
-    )
-    frame = study.to_frame()
-    assert list(frame.columns[:3]) == list(more)
-    assert frame["data.beta"].tolist() == [0.5, 0.5, 1, 1] * 2
-    assert frame["strategy.late"].isna().tolist() == [False] * 4 + [True] * 4
-    table = study.table()
-    assert table.index.names == list(more)
-    assert table["seeds"].tolist() == [2] * 4
-    by_hand = frame[(frame["strategy"] == "lesson") & (frame["data.beta"] == 1)]["accuracy_last10"].mean()
-    assert table["accuracy_last10"].iloc[1] == pytest.approx(by_hand)
-    assert list(study.curves().columns[:4]) == [*more, "seed"]
+def test_the_table_of_a_sweep_has_what_varies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lesson.experiments.engines.make_engine", lambda *_, **__: FakeEngine())
+    axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge"], "data.beta": [0.5, 1]}
+    grid = make_grid({"run": {"time_budget_s": 600.0}}, axes, 2)
+    (tmp_path / "grid.toml").write_text(grid.toml)
+    assert main(["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.startswith("8 of 8 runs done\n")
     rows = json.loads((tmp_path / "out" / "table.json").read_text())
     assert [row["data.beta"] for row in rows] == [0.5, 1.0, 0.5, 1.0]
-    assert load_grid(str(tmp_path / "out" / "sweep.toml")) == grid
+    assert [row["strategy.late"] for row in rows] == ["merge", "merge", None, None]
+    table = pd.read_csv(tmp_path / "out" / "table.csv")
+    assert list(table)[:4] == [*axes, "seeds"]
+    assert table["seeds"].tolist() == [2] * 4
     console = Console(width=160)
     with console.capture() as shown:
-        console.print(sweep_table(study, "title"))
+        console.print(sweep_table(run_missing(grid, tmp_path / "out", FakeEngine()), "title"))
     row = next(line for line in shown.get().splitlines() if "fedavg" in line)
     assert row.split()[:4] == ["fedavg", "–", "0.5", "2"]
 
-    with pytest.raises(InputError, match=r"belongs to a run with other settings .*; name another folder"):
-        sweep(make_grid(SETTINGS | {"run": {"rounds": 3}}, axes), tmp_path / "out")
-    with pytest.raises(InputError, match="belongs to a single run; name another folder"):
-        sweep(grid, tmp_path / "out" / "fedavg-beta=1-seed0")
+
+def test_a_dry_run_counts_runs_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lesson.experiments.estimate._seconds", lambda *_: 60.0)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"data.beta": [1]}, 4).toml)
+    assert main(["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "4 runs, 0 done"
+    assert second.startswith("about 2 min in 2 processes, with ")
+    assert not (tmp_path / "out").exists()
 
 
-def test_folders_that_are_not_a_sweeps_are_rejected(tmp_path: Path) -> None:
-    grid = make_grid(SETTINGS, {"data.beta": [1]})
-    (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(InputError, match="is not empty and holds no sweep; name another folder"):
-        sweep(grid, tmp_path)
-    with pytest.raises(InputError, match="is a file, not a folder"):
-        sweep(grid, tmp_path / "thesis.tex")
+def test_study_toml_can_be_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then its folder is the output folder."""
+    engine = FakeEngine()
+    monkeypatch.setattr("lesson.experiments.engines.make_engine", lambda *_, **__: engine)
+    run_missing(make_grid({"run": {"time_budget_s": 600.0}}, {"data.beta": [1, 2]}), tmp_path, FakeEngine(at_most=1))
+    assert main(["sweep", str(tmp_path / MARKER)]) == 0
+    assert engine.asked == [["lesson-beta=2-seed0"]]
+    assert main(["sweep", str(tmp_path / MARKER), "--set", "run.time_budget_s=700"]) == 2
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ([], "a sweep must be a FILE.toml, got 'grid'"),
-        (["--engine", "rai"], "engine 'rai' is unknown; did you mean 'ray'? one of: local, ray"),
+        (["--engine", "rai"], "engine 'rai' is unknown; did you mean 'ray'?"),
         (["--cpus-per-trial", "0"], "--cpus-per-trial must be >= 1, got 0"),
         (["--engine", "ray", "--gpus-per-trial", "-1"], "--gpus-per-trial must be >= 0, got -1.0"),
-        (["--address", "auto"], "--address and --gpus-per-trial must be left out without --engine ray"),
+        (["--address", "auto"], "--address and --gpus-per-trial must only be used with --engine ray"),
     ],
 )
 def test_bad_flags(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,7 +239,7 @@ def test_bad_flags(flags: list[str], message: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--address", "somewhere"], "address must be HOST:PORT of a cluster's head, or auto, got 'somewhere'"),
+        (["--address", "somewhere"], "address must be HOST:PORT of a cluster's head node, or auto, got 'somewhere'"),
         (["--address", "127.0.0.1:1"], "address '127.0.0.1:1' does not answer: "),
         (["--cpus-per-trial", "5000"], "cpus_per_trial must be at most "),
         (["--gpus-per-trial", "5000"], "gpus_per_trial must be at most "),
@@ -262,15 +263,17 @@ def test_bad_input_for_ray(
 
 def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"Ray is not installed; pip install 'lesson-fl\[ray\]' does it"):
-        sweep(make_grid(SETTINGS, {"data.beta": [1]}), tmp_path / "out", engine=RayEngine())
+    with pytest.raises(InputError, match=r"Ray is not installed; run pip install 'lesson-fl\[ray\]'"):
+        run_missing(make_grid(SETTINGS, {"data.beta": [1]}), tmp_path / "out", RayEngine())
+    assert not (tmp_path / "out").exists()
 
 
-def test_progress_counts_trials_and_shows_those_in_progress() -> None:
+def test_progress_counts_runs_and_shows_those_in_progress() -> None:
     trials = make_grid({"run": {"rounds": 100}}, {"data.beta": [1, 2, 3, 4, 5]}).trials
-    progress = SweepProgress({trial.name: trial.settings for trial in trials})
-    names = [trial.name for trial in trials]
+    progress, names = StudyProgress(), list(trials)
     progress.report(names[0], {"done": True})
+    for name in names[1:]:
+        progress.report(name, {"limits": trials[name].run})
     progress.report(names[1], {"error": "out of luck", "kind": "RunStoppedError"})
     progress.report(names[2], {"killed": 1})
     progress.report(names[2], {"round": 40, "time_s": 800.0, "accuracy": 0.8125})
@@ -282,17 +285,4 @@ def test_progress_counts_trials_and_shows_those_in_progress() -> None:
     assert "1 done, 1 running, 1 failed, 2 waiting" in shown
     row = next(line for line in shown.splitlines() if "resumed 1×" in line).split()
     assert row[3:6] == ["60", "1200", "0.812"]
-    assert "failed: beta=2-seed0: out of luck" in shown
-
-
-def test_nobodys_file_is_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "sweep.toml").write_text("# mine\n" + make_grid(SETTINGS, {"data.beta": [1.0]}).toml)
-    monkeypatch.chdir(tmp_path)
-    assert main(["sweep", "out/sweep.toml", "--out", "out"]) == 2
-    assert capsys.readouterr().err == (
-        "lesson: out/sweep.toml would be written over; keep it outside the folder, or take another --out\n"
-    )
-    assert (tmp_path / "out" / "sweep.toml").read_text().startswith("# mine")
+    assert "failed: lesson-beta=2-seed0: out of luck" in shown

@@ -7,8 +7,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from campaign import replies
-from campaign.replies import REPLIES, UNDECODABLE, HostileGrid, check_lines, federate, metrics, model
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import given, settings
@@ -21,6 +19,8 @@ from lesson.flower.profile import Profiler
 from lesson.flower.replies import MAX_METRICS, pull_replies, read_metrics
 from lesson.flower.server import find_clients
 from lesson.learn.robust.checks import InvalidUpdateError
+from tests.stress import replies
+from tests.stress.replies import REPLIES, UNDECODABLE, HostileGrid, check_lines, federate, metrics, model
 
 HONEST = 2.0
 """Every parameter after two rounds in which the honest clients added 1."""

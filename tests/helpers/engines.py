@@ -1,27 +1,36 @@
-"""An engine that starts no processes, for tests that do not depend on them."""
+"""An engine that trains nothing, for tests of what surrounds the runs."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from lesson.experiments.engines.trial import Event, Line, execute_trial
+from helpers.run_folders import begin_run, write_run
+from lesson.experiments.engines import Line
+from lesson.experiments.engines.trial import Hear
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
 
 
-class ThisProcess:
-    """Executes runs one after the other in this process, which has already imported torch.
+class FakeEngine:
+    """Writes made-up runs; those in `errors` fail with that line, and no run starts after `at_most` of them."""
 
-    `parts` are keyword arguments of `execute_trial`.
-    """
-
-    def __init__(self, **parts: Any) -> None:
-        self.parts = {"num_threads": 1} | parts
+    def __init__(self, errors: Mapping[str, Line] | None = None, at_most: int = 1000) -> None:
+        self.errors, self.at_most = errors or {}, at_most
+        self.asked: list[list[str]] = []
+        """The names of the runs it was given, by call."""
 
     def check(self) -> None: ...
 
-    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
-        for path, settings in plan.items():
-            lines = list[Line]()
-            last = execute_trial(path, settings, progress=lines.append, trackers=trackers, **self.parts)
-            yield from ((path, line) for line in [*lines, last])
+    def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
+        self.asked.append([path.name for path in plan])
+        for path, settings in list(plan.items())[: self.at_most]:
+            self.at_most -= 1
+            self.execute(path, settings, hear)
+
+    def execute(self, path: Path, settings: Settings, hear: Hear) -> None:
+        """Write one run, and report how it ended."""
+        if path.name in self.errors:
+            begin_run(path, settings)
+            hear(path, self.errors[path.name])
+        else:
+            write_run(path, settings)
+            hear(path, {"done": True, "accuracy": 0.9, "time_s": 600.0})

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from lesson.experiments.folder import FORMAT, MARKER
 from lesson.fleet.fleet import draw_fleet
 from lesson.runs.summary import clients_of, summarize
 from lesson.settings.settings import Settings
@@ -18,9 +19,12 @@ ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **sections: dict[str, Any]) -> None:
     """Write a finished run with these settings; each round has 4 uploads and consumes `joules`."""
     run = {"time_budget_s": 600.0} | sections.pop("run", {})
-    settings = Settings(run=run, **sections)
-    path.mkdir(parents=True)
-    (path / "config.toml").write_text(to_toml(settings.to_sections()))
+    write_run(path, Settings(run=run, **sections), joules=joules, better=better)
+
+
+def write_run(path: Path, settings: Settings, *, joules: float | None = 50.0, better: float = 0.0) -> None:
+    """Write a finished run with these settings, see `make_run`."""
+    begin_run(path, settings)
     lines = [
         {"round": index + 1, "time_s": 100.0 * (index + 1), "uploads": 4, "bytes_up": 10, "bytes_down": 10}
         | {"energy_j": joules, "staleness": 0.0, "accuracy": max(0.0, accuracy + better), "loss": 1 - accuracy}
@@ -30,6 +34,13 @@ def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **
     summary = summarize(settings, path / "metrics.jsonl", ACCURACY[-1] + better, 0.1) | {"wall_s": 1.0}
     (path / "summary.json").write_text(json.dumps(summary))
     (path / "clients.json").write_text(json.dumps(_clients(settings)))
+
+
+def begin_run(path: Path, settings: Settings) -> None:
+    """Write what a run leaves that was interrupted in its first round."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.toml").write_text(to_toml(settings.to_sections()))
+    (path / "metrics.jsonl").touch()
 
 
 def _clients(settings: Settings) -> dict[str, Any]:
@@ -59,5 +70,6 @@ def make_sweep(out: Path) -> None:
             make_run(out / f"lesson-beta={beta}-seed{seed}", strategy={"name": "lesson", "late": "drop"}, **common)
             make_run(out / f"mine-beta={beta}-seed{seed}", strategy={"name": "nowhere:Mine"}, **common)
     axes = {"strategy.name": ["lesson", "nowhere:Mine"], "data.beta": [1, 0.1], "strategy.late": ["drop"]}
-    (out / "sweep.toml").write_text(to_toml({"sweep": axes | {"seeds": 2}}))
-    (out / "failures.json").write_text('{"x": "no <reason>"}')
+    study = {"format": FORMAT, "kind": "sweep", "failures": {"x": "no <reason>"}}
+    asked = {"run": {"time_budget_s": 600.0}, "sweep": axes | {"seeds": 2}}
+    (out / MARKER).write_text(to_toml(asked | {"study": study}))

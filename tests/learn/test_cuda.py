@@ -13,9 +13,8 @@ import torch
 from helpers.model_servers import make_server
 from helpers.small_tasks import TinyNet, tiny_data
 from helpers.trainers import colors, make_cohort, several, sum_of
-from lesson import InputError, Lesson, LessonMemory, RoundLoop, Settings, Simulation, draw_fleet
+from lesson import InputError, Lesson, LessonMemory, RoundLoop, Settings, Simulation, compare, draw_fleet
 from lesson.core.errors import DivergedError
-from lesson.experiments.study import compare
 from lesson.learn import counters, dropout
 from lesson.learn.backend import Backend
 from lesson.learn.cohort import Cohort
@@ -441,8 +440,8 @@ def test_run_after_run_in_one_process_has_the_bits_of_each_alone(tmp_path: Path)
 
 def test_runs_that_share_the_gpu_have_the_bits_of_each_alone(tmp_path: Path) -> None:
     settings = Settings(run={"rounds": 60, "eval_every_s": 100.0, "device": "cuda"})
-    compare(settings, ["lesson", "fedavg"], 2, tmp_path / "alone")
-    compare(settings, ["lesson", "fedavg"], 2, tmp_path / "together", num_processes=4)
+    compare(["lesson", "fedavg"], num_seeds=2, settings=settings, out=tmp_path / "alone", num_processes=1)
+    compare(["lesson", "fedavg"], num_seeds=2, settings=settings, out=tmp_path / "together", num_processes=4)
     for path in (tmp_path / "alone").glob("*/model.safetensors"):
         assert path.read_bytes() == (tmp_path / "together" / path.parent.name / path.name).read_bytes()
 

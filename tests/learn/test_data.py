@@ -158,19 +158,24 @@ def small_cifar10(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     archive = tmp_path / "source" / "cifar-10-binary.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, cifar10.FOLDER)
+    monkeypatch.setattr(download, "ARCHIVE_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
     return archive
 
 
 @pytest.fixture
 def server(small_cifar10: Path) -> Iterator[tuple[str, list[str]]]:
-    """A server on this machine that breaks off the first transfer halfway and then serves ranges."""
+    """A server on this machine that breaks off the first transfer halfway and then serves ranges, except of whole/."""
     content, ranges = small_cifar10.read_bytes(), []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked = self.headers.get("Range", "")
             ranges.append(asked)
+            asked = "" if self.path.startswith("/whole/") else asked
             begin = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+            if begin == len(content):
+                self.send_error(416)
+                return
             self.send_response(206 if asked else 200)
             self.send_header("Content-Length", str(len(content) - begin))
             self.end_headers()
@@ -199,11 +204,43 @@ def test_a_download_resumes_where_it_stopped(tmp_path: Path, server: tuple[str, 
     assert download.get_cifar10(tmp_path / "data", "http://127.0.0.1:9/none") == folder, "what is there is used"
 
 
-def test_what_is_damaged_is_fetched_again(tmp_path: Path, server: tuple[str, list[str]]) -> None:
+@pytest.mark.parametrize("server_has_ranges", [True, False])
+def test_a_download_may_begin_with_any_part(
+    tmp_path: Path, small_cifar10: Path, server: tuple[str, list[str]], server_has_ranges: bool
+) -> None:
+    """All of it, as if interrupted at the very end; or a part of which the server does not send the rest alone."""
+    url, ranges = server
+    ranges.append("served before")
+    (tmp_path / "data").mkdir()
+    content = small_cifar10.read_bytes()
+    part = tmp_path / "data" / "cifar-10-binary.tar.gz.part"
+    part.write_bytes(content if server_has_ranges else content[:100])
+    url = url if server_has_ranges else f"{url.rpartition('/')[0]}/whole/cifar-10-binary.tar.gz"
+    download.get_cifar10(tmp_path / "data", url)
+    assert ranges[1] == f"bytes={len(content) if server_has_ranges else 100}-"
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [cifar10.FOLDER]
+
+
+def test_a_damaged_archive_is_not_unpacked_and_not_kept(
+    tmp_path: Path, server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, ranges = server
+    ranges.append("served before")
+    with monkeypatch.context() as other:
+        other.setattr(download, "ARCHIVE_SHA256", "0" * 64)
+        with pytest.raises(InputError, match=r"is damaged: its SHA-256 is not the official one; run the command again"):
+            download.get_cifar10(tmp_path / "data", url)
+    assert list((tmp_path / "data").iterdir()) == []
+    download.get_cifar10(tmp_path / "data", url)
+    assert ranges[1:] == ["", ""]
+
+
+@pytest.mark.parametrize("inner", ["", cifar10.FOLDER])
+def test_what_is_damaged_is_fetched_again(tmp_path: Path, server: tuple[str, list[str]], inner: str) -> None:
     url, ranges = server
     ranges.append("served before")
     folder = download.get_cifar10(tmp_path / "data", url)
-    (folder / "test_batch.bin").write_bytes(b"short")
+    (tmp_path / "data" / inner / "test_batch.bin").write_bytes(b"short")
     assert download.get_cifar10(tmp_path / "data", url) == folder
     load_dataset("cifar10", tmp_path / "data")
 

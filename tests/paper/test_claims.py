@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lesson.experiments.naming import series_name
-from lesson.experiments.results import Result, Results
+from lesson.experiments.naming import run_name, series_name
+from lesson.experiments.run import Archived, Run, summary_of
 from lesson.paper.claims import CLAIMS, check_claims
 from lesson.paper.items import NAMES, select_items, wanted_runs
 from lesson.paper.scale import FULL
@@ -56,7 +56,7 @@ def role(series: str, mirrored: bool) -> str:
     return f"{swap.get(first, first)}-{beta.get(rest, rest)}"
 
 
-def make_result(settings: Settings, mirrored: bool) -> Result:
+def make_run(settings: Settings, mirrored: bool) -> Run:
     """Accuracy rises straight to its end; a round lasts the deadline, 68 s for FedAvg, 5 s in the mirror."""
     own = series_name(settings)
     plays = role(own, mirrored)
@@ -92,12 +92,13 @@ def make_result(settings: Settings, mirrored: bool) -> Result:
     )
     if mirrored:
         clients.loc[0, "global_loss"] = 0.1
-    return Result(settings, {}, "", curve, clients)
+    archived = Archived(run_name(settings), {}, curve, clients)
+    return Run(None, settings, summary_of(settings, curve, ""), archived=archived)
 
 
 def findings(mirrored: bool) -> dict[str, Finding]:
     wanted = wanted_runs(select_items(["all"]), FULL)
-    world = Results({name: make_result(settings, mirrored) for name, settings in wanted.items()})
+    world = [make_run(settings, mirrored) for settings in wanted.values()]
     trained = [claim for claim in CLAIMS if claim.id in TRAINED]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lesson.paper.claims.base.CLAIMS", trained)
@@ -128,6 +129,6 @@ def test_no_claim_holds_in_the_mirror(id: str, mirrored: dict[str, Finding]) -> 
 
 def test_claims_wait_for_all_their_runs() -> None:
     wanted = wanted_runs(select_items(["fig5"]), FULL)
-    some = {name: make_result(settings, False) for name, settings in wanted.items()}
-    del some["fedcs-mnist-seed4"]
-    assert not check_claims(Results(some), ["fig5"], FULL)
+    runs = [make_run(settings, False) for settings in wanted.values()]
+    assert check_claims(runs, ["fig5"], FULL)
+    assert not check_claims([run for run in runs if run.name != "fedcs-mnist-seed4"], ["fig5"], FULL)

@@ -19,7 +19,7 @@ def test_series_are_told_by_what_differs_from_the_preset() -> None:
     sections = {"preset": "printed", "strategy": {"name": "fedavg"}, "run": {"seed": 3}}
     assert run_name(Settings(**sections)) == "fedavg-mnist-printed-seed3"
     sections = {"server": {"optimizer": "adam"}}
-    assert series_name(Settings(**sections)) == "lesson-mnist-server.optimizer=adam"
+    assert series_name(Settings(**sections)) == "lesson-mnist-optimizer=adam"
     sections = {"preset": "printed", "training": {"lr_cap": 1.0}, "strategy": {"late": "drop"}}
     assert series_name(Settings(**sections)) == "lesson-mnist-printed-lr_cap=1-late=drop"
 

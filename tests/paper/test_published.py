@@ -1,4 +1,4 @@
-"""Published verdicts and tables are recomputed from the archived runs in results/paper."""
+"""Published verdicts and tables are recomputed from the archived runs in experiments/paper."""
 
 import json
 import re
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lesson.experiments.results import Results
+from lesson.experiments.folder import StudyFolder
+from lesson.experiments.measures import by_series
+from lesson.experiments.run import Run
 from lesson.paper.claims import CLAIMS, check_claims
 from lesson.paper.items import NAMES, load_item, select_items, wanted_runs
-from lesson.paper.reproduce import missing_runs
 from lesson.paper.scale import FULL
 from lesson.paper.verdicts import Finding
 from lesson.report.paper.items import claims_frame, item_table, verdict_words
@@ -17,26 +18,27 @@ from lesson.report.words import markdown
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "results" / "paper"
+FOLDER = ROOT / "experiments" / "paper" / "results"
 
 
 @pytest.fixture(scope="module")
-def results() -> Results:
-    return Results.load(FOLDER)
+def runs() -> dict[str, Run]:
+    return StudyFolder(FOLDER).runs()
 
 
 @pytest.fixture(scope="module")
-def findings(results: Results) -> list[Finding]:
-    return check_claims(results, NAMES, FULL)
+def findings(runs: dict[str, Run]) -> list[Finding]:
+    return check_claims(list(runs.values()), NAMES, FULL)
 
 
-def test_every_run_of_the_paper_is_kept_from_five_seeds(results: Results) -> None:
-    assert not missing_runs(select_items(["all"]), FOLDER, FULL)
-    assert results.runs.keys() == wanted_runs(select_items(["all"]), FULL).keys()
-    assert {len(runs) for runs in results.values()} == {5}
-    for name, run in results.runs.items():
+def test_every_run_of_the_paper_is_kept_from_five_seeds(runs: dict[str, Run]) -> None:
+    wanted = wanted_runs(select_items(["all"]), FULL)
+    assert runs.keys() == wanted.keys()
+    assert {len(series) for series in by_series(runs.values()).values()} == {5}
+    for name, run in runs.items():
+        assert not wanted[name].differences(run.settings), name
         whole = run.settings.run.rounds is None or run.curve["round"].iloc[-1] > 0.9 * run.settings.run.rounds
-        assert run.stopped or whole, f"{name} ends early"
+        assert run.diverged or whole, f"{name} ends early"
         assert run.versions["hardware"]
 
 
@@ -50,11 +52,11 @@ def test_the_readme_shows_the_verdicts(findings: list[Finding]) -> None:
     readme = (ROOT / "README.md").read_text()
     shown = re.findall(r"^\| ([^|]+) \| (\*\*(?:holds|holds in part|does not hold)\*\*[^|]*) \|", readme, re.MULTILINE)
     assert shown == [(finding.statement, verdict_words(finding)) for finding in findings]
-    assert "results/paper/fig5.png" in readme
+    assert "experiments/paper/results/fig5.png" in readme
 
 
 @pytest.mark.parametrize("name", ["authors", "latencies", "choices", "sawtooth"])
-def test_tables_in_the_docs_follow_from_the_kept_runs(name: str, results: Results) -> None:
-    table = markdown(item_table(load_item(name), results, FULL))
+def test_tables_in_the_docs_follow_from_the_kept_runs(name: str, runs: dict[str, Run]) -> None:
+    table = markdown(item_table(load_item(name), by_series(runs.values()), FULL))
     assert (FOLDER / f"{name}.md").read_text().endswith(f"\n\n{table}")
     assert table in (ROOT / "docs" / "reproduction.md").read_text()

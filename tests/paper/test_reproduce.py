@@ -1,112 +1,157 @@
-"""Runs are made once: not again when they are kept, nor when their folders are there."""
+"""The runs of a reproduction are executed once: not again if they are archived, nor if their folders are there."""
 
 import dataclasses
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from helpers.engines import ThisProcess
 from lesson.cli import main
-from lesson.core.errors import InputError, RunStoppedError
-from lesson.experiments.engines.trial import Event
+from lesson.core.errors import InputError
+from lesson.experiments.engines import InProcessEngine
+from lesson.experiments.engines.trial import Hear
+from lesson.experiments.folder import StudyFolder
 from lesson.experiments.missing import run_missing
-from lesson.experiments.results import Results
 from lesson.paper.items import load_item
-from lesson.paper.reproduce import missing_runs
+from lesson.paper.reproduce import Reproduction
 from lesson.paper.scale import FULL, QUICK
 from lesson.report.paper.items import write_page
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
 
 TINY = dataclasses.replace(QUICK, seeds=1, max_rounds=4)
+FIG5 = Reproduction([load_item("fig5")], TINY)
 NAMES = ["fedavg-mnist-seed0", "fedcs-mnist-seed0", "lesson-mnist-seed0"]
-
-
-class Refusing:
-    """An engine that must not be given anything to do."""
-
-    def check(self) -> None: ...
-
-    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
-        assert not plan
-        yield from ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Failing:
-    """An engine whose runs all end with an error."""
+    """An engine whose runs all end with an error; without a `kind` of error, it must not be given any."""
 
-    kind: str
+    kind: str = ""
 
     def check(self) -> None: ...
 
-    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
+    def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
+        assert self.kind, f"executes {len(plan)} runs"
         for path in plan:
-            yield path, {"error": "no longer finite", "kind": self.kind}
+            hear(path, {"error": "no longer finite", "kind": self.kind})
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("paper")
-    missing = missing_runs([load_item("fig5")], out, TINY)
-    assert sorted(missing) == NAMES
-    run_missing(missing, out, ThisProcess(), command="lesson reproduce fig5")
+    assert sorted(FIG5.runs({})) == NAMES
+    run_missing(FIG5, out, InProcessEngine(), command="lesson reproduce fig5")
     return out
 
 
-def test_what_is_kept_is_not_made_again(made: Path) -> None:
-    assert sorted(Results.load(made).runs) == NAMES
-    assert not missing_runs([load_item("fig5")], made, TINY)
-    fedavg = Results.load(made).runs["fedavg-mnist-seed0"]
+def test_finished_runs_are_not_executed_again(made: Path) -> None:
+    study = run_missing(FIG5, made, Failing(), command="lesson reproduce fig5 again")
+    assert sorted(run.name for run in study.runs) == NAMES
+    assert {run.path for run in study.runs} == {made / name for name in NAMES}
+    fedavg = StudyFolder(made).runs()["fedavg-mnist-seed0"]
     assert fedavg.curve["round"].iloc[-1] <= 4
     assert fedavg.curve["uploads"].tolist() == (50 * fedavg.curve["round"]).tolist()
     assert fedavg.versions["hardware"]
-    (note,) = json.loads((made / "provenance.json").read_text())
-    assert (note["command"], note["runs"]) == ("lesson reproduce fig5", 3)
+    marker = StudyFolder(made).read()
+    assert marker is not None
+    assert [(one.command, one.runs) for one in marker.provenance] == [("lesson reproduce fig5", 3)]
 
 
-def test_damaged_notes_are_told_before_anything_is_run(tmp_path: Path) -> None:
-    (tmp_path / "provenance.json").write_text("[")
-    with pytest.raises(InputError, match="is damaged"):
-        run_missing(missing_runs([load_item("fig5")], tmp_path, TINY), tmp_path, Refusing(), command="")
+def test_archived_runs_are_not_executed_again(made: Path, tmp_path: Path) -> None:
+    for name in ("study.toml", "runs.jsonl.gz"):
+        shutil.copy(made / name, tmp_path / name)
+    study = run_missing(FIG5, tmp_path, Failing())
+    assert {run.path for run in study.runs} == {None}
+    assert sorted(run.name for run in study.runs) == NAMES
 
 
-def test_settings_left_by_a_broken_call_do_no_harm(tmp_path: Path) -> None:
+def test_the_archive_is_written_again_from_the_folders_of_runs(made: Path) -> None:
+    """As after a kill between the end of the last run and the writing of the archive."""
+    before = (made / "runs.jsonl.gz").read_bytes()
+    (made / "runs.jsonl.gz").unlink()
+    run_missing(FIG5, made, Failing())
+    assert (made / "runs.jsonl.gz").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[", "study.toml"),
+        ("[study]\nformat = 1\n", r"study.toml is damaged: \[study\] kind is missing"),
+        ("[study]\nformat = 9\nkind = 'reproduction'\n", "study.toml: format must be 1, got 9: another version"),
+        ("[study]\nformat = 1\nkind = 'sweep'\n", "holds a sweep, not a reproduction; name another folder"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_told_before_anything_is_run(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises(InputError, match=said):
+        run_missing(FIG5, tmp_path, Failing())
+    assert (tmp_path / "study.toml").read_text() == text
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").touch()
+    with pytest.raises(InputError, match="is not empty and holds no study; name another folder with --out"):
+        run_missing(FIG5, tmp_path, Failing())
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+@pytest.mark.parametrize("asked", ["", "[reproduction]\nquick = 3\nseeds = 5\n", "[reproduction]\nquick = true\n"])
+def test_a_damaged_scale_is_told_in_one_line(tmp_path: Path, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.toml").write_text(f"{asked}[study]\nformat = 1\nkind = 'reproduction'\n")
+    for words in (["reproduce", "table1", "--out"], ["report"]):
+        assert main([*words, str(tmp_path)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"lesson: {tmp_path / 'study.toml'} is damaged: [reproduction] ")
+
+
+def test_settings_left_by_an_interrupted_call_do_no_harm(tmp_path: Path) -> None:
+    assert main(["reproduce", "table1", "--out", str(tmp_path)]) == 0
     (tmp_path / "fig5.toml").touch()
     assert main(["reproduce", "table1", "--out", str(tmp_path)]) == 0
     claims = json.loads((tmp_path / "claims.json").read_text())
     assert [claim["id"] for claim in claims] == ["networks"]
 
 
-def test_finished_folders_are_read_and_not_run_again(made: Path) -> None:
-    kept = (made / "runs.jsonl").read_bytes()
-    (made / "runs.jsonl").unlink()
-    run_missing(missing_runs([load_item("fig5")], made, TINY), made, Refusing(), command="")
-    assert (made / "runs.jsonl").read_bytes() == kept
-
-
 def test_runs_of_other_settings_are_not_mixed_in(made: Path) -> None:
-    longer = dataclasses.replace(TINY, max_rounds=5)
+    longer = Reproduction(FIG5.items, dataclasses.replace(TINY, max_rounds=5))
     with pytest.raises(InputError, match=r"holds \S+ with other settings \(run.rounds = 4 there, 5 here\)"):
-        missing_runs([load_item("fig5")], made, longer)
+        run_missing(longer, made, Failing())
 
 
 def test_a_run_that_diverges_is_a_result_and_others_fail(tmp_path: Path, made: Path) -> None:
-    missing = missing_runs([load_item("fig5")], tmp_path, TINY)
-    with pytest.raises(RunStoppedError, match="3 of 3 runs failed, the next call tries them again; first"):
-        run_missing(missing, tmp_path, Failing("RunStoppedError"), command="")
-    assert not Results.load(tmp_path).runs
-    for name in NAMES:  # what a run leaves that was stopped
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "config.toml").write_bytes((made / "runs" / name / "config.toml").read_bytes())
-    stopped = run_missing(missing, tmp_path, Failing("DivergedError"), command="").runs
-    assert [run.stopped for run in stopped.values()] == ["no longer finite"] * 3
-    assert not missing_runs([load_item("fig5")], tmp_path, TINY)
+    failed = run_missing(FIG5, tmp_path, Failing("RunStoppedError"))
+    assert not failed.runs
+    marker = StudyFolder(tmp_path).read()
+    assert marker is not None
+    assert failed.failures == marker.failures == dict.fromkeys(NAMES, "no longer finite")
+    assert not marker.provenance
+    for name in NAMES:  # the files of a run that diverged before its first checkpoint
+        (tmp_path / name).mkdir()
+        shutil.copy(made / name / "config.toml", tmp_path / name / "config.toml")
+    study = run_missing(FIG5, tmp_path, Failing("DivergedError"))
+    assert {run.name: run.diverged for run in study.runs} == dict.fromkeys(NAMES, "no longer finite")
+    assert {run.summary["accuracy"] for run in study.runs} == {0.1}
+    assert not study.failures
+    again = run_missing(FIG5, tmp_path, Failing())
+    assert sorted(run.name for run in again.runs) == NAMES
+
+
+def test_failed_runs_stop_the_command_before_anything_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lesson.experiments.engines.make_engine", lambda **_: Failing("RunStoppedError"))
+    assert main(["reproduce", "fig5", "--quick", "--seeds", "1", "--out", str(tmp_path / "out")]) == 3
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("lesson: 3 of 3 runs failed, first lesson-mnist-seed0: no longer finite; ")
+    assert told.endswith(f"; the same command with --out {tmp_path / 'out'} tries them again")
+    assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["study.toml"]
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +182,7 @@ def test_a_damaged_table_is_told_when_the_readme_is_written(content: bytes | Non
 
 
 def test_a_folder_is_of_one_scale(with_table: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, told in ((["--quick"], "holds the full set from 5 seeds"), (["--seeds", "2"], "from 5 seeds")):
+    for words, told in ((["--quick"], "holds a full reproduction with 5 seeds"), (["--seeds", "2"], "with 5 seeds")):
         assert main(["reproduce", "table1", "--out", str(with_table), *words]) == 2
         assert told in capsys.readouterr().err
 
@@ -160,7 +205,7 @@ def test_a_quick_look_says_so_and_claims_nothing(tmp_path: Path, capsys: pytest.
 def test_items_leave_files_settings_and_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "table2", "--out", str(tmp_path)]) == 0
     assert main(["reproduce", "fig4", "--out", str(tmp_path)]) == 0
-    assert {path.name for path in tmp_path.glob("fig4.*")} == {"fig4.pdf", "fig4.png", "fig4.svg", "fig4.toml"}
+    assert {path.name for path in tmp_path.glob("fig4.*")} == {"fig4.png", "fig4.toml"}
     page = (tmp_path / "README.md").read_text()
     assert "| released | FedAvg | 68 | 68.3 ± 1.3 |" in page
     assert "![Labels of five clients at three concentrations β](fig4.png)" in page
@@ -180,7 +225,7 @@ def test_items_leave_files_settings_and_a_page(tmp_path: Path, capsys: pytest.Ca
     ("words", "complaint"),
     [
         (["fig55"], "item 'fig55' is unknown; did you mean 'fig5'?"),
-        (["fig4", "--seeds", "0"], "--seeds must be 1 to 1000, got 0"),
+        (["fig4", "--seeds", "0"], "seeds must be a whole number from 1 to 1000, got 0"),
     ],
 )
 def test_wrong_input_is_one_line(

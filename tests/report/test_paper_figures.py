@@ -123,12 +123,12 @@ def test_label_shares_are_those_of_the_partition() -> None:
 
 
 def test_towards_zero_has_bands_within_what_is_possible() -> None:
-    """Two values 0.9 and 0.92 have a half interval of 12.706 · 0.01: 0.91 ± 0.127, cut at 1."""
+    """Two values 0.9 and 0.92 have a half interval of 12.7062 · 0.01: 0.91 ± 0.127062, cut at 1."""
     left, right = Figure().subplots(1, 2)
     draw_towards_zero(left, right, TOWARDS_ZERO)
     assert left.lines[0].get_ydata().tolist() == pytest.approx([0.91, 0.05])
     band = left.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (0, 1)
-    assert pytest.approx(band[np.argmin(np.abs(band - 0.783))]) == 0.91 - 0.12706
+    assert band[np.argmin(np.abs(band - 0.783))] == pytest.approx(0.91 - 0.127062)
     assert right.lines[1].get_ydata().tolist() == [0.05, 5.0]
     assert (left.get_xscale(), right.get_xscale(), right.get_yscale()) == ("log", "log", "log")

@@ -125,7 +125,7 @@ def test_figures_that_cannot_be_written(tmp_path: Path) -> None:
     plan = make_plan(make_fleet([5.0]), 10.0)
     with pytest.raises(InputError, match=r"figure must end in .png, .pdf, .svg, got"):
         draw_plan(plan, "title", tmp_path / "plan.gif")
-    with pytest.raises(InputError, match=r"the folder '.*none' does not exist; make it first"):
+    with pytest.raises(InputError, match=r"the folder '.*none' does not exist; create it first"):
         draw_plan(plan, "title", tmp_path / "none" / "plan.png")
     (tmp_path / "taken.png").mkdir()
     with pytest.raises(InputError, match="is not writable"):

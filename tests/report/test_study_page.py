@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 
 from helpers.run_folders import make_comparison, make_run
 from helpers.small_tasks import TinyNet, tiny_data
+from lesson import compare
 from lesson.cli import main
-from lesson.experiments.loading import load_together
-from lesson.experiments.study import Study, compare
+from lesson.experiments.loading import load_study
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.report.page.contender import course_of
 from lesson.report.page.document import as_json, document
 from lesson.report.page.study_data import study_data
@@ -67,7 +70,7 @@ LINES: list[dict[str, Any]] = [
 
 def test_a_schedule_by_hand() -> None:
     """Client 0 sends for 4 s and waits for the end of the round; of client 1 the parts are not known."""
-    told = schedule(course_of(LINES, 0.9), CLIENTS)
+    told = schedule(course_of(LINES), CLIENTS)
     assert told == {
         "pieces": [[0, 0.0, 6.0, 10.0, 20.0], [0, 20.0, 26.0, 30.0, 40.0], [1, 0.0, None, 25.0, 40.0]],
         "until_s": 40.0,
@@ -77,46 +80,46 @@ def test_a_schedule_by_hand() -> None:
         "num_clients": 3,
     }
     longer = [LINES[0] | {"merged_arrived_s": [18.0]}, *LINES[1:]]  # more steps, or waiting for a channel
-    changed = schedule(course_of(longer, 0.9), CLIENTS)
+    changed = schedule(course_of(longer), CLIENTS)
     assert changed is not None
     assert changed["pieces"][0] == [0, 0.0, None, 18.0, 20.0]
-    assert schedule(course_of([], 0.9), CLIENTS) is None, "a fleet too large for names"
+    assert schedule(course_of([]), CLIENTS) is None, "a fleet too large for names"
 
 
 def test_a_schedule_of_many_short_rounds_has_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.report.page.work_data.MAX_ENDS", 1)
-    told = schedule(course_of(LINES, 0.9), CLIENTS)
+    told = schedule(course_of(LINES), CLIENTS)
     assert told is not None
     assert told["ends_s"] == []
 
 
 def test_a_course_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    course = course_of(LINES, 0.4)
+    course = course_of(LINES)
     assert course.scores == [
         {"round": 2, "time_s": 40.0, "accuracy": 0.4, "uploads": 3, "bytes_up": 300, "energy_j": 5.0}
     ]
     assert course.merges == {0: 2, 1: 1}
     assert course.staleness == {0: 0, 1: 1}
     assert course.first == LINES
-    unknown = course_of([line | {"energy_j": None} for line in LINES], 0.9)
+    unknown = course_of([line | {"energy_j": None} for line in LINES])
     assert np.isnan(unknown.scores[0]["energy_j"])
     monkeypatch.setattr("lesson.report.page.contender.MAX_FIRST", 1)
-    assert course_of(LINES, 0.9).first == LINES[:1]
-    later = LINES[0] | {"round": 3, "time_s": 60.0}
-    assert course_of([*LINES, later], 0.9).scores[1:] == [
+    assert course_of(LINES).first == LINES[:1]
+    later = LINES[0] | {"round": 3, "time_s": 60.0, "accuracy": 0.9}
+    assert course_of([*LINES, later]).scores[1:] == [
         {"round": 3, "time_s": 60.0, "accuracy": 0.9, "uploads": 4, "bytes_up": 400, "energy_j": 7.0}
-    ], "the final model's score belongs to the last round"
+    ]
 
 
 def test_participation_by_hand() -> None:
     """At a deadline of 20 s, client 0 is merged twice in 40 s, client 1 once and a version late, client 2 never."""
-    never, first, second = participation([course_of(LINES, 0.9)], [CLIENTS], AT_20)
+    never, first, second = participation([course_of(LINES)], [CLIENTS], AT_20)
     assert never == {"tier": 0, "clients": 1.0, "merged_per_1000s": 0.0, "share": 0.0, "staleness": None}
     assert first == {"tier": 1, "clients": 1.0, "merged_per_1000s": 50.0, "share": pytest.approx(2 / 3), "staleness": 0}
     assert second["merged_per_1000s"] == pytest.approx(25.0)
     assert second["staleness"] == 1.0
     nameless = [{name: value for name, value in line.items() if not name.startswith("merged")} for line in LINES]
-    assert participation([course_of(nameless, 0.9)], [CLIENTS], AT_20) == []
+    assert participation([course_of(nameless)], [CLIENTS], AT_20) == []
 
 
 def test_fairness_by_hand() -> None:
@@ -129,8 +132,8 @@ def test_fairness_by_hand() -> None:
 
 def test_tiers_are_the_same_for_every_strategy() -> None:
     """Nobody meets 5 s: the fastest client counts as tier 1 if the settings say so, whatever the strategy did."""
-    filled = participation([course_of(LINES, 0.9)], [CLIENTS], Settings(deadline_s=5.0, ensure_first_tier=True))
-    left = participation([course_of(LINES, 0.9)], [CLIENTS], Settings(deadline_s=5.0, ensure_first_tier=False))
+    filled = participation([course_of(LINES)], [CLIENTS], Settings(deadline_s=5.0, ensure_first_tier=True))
+    left = participation([course_of(LINES)], [CLIENTS], Settings(deadline_s=5.0, ensure_first_tier=False))
     assert [row["tier"] for row in filled] == [0, 1, 5]
     assert [row["tier"] for row in left] == [0, 2, 5]
 
@@ -138,7 +141,7 @@ def test_tiers_are_the_same_for_every_strategy() -> None:
 def test_tiers_in_the_text_are_those_of_all_seeds(tmp_path: Path) -> None:
     """At 20 s the fleets of the three seeds have different numbers of tiers; the charts show all of them."""
     make_comparison(tmp_path)
-    data = study_data(load_together([tmp_path]), "")
+    data = study_data(load_study([tmp_path]), "")
     counts, shown = set[int](), set[int]()
     for seed in range(3):
         kept = json.loads((tmp_path / f"lesson-seed{seed}" / "clients.json").read_text())["clients"]["latency_s"]
@@ -154,7 +157,7 @@ def test_tiers_in_the_text_are_those_of_all_seeds(tmp_path: Path) -> None:
 def test_tiers_in_the_text_count_the_client_put_into_tier_1(tmp_path: Path) -> None:
     """Nobody meets 1 s: the text has the tiers of the charts, with the fastest client in tier 1."""
     make_run(tmp_path / "run", strategy={"deadline_s": 1.0, "ensure_first_tier": True}, fleet={"num_clients": 3})
-    data = study_data(load_together([tmp_path / "run"]), "")
+    data = study_data(load_study([tmp_path / "run"]), "")
     (rows,) = data["fairness"]
     tiers = [row["tier"] for row in rows["tiers"]]
     assert tiers[0] == 1
@@ -163,7 +166,7 @@ def test_tiers_in_the_text_count_the_client_put_into_tier_1(tmp_path: Path) -> N
 
 def test_energy_that_nobody_measured_is_not_shown(tmp_path: Path) -> None:
     make_run(tmp_path / "run", joules=None)
-    data = study_data(load_together([tmp_path / "run"]), "")
+    data = study_data(load_study([tmp_path / "run"]), "")
     assert not [card for card in data["verdict"]["cards"] if "energy" in card["label"]]
     place = data["verdict"]["columns"].index("energy (kJ)") + 1
     assert [row[place] for row in data["verdict"]["rows"]] == ["–"]
@@ -188,7 +191,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
         run={"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
     )
     out = tmp_path_factory.mktemp("study") / "compared"
-    return compare(settings, ["lesson", "fedavg"], 3, out, dataset=tiny_data(), model=TinyNet)
+    return compare(["lesson", "fedavg"], num_seeds=3, settings=settings, out=out, dataset=tiny_data(), model=TinyNet)
 
 
 def test_what_a_study_shows(study: Study) -> None:
@@ -211,7 +214,7 @@ def test_what_a_study_shows(study: Study) -> None:
     assert times[0.5] == pytest.approx(table["time_to_0.5"]["lesson"])
     spent = {row["target"]: row["joules"] for row in data["costs"][0]}
     assert 0 < spent[0.5] < table["energy_j"]["lesson"]
-    assert data["what"].startswith("2 contenders (lesson; fedavg) trained a model on mnist for 900 simulated seconds, ")
+    assert data["what"].startswith("2 contenders (lesson; fedavg) trained a model on tiny for 900 simulated seconds, ")
     assert "6 clients that share it evenly" in data["what"]
     first = next(card for card in data["verdict"]["cards"] if card["label"].startswith("First at"))
     assert first["who"].startswith(("lesson", "fedavg"))
@@ -227,7 +230,9 @@ def test_the_real_latency_of_a_promoted_client_is_shown(study: Study, tmp_path: 
         strategy={"deadline_s": 2.0},
         run={"eval_every_s": 10.0, "rounds": 20, "device": "cpu"},
     )
-    short = compare(settings, ["lesson"], 1, tmp_path / "short", dataset=tiny_data(), model=TinyNet)
+    short = compare(
+        ["lesson"], num_seeds=1, settings=settings, out=tmp_path / "short", dataset=tiny_data(), model=TinyNet
+    )
     kept = json.loads((short.runs[0].path / "clients.json").read_text())
     assert min(kept["clients"]["latency_s"]) == 2.0
     data = study_data(short, "")
@@ -246,8 +251,8 @@ def test_what_varies_is_not_told_as_everybodys(study: Study, tmp_path: Path) -> 
         strategy={"deadline_s": 60.0},
         run={"eval_every_s": 60.0, "time_budget_s": 300.0, "device": "cpu"},
     )
-    wide = compare(other, ["lesson"], 1, tmp_path / "wide", dataset=tiny_data(), model=TinyNet)
-    both = load_together([study.runs[0].path, wide.runs[0].path])
+    wide = compare(["lesson"], num_seeds=1, settings=other, out=tmp_path / "wide", dataset=tiny_data(), model=TinyNet)
+    both = load_study([study.runs[0].path, wide.runs[0].path])
     data = study_data(both, "")
     assert "the data of 6 or 9 clients" in data["what"]
     assert "deadline of" not in data["what"]
@@ -264,6 +269,19 @@ def test_seeds_with_a_gap_are_not_said_to_be_a_comparison(study: Study) -> None:
     assert repeating(uneven).startswith("lesson run")
 
 
+def test_all_finished_runs_of_a_comparison_are_repeated_from_its_study_toml(study: Study, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(study.runs[0].path.parent, tmp_path / "out"))
+    shutil.rmtree(out / "fedavg-seed1")
+    assert repeating(load_study([out])) == f"lesson sweep {out / 'study.toml'} --out runs/again"
+    (out / "study.toml").write_text("[study]\nformat = 1\nkind = 'reproduction'\n")
+    assert repeating(Study([Run.load(out / "lesson-seed0")])).startswith("lesson run")
+
+
+def test_archived_runs_cannot_be_repeated_from_their_files(study: Study) -> None:
+    archived = replace(study.runs[0], path=None)
+    assert repeating(Study([archived])) == repeating(Study([archived, *study.runs[1:]])) == ""
+
+
 def test_the_run_that_is_shown_is_of_a_seed_that_all_have(study: Study) -> None:
     left = Study([run for run in study.runs if (run.summary["strategy"], run.summary["seed"]) != ("lesson", 0)])
     data = study_data(left, "")
@@ -278,7 +296,7 @@ def test_a_fleet_nobody_can_reach_has_a_page(tmp_path: Path) -> None:
         radio={"noise_dbm": 5000.0},
         run={"eval_every_s": 60.0, "rounds": 3, "device": "cpu"},
     )
-    silent = compare(lost, ["lesson"], 1, tmp_path / "lost", dataset=tiny_data(), model=TinyNet)
+    silent = compare(["lesson"], num_seeds=1, settings=lost, out=tmp_path / "lost", dataset=tiny_data(), model=TinyNet)
     data = study_data(silent, "")
     assert "takes the fastest" not in data["what"]
     assert data["latencies"] is None or "latency_s" not in data["latencies"]
@@ -317,7 +335,7 @@ def test_report_command(study: Study, tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["report", str(folder)]) == 0
     assert capsys.readouterr().out == f"report: {folder / 'report.html'}\n"
     alone = str(study.runs[0].path)
-    assert main(["report", alone, str(study.runs[1].path), "-o", str(tmp_path / "both.html")]) == 0
+    assert main(["report", alone, str(study.runs[3].path), "-o", str(tmp_path / "both.html")]) == 0
     assert _data(tmp_path / "both.html")["what"].startswith("2 contenders")
     capsys.readouterr()
     for argv, told in (
@@ -332,10 +350,10 @@ def test_a_run_whose_clients_are_not_known_is_shown_without_them(study: Study, t
     """A folder of an older version has no clients.json."""
     shutil.copytree(study.runs[0].path, tmp_path / "old")
     (tmp_path / "old" / "clients.json").unlink()
-    data = study_data(load_together([tmp_path / "old"]), "")
+    data = study_data(load_study([tmp_path / "old"]), "")
     assert data["fleet"] is data["latencies"] is data["schedule"][0] is None
     assert data["participation"] == [[]]
-    beside = study_data(load_together([tmp_path / "old", study.runs[1].path]), "")
+    beside = study_data(load_study([tmp_path / "old", study.runs[3].path]), "")
     assert beside["fleet"]["num_clients"] == 6
 
 
@@ -377,7 +395,7 @@ def test_a_target_that_others_miss_has_a_winner() -> None:
 
 def test_the_report_does_not_name_a_winner_of_two_equal_strategies(tmp_path: Path) -> None:
     make_comparison(tmp_path)
-    cards = study_data(load_together([tmp_path]), "")["verdict"]["cards"]
+    cards = study_data(load_study([tmp_path]), "")["verdict"]["cards"]
     assert [card["label"] for card in cards] == [
         "Highest accuracy",
         "First at 80%",

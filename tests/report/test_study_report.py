@@ -20,8 +20,10 @@ from lesson import InputError, load
 from lesson.cli import main
 from lesson.cli.report import inches
 from lesson.core.errors import RunStoppedError
-from lesson.experiments.loading import load_together
-from lesson.experiments.study import Run, Study, means
+from lesson.experiments.loading import load_study
+from lesson.experiments.measures import means
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.report.files import save_figures
 from lesson.report.palette import strategy_looks
 from lesson.report.study.compare_text import cell
@@ -42,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def study(folder: Path) -> Study:
-    return load_together([folder])
+    return load_study([folder])
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +85,7 @@ def test_a_run_plots_its_own_line(folder: Path) -> None:
     assert line.get_ydata().tolist() == [0.3, 0.5, 0.6, 0.7, 0.8, 0.9]
 
 
+@pytest.mark.slow
 def test_plots_need_no_display_and_no_pyplot(folder: Path) -> None:
     code = (
         f"import sys, lesson; figure = lesson.load({str(folder)!r}).plot(); assert figure._repr_png_()[1:4] == b'PNG'; "
@@ -108,7 +111,7 @@ def test_cards_hold_the_numbers_and_nothing_from_elsewhere(study: Study) -> None
 
 def test_cards_escape_text(tmp_path: Path) -> None:
     make_sweep(tmp_path / "<b>")
-    study = load_together([tmp_path / "<b>"])
+    study = load_study([tmp_path / "<b>"])
     card = study._repr_html_()
     assert "without x: no &lt;reason&gt;" in card
     assert "–" in card, "an option that a strategy has not"
@@ -118,7 +121,7 @@ def test_cards_escape_text(tmp_path: Path) -> None:
 
 def test_groups_of_a_sweep_have_the_colour_of_their_strategy(tmp_path: Path) -> None:
     make_sweep(tmp_path)
-    groups = groups_of(load_together([tmp_path]))
+    groups = groups_of(load_study([tmp_path]))
     assert [group.name for group in groups] == [
         "lesson, β = 1, late = drop",
         "lesson, β = 0.1, late = drop",
@@ -162,7 +165,7 @@ def test_the_same_runs_give_the_same_bytes(
 
 def test_letters_are_7_or_8_points_high_and_nothing_leaves_the_page(study: Study, tmp_path: Path) -> None:
     make_sweep(tmp_path)
-    for drawn in (study, load_together([tmp_path])):
+    for drawn in (study, load_study([tmp_path])):
         for name, figure in draw_figures(drawn, 3.5)[0].items():
             texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
             assert {text.get_fontsize() for text in texts} <= {7, 8}, name
@@ -175,7 +178,7 @@ def test_times_are_dots_with_intervals_or_how_many_seeds_arrive(tmp_path: Path) 
     """Means of three from 300 s on: 0.47, 0.6, 0.7, 0.8, a hundredth more with each seed; 0.2 less of the slow."""
     make_comparison(tmp_path, ("lesson",))
     make_run(tmp_path / "slow", better=-0.2, strategy={"name": "fedavg"})
-    figure = draw_figures(load_together([tmp_path]), 3.5)[0]["time_to_accuracy"]
+    figure = draw_figures(load_study([tmp_path]), 3.5)[0]["time_to_accuracy"]
     dots = {bar.get_label(): bar.lines[0].get_xdata().tolist() for bar in figure.axes[0].containers}
     assert dots["lesson"] == [400, 400, 500, 600]
     np.testing.assert_array_equal(dots["fedavg"], [500, 600, np.nan, np.nan])
@@ -192,7 +195,7 @@ def test_what_cannot_be_drawn_is_told(tmp_path: Path, capsys: pytest.CaptureFixt
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert notes == [
         "note: no figure of times: no run reached 50% in three evaluations in a row",
-        f"note: no figure of clients: {tmp_path}/run/clients.json is missing or has no latency",
+        "note: no figure of clients: run has no clients.json, or no latency in it",
     ]
 
 
@@ -214,7 +217,7 @@ def keep_clients(path: Path, **columns: list[float | None] | None) -> None:
 
 def test_clients_are_drawn_as_the_run_had_them(tmp_path: Path) -> None:
     keep_clients(tmp_path / "run")
-    figures, notes = draw_figures(load_together([tmp_path / "run"]), 3.5)
+    figures, notes = draw_figures(load_study([tmp_path / "run"]), 3.5)
     served, lost = figures["clients"].axes[0].collections[:2]
     assert np.asarray(served.get_offsets()).tolist() == [[0.1, 0.0], [0.2, 0.0], [0.3, 0.5]]
     assert np.asarray(lost.get_offsets()).tolist() == [[0.4, -0.5]]
@@ -229,13 +232,13 @@ def test_clients_are_drawn_as_the_run_had_them(tmp_path: Path) -> None:
 def test_figures_tell_which_runs_are_not_in_them(tmp_path: Path) -> None:
     make_comparison(tmp_path)
     (tmp_path / "lesson-seed1" / "summary.json").unlink()
-    _, notes = draw_figures(load_together([tmp_path]), 3.5)
-    assert notes[0].startswith("without lesson-seed1: has not ended; ")
+    _, notes = draw_figures(load_study([tmp_path]), 3.5)
+    assert notes[0].startswith("without lesson-seed1: it has not finished; ")
 
 
 def test_of_measured_clients_there_is_no_map(tmp_path: Path) -> None:
     keep_clients(tmp_path / "run", x_km=None, y_km=None, compute_s=[None] * 4, upload_s=[None] * 4)
-    figures, notes = draw_figures(load_together([tmp_path / "run"]), 3.5)
+    figures, notes = draw_figures(load_study([tmp_path / "run"]), 3.5)
     assert ("clients" in figures, "latency" in figures) == (False, True)
     assert notes == ["no map of clients: their positions are unknown"]
 
@@ -243,7 +246,7 @@ def test_of_measured_clients_there_is_no_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("clients", "deadline_s"), [(1, 0.5), (3, float("inf")), (7000, 20.0)])
 def test_odd_fleets_are_drawn(clients: int, deadline_s: float, tmp_path: Path) -> None:
     make_run(tmp_path / "run", fleet={"num_clients": clients}, strategy={"deadline_s": deadline_s})
-    figures, _ = draw_figures(load_together([tmp_path / "run"]), 3.5)
+    figures, _ = draw_figures(load_study([tmp_path / "run"]), 3.5)
     assert {"clients", "latency"} <= set(figures)
 
 

@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaign.lies import lies_about
 
 from helpers.resuming import StoppedError
 from helpers.run_folders import make_run
 from helpers.runs import PARTS, settings
 from lesson import InputError, load
 from lesson.cli import main
-from lesson.experiments.results import Results
-from lesson.experiments.study import Run
+from lesson.experiments.run import Run
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import each_line, read_clients
+from tests.stress.lies import lies_about
 
-ARCHIVES = ["faults/mnist", "radio/cifar10", "radio/mnist", "strategies"]  # tests/paper reads all of that of the paper
 FILES = ("metrics.jsonl", "summary.json", "clients.json")
 
 
@@ -128,15 +126,6 @@ def test_fields_of_newer_versions_are_kept(run: Path, tmp_path: Path) -> None:
     read = load(folder)
     assert isinstance(read, Run)
     assert read.summary == summary | {"something_new": [1]}
-
-
-@pytest.mark.parametrize("archive", ARCHIVES)
-def test_the_archives_are_read(archive: str, tmp_path: Path) -> None:
-    """One run of each series, that is, of all seeds with the same settings."""
-    with (Path(__file__).parents[2] / "results" / archive / "runs.jsonl").open(encoding="utf-8") as file:
-        series = {json.loads(line)["series"]: line for line in file}
-    (tmp_path / "runs.jsonl").write_text("".join(series.values()), encoding="utf-8")
-    assert len(Results.load(tmp_path)) == len(series)
 
 
 def test_two_seeds_must_have_the_same_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

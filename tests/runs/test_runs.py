@@ -22,8 +22,8 @@ from lesson import InputError
 from lesson.clock.worlds import NominalWorld
 from lesson.core.errors import DivergedError
 from lesson.core.random import stream
-from lesson.experiments.results import Result
-from lesson.experiments.study import Run, Study
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.device import on_device
@@ -314,7 +314,7 @@ def test_an_unfinished_run_wants_to_be_resumed(tmp_path: Path) -> None:
 
     with pytest.raises(StoppedError):
         execute(settings(), tmp_path / "run", progress=break_off, **PARTS)
-    with pytest.raises(InputError, match="holds a run that has not ended; --resume goes on with it"):
+    with pytest.raises(InputError, match="holds a run that has not ended; --resume continues it"):
         execute(settings(), tmp_path / "run", **PARTS)
 
 
@@ -597,7 +597,7 @@ def test_the_final_model_counts_at_the_end_of_the_curve(tmp_path: Path) -> None:
     curve = Study([Run.load(tmp_path / "run")]).curves()
     assert curve["round"].tolist() == [5, 10, 12]
     assert curve["accuracy"].tolist()[-1] == summary["accuracy"] == summary["accuracy_last10"]
-    kept = Result.of_folder(tmp_path / "run").curve
+    kept = Run.load(tmp_path / "run").curve
     assert kept["round"].tolist() == [5, 10, 12]
     assert kept["accuracy"].tolist()[-1] == round(summary["accuracy"], 4)
     assert "accuracy" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]

@@ -15,10 +15,9 @@ from helpers.resuming import StoppedError
 from helpers.runs import PARTS, content, settings
 from helpers.tensorboard import expected_scalars, needs_tensorboard, read_scalars
 from helpers.trackers import Failing, Told
-from lesson import InputError
+from lesson import InputError, compare
 from lesson.cli import main
 from lesson.core.errors import RunStoppedError
-from lesson.experiments.study import compare
 from lesson.runs.execute import execute
 from lesson.runs.trackers import Line, TensorBoard, make_trackers, numbers
 from lesson.settings.settings import Settings
@@ -80,7 +79,7 @@ def test_a_run_without_a_round_begins_and_ends(tmp_path: Path) -> None:
 
 def test_trackers_reach_the_processes_of_a_comparison(tmp_path: Path) -> None:
     chosen = Settings(fleet={"num_clients": 5}, run={"rounds": 2, "device": "cpu"})
-    compare(chosen, ["lesson"], 1, tmp_path, num_processes=2, trackers=[Noted()])
+    compare(["lesson"], num_seeds=1, settings=chosen, out=tmp_path, num_processes=2, trackers=[Noted()])
     told = json.loads((tmp_path / "lesson-seed0" / "told.json").read_text())
     assert told == [["lesson", "lesson-seed0", []], 1, 2, 2]
 
@@ -96,12 +95,13 @@ def test_tensorboard_has_the_metrics_on_both_axes_and_the_settings(tmp_path: Pat
     assert [step for step, _ in shown["accuracy/by round"]] == [5, 10, 15, 20, 25, 30]
     assert [step for step, _ in shown["accuracy/by simulated time"]] == [100, 200, 300, 400, 500, 600]
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
-    text = events.Tensors("settings")[0].tensor_proto.string_val[0].decode()
+    text = events.Tensors("settings/text_summary")[0].tensor_proto.string_val[0].decode()
     assert 'name = "lesson"' in text
     start = events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
     chosen = parse_session_start_info_plugin_data(start).hparams
     assert chosen["fleet.num_clients"].number_value == 6
     assert chosen["fleet.cpu_hz"].string_value == "[800000000.0, 3000000000.0]"
+    assert chosen["strategy.ensure_first_tier"].string_value == "true"
 
 
 @needs_tensorboard
@@ -205,7 +205,7 @@ def test_a_tracker_that_cannot_be_had_is_told_before_training(
     (tmp_path / "asking_tracker.py").write_text("from helpers.trackers import Failing\n")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for name, message in (
-        ("tensorboard", "TensorBoard is not installed; pip install 'lesson-fl[tensorboard]' does it"),
+        ("tensorboard", "TensorBoard is not installed; run pip install 'lesson-fl[tensorboard]'"),
         (
             "tensorbord",
             "tracker 'tensorbord' is unknown; did you mean 'tensorboard'? one of: module:Class, tensorboard",
@@ -214,8 +214,8 @@ def test_a_tracker_that_cannot_be_had_is_told_before_training(
         ("empty_tracker:Nothing", "tracker 'empty_tracker:Nothing' must have begin, line and end"),
         (
             "asking_tracker:Failing",
-            "tracker 'asking_tracker:Failing' cannot be made: TypeError: Failing.__init__() missing 1 required "
-            "positional argument: 'method'; it is called without arguments",
+            "tracker 'asking_tracker:Failing' cannot be created: TypeError: Failing.__init__() missing 1 required "
+            "positional argument: 'method'; its class is called without arguments",
         ),
     ):
         assert main([*command, "--log", name]) == 2
@@ -241,7 +241,7 @@ def test_a_tracker_that_fails_stops_a_run_that_can_resume_without_it(
     failing, told = Failing(method), Told()
     message = (
         r"^tracker helpers.trackers:Failing: OSError: \[Errno 28\] No space left \(trackers.py, line \d+\); "
-        "--resume without --log goes on without trackers$"
+        "--resume without --log continues without trackers$"
     )
     with pytest.raises(RunStoppedError, match=message):
         execute(settings(), tmp_path / "run", trackers=[failing, told], **PARTS)
@@ -256,7 +256,7 @@ def test_a_tracker_that_fails_stops_a_run_that_can_resume_without_it(
 
 def test_all_trackers_end_if_one_of_them_fails_then_and_so_does_the_run(tmp_path: Path) -> None:
     first, last = Told(), Told()
-    with pytest.raises(RunStoppedError, match=r"Failing: OSError: .*; the run has ended all the same"):
+    with pytest.raises(RunStoppedError, match=r"Failing: OSError: .*; the run has finished nevertheless"):
         execute(settings(rounds=2), tmp_path / "run", trackers=[first, Failing("end"), last], **PARTS)
     assert first.calls[1:] == last.calls[1:] == [1, 2, 2]
     assert execute(settings(rounds=2), tmp_path / "run", **PARTS)["rounds"] == 2

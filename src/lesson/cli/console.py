@@ -1,5 +1,7 @@
 """Console output shared by the commands."""
 
+import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,8 +10,11 @@ from rich.console import Console
 
 from lesson.core.errors import RunStoppedError
 
-if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
+if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
+    from lesson.experiments.design import Design
+    from lesson.experiments.engines import Engine
     from lesson.experiments.study import Study
+    from lesson.report.progress import StudyProgress
 
 MAX_NOTES = 5
 
@@ -42,9 +47,22 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
 def check_failed(study: "Study", num_runs: int, flags: str) -> None:
     """Raise RunStoppedError if runs of a study failed, with the reason of the first."""
     if study.failures:
-        name, reason = next(iter(study.failures.items()))
-        failed = f"{len(study.failures)} of {num_runs} runs failed"
-        raise RunStoppedError(f"{failed}, first {name}: {reason}; the same command with {flags} tries them again")
+        failed = f"{len(study.failures)} of {num_runs} runs failed, first {study.first_failure()}"
+        raise RunStoppedError(f"{failed}; the same command with {flags} tries them again")
+
+
+def execute_design(
+    design: "Design", out: Path, engine: "Engine", again: str, **how: Any
+) -> "tuple[Study, StudyProgress]":
+    """Execute the missing runs of a design and show progress; `again` tells users how to continue after Ctrl-C."""
+    from lesson import api
+    from lesson.report.progress import StudyProgress
+
+    progress, command = StudyProgress(), shlex.join(["lesson", *sys.argv[1:]])
+    try:
+        return api.execute_design(design, out, engine, progress=progress, command=command, **how), progress
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; {again} continues") from None
 
 
 def print_report(study: "Study", folder: Path) -> None:

@@ -2,34 +2,35 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-from tyro.conf import arg
-
+from lesson.cli.parser import DIR, FILE, argument, option
 from lesson.core.errors import InputError, unknown
 
 
 @dataclass(frozen=True)
 class DataCommand:
-    """Download and verify a data set, or draw how labels are distributed over clients.
+    """Download a data set, or draw how labels are split over clients.
 
     Example: lesson data cifar10
     """
 
-    name: Annotated[tyro.conf.Positional[str], arg(metavar="cifar10|shares")]
-    """cifar10: download it if it is missing. shares: draw the label shares of 10 clients at β = 0.1, 1 and 10."""
-    dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: LESSON_DATA_DIR or the cache)")] = None
-    """Folder of the data sets."""
-    figure: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Output file of shares: png, pdf or svg."""
+    name: str = argument(
+        "name",
+        metavar="NAME",
+        help="cifar10: download and verify CIFAR-10 if it is missing. "
+        "shares: draw the label shares of 10 clients at beta = 0.1, 1 and 10.",
+    )
+    dir: Path | None = option(
+        "--dir", type=DIR, show_default="$LESSON_DATA_DIR or the cache", help="Folder of the data sets."
+    )
+    figure: Path | None = option("--figure", type=FILE, help="Output file of shares: .png, .pdf or .svg.")
 
     def run(self) -> None:
         if self.name == "cifar10":
             from lesson.learn.data.dataset import data_dir
             from lesson.learn.data.download import get_cifar10
 
-            print(f"CIFAR-10 is in {get_cifar10(data_dir(self.dir))}, checked")
+            print(f"CIFAR-10 is in {get_cifar10(data_dir(self.dir))}, verified")
         elif self.name == "shares":
             from lesson.report.files import check_figure_path, save_figure
             from lesson.report.shares_figure import draw_label_shares

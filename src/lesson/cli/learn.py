@@ -1,15 +1,23 @@
 """The commands `lesson run` and `lesson compare`."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-from tyro.conf import arg
-
-from lesson.cli.console import PipedConsole, check_ended, check_failed, print_notes, print_report
+from lesson.cli.console import PipedConsole, check_ended, check_failed, execute_design, print_notes, print_report
+from lesson.cli.parser import (
+    DIR,
+    NUMBER,
+    SECONDS,
+    STRATEGY,
+    WHOLE,
+    data_dir_option,
+    log_option,
+    option,
+    scenario_option,
+)
 from lesson.core.errors import InputError, RunStoppedError, describe
 from lesson.settings.loading import check_set_once, load_settings
 from lesson.settings.settings import Settings
@@ -18,37 +26,43 @@ from lesson.strategies import options_of, split_changes
 if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
     from lesson.experiments.study import Study
 
+_experiment = partial(option, heading="Experiment")
+_limits = partial(option, heading="Limits")
+_output = partial(option, heading="Output")
+_machine = partial(option, heading="Machine")
+
 
 @dataclass(frozen=True)
 class _Learning:
-    """Flags that `run` and `compare` share."""
+    """Options that `run` and `compare` share."""
 
-    scenario: Annotated[str, arg(metavar="NAME|FILE")] = "released"
-    """Preset (released, printed) or a settings file."""
-    dataset: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: mnist)")] = None
-    """mnist, cifar10 or fashion-mnist."""
-    beta: Annotated[float | None, arg(metavar="X", help_behavior_hint="(default: 1)")] = None
-    """Concentration of the Dirichlet split."""
-    deadline: Annotated[float | None, arg(metavar="S", help_behavior_hint="(default: 20)")] = None
-    """Deadline of a round in seconds, or inf."""
-    rounds: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
-    """Stop after this many rounds."""
-    time_budget: Annotated[float | None, arg(metavar="S", help_behavior_hint="(default: 10000)")] = None
-    """Stop after this many simulated seconds."""
-    seed: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 0)")] = None
-    """Random seed."""
-    device: Annotated[str | None, arg(metavar="auto|cpu|cuda", help_behavior_hint="(default: auto)")] = None
-    """Device to train on; auto uses a GPU if there is one."""
-    data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """Folder of the data sets."""
-    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/…)")] = None
-    """Output folder."""
-    resume: Annotated[bool, arg(help_behavior_hint="")] = False
-    """Resume the run in this folder."""
-    log: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="NAME", help_behavior_hint="")] = ()
-    """Tracker: tensorboard, or a custom module:Class."""
-    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """Any setting, such as training.lr_cap=0.5 or fedbuff.concurrency=5."""
+    scenario: str = scenario_option(heading="Experiment")
+    dataset: str | None = _experiment(
+        "--dataset", metavar="NAME", show_default="mnist", help="Data set: mnist, cifar10 or fashion-mnist."
+    )
+    beta: float | None = _experiment(
+        "--beta", type=NUMBER, show_default="1", help="Concentration of the Dirichlet split; smaller is more uneven."
+    )
+    deadline: float | None = _experiment(
+        "--deadline", type=SECONDS, show_default="20", help="Round deadline in seconds, or inf."
+    )
+    seed: int | None = _experiment("--seed", type=WHOLE, show_default="0", help="Random seed.")
+    set: tuple[str, ...] = _experiment(
+        "--set", multiple=True, metavar="KEY=VALUE", help="Any setting, such as fedbuff.concurrency=5; repeatable."
+    )
+    rounds: int | None = _limits("--rounds", type=WHOLE, help="Stop after this many rounds.")
+    time_budget: float | None = _limits(
+        "--time-budget", type=SECONDS, show_default="10000", help="Stop after this many simulated seconds."
+    )
+    out: Path | None = _output("--out", type=DIR, show_default="runs/...", help="Output folder.")
+    resume: bool = _output(
+        "--resume", is_flag=True, help="Continue the unfinished run or comparison in the output folder."
+    )
+    log: tuple[str, ...] = log_option(heading="Output")
+    device: str | None = _machine(
+        "--device", metavar="auto|cpu|cuda", show_default="auto", help="Device to train on; auto prefers a GPU."
+    )
+    data_dir: Path | None = data_dir_option(heading="Machine")
 
     def settings(self, changes: Sequence[str], strategy: str | None = None) -> Settings:
         """Return the settings from the flags and the changes by --set, and print their warnings."""
@@ -71,17 +85,20 @@ class _Learning:
 
 @dataclass(frozen=True)
 class RunCommand(_Learning):
-    """Train one strategy in simulated time; writes settings, metrics and the model to a folder.
+    """Train one strategy in simulated time. Saves settings, metrics and the model.
 
     Example: lesson run --strategy lesson --time-budget 2000
     """
 
-    strategy: Annotated[str | None, arg(metavar="NAME", help_behavior_hint="(default: lesson)")] = None
-    """Name from 'lesson strategies', or a custom strategy."""
+    strategy: str | None = _experiment(
+        "--strategy", type=STRATEGY, show_default="lesson", help="Name from 'lesson strategies', or your module:Class."
+    )
 
     def run(self) -> None:
-        from lesson.cli.progress import RunProgress
-        from lesson.experiments.study import Run, Study
+        from lesson.experiments.naming import run_name
+        from lesson.experiments.run import Run
+        from lesson.experiments.study import Study
+        from lesson.report.progress import RunProgress
         from lesson.runs.execute import execute
         from lesson.runs.folder import RunFolder
         from lesson.runs.trackers import make_trackers
@@ -92,21 +109,20 @@ class RunCommand(_Learning):
         strategy = settings.strategy.name
         options = options_of([strategy], settings.strategy.options, own)[strategy]
         settings = settings.with_strategy(strategy, options)
-        name = f"{settings.strategy.name.replace(':', '.')}-{settings.data.dataset}-seed{settings.run.seed}"
-        out = self.out or Path("runs") / name
+        out = self.out or Path("runs") / run_name(settings)
         ended = RunFolder(out).summary.exists()
-        with RunProgress(settings, 1) as progress:
+        with RunProgress(settings.run) as progress:
             try:
                 summary = execute(
                     settings,
                     out,
                     resume=self.resume,
-                    progress=lambda line: progress.report(name, line),
+                    progress=progress.report,
                     trackers=trackers,
                     data_dir=self.data_dir,
                 )
             except KeyboardInterrupt:
-                raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume goes on") from None
+                raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume continues") from None
             except (InputError, RunStoppedError):
                 raise
             except (Exception, SystemExit) as error:
@@ -117,16 +133,16 @@ class RunCommand(_Learning):
             f"{summary['strategy']} on {summary['dataset']}: accuracy {summary['accuracy']:.4f} "
             f"({summary['accuracy_last10']:.4f} on average at the end) after {summary['rounds']} rounds, "
             f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads{_troubles(summary)}; "
-            f"{summary['wall_s']:.1f} s here, on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
+            f"{summary['wall_s']:.1f} s of real time on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
         )
         print_notes(summary["notes"])
         print_report(Study([Run.load(out)]), out)
-        print(f"folder: {out}{' (had ended before, not run again)' if ended else ''}")
+        print(f"folder: {out}{' (had finished before, not run again)' if ended else ''}")
         check_ended([summary])
 
 
 def _troubles(summary: dict[str, Any]) -> str:
-    """Return the numbers of late, lost and rejected updates, as far as there are any."""
+    """Return the numbers of late, lost and rejected updates as text; empty if there are none."""
     lost = f", {summary['lost']} lost" if summary.get("lost") else ""
     late = f", {summary['misses']} of them late" if summary.get("misses") else ""
     reasons = ", ".join(f"{count} {reason}" for reason, count in summary.get("rejected_by", {}).items())
@@ -135,19 +151,21 @@ def _troubles(summary: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class CompareCommand(_Learning):
-    """Train several strategies over several seeds within the same limits; writes a table and figures.
+    """Train several strategies on the same seeds and compare them. Writes a table and figures.
 
-    Example: lesson compare --strategies lesson,fedavg --seeds 2 --time-budget 3000
+    Example: lesson compare --strategies lesson,fedavg --seeds 2
     """
 
-    strategies: Annotated[str, arg(metavar="A,B,…")] = "lesson,fedavg,fedcs"
-    """Strategies to compare."""
-    seeds: Annotated[int, arg(metavar="N")] = 3
-    """Number of seeds, from --seed on."""
+    strategies: str = _experiment(
+        "--strategies", type=STRATEGY, metavar="A,B,...", default="lesson,fedavg,fedcs", help="Strategies to compare."
+    )
+    seeds: int = _experiment("--seeds", type=WHOLE, default=3, help="Number of seeds, counted from --seed.")
 
     def run(self) -> None:
-        from lesson.cli.progress import RunProgress
-        from lesson.experiments.study import COMPARED, compare, write_table
+        from lesson.api import out_of_comparison
+        from lesson.experiments.engines import make_engine
+        from lesson.experiments.grid import compare_strategies
+        from lesson.experiments.study import TABLE, write_table
         from lesson.report.study.compare_text import comparison_table
         from lesson.report.study.groups import title_of
         from lesson.report.study.sweep_text import failure_table
@@ -156,32 +174,19 @@ class CompareCommand(_Learning):
         trackers = make_trackers(self.log)
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
         if not names or len(set(names)) != len(names):
-            raise InputError(f"--strategies must be different names with commas between, got '{self.strategies}'")
+            raise InputError(f"--strategies must be different names separated by commas, got '{self.strategies}'")
         if not 1 <= self.seeds <= 1000:
             raise InputError(f"--seeds must be 1 to 1000, got {self.seeds}")
         changes, options = split_changes(self.set)
         if any(change.partition("=")[0].strip() == "strategy.name" for change in changes):
             raise InputError("strategy.name must not be set in a comparison; --strategies names what to compare")
         settings = self.settings(changes)
-        out = self.out or Path("runs") / f"compare-{settings.data.dataset}-seed{settings.run.seed}"
-        with RunProgress(settings, len(names) * self.seeds) as progress:
-            try:
-                study = compare(
-                    settings,
-                    names,
-                    self.seeds,
-                    out,
-                    resume=self.resume,
-                    num_processes=os.cpu_count() or 1,
-                    data_dir=self.data_dir,
-                    report=progress.report,
-                    trackers=trackers,
-                    options=options,
-                )
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume goes on") from None
+        out = self.out or out_of_comparison(settings)
+        design, engine = compare_strategies(settings, names, self.seeds, options), make_engine(data_dir=self.data_dir)
+        again = f"the same command with --out {out} --resume"
+        study, _ = execute_design(design, out, engine, again, on_error="stop", resume=self.resume, trackers=trackers)
         title = title_of(settings)
-        write_table(study, out / COMPARED)
+        write_table(study, out / TABLE)
         console = PipedConsole()
         failed = {name: len(failures) for name, failures in study.failures_by_strategy().items()}
         if failed:

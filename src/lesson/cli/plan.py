@@ -3,15 +3,15 @@
 import json
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import tyro
 from rich.console import Console
 from rich.status import Status
-from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
+from lesson.cli.parser import FILE, NUMBER, SECONDS_OR_AUTO, WHOLE, option, scenario_option
 from lesson.core.errors import InputError
 from lesson.fleet.csv_files import read_fleet
 from lesson.fleet.fleet import Fleet, draw_fleet
@@ -22,43 +22,50 @@ from lesson.report.plan.text import plan_notes, print_plan, varying_notes
 from lesson.settings.loading import check_set_once, load_settings
 from lesson.settings.settings import Settings
 
+_fleet = partial(option, heading="Fleet")
+_schedule = partial(option, heading="Schedule")
+_output = partial(option, heading="Output")
+
 
 @dataclass(frozen=True)
 class PlanCommand:
-    """Show what a deadline does to a fleet: tiers, round lengths, schedule, other deadlines. No training.
+    """Show what a deadline does to a fleet, without training. Prints tiers, round lengths and a schedule.
 
     Example: lesson plan --deadline 30 --figure plan.png
     """
 
-    scenario: Annotated[str, arg(metavar="NAME|FILE")] = "released"
-    """Preset (released, printed) or a settings file."""
-    latencies: Annotated[Path | None, arg(metavar="FILE.csv", help_behavior_hint="")] = None
-    """CSV file client,latency_s with measured latencies, instead of drawn ones."""
-    deadline: Annotated[float | Literal["auto"] | None, arg(metavar="S|auto", help_behavior_hint="(default: 20)")] = (
-        None
+    scenario: str = scenario_option(heading="Fleet")
+    latencies: Path | None = _fleet(
+        "--latencies", type=FILE, metavar="FILE.csv", help="Measured latencies, with the columns client,latency_s."
     )
-    """Deadline of a round in seconds, or inf; auto proposes one that a quarter of the clients meet."""
-    on_time: Annotated[float | None, arg(metavar="SHARE", help_behavior_hint="")] = None
-    """With --deadline auto: a longer one if needed, until this share of updates arrives on time."""
-    clients: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 50)")] = None
-    """Number of clients to draw."""
-    seed: Annotated[int | None, arg(metavar="N", help_behavior_hint="(default: 0)")] = None
-    """Random seed of the fleet."""
-    rounds: Annotated[int, arg(metavar="N")] = 12
-    """Number of rounds in the schedule."""
-    figure: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Also draw map, latency density and schedule: png, pdf or svg."""
-    html: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Also write an interactive page with a movable deadline, onto which a CSV can be dropped."""
-    json: Annotated[bool, arg(help_behavior_hint="")] = False
-    """Print JSON instead of tables."""
-    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """Any other setting, such as radio.power_w=0.2."""
+    clients: int | None = _fleet("--clients", type=WHOLE, show_default="50", help="Number of clients to draw.")
+    seed: int | None = _fleet("--seed", type=WHOLE, show_default="0", help="Random seed of the fleet.")
+    set: tuple[str, ...] = _fleet(
+        "--set", multiple=True, metavar="KEY=VALUE", help="Any other setting, such as radio.power_w=0.2; repeatable."
+    )
+    deadline: float | Literal["auto"] | None = _schedule(
+        "--deadline",
+        type=SECONDS_OR_AUTO,
+        metavar="S|auto",
+        show_default="20",
+        help="Round deadline in seconds, or inf; auto proposes one that a quarter of the clients meet.",
+    )
+    on_time: float | None = _schedule(
+        "--on-time", type=NUMBER, metavar="SHARE", help="With --deadline auto: the share of updates that must meet it."
+    )
+    rounds: int = _schedule("--rounds", type=WHOLE, default=12, help="Number of rounds to schedule.")
+    figure: Path | None = _output(
+        "--figure", type=FILE, help="Also draw map, latency density and schedule: .png, .pdf or .svg."
+    )
+    html: Path | None = _output(
+        "--html", type=FILE, help="Also write an interactive page: move the deadline, or load other latencies."
+    )
+    json: bool = _output("--json", is_flag=True, help="Print JSON instead of tables.")
 
     def run(self) -> None:
         from_file = self.latencies is not None
         if from_file and self.clients is not None:
-            raise InputError("--clients must be left out with --latencies: the file says who there is")
+            raise InputError("--clients must be left out with --latencies: the file lists the clients")
         self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
         flags = {"strategy.deadline_s": given_s, "fleet.num_clients": self.clients, "run.seed": self.seed}
@@ -74,7 +81,7 @@ class PlanCommand:
         with Console(stderr=True).status("Reading the fleet" if from_file else "Drawing the fleet") as status:
             fleet = read_fleet(self.latencies, settings) if self.latencies else draw_fleet(settings)
             deadline_s = self._deadline_s(fleet, settings, status)
-            status.update("Working out the plan")
+            status.update("Computing the plan")
             plan = make_plan(fleet, deadline_s, num_rounds=self.rounds, settings=settings, seed=settings.run.seed)
             source = f"{self.latencies}" if from_file else f"{self.scenario}, seed {settings.run.seed}"
             deadline = f"deadline {deadline_s:g} s" if deadline_s < math.inf else "no deadline"
@@ -111,7 +118,7 @@ class PlanCommand:
         if self.on_time is None:
             return
         if self.deadline != "auto":
-            raise InputError("--on-time must be left out without --deadline auto: it says how to choose a deadline")
+            raise InputError("--on-time must only be used with --deadline auto: it says how to choose one")
         check_share(self.on_time)
 
     def _deadline_s(self, fleet: Fleet, settings: Settings, status: Status) -> float:

@@ -3,11 +3,9 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-from tyro.conf import arg
-
+from lesson.cli.parser import DIR, FILE, argument, option
 from lesson.core.errors import InputError, unknown
 from lesson.report.page.plan_page import check_page_path
 
@@ -20,57 +18,71 @@ MIN_WIDTH_IN, MAX_WIDTH_IN = 2.0, 20.0
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Write the report of finished runs, or their figures for a paper; several folders are combined.
+    """Write a report of finished runs, or draw figures. Several folders are combined.
 
-    Example: lesson report runs/demo -o demo.html --figures figures --format pdf,png --width 3.5in
+    Example: lesson report runs/demo --figures figures --width 9cm
     """
 
-    folders: Annotated[tyro.conf.Positional[tuple[Path, ...]], arg(metavar="DIR …", help_behavior_hint="")] = ()
-    """Output folders of 'lesson run', 'compare', 'sweep' or 'reproduce'."""
-    output: Annotated[
-        Path | None, arg(aliases=["-o"], metavar="FILE", help_behavior_hint="(default: DIR/report.html)")
-    ] = None
-    """Report to write, a self-contained HTML file."""
-    figures: Annotated[Path | None, arg(metavar="FOLDER", help_behavior_hint="")] = None
-    """Folder for the figures; created if it does not exist."""
-    format: Annotated[str, arg(metavar="A,B,…")] = "pdf"
-    """pdf, svg, png, or several separated by commas."""
-    width: Annotated[str, arg(metavar="LENGTH")] = "3.5in"
-    """Width of a figure in in, cm, mm or pt; the font size stays 8 pt."""
+    folders: tuple[Path, ...] = argument(
+        "folders", nargs=-1, type=DIR, metavar="DIR...", help="Output folders of run, compare, sweep or reproduce."
+    )
+    output: Path | None = option(
+        "-o", "--output", type=FILE, show_default="DIR/report.html", help="Report to write, a self-contained HTML file."
+    )
+    figures: Path | None = option("--figures", type=DIR, help="Folder for the figures; created if it does not exist.")
+    format: str = option(
+        "--format", metavar="A,B,...", default="pdf", help="Format of figures: pdf, png, svg, or several."
+    )
+    width: str = option(
+        "--width",
+        metavar="LENGTH",
+        default="3.5in",
+        help="Width of a figure, such as 3.5in, 9cm, 90mm or 252pt; the font stays 8 pt.",
+    )
 
     def run(self) -> None:
         if not self.folders:
-            raise InputError("DIR must be given: the folder of a run, a comparison or a sweep")
+            raise InputError("DIR must be given: the folder of a run or a study")
         suffixes, width_in = suffixes_of(self.format), inches(self.width)
         if self.output is None and self.figures is None and len(self.folders) > 1:
             raise InputError("--output or --figures must be given for several folders: what to write, and where")
         if self.output is not None:
             check_page_path(self.output)
-        from lesson.experiments.loading import load_together
+        from lesson.experiments.loading import load_study
         from lesson.report.page.paper_page import holds_paper, write_paper_page
         from lesson.report.page.study_page import REPORT, write_study_page
 
         page = self.output or self.folders[0] / REPORT
-        if holds_paper(self.folders):
-            if self.figures is not None:
-                raise InputError(f"{self.folders[0]} has the paper's figures already; leave --figures out")
-            write_paper_page(self.folders[0], page)
-        else:
-            study = load_together(self.folders)
-            if self.figures is not None:
-                self._draw(study, self.figures, suffixes, width_in)
-                if self.output is None:
-                    return
-            write_study_page(study, page)
-        print(f"report: {page}")
+        study = None if holds_paper(self.folders) else load_study(self.folders)  # tables of the paper need no runs
+        if self.figures is not None:
+            self._draw(study, self.figures, suffixes, width_in)
+        if self.figures is None or self.output is not None:
+            if study is None:
+                write_paper_page(self.folders[0], page)
+            else:
+                write_study_page(study, page)
+            print(f"report: {page}")
 
-    def _draw(self, study: "Study", folder: Path, suffixes: list[str], width_in: float) -> None:
-        """Draw all figures that the study has data for into a folder."""
+    def _draw(self, study: "Study | None", folder: Path, suffixes: list[str], width_in: float) -> None:
+        """Draw all figures of a study, or those of the paper; the latter and tuned comparisons are page-wide."""
+        from lesson.experiments.tuned.study import TunedStudy
         from lesson.report.files import save_figures
+        from lesson.report.paper.write import draw_items
         from lesson.report.study.figures import draw_figures
+        from lesson.report.tuned.write import draw_tuned
 
-        figures, notes = draw_figures(study, width_in)
-        for path in save_figures(figures, folder, suffixes):
+        if self.width != "3.5in" and (study is None or isinstance(study, TunedStudy)):
+            print("note: --width has no effect: figures of the paper and of tuned comparisons are as wide as a page")
+
+        notes: list[str] = []
+        if study is None:
+            paths = draw_items(self.folders[0], folder, suffixes)
+        elif isinstance(study, TunedStudy):
+            paths = draw_tuned(study, folder, suffixes)
+        else:
+            figures, notes = draw_figures(study, width_in)
+            paths = save_figures(figures, folder, suffixes)
+        for path in paths:
             print(f"figure: {path}")
         for note in notes:
             print(f"note: {note}")

@@ -1,15 +1,13 @@
 """The command `lesson settings`."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import tyro
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
-from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
+from lesson.cli.parser import argument
 from lesson.settings.reference import Description, describe_section, find_descriptions
 from lesson.settings.settings import SECTIONS
 
@@ -23,8 +21,12 @@ class SettingsCommand:
     Example: lesson settings noise_dbm
     """
 
-    name: Annotated[tyro.conf.Positional[str | None], arg(metavar="[NAME]", help_behavior_hint="")] = None
-    """Setting (noise_dbm or radio.noise_dbm) or section (radio) to show."""
+    name: str | None = argument(
+        "name",
+        required=False,
+        metavar="[NAME]",
+        help="Setting (noise_dbm, radio.noise_dbm) or section (radio) to show.",
+    )
 
     def run(self) -> None:
         if self.name is not None:
@@ -33,7 +35,7 @@ class SettingsCommand:
         console = PipedConsole()
         for section in SECTIONS:
             console.print(_table(section))
-        print("More on one: lesson settings NAME. Options of a strategy: lesson strategies NAME.")
+        print("Details of a setting: lesson settings NAME. Options of a strategy: lesson strategies NAME.")
 
 
 def _table(section: str) -> Table:

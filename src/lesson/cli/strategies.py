@@ -3,26 +3,23 @@
 import dataclasses
 import sys
 from dataclasses import dataclass
-from typing import Annotated
 
-import tyro
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from tyro.conf import arg
 
 from lesson.cli.console import PipedConsole
+from lesson.cli.parser import STRATEGY, argument
 from lesson.strategies import STRATEGIES, find_strategy
 
 
 @dataclass(frozen=True)
 class StrategiesCommand:
-    """List the strategies, or show one with its settings.
+    """List all strategies, or show one with its options.
 
     Example: lesson strategies lesson
     """
 
-    name: Annotated[tyro.conf.Positional[str | None], arg(metavar="[NAME]", help_behavior_hint="")] = None
-    """Strategy to show."""
+    name: str | None = argument("name", required=False, type=STRATEGY, metavar="[NAME]", help="Strategy to show.")
 
     def run(self) -> None:
         if self.name is None:

@@ -1,117 +1,197 @@
 """The command `lesson sweep`."""
 
-import contextlib
 import math
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-from tyro.conf import arg
+from rich.console import Console
 
-from lesson.cli.console import PipedConsole, check_ended, check_failed, print_report
-from lesson.core.errors import InputError, unknown
+from lesson.cli.console import PipedConsole, check_ended, check_failed, execute_design, print_report
+from lesson.cli.parser import DIR, FILE, NUMBER, WHOLE, argument, data_dir_option, log_option, option
+from lesson.core.errors import InputError
+from lesson.report.words import count, terminal_table
 
 if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
-    from lesson.experiments.engines import LocalEngine, RayEngine
+    from lesson.experiments.design import Design
+    from lesson.experiments.engines import Engine
     from lesson.experiments.study import Study
+    from lesson.experiments.tuned.study import TunedStudy
 
-MIN_WIDTH = 160
+MIN_WIDTH, MAX_MISSING = 180, 10
+_engine = partial(option, heading="Engine")
+_tuning = partial(option, heading="Tuned comparison")
 
 
 @dataclass(frozen=True)
 class SweepCommand:
-    """Train every combination of lists of settings over several seeds; rerun to continue.
+    """Train every combination of lists of settings. Rerun to continue.
 
     Example: lesson sweep examples/sweep.toml --out runs/sweep
     """
 
-    file: Annotated[tyro.conf.Positional[str], arg(metavar="SETTINGS.toml")]
-    """Settings file with a table [sweep] of lists."""
-    out: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="(default: runs/…)")] = None
-    """Output folder, one subfolder per trial."""
-    engine: Annotated[str, arg(metavar="local|ray")] = "local"
-    """Processes on this machine, or Ray."""
-    address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
-    """Address of a Ray cluster, or auto; by default, one is started here."""
-    cpus_per_trial: Annotated[int, arg(metavar="N")] = 1
-    """CPUs per trial."""
-    gpus_per_trial: Annotated[float, arg(metavar="X")] = 0.0
-    """GPUs per trial, on Ray; with 0.25, four trials share one."""
-    data_dir: Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """Folder of the data sets."""
-    log: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="NAME", help_behavior_hint="")] = ()
-    """Tracker: tensorboard, or a custom module:Class."""
-    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
-    """Setting of all trials, such as run.time_budget_s=500."""
+    file: Path | None = argument(
+        "file",
+        required=False,
+        type=FILE,
+        metavar="SETTINGS.toml",
+        help="Settings file with a table [sweep] of lists; with --tune, a file of entries.",
+    )
+    set: tuple[str, ...] = option(
+        "--set",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any setting, for all runs, such as run.time_budget_s=500; repeatable.",
+    )
+    out: Path | None = option("--out", type=DIR, show_default="runs/...", help="Output folder, one subfolder per run.")
+    dry_run: bool = option(
+        "--dry-run", is_flag=True, help="Only print the number of runs, and the time and memory they need."
+    )
+    log: tuple[str, ...] = log_option()
+    data_dir: Path | None = data_dir_option()
+    tune: bool = _tuning(
+        "--tune",
+        is_flag=True,
+        help="Tune each entry of the file on a small grid, then run its best settings on all seeds. "
+        "Without a file: the strategies of docs/comparison.md.",
+    )
+    entries: str | None = _tuning(
+        "--entries", metavar="A,B,...", show_default="all", help="Run only these entries or groups of entries."
+    )
+    seconds: float = _tuning(
+        "--seconds",
+        type=NUMBER,
+        default=math.inf,
+        show_default="no limit",
+        help="Stop after this many seconds of real time; rerun to continue. 0 only redraws the results.",
+    )
+    engine: str = _engine(
+        "--engine", metavar="local|ray", default="local", help="Run in processes on this machine, or on Ray."
+    )
+    address: str | None = _engine(
+        "--address",
+        metavar="HOST:PORT",
+        help="Address of a Ray cluster, or auto; by default, Ray is started on this machine.",
+    )
+    cpus_per_trial: int = _engine("--cpus-per-trial", type=WHOLE, default=1, help="CPUs per run.")
+    gpus_per_trial: float = _engine(
+        "--gpus-per-trial", type=NUMBER, default=0.0, help="GPUs per run, on Ray; with 0.25, four runs share one."
+    )
 
     def run(self) -> None:
-        from lesson.cli.sweep_progress import SweepProgress
-        from lesson.experiments.grid import load_grid
-        from lesson.experiments.sweep import sweep
-        from lesson.runs.folder import RunFolder
+        from lesson.api import out_for
+        from lesson.experiments.tuned.study import TunedStudy
         from lesson.runs.trackers import make_trackers
 
-        engine, trackers = self._engine(), make_trackers(self.log)
+        engine, trackers, design = self._engine(), make_trackers(self.log), self._design()
+        out = self.out or out_for(self.file or "strategies.toml")
+        if self.dry_run:
+            self._print_estimate(design, out)
+            return
+        again, on_error = f"the same command with --out {out}", "stop" if self.tune else "continue"
+        study, progress = execute_design(design, out, engine, again, on_error=on_error, trackers=trackers)
+        for name, times in progress.restarts.items():
+            print(f"note: the process of {name} was killed {'once' if times == 1 else f'{times} times'} and replaced")
+        if study.failures:
+            from lesson.report.study.sweep_text import failure_table
+
+            PipedConsole().print(failure_table(study))
+        if isinstance(study, TunedStudy):
+            num_runs = len(design.runs(study.done))
+            self._show_tuned(study, out)
+        else:
+            num_runs = len(design.runs({}))
+            self._show(study, out, num_runs)
+        print(f"folder: {out}")
+        check_failed(study, num_runs, f"--out {out}")
+        check_ended(run.summary for run in study.runs if not run.diverged)
+
+    def _design(self) -> "Design":
+        """Return the design of the file; print caveats that apply to all of its runs."""
+        from lesson.experiments.grid import load_grid
+        from lesson.experiments.tuned.design import FILE as STRATEGIES
+        from lesson.experiments.tuned.design import TunedComparison
+
+        if self.tune:
+            if self.set:
+                raise InputError("--set must be left out with --tune: the file has the settings of every entry")
+            return TunedComparison.load(self.file or STRATEGIES).select(self.entries.split(",") if self.entries else ())
+        if self.entries is not None:
+            raise InputError("--entries must only be used with --tune")
+        if self.file is None:
+            raise InputError("SETTINGS.toml must be given, a file with a table [sweep]; see 'lesson sweep --help'")
         grid = load_grid(self.file, self.set)
-        told = [trial.settings.caveats() for trial in grid.trials]
+        told = [settings.caveats() for settings in grid.trials.values()]
         for caveat in told[0]:
             if all(caveat in others for others in told):
                 print(f"note: {caveat}")
-        out = self.out or Path("runs") / Path(self.file).stem
-        if (out / "sweep.toml").exists() and (out / "sweep.toml").samefile(self.file):
-            raise InputError(f"{self.file} would be written over; keep it outside the folder, or take another --out")
-        there = sum(RunFolder(out / trial.name).summary.exists() for trial in grid.trials)
-        with SweepProgress({trial.name: trial.settings for trial in grid.trials}) as progress, self._quiet():
-            try:
-                study = sweep(grid, out, engine=engine, report=progress.report, trackers=trackers)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(f"interrupted; the same command with --out {out} goes on") from None
-        before = f", {there} of them before" if there else ""
-        print(f"{len(study.runs)} of {len(grid.trials)} trials done{before}")
-        for name, times in progress.restarts.items():
-            print(f"note: the process of {name} was killed {'once' if times == 1 else f'{times} times'} and replaced")
-        self._print_outcome(study)
+        return grid
+
+    def _engine(self) -> "Engine":
+        """Return the engine that the options select; raise InputError if they are invalid."""
+        from lesson.experiments.engines import make_engine
+
+        try:
+            return make_engine(
+                self.engine,
+                data_dir=self.data_dir,
+                seconds=self.seconds,
+                address=self.address,
+                cpus_per_trial=self.cpus_per_trial,
+                gpus_per_trial=self.gpus_per_trial,
+            )
+        except InputError as error:
+            raise InputError(_as_options(str(error))) from None
+
+    def _print_estimate(self, design: "Design", out: Path) -> None:
+        from lesson.experiments.estimate import estimate
+
+        with Console(stderr=True).status("Timing a few rounds"):
+            found = estimate(design, out, self.data_dir, self.cpus_per_trial)
+        print(f"{count(found.num_runs, 'run')}, {found.num_done:,} done")
+        if found.num_left:
+            processes = f"{found.num_processes} process{'' if found.num_processes == 1 else 'es'}"
+            time = f"{found.minutes:.0f} min" if found.minutes >= 2 else f"{60 * found.minutes:.0f} s"
+            print(f"about {time} in {processes}, with {found.memory_gb:.1f} GB of memory")
+
+    def _show(self, study: "Study", out: Path, num_runs: int) -> None:
+        """Write table.json, table.csv and the report of a sweep, and print its table at full width."""
+        from lesson.core.files import write_whole
+        from lesson.experiments.study import TABLE, write_table
+        from lesson.report.study.sweep_text import sweep_table
+
+        print(f"{len(study.runs)} of {count(num_runs, 'run')} done")
+        write_table(study, out / TABLE)
+        write_whole(out / "table.csv", study.table().to_csv().encode())
         if study.runs:
+            console = PipedConsole()
+            console.width = max(console.width, MIN_WIDTH)
+            console.print(sweep_table(study, Path(str(self.file)).name))
             print_report(study, out)
-        print(f"folder: {out}")
-        check_failed(study, len(grid.trials), f"--out {out}")
-        check_ended(run.summary for run in study.runs)
 
-    def _engine(self) -> "LocalEngine | RayEngine":
-        """Return the engine that the flags select; raise InputError if they are invalid."""
-        from lesson.experiments.engines import LocalEngine, RayEngine
+    def _show_tuned(self, study: "TunedStudy", out: Path) -> None:
+        """Write figures and tables of a tuned comparison, and print its tables at full width."""
+        from lesson.report.tuned.tables import group_table
+        from lesson.report.tuned.write import missing_runs, write_tuned
 
-        if self.engine not in ("local", "ray"):
-            raise unknown("engine", self.engine, ["local", "ray"])
-        if self.cpus_per_trial < 1:
-            raise InputError(f"--cpus-per-trial must be >= 1, got {self.cpus_per_trial}")
-        if not 0 <= self.gpus_per_trial < math.inf:
-            raise InputError(f"--gpus-per-trial must be >= 0, got {self.gpus_per_trial}")
-        if self.engine == "ray":
-            return RayEngine(self.address, self.cpus_per_trial, self.gpus_per_trial, self.data_dir)
-        if self.address is not None or self.gpus_per_trial:
-            raise InputError("--address and --gpus-per-trial must be left out without --engine ray")
-        return LocalEngine(max(1, (os.cpu_count() or 1) // self.cpus_per_trial), self.data_dir)
-
-    @contextlib.contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """Suppress output on stdout within the context: Ray prints at length when a worker is killed."""
-        if self.engine == "local":
-            yield
-        else:
-            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-                yield
-
-    def _print_outcome(self, study: "Study") -> None:
-        """Print the tables at full width, so that no number is cut off."""
-        from lesson.report.study.sweep_text import failure_table, sweep_table
-
-        console = PipedConsole()
-        if study.failures:
-            console.print(failure_table(study))
+        with Console(stderr=True).status("Drawing"):
+            page = write_tuned(study, out)
+        console, table = PipedConsole(), study.table()
         console.width = max(console.width, MIN_WIDTH)
-        if study.runs:
-            console.print(sweep_table(study, Path(self.file).name))
+        for (group, beta), rows in table.groupby(["group", "beta"], sort=False) if len(table) else ():
+            shown = group_table(rows, study.design.rules).drop(columns="settings")
+            console.print(terminal_table(shown, f"{group}, β = {beta:g}, mean ± 95 % interval over seeds"))
+        missing = missing_runs(study)
+        for name, number in list(missing.items())[:MAX_MISSING]:
+            print(f"{name}: {count(number, 'run')} missing")
+        if len(missing) > MAX_MISSING:
+            print(f"and {len(missing) - MAX_MISSING} more entries; repeat the command to continue")
+        print(f"page: {page}")
+
+
+def _as_options(message: str) -> str:
+    """Return a message about arguments of `make_engine` with the names of the command's options."""
+    for name in ("cpus_per_trial", "gpus_per_trial", "address", "seconds", "engine ray"):
+        message = message.replace(name, f"--{name.replace('_', '-')}")
+    return message

@@ -6,11 +6,10 @@ and appear complete or not at all.
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +20,8 @@ ASIDE = ".aside"
 """Suffix of temporary files that are still being written; their names start with a dot."""
 MAX_JSON_BYTES = 1 << 28
 _NAME_LETTERS = 40
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows lacks this flag and the next
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors that the user's input did not cause: the disk is full or faulty."""
 
@@ -41,7 +42,7 @@ def open_to_change(path: Path, *, append: bool = False) -> BinaryIO:
 
     A missing file is created; an existing file keeps its content. Raises OSError if the path is anything else.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | (os.O_APPEND if append else 0)
+    flags = os.O_RDWR | os.O_CREAT | _NO_FOLLOW | (os.O_APPEND if append else 0)
     try:
         return _regular(path, flags, "ab" if append else "r+b", None)
     except OSError as error:
@@ -51,11 +52,26 @@ def open_to_change(path: Path, *, append: bool = False) -> BinaryIO:
 
 
 def write_whole(path: Path, content: bytes, before: Path | None = None) -> None:
-    """Write a file that appears complete or not at all; the previous version is kept as `before` if that is given.
+    """Write a file that appears complete or not at all; the previous version is kept as `before` if this is given.
 
     Raises RunStoppedError if the disk is full or faulty, InputError if the file cannot be written for another reason.
     """
     write_all({path: content}, before)
+
+
+def check_output(path: Path | str, what: str, suffixes: Sequence[str]) -> None:
+    """Raise InputError if a path cannot be written or has none of the suffixes; `what` names it in the message."""
+    path = Path(path)
+    if path.suffix.lower() not in suffixes:
+        raise InputError(f"{what} must end in {', '.join(suffixes)}, got '{path}'")
+    try:
+        taken = path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK)
+    except OSError as error:
+        raise InputError(f"{what} cannot be written: '{path}': {error.strerror}") from None
+    if not path.parent.is_dir():
+        raise InputError(f"{what} cannot be written: the folder '{path.parent}' does not exist; create it first")
+    if taken:
+        raise InputError(f"{what} cannot be written: '{path}' is not writable")
 
 
 def write_all(contents: Mapping[Path, bytes], before: Path | None = None) -> None:
@@ -73,6 +89,8 @@ def write_all(contents: Mapping[Path, bytes], before: Path | None = None) -> Non
                 while rest:
                     rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
+            if os.name == "nt":  # Windows does not rename open files
+                written.close()
             for aside, path in zip(asides, contents, strict=True):
                 if before is not None and path.exists():
                     path.replace(before)
@@ -96,8 +114,19 @@ def remove_leftovers(folder: Path, prefix: str = ".") -> None:
                     path.unlink()
                     continue
                 with open_to_change(path) as file:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
+                    if lock(file):
+                        path.unlink()
+
+
+def lock(file: BinaryIO | FileIO) -> bool:
+    """Lock an open file until it is closed; return False if another process holds the lock.
+
+    The operating system releases the lock of a killed process. Raises OSError if the file system has no locks.
+    """
+    # filelock.FileLock would also lock a FIFO, and would leave lock files behind in every folder.
+    from filelock import lock_descriptor  # not at the top: it would slow down `import lesson` by a tenth
+
+    return lock_descriptor(file.fileno(), blocking=False)
 
 
 def is_at(file: BinaryIO | FileIO, path: Path) -> bool:
@@ -110,7 +139,7 @@ def is_at(file: BinaryIO | FileIO, path: Path) -> bool:
 
 def _regular(path: Path, flags: int, mode: str, max_bytes: int | None) -> BinaryIO:
     # Without O_NONBLOCK, opening a FIFO blocks until its other end is opened.
-    number = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    number = os.open(path, flags | _NO_WAIT, 0o666)
     try:
         found = os.fstat(number)
         if stat.S_ISDIR(found.st_mode):
@@ -129,12 +158,13 @@ def _open_aside(path: Path) -> tuple[Path, FileIO]:
     """Create an unbuffered temporary file next to `path`, locked so that `remove_leftovers` does not remove it."""
     while True:
         aside = path.with_name(f".{path.name[:_NAME_LETTERS]}.{secrets.token_hex(4)}{ASIDE}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(FileIO(os.open(aside, flags, 0o666), "wb"))
+            acquired = True
             with contextlib.suppress(OSError):  # the file system has no locks
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if is_at(file, aside):  # otherwise it was removed before it was locked
+                acquired = lock(file)
+            if acquired and is_at(file, aside):  # otherwise `remove_leftovers` came first
                 opened.pop_all()
                 return aside, file
 
@@ -142,7 +172,7 @@ def _open_aside(path: Path) -> tuple[Path, FileIO]:
 def _sync_folder(folder: Path) -> None:
     """Make renames in a folder survive a power failure, if the file system supports it."""
     with contextlib.suppress(OSError):
-        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        number = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(number)
         finally:

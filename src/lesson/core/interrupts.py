@@ -14,6 +14,8 @@ from types import FrameType
 from typing import NoReturn
 
 INTERRUPTED = "lesson: interrupted"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+"""Signals that end a command; Windows has no SIGHUP."""
 
 
 @contextlib.contextmanager
@@ -39,7 +41,8 @@ class StopSignals:
         self._caught: list[int] = []
 
     def __enter__(self) -> "StopSignals":
-        self._taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if _is_ours(number, signal.SIG_DFL)]
+        others = set(STOP_SIGNALS) - {signal.SIGINT}  # which raises KeyboardInterrupt already
+        self._taken = [number for number in others if _is_ours(number, signal.SIG_DFL)]
         for number in self._taken:
             signal.signal(number, self._raise)
         return self
@@ -61,7 +64,7 @@ class StopSignals:
 
 def ignore_signals() -> None:
     """Ignore all stop signals from now on, so that this process can exit after its last line of output."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -1,21 +1,25 @@
-"""The trials of a sweep: every combination of lists of settings with every seed, validated before any run starts."""
+"""Grids: every combination of lists of settings with every seed, validated before any run starts."""
 
-import hashlib
 import itertools
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lesson.core.errors import InputError, unknown
+from lesson.core.toml import read_toml
 from lesson.core.validation import plain
+from lesson.experiments.design import Named
+from lesson.experiments.naming import STRATEGY, in_words, run_name
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study, hashable, value_at
 from lesson.learn.data.dataset import NAMES
 from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
 from lesson.settings.migration import check_name
 from lesson.settings.sections import COMMON, StrategySettings
-from lesson.settings.settings import SECTIONS, Settings, section_of, without_none
+from lesson.settings.settings import AUTOMATIC, SECTIONS, Settings, section_of, without_none
 from lesson.settings.toml_text import to_toml
 from lesson.strategies import (
     STRATEGIES,
@@ -27,38 +31,54 @@ from lesson.strategies import (
 )
 
 MAX_TRIALS, MAX_SEEDS = 100_000, 1000
-MAX_NAME = 150
-STRATEGY = "strategy.name"
 
+_FREE = ("run.seed", "run.checkpoint_every_s", STRATEGY)
+"""Settings in which runs of a grid may differ from what was asked, besides its axes."""
 Sections = Mapping[str, Any]
 """Tables of plain values by section, optionally with `preset`."""
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One run of a grid, and the name of its folder."""
-
-    name: str
-    settings: Settings
-
-
-@dataclass(frozen=True)
 class Grid:
-    """The keys that vary, as section.key, and the trials; trials that differ only in the seed are adjacent."""
+    """The design of a sweep: every combination of values with every seed. A comparison varies only the strategy."""
 
     keys: tuple[str, ...]
-    trials: tuple[Trial, ...]
+    """What varies, as section.key."""
+    trials: Mapping[str, Settings]
+    """The settings of its runs by name; those that differ only in the seed are adjacent."""
     toml: str
+    archived: ClassVar[bool] = False
+
+    @property
+    def kind(self) -> str:
+        """Whether it is a comparison or a sweep, see `Design`."""
+        return "comparison" if self.keys == (STRATEGY,) else "sweep"
+
+    def runs(self, done: Mapping[str, Run]) -> Named:  # noqa: ARG002
+        """Return all runs, see `Design`."""
+        return dict(self.trials)
+
+    def later(self, done: Mapping[str, Run]) -> Named:  # noqa: ARG002
+        """Return no runs: there is no tuning phase, see `Design`."""
+        return {}
+
+    def study(self, done: Mapping[str, Run], failures: Mapping[str, str]) -> Study:
+        """Return the runs that are done, in the order of the grid, see `Design`."""
+        by = ("strategy",) if self.kind == "comparison" else self.keys
+        return Study([done[name] for name in self.trials if name in done], by, failures)
 
 
 def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
-    """Load the grid of a settings file with a table [sweep]; `changes` are `section.key=value` for all trials."""
+    """Load the grid of a settings file with a table [sweep]; `changes` are `section.key=value` for all runs.
+
+    The study.toml of a sweep or a comparison is such a file.
+    """
     path = Path(source)
     if path.suffix != ".toml":
         raise InputError(f"a sweep must be a FILE.toml, got '{source}'")
     sections = _read_tables(path)
     try:
-        axes = _flat(sections.pop("sweep", {}))
+        axes = flat_axes(sections.pop("sweep", {}))
         check_set_once(changes)
         for key in axes.keys() & set(changed_keys(changes)):
             raise InputError(f"{key} must be set once, got it by --set and in [sweep]")
@@ -71,20 +91,62 @@ def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
         raise InputError(f"{path}: {error}") from None
 
 
-def read_axes(path: Path | str) -> dict[str, list[Any]]:
-    """Return the lists of values of a sweep file by section.key, without validating the rest of the file."""
-    return {key: values for key, values in _flat(_read_tables(Path(path)).get("sweep", {})).items() if key != "seeds"}
+@dataclass(frozen=True)
+class Asked:
+    """What a study.toml asks for, as far as is needed to recognize its runs; its strategies need not be importable."""
+
+    axes: Mapping[str, Sequence[Any]]
+    settings: Settings
+    """The settings of all runs, with the first seed."""
+    num_seeds: int
+
+    def place(self, settings: Settings) -> tuple[int, ...] | None:
+        """Return the indices of a run's values in the lists, with its seed last; None if it is not one of them."""
+        ours, theirs, first = self._sections, settings.to_sections(), self.settings.run.seed
+        if settings.preset != self.settings.preset or settings.run.seed not in range(first, first + self.num_seeds):
+            return None
+        for key in (f"{section}.{name}" for section in SECTIONS for name in theirs[section]):
+            wanted = value_at(ours, key)
+            free = key in self.axes or key in _FREE or key.startswith("strategy.") or wanted == "auto"
+            if not free and value_at(theirs, key) != wanted:
+                return None
+        places = []
+        for key, values in self.axes.items():
+            among = [None, *map(hashable, values)]
+            if (value := value_at(theirs, key)) not in among:
+                return None
+            places.append(among.index(value))  # None: its strategy does not have this option
+        return (*places, settings.run.seed)
+
+    @cached_property
+    def _sections(self) -> dict[str, Any]:
+        return self.settings.to_sections()
+
+
+def read_asked(path: Path | str) -> Asked:
+    """Return what a study.toml of a sweep or a comparison asks for."""
+    tables = _read_tables(Path(path))
+    axes = flat_axes(tables.pop("sweep", {}))
+    num_seeds = axes.pop("seeds", 1)
+    return Asked(axes, Settings(**{name: tables[name] for name in ("preset", *SECTIONS) if name in tables}), num_seeds)
 
 
 def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
-    return read_sections(path, "a sweep is a settings file with a table [sweep]", (*SECTIONS, "sweep"), also=STRATEGIES)
+    wanted = "a sweep is a settings file with a table [sweep]"
+    if {"rules", "entries"} & read_toml(path, wanted)[1].keys():
+        raise InputError(f"{path} has entries to tune; add --tune")
+    tables = read_sections(path, wanted, (*SECTIONS, "sweep", "study"), also=STRATEGIES)
+    return {name: table for name, table in tables.items() if name != "study"}
 
 
-def make_grid(sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: int = 1) -> Grid:
+def make_grid(
+    sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: int = 1, *, own_dataset: bool = False
+) -> Grid:
     """Return the grid over `axes`, lists of values by section.key; `sections` are the other settings.
 
     There are `num_seeds` seeds, from run.seed on. An option applies to the strategies that have it: the others get a
-    single trial, not one per value. A section named after a strategy holds options of that strategy only.
+    single run, not one per value. A section named after a strategy holds options of that strategy only. With
+    `own_dataset`, the data set need not be a built-in one.
     """
     axes, num_seeds = {key: plain(values) for key, values in axes.items()}, plain(num_seeds)
     tables = {section: _plain_table(values) for section, values in sections.items()}
@@ -92,50 +154,56 @@ def make_grid(sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: 
         _check_axis(key, values)
     if not axes:
         raise InputError('[sweep] must hold lists of values, such as "data.beta" = [0.1, 1.0]')
-    if isinstance(num_seeds, bool) or not isinstance(num_seeds, int) or not 1 <= num_seeds <= MAX_SEEDS:
-        raise InputError(f"seeds must be a whole number from 1 to {MAX_SEEDS}, got {num_seeds!r}")
+    check_num_seeds(num_seeds)
     num_trials = num_seeds * math.prod(map(len, axes.values()))
     if num_trials > MAX_TRIALS:
-        raise InputError(f"a sweep must have at most {MAX_TRIALS} trials, got {num_trials}; take fewer values")
-    trials: dict[str, Trial] = {}
-    for name, settings in _points(tables, axes).items():
+        raise InputError(f"a sweep must have at most {MAX_TRIALS} runs, got {num_trials}; use fewer values")
+    trials: Named = {}
+    for settings in _points(tables, axes, own_dataset):
         for seed in range(settings.run.seed, settings.run.seed + num_seeds):
-            run = settings.run.model_copy(update={"seed": seed})
-            trial = Trial(_cut(f"{name}-seed{seed}"), settings.model_copy(update={"run": run}))
-            trials[trial.name] = trial
+            trial = settings.model_copy(update={"run": settings.run.model_copy(update={"seed": seed})})
+            trials[run_name(trial, axes)] = trial
     table = {key: list(values) for key, values in axes.items()} | {"seeds": num_seeds}
-    return Grid(tuple(axes), tuple(trials.values()), to_toml(tables | {"sweep": table}))
+    return Grid(tuple(axes), trials, to_toml(tables | {"sweep": table}))
+
+
+def check_num_seeds(num_seeds: object) -> None:
+    """Raise InputError unless this is a number of seeds."""
+    if isinstance(num_seeds, bool) or not isinstance(num_seeds, int) or not 1 <= num_seeds <= MAX_SEEDS:
+        raise InputError(f"seeds must be a whole number from 1 to {MAX_SEEDS}, got {num_seeds!r}")
+
+
+def compare_strategies(
+    settings: Settings,
+    strategies: Sequence[str],
+    num_seeds: int,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    own_dataset: bool = False,
+) -> Grid:
+    """Return the grid of a comparison: these strategies under the same settings, with `num_seeds` seeds.
+
+    The settings' options apply to the strategies that have them; `options` holds options of single strategies, by name.
+    """
+    if isinstance(strategies, str):
+        raise InputError(f"strategies must be a list of names, got '{strategies}'")
+    for name, one in (options or {}).items():
+        if not isinstance(one, Mapping):
+            raise InputError(f"options of {name} must be a mapping, such as {{'fraction': 0.5}}, got {one!r}")
+    sections = {**settings.to_sections(), **(options or {})}
+    return make_grid(sections, {STRATEGY: strategies}, num_seeds, own_dataset=own_dataset)
 
 
 def _plain_table(values: Any) -> Any:
     return without_none(plain(dict(values))) if isinstance(values, Mapping) else plain(values)
 
 
-def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Return a short name for each key: without its section, unless that would be ambiguous."""
-    last = [key.partition(".")[2] for key in keys]
-    return {
-        key: "strategy" if key == STRATEGY else key if last.count(name) > 1 else name
-        for key, name in zip(keys, last, strict=True)
-    }
-
-
-def in_words(value: Any) -> str:
-    """Return a value as short text."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value == "":
-        return "none"
-    if isinstance(value, list | tuple):
-        return "_".join(map(in_words, value))
-    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
-
-
-def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
+def flat_axes(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of [sweep] by section.key; keys may be quoted, and unique names need no section."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        full = key if "." in key or key == "seeds" or isinstance(value, dict) else f"{section_of(key)}.{key}"
+        full = STRATEGY if key == "strategy" else key
+        full = full if "." in full or key == "seeds" or isinstance(value, dict) else f"{section_of(key)}.{key}"
         inner = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {full: value}
         if twice := flat.keys() & inner.keys():
             raise InputError(f"{min(twice)} must be in [sweep] once, got it in quotes and without")
@@ -152,20 +220,22 @@ def _check_axis(key: str, values: Any) -> None:
             f"a key of [sweep] must be seeds or one of {', '.join(SECTIONS)}, a dot and a key, got '{key}'"
         )
     if key == "run.seed":
-        raise InputError("run.seed must not be in [sweep]; seeds = N takes N of them from run.seed on")
+        raise InputError("run.seed must not be in [sweep]; use seeds = N for N seeds from run.seed on")
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise InputError(f"{key} must be a list of values, got {values!r}")
     said = set[str]()
     for value in values:
         if value is None:
             raise InputError(f"{key} must be a list of values, got None among them")
+        if value == "auto" and key in [f"run.{name}" for name in AUTOMATIC]:
+            raise InputError(f"{key} must be values that a run can have, got 'auto', which a run replaces")
         if in_words(value) in said:
-            raise InputError(f"{key} must be different values, got {value!r} twice")
+            raise InputError(f"{key} must have different values, got {value!r} twice")
         said.add(in_words(value))
 
 
-def _points(sections: Sections, axes: Mapping[str, Sequence[Any]]) -> dict[str, Settings]:
-    """Return the settings of every combination of values by name, with the first seed."""
+def _points(sections: Sections, axes: Mapping[str, Sequence[Any]], own_dataset: bool) -> Iterable[Settings]:
+    """Return the settings of every combination of values, with the first seed."""
     given = sections.get("strategy", {})
     strategies = [StrategySettings(name=name).name for name in axes.get(STRATEGY, [given.get("name", "lesson")])]
     own = {name: values for name, values in sections.items() if name not in (*SECTIONS, "preset")}
@@ -178,12 +248,11 @@ def _points(sections: Sections, axes: Mapping[str, Sequence[Any]]) -> dict[str, 
         fixed = own.get(strategy, {})
         allowed = [*COMMON, *(name for name in setting_names(find_strategy(strategy)) if name not in fixed)]
         values = {key: one for key, one in values.items() if _belongs(key, allowed)}
-        name = _name(values)
-        if name in points and points[name][0] != values:
-            raise InputError(f"two trials would be called {name}; write their values differently")
-        if name not in points:
-            points[name] = values, _settings(sections, values, allowed, fixed)
-    return {name: settings for name, (_, settings) in points.items()}
+        settings = _settings(sections, values, allowed, fixed, own_dataset)
+        name = run_name(settings, values)
+        if points.setdefault(name, (values, settings))[0] != values:
+            raise InputError(f"two runs would be called {name}; write their values differently")
+    return [settings for _, settings in points.values()]
 
 
 def _belongs(key: str, options: Sequence[str]) -> bool:
@@ -192,14 +261,14 @@ def _belongs(key: str, options: Sequence[str]) -> bool:
 
 
 def _settings(
-    sections: Sections, values: Mapping[str, Any], options: Sequence[str], own: Mapping[str, Any]
+    sections: Sections, values: Mapping[str, Any], options: Sequence[str], own: Mapping[str, Any], own_dataset: bool
 ) -> Settings:
     """Return the settings of one combination, with the strategy's own options."""
     strategy = {name: value for name, value in sections.get("strategy", {}).items() if name in options}
-    return checked_settings({**sections, "strategy": {**strategy, **own}}, values)
+    return checked_settings({**sections, "strategy": {**strategy, **own}}, values, own_dataset=own_dataset)
 
 
-def checked_settings(sections: Sections, values: Mapping[str, Any]) -> Settings:
+def checked_settings(sections: Sections, values: Mapping[str, Any], *, own_dataset: bool = False) -> Settings:
     """Return the settings of these tables, overridden by values by section.key, validated without loading data."""
     tables: dict[str, Any] = {section: dict(sections.get(section, {})) for section in SECTIONS}
     if "preset" in sections:
@@ -209,19 +278,6 @@ def checked_settings(sections: Sections, values: Mapping[str, Any]) -> Settings:
         tables[section][name] = value
     settings = Settings(**tables)
     make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
-    if settings.data.dataset not in NAMES:
+    if settings.data.dataset not in NAMES and not own_dataset:
         raise unknown("dataset", settings.data.dataset, NAMES)
     return settings
-
-
-def _name(values: Mapping[str, Any]) -> str:
-    """Return a name for a combination that is valid for folders, such as lesson-deadline_s=10-beta=0.1."""
-    shorts = short_names(list(values))
-    parts = [in_words(values[STRATEGY])] if STRATEGY in values else []
-    parts += [f"{shorts[key]}={in_words(value)}" for key, value in values.items() if key != STRATEGY]
-    return re.sub(r"[^\w.=+-]", ".", "-".join(parts))
-
-
-def _cut(name: str) -> str:
-    """Shorten a name to a length that file systems accept; it stays unique."""
-    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}~{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -1,78 +1,132 @@
-"""Measures of runs on which claims are based: one number per run, ordered by seed."""
+"""Measures of runs: one number per run, and confidence intervals of their means."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.results import GUESSED, Result, Results
+from lesson.experiments.naming import series_name
+from lesson.experiments.run import GUESSED, Run
 from lesson.runs.summary import IN_A_ROW, TARGETS, num_last, time_to
 
+MIN_SEEDS = 3
+"""Minimum number of seeds for a confidence interval, and for naming a winner."""
 
-def per_seed(results: Results, series: str, measure: Callable[[Result], float]) -> FloatArray:
+Series = Mapping[str, Sequence[Run]]
+"""Runs by the name of their series, ordered by seed."""
+
+
+def by_series(runs: Iterable[Run]) -> Series:
+    """Return runs that differ only in their seed, by the name of their series and ordered by seed."""
+    series: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        series.setdefault(series_name(run.settings), []).append(run)
+    return series
+
+
+def per_seed(runs: Series, series: str, measure: Callable[[Run], float]) -> FloatArray:
     """Return a measure of every run of a series."""
-    return np.array([measure(run) for run in results[series]])
+    return np.array([measure(run) for run in runs[series]])
 
 
-def last_accuracy(results: Results, series: str, rounds: int) -> FloatArray:
+def last_accuracy(runs: Series, series: str, rounds: int) -> FloatArray:
     """Return the mean accuracy of each run's last ten evaluations within `rounds`, but at most a quarter of them.
 
     A run that diverged has the accuracy of guessing. The authors average the last ten evaluations, and the shortest
     published curves have thirty.
     """
 
-    def measure(run: Result) -> float:
+    def measure(run: Run) -> float:
         accuracy = run.up_to(rounds)["accuracy"]
-        return GUESSED if run.stopped else float(accuracy.tail(num_last(len(accuracy))).mean())
+        return GUESSED if run.diverged else float(accuracy.tail(num_last(len(accuracy))).mean())
 
-    return per_seed(results, series, measure)
+    return per_seed(runs, series, measure)
 
 
-def accuracy_by(run: Result, time_s: float) -> float:
+def accuracy_by(run: Run, time_s: float) -> float:
     """Return the mean accuracy of the last three evaluations up to a time.
 
-    It is that of guessing if the run diverged or has no evaluation by then.
+    It is the accuracy of guessing if the run diverged or has no evaluation by then.
     """
     by_then = run.curve[run.curve["time_s"] <= time_s]
-    return GUESSED if run.stopped or by_then.empty else float(by_then["accuracy"].tail(IN_A_ROW).mean())
+    return GUESSED if run.diverged or by_then.empty else float(by_then["accuracy"].tail(IN_A_ROW).mean())
 
 
-def accuracy_at(results: Results, series: str, time_s: float) -> FloatArray:
+def accuracy_at(runs: Series, series: str, time_s: float) -> FloatArray:
     """Return `accuracy_by` of every run of a series."""
-    return per_seed(results, series, lambda run: accuracy_by(run, time_s))
+    return per_seed(runs, series, lambda run: accuracy_by(run, time_s))
 
 
-def reached(run: Result, target: float, column: str, rounds: int | None = None) -> float:
-    """Return the value of a column (time_s, round, uploads, energy_j) when a run reaches a target; inf if never."""
-    at = time_to(target, cast(list[dict[str, Any]], run.up_to(rounds).to_dict("records")), column)
-    return np.inf if at is None else at
+def to_target(run: Run, target: float, column: str = "time_s", rounds: int | None = None) -> float:
+    """Return what a run spends until it reaches a target accuracy: time_s, round, uploads or energy_j.
+
+    Infinite for a run that never reaches it: the observation is censored at the end of the run. NaN if it is unknown
+    what the run spent. A run that diverges after it has reached the target counts as having reached it.
+    """
+    curve = run.up_to(rounds)
+    at = time_to(target, curve["accuracy"], curve.get(column, np.full(len(curve), np.nan)))
+    return math.inf if at is None else at
 
 
-def common_target(results: Results, series: Iterable[str], rounds: int | None = None) -> float:
+def common_target(runs: Series, series: Iterable[str], rounds: int | None = None) -> float:
     """Return the highest target that every run of these series reaches; 0 if there is none."""
-    runs = [run for name in series for run in results[name]]
+    chosen = [run for name in series for run in runs[name]]
     for target in reversed(TARGETS):
-        if all(reached(run, target, "time_s", rounds) < np.inf for run in runs):
+        if all(to_target(run, target, "time_s", rounds) < math.inf for run in chosen):
             return target
     return 0.0
 
 
 def times_longer(
-    results: Results, series: str, than: str, target: float, column: str, rounds: int | None = None
+    runs: Series, series: str, than: str, target: float, column: str, rounds: int | None = None
 ) -> tuple[FloatArray, int]:
-    """Return how many times longer runs of `series` take to a target than those of `than`, paired over seeds.
+    """Return how many times longer runs of `series` take to reach a target than those of `than`, paired over seeds.
 
-    Also return how many runs of `series` never reach it; they count with their end, so their ratio is a lower bound.
+    Also return how many runs of `series` are censored. Their length counts instead, so their ratio is a lower bound.
     The ratio is NaN if the run of `than` never reaches the target.
     """
-    ends = per_seed(results, series, lambda run: float(run.up_to(rounds)[column].iloc[-1]))
-    ours = per_seed(results, series, lambda run: reached(run, target, column, rounds))
-    theirs = per_seed(results, than, lambda run: reached(run, target, column, rounds))
+    ends = per_seed(runs, series, lambda run: float(run.up_to(rounds)[column].max()))  # NaN without an evaluation
+    ours = per_seed(runs, series, lambda run: to_target(run, target, column, rounds))
+    theirs = per_seed(runs, than, lambda run: to_target(run, target, column, rounds))
     return np.where(np.isinf(theirs), np.nan, np.minimum(ours, ends) / theirs), int(np.isinf(ours).sum())
 
 
-def client_figure(results: Results, series: str, measure: Callable[[pd.DataFrame], float], rounds: int) -> FloatArray:
+def client_figure(runs: Series, series: str, measure: Callable[[pd.DataFrame], float], rounds: int) -> FloatArray:
     """Return a measure of every run's evaluations on its clients' own data, within `rounds` rounds."""
-    return per_seed(results, series, lambda run: measure(run.clients[run.clients["round"] <= rounds]))
+    return per_seed(runs, series, lambda run: measure(run.clients[run.clients["round"] <= rounds]))
+
+
+def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dict[str, float]:
+    """Return mean, extremes and half the 95 % interval of each measure of runs that differ only in their seed.
+
+    The interval is NaN for fewer than three runs, as it would be uselessly wide. For times to a target, also return how
+    many runs reach it; the mean is NaN unless all do.
+    """
+    figures: dict[str, float] = {"seeds": len(runs)}
+    for name in (*names, *times):
+        values = runs[name].astype(float)
+        reached = values.notna().all()
+        figures[name] = float(values.mean()) if reached else math.nan
+        enough = reached and len(runs) >= MIN_SEEDS
+        figures[f"{name}_ci95"] = half_interval(values.to_numpy()) if enough else math.nan
+        figures[f"{name}_min"], figures[f"{name}_max"] = float(values.min()), float(values.max())
+        if name in times:
+            figures[f"{name}_seeds"] = int(values.notna().sum())
+    return figures
+
+
+def half_interval(values: np.ndarray) -> float:
+    """Return half the 95 % confidence interval of a mean by Student's t; NaN for a single value."""
+    return float(half_intervals(np.asarray(values, dtype=float)[:, None])[0])
+
+
+def half_intervals(values: np.ndarray) -> np.ndarray:
+    """Return `half_interval` of each column."""
+    if len(values) < 2:
+        return np.full(values.shape[1], math.nan)
+    from scipy.special import stdtrit  # not at the top: scipy takes a while to import
+
+    quantile = stdtrit(len(values) - 1, 0.975)
+    return np.asarray(quantile * np.std(values, ddof=1, axis=0) / math.sqrt(len(values)))

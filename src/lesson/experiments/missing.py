@@ -1,105 +1,138 @@
-"""Executes the runs that a folder lacks, and archives their results."""
+"""Executes the runs of a design that are missing in a folder. Whatever executes several runs calls `run_missing`."""
 
-import json
-import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import TypeAdapter
-
-from lesson.core.errors import DivergedError, InputError, RunStoppedError
-from lesson.core.files import write_whole
+from lesson.core.errors import DivergedError, InputError, RunStoppedError, unknown
+from lesson.experiments.design import Design, Named
 from lesson.experiments.engines import Engine
 from lesson.experiments.engines.trial import Line
-from lesson.experiments.results import Result, Results
-from lesson.experiments.study import Report, unfinished
-from lesson.experiments.sweep import run_by_seed
-from lesson.learn.data import load_dataset
-from lesson.runs.folder import RunFolder, read_kept
-from lesson.runs.read_back import Shape
-from lesson.settings.settings import Settings
+from lesson.experiments.folder import Made, Marker, StudyFolder, commit_of_code
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
+from lesson.runs.folder import RunFolder
+from lesson.runs.trackers import Tracker
 
-PROVENANCE = "provenance.json"
-
-
-class _Note(Shape):
-    command: str
-    commit: str | None
-    runs: int
-    wall_s: float
-
-
-def not_held(wanted: Mapping[str, Settings], out: Path | str) -> dict[str, Settings]:
-    """Return the wanted runs that `out` has no results for; raise InputError if it has one with other settings."""
-    out = Path(out)
-    held = Results.load(out).runs
-    for name in wanted.keys() & held.keys():
-        if different := wanted[name].differences(held[name].settings):
-            raise InputError(f"{out} holds {name} with other settings ({different[0]}); name another folder with --out")
-    return {name: settings for name, settings in wanted.items() if name not in held}
+Report = Callable[[str, dict[str, Any]], None]
+"""Called with the name of a run and each of its events: first {"limits": its [run] settings}, then those of `Engine`.
+The only event of a run that had already finished is {"done": True}."""
 
 
 def run_missing(
-    missing: dict[str, Settings],
+    design: Design,
     out: Path | str,
     engine: Engine,
     *,
-    command: str,
-    data_dir: Path | str | None = None,
+    on_error: Literal["continue", "stop"] = "continue",
+    resume: bool = True,
     report: Report | None = None,
-) -> Results:
-    """Execute these runs in subfolders of `out` and return all results of `out`, including runs that diverged.
+    trackers: Sequence[Tracker] = (),
+    command: str = "",
+) -> Study:
+    """Execute the runs of a design that are missing in `out`, each in a subfolder, and return all that are done.
 
-    The command is recorded in provenance.json, with the commit of this code and the number of runs. Raises
-    RunStoppedError if runs failed.
+    Finished runs are skipped, and interrupted ones are resumed (without `resume`, they are an error). Runs that fail
+    are listed in the study's `failures`, and the next call tries them again. With `on_error="stop"`, an InputError in
+    one run stops all runs and is raised. `command` is recorded in study.toml.
     """
-    out = Path(out)
-    for dataset in {settings.data.dataset for settings in missing.values()}:
-        load_dataset(dataset, data_dir)
-    if not missing:
-        return Results.load(out)
-    plan = {out / "runs" / name: settings for name, settings in missing.items()}
-    for path, settings in plan.items():
-        RunFolder(path).check(settings, resume=True)
-    notes, commit, begin = load_notes(out), _commit(), time.perf_counter()
-    left = unfinished(plan, report)
-    errors: dict[str, Line] = {}
-    try:
-        run_by_seed(left, engine, report, errors)
-    finally:
-        diverged = [name for name, line in errors.items() if line["kind"] == DivergedError.__name__]
-        stopped = {name: errors.pop(name)["error"] for name in diverged}
-        ended = {path for path in plan if RunFolder(path).finished() is not None or path.name in stopped}
-        new = {path.name: Result.of_folder(path, stopped.get(path.name, "")) for path in ended}
-        results = Results(Results.load(out).runs | new)
-        results.save(out)
-        if made := len(ended & left.keys()):
-            wall_s = round(time.perf_counter() - begin, 1)
-            notes.append({"command": command, "commit": commit, "runs": made, "wall_s": wall_s})
-            write_whole(out / PROVENANCE, (json.dumps(notes, indent=2) + "\n").encode())
-    if errors:
-        name, line = next(iter(errors.items()))
-        failed = f"{len(errors)} of {len(missing)} runs failed, the next call tries them again"
-        raise RunStoppedError(f"{failed}; first {name}: {line['error']}")
-    return results
+    if on_error not in ("continue", "stop"):
+        raise unknown("on_error", str(on_error), ["continue", "stop"])
+    folder = StudyFolder(out)
+    engine.check()
+    folder.check(design)
+    with folder.owned(design) as marker:
+        done = folder.runs()
+        check_runs(design.runs(done), done, folder.path, resume)
+        progress = _Progress(folder, design, marker, command, on_error, report)
+        progress.write()
+        for name in design.runs(done).keys() & done.keys():
+            RunFolder(folder.path / name).delete_checkpoints()  # a process may have been killed before it did
+            progress.hear(folder.path / name, {"done": True})
+        try:
+            while left := _left(design, done, progress.errors):
+                plan = {folder.path / name: settings for name, settings in left.items()}
+                for path, settings in plan.items():
+                    progress.hear(path, {"limits": settings.run})
+                try:
+                    engine.run(plan, progress.hear, trackers)
+                finally:
+                    done |= _ended(left, folder.path, progress.errors if design.archived else {})
+                progress.check_found(done)
+                if any(name not in done and name not in progress.errors for name in left):
+                    break  # the engine has run out of time
+        finally:
+            if design.archived and any(run.archived is None for run in done.values()):
+                folder.keep(done)
+            failures = progress.write(done)
+    return design.study(done, failures)
 
 
-def load_notes(out: Path | str) -> list[dict[str, Any]]:
-    """Return which commands executed the runs of a folder, with commit and number of runs."""
-    return read_kept(Path(out) / PROVENANCE, list[dict[str, Any]](), TypeAdapter(list[_Note]), "remove it")
+class _Progress:
+    """Hears the events of all runs, and keeps study.toml up to date, so that a kill loses no provenance."""
+
+    def __init__(
+        self, folder: StudyFolder, design: Design, marker: Marker, command: str, on_error: str, report: Report | None
+    ) -> None:
+        self.errors: dict[str, Line] = {}
+        self._folder, self._design, self._marker = folder, design, marker
+        self._command, self._commit, self._begin = command, commit_of_code(), time.perf_counter()
+        self._stops, self._report = on_error == "stop", report
+        self._new: set[str] = set()
+
+    def hear(self, path: Path, line: Line) -> None:
+        """Handle an event of a run; raise InputError if it is invalid input that stops all runs."""
+        if line.get("kind") == InputError.__name__ and self._stops:
+            raise InputError(f"{path.name}: {line['error']}")
+        if "error" in line:
+            self.errors[path.name] = line
+        if "done" in line and "accuracy" in line:
+            self._new.add(path.name)
+            self.write()
+        if self._report is not None:
+            self._report(path.name, line)
+
+    def check_found(self, done: Mapping[str, Run]) -> None:
+        """Turn runs that an engine reported as done, but whose results are not in the folder, into errors."""
+        for name in self._new - done.keys():
+            lost = f"its results are not in {self._folder.path / name}: all nodes must see the same storage"
+            self.errors[name] = {"error": lost, "kind": RunStoppedError.__name__}
+        self._new &= done.keys()
+
+    def write(self, done: Mapping[str, Run] | None = None) -> dict[str, str]:
+        """Write study.toml, and return the failures: those of this call, and earlier ones of runs it did not try."""
+        failures = self._marker.failures | {name: str(line["error"]) for name, line in self.errors.items()}
+        failures = {name: reason for name, reason in failures.items() if name not in self._new | (done or {}).keys()}
+        num_new = len(self._new | {name for name in self.errors if name in (done or {})})
+        wall_s = round(time.perf_counter() - self._begin, 1)
+        made = [Made(command=self._command, commit=self._commit, runs=num_new, wall_s=wall_s)] if num_new else []
+        changes = {"failures": failures, "provenance": self._marker.provenance + made}
+        self._folder.write(self._design, self._marker.model_copy(update=changes))
+        return failures
 
 
-def _commit() -> str | None:
-    """Return the commit of this code, with a + if it has uncommitted changes; None if it is not in a repository."""
-    here = Path(__file__).parent
+def _left(design: Design, done: Mapping[str, Run], errors: Mapping[str, Line]) -> Named:
+    """Return the runs that have neither ended nor failed, in the order of their seeds."""
+    left = {name: one for name, one in design.runs(done).items() if name not in done and name not in errors}
+    return dict(sorted(left.items(), key=lambda item: item[1].run.seed))
 
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, check=True, capture_output=True, text=True).stdout.strip()
 
-    try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no", "..") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
+def _ended(left: Named, out: Path, errors: Mapping[str, Line]) -> dict[str, Run]:
+    """Return the runs that have finished, and those that have diverged, according to `errors`."""
+    ended = {}
+    for name in left:
+        if RunFolder(out / name).summary.exists():
+            ended[name] = Run.load(out / name)
+        elif name in errors and errors[name]["kind"] == DivergedError.__name__:
+            ended[name] = Run.load_diverged(out / name, errors[name]["error"])
+    return ended
+
+
+def check_runs(wanted: Named, done: Mapping[str, Run], out: Path, resume: bool) -> None:
+    """Raise InputError if one of the runs cannot start, or is done with other settings."""
+    for name, settings in wanted.items():
+        if name not in done:
+            RunFolder(out / name).check(settings, resume)
+        elif different := settings.differences(done[name].settings):
+            raise InputError(f"{out} holds {name} with other settings ({different[0]}); name another folder with --out")

@@ -1,30 +1,82 @@
-"""Names of runs: how a run differs from its preset, and its seed."""
+"""Names of runs, which are also the names of their folders: strategy, what else distinguishes the run, and its seed."""
 
+import hashlib
+import re
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from lesson.experiments.grid import in_words
-from lesson.settings.settings import Settings
+from lesson.settings.sections import COMMON
+from lesson.settings.settings import NAMES, Settings
 
-BARE = ("fleet", "radio", "upload", "strategy", "training", "data")
-"""Sections whose settings are named without their section."""
-QUALIFIED = ("server", "faults", "guards")
+STRATEGY, DATASET = "strategy.name", "data.dataset"
+MAX_NAME = 150
+_ORDER = ("fleet", "radio", "upload", "strategy", "training", "data", "server", "faults", "guards")
+"""Sections in the order in which names list their settings; [run] does not distinguish runs."""
+
+
+def run_name(settings: Settings, keys: Iterable[str] | None = None) -> str:
+    """Return the name of a run, such as lesson-mnist-beta=0.1-seed0.
+
+    `keys` are the settings, as section.key, that the name lists: by default the data set and all that differ from the
+    preset. A strategy that does not have an option is named without it.
+    """
+    return _file_name(f"{_series(settings, keys)}-seed{settings.run.seed}")
 
 
 def series_name(settings: Settings) -> str:
-    """Return strategy, data set and all differences from the preset, with the learning rate last."""
-    ours, usual = settings.to_sections(), _defaults(settings.preset)
-    options = settings.strategy.options
-    changed: dict[str, Any] = {}
-    for section in (*BARE, *QUALIFIED):
-        prefix = f"{section}." if section in QUALIFIED else ""
-        values = {name: one for name, one in ours[section].items() if usual[section].get(name) != one}
-        changed |= {f"{prefix}{name}": one for name, one in values.items() if name not in ("name", "dataset", *options)}
-        changed |= options if section == BARE[-1] else {}
-    parts = [settings.strategy.name, settings.data.dataset]
-    parts += [settings.preset] if settings.preset != "released" else []
-    parts += [f"{name}={in_words(changed[name])}" for name in sorted(changed, key="learning_rate".__eq__)]
+    """Return the name that all seeds of a run share: `run_name` without the seed."""
+    return _series(settings, None)
+
+
+def short_name(key: str) -> str:
+    """Return a setting's name, after its section if another section has the same name; those of [training] stay short.
+
+    The setting strategy.name is called "strategy".
+    """
+    section, _, name = key.partition(".")
+    if key == STRATEGY or not name:
+        return section
+    of_others = [one for one in NAMES.get(name, ()) if one != section]
+    is_option = section == "strategy" and name not in COMMON
+    return key if of_others and (is_option or section != "training") else name
+
+
+def in_words(value: Any) -> str:
+    """Return a value as short text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value == "":
+        return "none"
+    if isinstance(value, list | tuple):
+        return "_".join(map(in_words, value))
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _series(settings: Settings, keys: Iterable[str] | None) -> str:
+    tables = settings.to_sections()
+    parts = [settings.strategy.name]
+    if keys is None:
+        parts += [settings.data.dataset, *([settings.preset] if settings.preset != "released" else [])]
+        keys = _changed(settings)
+    for key in keys:
+        section, _, name = key.partition(".")
+        if key != STRATEGY and name in tables[section]:
+            said = in_words(tables[section][name])
+            parts.append(said if key == DATASET else f"{short_name(key)}={said}")
     return "-".join(parts)
+
+
+def _changed(settings: Settings) -> list[str]:
+    """Return the settings that differ from the preset; the strategy's options follow [data], the step size is last."""
+    ours, usual = settings.to_sections(), _defaults(settings.preset)
+    options = [f"strategy.{name}" for name in settings.strategy.options]
+    keys: list[str] = []
+    for section in _ORDER:
+        changed = [f"{section}.{name}" for name, one in ours[section].items() if usual[section].get(name) != one]
+        keys += [key for key in changed if key not in (STRATEGY, DATASET, *options)]
+        keys += options if section == "data" else []
+    return sorted(keys, key="training.learning_rate".__eq__)
 
 
 @cache
@@ -32,6 +84,7 @@ def _defaults(preset: str) -> dict[str, Any]:
     return Settings(preset=preset).to_sections()
 
 
-def run_name(settings: Settings) -> str:
-    """Return the name of a run's series, followed by its seed."""
-    return f"{series_name(settings)}-seed{settings.run.seed}"
+def _file_name(name: str) -> str:
+    """Replace characters that some file systems do not accept, and shorten the name."""
+    name = re.sub(r"[^\w.=+-]", ".", name)
+    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}~{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -20,7 +20,7 @@ SPLIT_TOLERANCE = 0.01
 """Relative tolerance of compute_s + upload_s = latency_s, as measurements are rounded."""
 
 
-def read_fleet(path: Path | str, settings: Settings) -> Fleet:
+def read_fleet(path: Path | str, settings: Settings | None = None) -> Fleet:
     """Read a fleet with measured latencies. An infinite latency marks an unreachable client.
 
     Missing values of `compute_s` and `upload_s` are NaN; a missing `num_samples` is taken from the settings, the middle
@@ -28,7 +28,7 @@ def read_fleet(path: Path | str, settings: Settings) -> Fleet:
     time on a shared band. `ensure_first_tier` applies only if the settings set it explicitly: a preset does not change
     measured latencies.
     """
-    path = Path(path)
+    path, settings = Path(path), settings or Settings()
     check_measured(settings)
     names: dict[str, int] = {}
     seconds: dict[str, list[float]] = {"compute_s": [], "upload_s": [], "latency_s": []}

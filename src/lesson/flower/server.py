@@ -16,7 +16,8 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.worlds import RemoteWorld, WallWorld, make_world
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.core.files import write_whole
-from lesson.experiments.study import Run, Study
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.fleet.csv_files import fleet_csv
 from lesson.fleet.fleet import Fleet, fleet_of, measured_fleet
 from lesson.fleet.population import draw_population

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch import multiprocessing as processes
 
 from lesson.core.errors import LACK_OF_MEMORY, InputError, RunStoppedError
+from lesson.core.interrupts import STOP_SIGNALS
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.process import configure_process
 from lesson.learn.reference import BLOCK, models_by_blocks, sum_by_blocks, train_client
@@ -76,7 +77,7 @@ class BatchedTrainer:
         """Return why a training process no longer answers, and what to do."""
         for worker in self._workers:
             worker.join(END_S / len(self._workers))
-        if any(worker.exitcode == -signal.SIGKILL for worker in self._workers):
+        if any(worker.exitcode == -getattr(signal, "SIGKILL", 9) for worker in self._workers):
             return f"a training process was killed, {LACK_OF_MEMORY}, then --resume continues from the last checkpoint"
         return "a training process has ended; --resume continues from the last checkpoint"
 
@@ -107,7 +108,7 @@ def _kill(workers: Sequence[BaseProcess]) -> None:
 def _work(parent: int, task: Task, base: Tensor, models: Tensor, pipe: Connection) -> None:
     """Train what arrives on the pipe until it closes. Signals to the process group are left to the parent process."""
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     configure_process()
     replica = task.replica()

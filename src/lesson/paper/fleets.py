@@ -12,7 +12,7 @@ from lesson import radio
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import simulate
 from lesson.core.arrays import FloatArray
-from lesson.experiments.study import half_interval
+from lesson.experiments.measures import half_interval
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.fleet.latency import latency_s
 from lesson.fleet.tiers import assign_tiers

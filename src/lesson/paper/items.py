@@ -55,8 +55,8 @@ class Item:
             axes = dict(block["sweep"])
             if scale.quick:
                 axes.pop("data.dataset", None)
-            for trial in make_grid(sections, axes, scale.seeds).trials:
-                found[run_name(trial.settings)] = trial.settings
+            for settings in make_grid(sections, axes, scale.seeds).trials.values():
+                found[run_name(settings)] = settings
         return found
 
 

@@ -1,46 +1,74 @@
-"""The output folder of a reproduction, and the runs that it still lacks."""
+"""The design of the paper's reproduction: the runs that its figures, tables and claims need."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, ValidationError
 
 from lesson.core.errors import InputError
-from lesson.core.files import write_whole
-from lesson.experiments.missing import not_held
-from lesson.experiments.study import RULES, SCALE, check_for_many
+from lesson.core.toml import read_toml
+from lesson.experiments.design import Named
+from lesson.experiments.folder import StudyFolder
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study, tell_apart
 from lesson.paper.items import Item, wanted_runs
-from lesson.paper.scale import Scale
-from lesson.runs.folder import RunFolder, read_kept
-from lesson.runs.read_back import Shape
-from lesson.settings.settings import Settings
+from lesson.paper.scale import FULL, QUICK, Scale
+from lesson.runs.read_back import Shape, reason_of
+from lesson.settings.toml_text import to_toml
 
 
-class _KeptScale(Shape):
+class _Asked(Shape):
+    """The table [reproduction] of study.toml."""
+
     quick: bool
     seeds: Annotated[int, Field(ge=1, le=1000)]
 
 
-SCALE_KIND: TypeAdapter[Any] = TypeAdapter(_KeptScale)
+@dataclass(frozen=True)
+class Reproduction:
+    """The runs of some of the paper's figures and tables, at one scale."""
+
+    items: Sequence[Item]
+    scale: Scale
+    kind: ClassVar[str] = "reproduction"
+    archived: ClassVar[bool] = True
+
+    @property
+    def toml(self) -> str:
+        """The table [reproduction], which records the scale."""
+        return to_toml({"reproduction": {"quick": self.scale.quick, "seeds": self.scale.seeds}})
+
+    def runs(self, done: Mapping[str, Run]) -> Named:  # noqa: ARG002
+        """Return the runs of all items, see `Design`."""
+        return wanted_runs(self.items, self.scale)
+
+    def later(self, done: Mapping[str, Run]) -> Named:  # noqa: ARG002
+        """Return no runs: there is no tuning phase, see `Design`."""
+        return {}
+
+    def study(self, done: Mapping[str, Run], failures: Mapping[str, str]) -> Study:
+        """Return all runs of the folder, also those of other items, see `Design`."""
+        return tell_apart(list(done.values()), failures)
+
+    def check(self, out: Path | str) -> None:
+        """Raise InputError if a folder holds a reproduction at another scale."""
+        there = read_scale(out)
+        if there is not None and (there.quick, there.seeds) != (self.scale.quick, self.scale.seeds):
+            kind = "a quick look" if there.quick else "a full reproduction"
+            raise InputError(f"{out} holds {kind} with {there.seeds} seeds; name another folder with --out")
 
 
-def claim_folder(out: Path | str, scale: Scale) -> None:
-    """Create the output folder and record its scale; raise if it holds another scale, a contest or a single run."""
-    out = Path(out)
-    check_for_many(out)
-    if (out / RULES).exists():
-        raise InputError(f"{out} holds a contest; name another folder with --out")
-    wanted, path = {"quick": scale.quick, "seeds": scale.seeds}, out / SCALE
-    there = read_kept(path, wanted, SCALE_KIND, "name another folder with --out")
-    if there != wanted:
-        kind = "a quick look" if there["quick"] else "the full set"
-        raise InputError(f"{out} holds {kind} from {there['seeds']} seeds; name another folder with --out")
-    RunFolder(out).make()
-    write_whole(path, (json.dumps(wanted) + "\n").encode())
-
-
-def missing_runs(items: Sequence[Item], out: Path | str, scale: Scale) -> dict[str, Settings]:
-    """Return the settings, by name, of these items' runs that are not among the folder's results."""
-    return not_held(wanted_runs(items, scale), out)
+def read_scale(folder: Path | str) -> Scale | None:
+    """Return the scale of the reproduction in a folder; None if it holds none."""
+    study = StudyFolder(folder)
+    marker = study.read()
+    if marker is None or marker.kind != Reproduction.kind:
+        return None
+    tables: dict[str, Any] = read_toml(study.marker, "a study writes it")[1]
+    try:
+        asked = _Asked.model_validate(tables.get("reproduction"))
+    except ValidationError as error:
+        raise InputError(f"{study.marker} is damaged: [reproduction] {reason_of(error)}") from None
+    return Scale(**(vars(QUICK if asked.quick else FULL) | {"seeds": asked.seeds}))

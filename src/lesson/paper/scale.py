@@ -1,8 +1,10 @@
 """The scale of a reproduction: full, or a quick look on MNIST."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from lesson.experiments.grid import check_num_seeds
 
 QUICK_EPOCHS = 6
 
@@ -65,3 +67,12 @@ class Scale:
 
 FULL = Scale()
 QUICK = Scale(seeds=2, max_rounds=60, max_time_s=600.0, dataset="mnist")
+
+
+def make_scale(quick: bool, num_seeds: int | None = None) -> Scale:
+    """Return the full scale or a quick look, by default with its usual number of seeds."""
+    scale = QUICK if quick else FULL
+    if num_seeds is None:
+        return scale
+    check_num_seeds(num_seeds)
+    return replace(scale, seeds=num_seeds)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.study import half_interval
+from lesson.experiments.measures import half_interval
 
 Outcome = Literal["holds", "open", "fails"]
 Rule = Callable[[float, float], Outcome]

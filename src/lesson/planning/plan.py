@@ -77,6 +77,13 @@ class Plan:
     def num_unreachable(self) -> int:
         return int(np.count_nonzero(self.tiers == UNREACHABLE))
 
+    def __repr__(self) -> str:
+        lengths = ", ".join(f"{name} {seconds:g} s" for name, seconds in self.round_s.items() if seconds is not None)
+        tiers = len(self.tier_rows)
+        return (
+            f"Plan({len(self.fleet)} clients, deadline {self.deadline_s:g} s: {tiers} tiers; round lengths: {lengths})"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as values for strict JSON; unknown and infinite numbers are None."""
         fleet, names = self.fleet, self.fleet.names

@@ -47,13 +47,8 @@ class Channel:
         settings = self._settings
         if settings.radio.line_of_sight != "drawn":
             return np.full(np.shape(x_km), settings.radio.line_of_sight == "always")
+        from scipy.special import ndtr  # few fleets need it
+
         probability = line_of_sight_probability(model, np.hypot(x_km, y_km))
-        return np.less(_normal_share(self._sights(x_km, y_km)), probability)
-
-
-def _normal_share(value: FloatArray) -> FloatArray:
-    """Return Φ(value), the standard normal distribution function, to 1e-7 (Abramowitz and Stegun, 26.2.17)."""
-    t = 1 / (1 + 0.2316419 * np.abs(value))
-    series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
-    above = np.exp(-(value**2) / 2) / np.sqrt(2 * np.pi) * series
-    return np.asarray(np.where(value > 0, 1 - above, above))
+        share: FloatArray = ndtr(self._sights(x_km, y_km))
+        return np.less(share, probability)

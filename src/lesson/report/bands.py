@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.results import GUESSED
-from lesson.experiments.study import MIN_SEEDS, half_intervals
+from lesson.experiments.measures import MIN_SEEDS, half_intervals
+from lesson.experiments.run import GUESSED
 
 MAX_POINTS = 400
 

@@ -18,16 +18,20 @@ MAX_TIERS_NAMED = 8
 def density(values: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     """Return the points and values of a Gaussian kernel density estimate with Silverman's bandwidth.
 
-    None if there are fewer than MIN_VALUES_SMOOTHED values, or if all of them are equal or some are not finite.
+    None if there are fewer than MIN_VALUES_SMOOTHED values, or if all are equal up to rounding or some are not finite.
     """
+    from scipy.stats import gaussian_kde  # imports much, and few commands draw a density
+
+    if len(values) < MIN_VALUES_SMOOTHED or not np.isfinite(values).all():
+        return None
     bandwidth = 0.9 * float(np.std(values)) * len(values) ** -0.2
-    if not 0 < bandwidth < np.inf or len(values) < MIN_VALUES_SMOOTHED:
+    if bandwidth <= 1e-9 * float(np.abs(values).max()):
         return None
     low, high = max(0.0, values.min() - 3 * bandwidth), values.max() + 3 * bandwidth
     counts, edges = np.histogram(values, bins=512, range=(low, high))
     middles = (edges[1:] + edges[:-1]) / 2
-    kernels = np.exp(-0.5 * ((middles[:, None] - middles) / bandwidth) ** 2) / (bandwidth * np.sqrt(2 * np.pi))
-    return middles, kernels @ counts / len(values)
+    spread = float(np.sqrt(np.cov(middles, aweights=counts)))  # scipy expects the bandwidth as a multiple of this
+    return middles, gaussian_kde(middles, bandwidth / spread, weights=counts)(middles)
 
 
 def draw_map(x_km: FloatArray, y_km: FloatArray, tiers: IntArray, axes: Axes) -> bool:

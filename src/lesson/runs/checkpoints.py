@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
@@ -26,7 +27,7 @@ def packed(values: dict[str, Any], tensors: Tensors) -> bytes:
 def unpacked(path: Path) -> tuple[dict[str, Any], Tensors]:
     """Return the values and arrays of a checkpoint; raise ValueError if it is damaged or in another format."""
     try:
-        with open_input(path) as raw, safetensors.safe_open(f"/dev/fd/{raw.fileno()}", "numpy") as file:
+        with open_input(path) as raw, safetensors.safe_open(_name_of(raw, path), "numpy") as file:
             told = file.metadata() or {}
             if (found := told.get("format")) != FORMAT:
                 raise ValueError(f"its format is {found}, not {FORMAT}: another version of lesson wrote it")
@@ -46,6 +47,11 @@ def unpacked(path: Path) -> tuple[dict[str, Any], Tensors]:
     if not isinstance(size, int) or size < 0:
         raise ValueError("it does not contain the state of a run")
     return values, tensors
+
+
+def _name_of(raw: BinaryIO, path: Path) -> str:
+    """Return a name of an open file, which stays the same if another file takes its path; Windows has only the path."""
+    return str(path) if os.name == "nt" else f"/dev/fd/{raw.fileno()}"
 
 
 def _digest(state: str, tensors: Tensors) -> str:

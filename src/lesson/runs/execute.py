@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self
 from lesson.clock.contracts import state_of
 from lesson.clock.records import RoundRecord
 from lesson.core.errors import RunStoppedError, printable
+from lesson.core.interrupts import STOP_SIGNALS
 from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
 from lesson.learn.build import TrainingRun, build
@@ -133,7 +134,7 @@ def _run_rounds(
             if interrupt.asked:
                 interrupt.stop()
             if tracking.problem is not None:
-                raise RunStoppedError(f"{tracking.problem}; --resume without --log goes on without trackers")
+                raise RunStoppedError(f"{tracking.problem}; --resume without --log continues without trackers")
         lines.settle()
 
 
@@ -180,7 +181,7 @@ class _Interrupt:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in STOP_SIGNALS:
                 if number == signal.SIGINT or signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._note)
         return self

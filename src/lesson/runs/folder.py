@@ -62,7 +62,7 @@ class RunFolder:
                     f"{self.path} belongs to a run with other settings ({different[0]}); name another folder with --out"
                 )
             if not resume and not self.summary.exists():
-                raise InputError(f"{self.path} holds a run that has not ended; --resume goes on with it")
+                raise InputError(f"{self.path} holds a run that has not ended; --resume continues it")
         elif self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file, not a folder; name another with --out")
         elif self.path.exists() and any(self.path.glob("[!.]*")):

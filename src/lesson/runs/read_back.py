@@ -65,8 +65,8 @@ class Line(Shape):
     client_loss: list[Real | None] = []
 
 
-class Summary(Shape):
-    """The content of summary.json."""
+class BriefSummary(Shape):
+    """Fields that every run has, including those that were archived without their summary.json."""
 
     strategy: Text
     dataset: Text
@@ -75,14 +75,19 @@ class Summary(Shape):
     rounds: Count
     time_s: NotNegative
     accuracy: Share
-    loss: Real
     accuracy_last10: Share
     uploads: Count
-    bytes_up: Count
-    bytes_down: Count
     energy_j: NotNegative | None
     notes: list[Text]
     time_to_s: dict[Text, NotNegative | None]
+
+
+class Summary(BriefSummary):
+    """The content of summary.json."""
+
+    loss: Real
+    bytes_up: Count
+    bytes_down: Count
     wall_s: NotNegative
     rejected: Count = 0
     rejected_by: dict[Text, Count] = {}
@@ -137,7 +142,7 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with open_input(path) as file:
             for number, content in enumerate(_lines(file), start=1):
-                line = _decode(content)
+                line = decode(content)
                 Line.model_validate(line)
                 if line["round"] != number:
                     raise ValueError(f"round must be {number}, got {line['round']}")
@@ -149,7 +154,7 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} line {max(number, 1)} is damaged ({_reason(error)}); {remedy}") from None
+        raise InputError(f"{path} line {max(number, 1)} is damaged ({reason_of(error)}); {remedy}") from None
 
 
 def read_summary(path: Path, targets: tuple[str, ...], remedy: str) -> dict[str, Any]:
@@ -186,12 +191,12 @@ def read_json(path: Path, kind: TypeAdapter[Any], remedy: str) -> Any:
 
 def _read(path: Path, check: Callable[[Any], object], remedy: str) -> Any:
     try:
-        kept = _decode(read_input(path))
+        kept = decode(read_input(path))
         check(kept)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}; {remedy}") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({_reason(error)}); {remedy}") from None
+        raise InputError(f"{path} is damaged ({reason_of(error)}); {remedy}") from None
     return kept
 
 
@@ -214,7 +219,7 @@ def _reject(constant: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_reject)
 
 
-def _decode(content: bytes) -> Any:
+def decode(content: bytes) -> Any:
     """Decode strict JSON, without NaN and Infinity."""
     return _DECODER.decode(content.decode("utf-8"))
 
@@ -228,7 +233,7 @@ def _check_lengths(columns: dict[str, Any], names: tuple[str, ...]) -> None:
             raise ValueError(f"{name} must have {wanted} values like {first}, got {length}")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Return what is wrong, in a few words."""
     if not isinstance(error, ValidationError):
         return "not JSON in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)

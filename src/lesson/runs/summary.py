@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lesson.fleet.fleet import columns_of, finite_or_none, sample_by_latency
 from lesson.learn.build import TrainingRun
@@ -32,7 +33,8 @@ def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, s
     """Return the summary of a run, given accuracy and loss of its final model, and why it ended early, if it did."""
     lines = list(with_final_score(read_metrics(metrics), {"accuracy": accuracy}))
     scores = [line for line in lines if "accuracy" in line] or [{"accuracy": accuracy, "time_s": 0.0}]
-    last = [line["accuracy"] for line in scores[-num_last(len(scores)) :]]
+    accuracies, times_s = [line["accuracy"] for line in scores], [line["time_s"] for line in scores]
+    last = accuracies[-num_last(len(scores)) :]
     energy = [line["energy_j"] for line in lines]
     uploads = sum(line["uploads"] for line in lines)
     early = "" if stop_reason == "time limit reached" else stop_reason
@@ -61,7 +63,7 @@ def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, s
         + silent
         + ended
         + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
-        "time_to_s": {f"{target:g}": time_to(target, scores) for target in TARGETS},
+        "time_to_s": {f"{target:g}": time_to(target, accuracies, times_s) for target in TARGETS},
     }
 
 
@@ -102,16 +104,17 @@ def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def time_to(target: float, scores: list[dict[str, Any]], column: str = "time_s") -> float | None:
-    """Return when a run reaches a target accuracy, in simulated seconds or in another column; None if it never does.
+def time_to(target: float, accuracies: ArrayLike, spent: ArrayLike) -> float | None:
+    """Return what was spent (seconds, uploads, …) when a run reaches a target accuracy; None if it never does.
 
     This is the first evaluation at which the mean of three consecutive evaluations reaches the target.
     """
-    for end in range(IN_A_ROW, len(scores) + 1):
-        mean = sum(score["accuracy"] for score in scores[end - IN_A_ROW : end]) / IN_A_ROW
-        if mean >= target - ROUNDING:
-            return float(scores[end - 1][column])
-    return None
+    accuracy = np.asarray(accuracies, dtype=float)
+    if len(accuracy) < IN_A_ROW:
+        return None
+    mean = sum(accuracy[first : len(accuracy) - IN_A_ROW + 1 + first] for first in range(IN_A_ROW)) / IN_A_ROW
+    reached = np.flatnonzero(mean >= target - ROUNDING)
+    return float(np.asarray(spent)[reached[0] + IN_A_ROW - 1]) if len(reached) else None
 
 
 MAX_CLIENTS = 2000

@@ -288,3 +288,8 @@ class RunSettings(Checked):
         if self.rounds is None and self.time_budget_s == float("inf"):
             raise ValueError("rounds or a finite time_budget_s must be given: a run has to end")
         return self
+
+    def share_done(self, num_rounds: int, time_s: float) -> float:
+        """Return the fraction of a run that is complete after some rounds, at a simulated time."""
+        by_time = 0.0 if self.time_budget_s == float("inf") else time_s / self.time_budget_s
+        return min(1.0, max(by_time, num_rounds / self.rounds if self.rounds else 0.0))

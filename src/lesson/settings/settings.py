@@ -181,10 +181,14 @@ class Settings(Checked):
         return self.model_copy(update={"strategy": strategy})
 
     def with_changes(self, **changes: Any) -> "Settings":
-        """Return these settings with some changed, by unique name."""
+        """Return these settings with some changed: by unique name, by section.key, or as tables by section."""
         tables = self.to_sections()
         for name, value in changes.items():
-            tables[section_of(name)][name] = value
+            if name in SECTIONS:
+                tables[name] |= _table(name, value)
+            else:
+                section, key = _placed(name)
+                tables[section][key] = value
         return Settings(**tables)
 
 
@@ -224,9 +228,10 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
             tables[name] |= _table(name, value)
     for name, value in values.items():
         if name not in (*SECTIONS, "preset") and value is not None:
-            if name in tables[section := section_of(name)]:
-                raise InputError(f"{section}.{name} must be set once, got {tables[section][name]!r} and {value!r}")
-            tables[section][name] = value
+            section, key = _placed(name)
+            if key in tables[section]:
+                raise InputError(f"{section}.{key} must be set once, got {tables[section][key]!r} and {value!r}")
+            tables[section][key] = value
     tables["strategy"] = _with_options(tables["strategy"])
     run = tables["run"]
     if "rounds" not in run and "time_budget_s" not in run:
@@ -234,6 +239,16 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
     defaults = PRESETS[preset]
     made = {section: _KINDS[section](**defaults.get(section, {}) | table) for section, table in tables.items()}
     return {"preset": preset} | made
+
+
+def _placed(name: str) -> tuple[str, str]:
+    """Return section and key of a setting, given by section.key or by a name that only one section has."""
+    section, dot, key = name.partition(".")
+    if not dot:
+        return section_of(name), name
+    if section not in SECTIONS:
+        raise unknown("section", section, SECTIONS)
+    return section, key
 
 
 def _table(section: str, value: Any) -> dict[str, Any]:

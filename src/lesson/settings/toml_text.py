@@ -28,6 +28,8 @@ def to_toml(tables: Mapping[str, Any]) -> str:
 def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, list | tuple) and value and all(isinstance(one, dict) for one in value):
+        return "\n".join(["[", *(f"  {_toml_value(one)}," for one in value), "]"])
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, dict):

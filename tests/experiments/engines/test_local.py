@@ -11,6 +11,7 @@ import pytest
 
 from lesson.experiments.engines import LocalEngine, local
 from lesson.experiments.engines.trial import Line, killed
+from lesson.runs.folder import RunFolder
 from lesson.settings.settings import Settings
 
 KILLED, CRASHED = -9, 1
@@ -55,7 +56,8 @@ def follow(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Follow:
         made_up = {"engine": engine, "given": given, "last": last, "time_after": time_after}
         monkeypatch.setattr(local, "_Worker", type("Worker", (MadeUp,), made_up))
         settings = Settings(run={"device": "cpu"})
-        told = [line for _, line in engine.run({tmp_path / "a": settings, tmp_path / "b": settings})]
+        told: list[Line] = []
+        engine.run({tmp_path / "a": settings, tmp_path / "b": settings}, lambda _, line: told.append(line))
         return "".join(given), told
 
     return run
@@ -84,3 +86,17 @@ def test_any_time_can_be_waited_for(seconds: float, follow: Follow) -> None:
     """poll() of milliseconds fails beyond 2³¹, some 24 days."""
     stop_at_s = time.monotonic() + seconds
     assert follow({"done": True}, stop_at_s, time_after=stop_at_s) == ("ab", [{"done": True}] * 2)
+
+
+@pytest.mark.slow
+def test_runs_stop_at_a_time_with_a_checkpoint(tmp_path: Path) -> None:
+    settings = Settings(strategy={"name": "fedcs"}, run={"time_budget_s": 1e9, "eval_every_s": 1e6, "device": "cpu"})
+    paths, engine, begun = [tmp_path / name for name in "abc"], LocalEngine(2), set[Path]()
+
+    def hear(path: Path, _: Line) -> None:
+        begun.add(path)
+        if len(begun) == 2 and engine.stop_at_s == math.inf:
+            object.__setattr__(engine, "stop_at_s", time.monotonic() + 0.1)
+
+    engine.run(dict.fromkeys(paths, settings), hear)
+    assert [RunFolder(path).checkpoint.exists() for path in paths] == [True, True, False]

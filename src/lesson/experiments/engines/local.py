@@ -6,21 +6,26 @@ Each process has its own pipe, so that killing one, at any moment, does not bloc
 import contextlib
 import math
 import os
+import pickle
 import signal
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import ModuleType
+
+import cloudpickle
 
 from lesson.core.errors import InputError
+from lesson.core.interrupts import STOP_SIGNALS
 from lesson.experiments.engines.trial import (
     FORESEEN,
     MAX_RESTARTS,
-    Event,
+    Hear,
     Line,
     ended,
     execute_trial,
@@ -37,7 +42,6 @@ TELL_EVERY_S = 0.2
 MAX_ON_GPU = 8
 END_S = 60.0
 MAX_WAIT_S = 3600.0  # poll() accepts at most 2³¹ ms; the loop waits again
-STOPS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 ENDED: Line = {"ended": True}
 
 
@@ -59,16 +63,17 @@ class LocalEngine:
     def check(self) -> None:
         """Do nothing: processes can be started on any machine."""
 
-    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
+    def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
         """Execute the runs, see `Engine`; raise InputError right away if a folder cannot be used."""
+        for settings in plan.values():
+            if settings.strategy.name.startswith("__main__:"):
+                remedy = "put it into a module, or take a single process"
+                raise InputError(f"strategy {settings.strategy.name} cannot be imported by other processes; {remedy}")
         settled = {path: RunFolder(path).settled(settings) for path, settings in plan.items()}
-        return self._follow(settled, trackers)
-
-    def _follow(self, settled: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> Generator[Event, None, None]:
         on_gpu = any(settings.run.device == "cuda" for settings in settled.values())
         workers = _Workers(self, settled, MAX_ON_GPU if on_gpu else len(settled), trackers)
         try:
-            yield from workers.follow()
+            workers.follow(hear)
         finally:
             workers.close()
 
@@ -86,8 +91,8 @@ class _Workers:
         self._busy: dict[Connection, _Worker] = {}
         self._dismissed: list[_Worker] = []
 
-    def follow(self) -> Generator[Event, None, None]:
-        """Yield events of the runs until all have ended or the time limit reached."""
+    def follow(self, hear: Hear) -> None:
+        """Pass on events of the runs until all have ended or the time limit is reached."""
         while len(self._busy) < self._size and self._any_to_begin():
             self._start(*self._waiting.popleft())
         while self._busy and (left_s := self._engine.left_s) > 0:
@@ -98,11 +103,12 @@ class _Workers:
                     line = self._replace(worker)
                 elif "done" in line or "error" in line:
                     self._next(worker, fit=line.get("kind") in (None, *FORESEEN))
-                yield path, line
+                hear(path, line)
 
     def close(self) -> None:
         """Interrupt all runs, which write a checkpoint, and end the processes."""
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # a second Ctrl-C must not leave processes running
+        # A second Ctrl-C must not leave processes running.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             for worker in self._busy.values():
                 worker.interrupt()
@@ -134,7 +140,7 @@ class _Workers:
             self._start(*self._waiting.popleft())
 
     def _replace(self, worker: "_Worker") -> Line:
-        """Return the event for a run whose process ended, and start a process in its place if there is time."""
+        """Return the event for a run whose process has ended, and start a new process if there is time."""
         del self._busy[worker.pipe]
         worker.process.join()
         status = worker.process.exitcode or 0
@@ -160,15 +166,17 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         copied = _Copied(trackers)
         self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, copied))
+        resource_tracker.ensure_running()  # otherwise the first process starts it, which undoes the next line
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: the child delays Ctrl-C
         try:
-            self.process.start()
+            with _main_hidden():
+                self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
 
     def give(self, path: Path, settings: Settings) -> None:
-        """Send a run to the process; if that was just killed, `receive` returns ENDED."""
+        """Send a run to the process; if the process was just killed, `receive` returns ENDED."""
         self.path, self.settings = path, settings
         with contextlib.suppress(OSError):
             self.pipe.send((path, settings))
@@ -188,8 +196,22 @@ class _Worker:
         self.pipe.close()
 
 
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Keep a process that starts in this context from executing the user's script again, as `spawn` does by default.
+
+    Scripts can then call `lesson.compare` without `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 class _Copied:
-    """Trackers that are pickled into another process; an error on arrival is kept and reported as a run's error."""
+    """Trackers that are pickled into another process; an error in unpickling is kept and reported as a run's error."""
 
     problem: InputError | None = None
 
@@ -198,14 +220,14 @@ class _Copied:
 
     def __getstate__(self) -> tuple[bytes, str]:
         try:
-            return bytes(ForkingPickler.dumps(self.trackers)), tracker_names(self.trackers)
+            return cloudpickle.dumps(self.trackers), tracker_names(self.trackers)
         except Exception as error:  # a custom tracker may hold anything
             raise not_copied(tracker_names(self.trackers), error) from None
 
     def __setstate__(self, state: tuple[bytes, str]) -> None:
         content, names = state
         try:
-            self.trackers = ForkingPickler.loads(content)
+            self.trackers = pickle.loads(content)
         except Exception as error:
             self.trackers, self.problem = (), not_copied(names, error)
 

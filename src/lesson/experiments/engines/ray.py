@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,7 @@ from typing import Any
 
 from lesson.core.errors import InputError, describe
 from lesson.core.files import open_input
-from lesson.experiments.engines.trial import MAX_RESTARTS, Event, Line, execute_trial, killed, not_copied, tracker_names
+from lesson.experiments.engines.trial import MAX_RESTARTS, Hear, Line, execute_trial, killed, not_copied, tracker_names
 from lesson.runs.folder import RunFolder
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
@@ -41,15 +41,13 @@ class RayEngine:
     def check(self) -> None:
         """Raise InputError if Ray is not installed or does not answer at the address."""
         if importlib.util.find_spec("ray") is None:
-            raise InputError("Ray is not installed; pip install 'lesson-fl[ray]' does it, '.[ray]' in a clone")
+            raise InputError("Ray is not installed; run pip install 'lesson-fl[ray]', or '.[ray]' in a clone")
         if self.address is not None:
             _check_address(self.address)
 
-    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
+    def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
         """Execute the runs, see `Engine`; raise InputError right away for device cuda without `gpus_per_trial`."""
-        return self._follow({path: self._placed(settings) for path, settings in plan.items()}, trackers)
-
-    def _follow(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> Generator[Event, None, None]:
+        plan = {path: self._placed(settings) for path, settings in plan.items()}
         with self._connected() as ray:
             try:
                 ray.cloudpickle.dumps(trackers)
@@ -75,9 +73,9 @@ class RayEngine:
                             again = restarts[path] <= self.max_restarts
                             line = {"killed": restarts[path]} if again else killed(restarts[path], line["lost"])
                             waiting.extendleft([path] if again else [])
-                        yield path, line
-                    for tail in going.values():
-                        yield from ((tail.path, line) for line in tail.news())
+                        hear(path, line)
+                    for path, line in [(tail.path, line) for tail in going.values() for line in tail.news()]:
+                        hear(path, line)
             except BaseException:
                 for reference in going:
                     ray.cancel(reference)  # like Ctrl-C: each run writes a checkpoint
@@ -112,7 +110,8 @@ class RayEngine:
         try:
             if self.address is None:  # other clusters may add nodes on demand
                 self._check_share(ray.cluster_resources())  # type: ignore[no-untyped-call]
-            yield ray
+            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+                yield ray  # which prints at length when a worker is killed
         finally:
             ray.shutdown()
 
@@ -125,7 +124,9 @@ class RayEngine:
             if share and not there.get(kind, 0):
                 raise InputError(f"{name} must be left out: Ray finds no {kind} here")
             if share > there.get(kind, 0):
-                raise InputError(f"{name} must be at most {there.get(kind, 0):g}, what Ray finds here, got {share:g}")
+                raise InputError(
+                    f"{name} must be at most {there.get(kind, 0):g}, all that Ray finds here, got {share:g}"
+                )
 
 
 def _execute(
@@ -141,7 +142,7 @@ def _outcome(ray: ModuleType, reference: Any) -> Line:
     try:
         line: Line = ray.get(reference)
     except lost as error:
-        return {"lost": f"Ray tells {type(error).__name__}"}
+        return {"lost": f"Ray reports {type(error).__name__}"}
     except ray.exceptions.RayError as error:
         return {"error": describe(error), "kind": type(error).__name__}
     return line
@@ -153,11 +154,11 @@ def _check_address(address: str) -> None:
     if address == "auto":
         return
     if not host or not port.isdecimal():
-        raise InputError(f"address must be HOST:PORT of a cluster's head, or auto, got '{address}'")
+        raise InputError(f"address must be HOST:PORT of a cluster's head node, or auto, got '{address}'")
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
     except (OSError, OverflowError) as error:
-        raise InputError(f"address '{address}' does not answer: {error}; 'ray status' tells the right one") from None
+        raise InputError(f"address '{address}' does not answer: {error}; 'ray status' shows the right one") from None
 
 
 class _Tail:

@@ -1,6 +1,6 @@
 """The protocol of engines, and how a worker executes one of many runs."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,8 @@ MAX_RESTARTS = 3
 FORESEEN = tuple(kind.__name__ for kind in (InputError, RunStoppedError, DivergedError))
 
 Line = dict[str, Any]
-Event = tuple[Path, Line]
+Hear = Callable[[Path, Line], None]
+"""Called with the folder of a run and each of its events."""
 
 
 class Engine(Protocol):
@@ -23,13 +24,13 @@ class Engine(Protocol):
         """Raise InputError if this engine cannot be used here."""
         ...
 
-    def run(self, plan: Mapping[Path, Settings], trackers: Sequence[Tracker] = ()) -> Generator[Event, None, None]:
-        """Yield events (folder, line) until all runs have ended; closing the generator interrupts the current runs.
+    def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
+        """Execute runs in their folders until all have ended; an exception, including one of `hear`, interrupts them.
 
-        Trackers are called in the process that executes the run: each process has a copy. A line is one of the run's
-        metrics, {"done": True} with its final accuracy and time_s, {"killed": count} for a run that is resumed after
-        its process was killed, or {"error": message, "kind": name of the class} for a run that failed. Raises
-        InputError if a tracker cannot be copied into another process.
+        `hear` is called with events: a line of the run's metrics, {"done": True} with its final accuracy and time_s,
+        {"killed": count} for a run that is resumed after its process was killed, or {"error": message, "kind": name of
+        the class} for a run that failed. Trackers are called in the process that executes the run; each process has its
+        own copy. Raises InputError if a tracker cannot be copied into another process.
         """
         ...
 
@@ -42,7 +43,7 @@ def execute_trial(
     trackers: Sequence[Tracker] = (),
     **parts: Any,
 ) -> Line:
-    """Execute or resume a run and return its last line. `parts` are those of `execute`."""
+    """Execute or resume a run and return its last event. `parts` are passed on to `execute`."""
     try:
         summary = execute(settings, path, resume=True, progress=progress, trackers=trackers, **parts)
     except (InputError, RunStoppedError) as error:
@@ -59,17 +60,17 @@ def tracker_names(trackers: Sequence[Tracker]) -> str:
 
 def not_copied(names: str, error: Exception) -> InputError:
     """Return the error for trackers that cannot be pickled."""
-    remedy = "define the class in a module, open files and connections in begin(), or take a single process"
+    remedy = "define the class in a module, open files and connections in begin(), or use a single process"
     return InputError(f"tracker {names} cannot be copied into another process: {describe(error)}; {remedy}")
 
 
 def ended(how: str) -> Line:
-    """Return the last line of a run whose process exited."""
-    return {"error": f"its process has ended with {how}", "kind": RunStoppedError.__name__}
+    """Return the last event of a run whose process exited."""
+    return {"error": f"its process ended with {how}", "kind": RunStoppedError.__name__}
 
 
 def killed(times: int, how: str) -> Line:
-    """Return the last line of a run whose process was killed too often."""
+    """Return the last event of a run whose process was killed too often."""
     often = "" if times == 1 else f" {times} times"
-    why = f", {LACK_OF_MEMORY}" if how in ("signal 9", "Ray tells OutOfMemoryError") else ""
+    why = f", {LACK_OF_MEMORY}" if how in ("signal 9", "Ray reports OutOfMemoryError") else ""
     return {"error": f"its process was killed{often}: {how}{why}", "kind": RunStoppedError.__name__}

@@ -1,21 +1,20 @@
-"""Download of CIFAR-10, with a progress bar and checksums; an interrupted download is resumed."""
+"""Download of CIFAR-10, with a progress bar and a checksum; an interrupted download is resumed."""
 
 import contextlib
-import tarfile
-import zlib
 from pathlib import Path
 
 import pooch  # type: ignore[import-untyped]
 import requests
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from tqdm import tqdm
 
 from lesson.core.errors import InputError
-from lesson.core.files import open_to_change, write_whole
-from lesson.learn.data.cifar10 import FOLDER, RECORD_BYTES, RECORDS, SHA256, find_cifar10, read_cifar10
+from lesson.core.files import open_to_change
+from lesson.learn.data.cifar10 import FOLDER, SHA256, find_cifar10, read_cifar10
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+ARCHIVE_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+ARCHIVE_BYTES = 170_052_171
 CHUNK_BYTES = 1 << 15
-TIMEOUT_S = 30
 
 
 def get_cifar10(folder: Path | str, url: str = URL) -> Path:
@@ -25,53 +24,46 @@ def get_cifar10(folder: Path | str, url: str = URL) -> Path:
         read_cifar10(folder)
         return find_cifar10(folder)
     archive = folder / Path(url).name
+    unpack = pooch.Untar([f"{FOLDER}/{name}" for name in SHA256], extract_dir=".")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         pooch.get_logger().setLevel("ERROR")
-        pooch.retrieve(url, known_hash=None, path=folder, fname=archive.name, downloader=_resume)
-        _unpack(archive, find_cifar10(folder))
+        pooch.retrieve(url, ARCHIVE_SHA256, archive.name, folder, unpack, _resume)
     except requests.RequestException as error:
         reason = type(error).__name__
         raise InputError(f"{url} cannot be downloaded ({reason}); run the command again to resume") from None
-    except (OSError, EOFError, KeyError, zlib.error, tarfile.TarError) as error:
+    except ValueError:
+        why = "is damaged: its SHA-256 is not the official one"
+        raise InputError(f"{url} {why}; run the command again to download it from the start") from None
+    except OSError as error:
         archive.unlink(missing_ok=True)
         raise InputError(
             f"CIFAR-10 cannot be written to {folder}: {error}; run the command again to download it from the start"
         ) from None
     archive.unlink()
+    for name in SHA256:
+        (folder / name).unlink(missing_ok=True)  # a damaged file here would be read instead of the new one
     read_cifar10(folder)
     return find_cifar10(folder)
 
 
 def _resume(url: str, output: str, _: object) -> None:
-    """Download a file for pooch; continue if an earlier attempt has left a part of it."""
-    part = Path(output).parent / f"{Path(url).name}.part"
-    begin = part.stat().st_size if part.exists() else 0
-    headers = {"Range": f"bytes={begin}-"} if begin else {}
-    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_S) as response:
-        if response.status_code == requests.codes.requested_range_not_satisfiable:
-            part.replace(output)
-            return
-        response.raise_for_status()
-        resumed = response.status_code == requests.codes.partial_content
-        begin = begin if resumed else 0
-        total = begin + int(response.headers.get("Content-Length", 0))
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with open_to_change(part) as file, Progress(*columns) as progress:
-            file.truncate(begin)
-            file.seek(begin)
-            task = progress.add_task("CIFAR-10", total=total or None, completed=begin)
-            for chunk in response.iter_content(CHUNK_BYTES):
-                file.write(chunk)
-                progress.advance(task, len(chunk))
+    """Download a file for pooch, whose own downloader would start over after an interruption."""
+    part = Path(output).with_name(f"{Path(url).name}.part")
+    with (
+        open_to_change(part, append=True) as file,
+        tqdm(total=ARCHIVE_BYTES, desc="CIFAR-10", unit="B", unit_scale=True) as bar,
+    ):
+
+        def begin(response: requests.Response, **_: object) -> None:
+            if response.status_code == requests.codes.ok:  # the server ignores the range and sends the whole file
+                file.truncate(0)
+
+        size = part.stat().st_size
+        headers = {"Range": f"bytes={size}-"} if size else {}
+        fetch = pooch.HTTPDownloader(bar, CHUNK_BYTES, headers=headers, hooks={"response": begin})
+        try:
+            fetch(url, file, None)
+        except requests.HTTPError as error:
+            if error.response.status_code != requests.codes.requested_range_not_satisfiable:
+                raise  # otherwise, the file was already complete
     part.replace(output)
-
-
-def _unpack(archive: Path, folder: Path) -> None:
-    """Extract the six files, and nothing else; each is written atomically."""
-    folder.mkdir(exist_ok=True)
-    with tarfile.open(archive) as tar:
-        for name in SHA256:
-            member = tar.extractfile(f"{FOLDER}/{name}")
-            assert member is not None, "a file of the archive"
-            write_whole(folder / name, member.read(RECORDS * RECORD_BYTES + 1))

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import accuracy_at, last_accuracy
-from lesson.experiments.results import Results
+from lesson.experiments.measures import Series, accuracy_at, last_accuracy
 from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim, final, slower
 from lesson.paper.items import STEP_SIZES, load_item
 from lesson.paper.verdicts import Part, above, near
@@ -25,22 +24,22 @@ MUCH_FASTER = 1.5
 @claim(
     "accuracy-cifar10", "Final test accuracy on CIFAR-10, β = 1, τ = 20 s", "LESSON, FedAvg ~70 %; FedCS ~60 %", "fig5"
 )
-def _accuracy_cifar10(results: Results) -> list[Part]:
+def _accuracy_cifar10(results: Series) -> list[Part]:
     return _finals(results, "cifar10", {"lesson": 0.7, "fedavg": 0.7, "fedcs": 0.6}, 0.05)
 
 
 @claim("accuracy-mnist", "Final test accuracy on MNIST, β = 1, τ = 20 s", "LESSON, FedAvg ~95 %; FedCS ~90 %", "fig5")
-def _accuracy_mnist(results: Results) -> list[Part]:
+def _accuracy_mnist(results: Series) -> list[Part]:
     return _finals(results, "mnist", {"lesson": 0.95, "fedavg": 0.95, "fedcs": 0.9}, 0.025)
 
 
 @claim("order-beta1", "LESSON is as accurate as FedAvg, and more than FedCS, at β = 1", "similar; higher", "fig5")
-def _order_beta1(results: Results) -> list[Part]:
+def _order_beta1(results: Series) -> list[Part]:
     return [part for label, name in DATASETS.items() for part in _order(results, f"{label}: ", name)]
 
 
 @claim("order-iid", "Near IID (β = 10) LESSON is as accurate as FedAvg, and more than FedCS", "similar; higher", "fig6")
-def _order_iid(results: Results) -> list[Part]:
+def _order_iid(results: Series) -> list[Part]:
     return _order(results, "", "cifar10-beta=10")
 
 
@@ -50,7 +49,7 @@ def _order_iid(results: Results) -> list[Part]:
     "FedAvg > LESSON > FedCS",
     "fig6",
 )
-def _order_beta01(results: Results) -> list[Part]:
+def _order_beta01(results: Series) -> list[Part]:
     lesson, fedavg, fedcs = final(results, "cifar10-beta=0.1")
     return [
         Part("FedAvg − LESSON", fedavg - lesson, above(), "points"),
@@ -64,7 +63,7 @@ def _order_beta01(results: Results) -> list[Part]:
     "shrinks; unchanged",
     "fig6",
 )
-def _gap_shrinks(results: Results) -> list[Part]:
+def _gap_shrinks(results: Series) -> list[Part]:
     (lesson, fedavg, fedcs), (lesson_10, fedavg_10, fedcs_10) = (
         final(results, f"cifar10-beta={beta}") for beta in ("0.1", "10")
     )
@@ -80,7 +79,7 @@ def _gap_shrinks(results: Results) -> list[Part]:
     "similar; slightly faster",
     "fig5",
 )
-def _per_round(results: Results) -> list[Part]:
+def _per_round(results: Series) -> list[Part]:
     rules = {"fedavg": near(1, SIMILAR_ROUNDS), "fedcs": above(1)}
     return [
         slower(results, other, name, f"{label}: ", rule, "round")
@@ -90,12 +89,12 @@ def _per_round(results: Results) -> list[Part]:
 
 
 @claim("over-time", "Over time LESSON converges faster than FedAvg", "faster", "fig5")
-def _over_time(results: Results) -> list[Part]:
+def _over_time(results: Series) -> list[Part]:
     return [slower(results, "fedavg", name, f"{label}: ") for label, name in DATASETS.items()]
 
 
 @claim("over-time-fedcs", "Over time LESSON converges faster than FedCS", "faster", "fig5")
-def _over_time_fedcs(results: Results) -> list[Part]:
+def _over_time_fedcs(results: Series) -> list[Part]:
     return [slower(results, "fedcs", name, f"{label}: ") for label, name in DATASETS.items()]
 
 
@@ -105,7 +104,7 @@ def _over_time_fedcs(results: Results) -> list[Part]:
     "faster",
     "printed",
 )
-def _over_time_printed(results: Results) -> list[Part]:
+def _over_time_printed(results: Series) -> list[Part]:
     return [slower(results, "fedavg", f"{name}-printed", f"{label}: ") for label, name in DATASETS.items()]
 
 
@@ -115,7 +114,7 @@ def _over_time_printed(results: Results) -> list[Part]:
     "much faster",
     "fig7",
 )
-def _much_faster(results: Results) -> list[Part]:
+def _much_faster(results: Series) -> list[Part]:
     return [
         slower(results, other, f"cifar10{suffix}", f"β = {beta}: ", above(MUCH_FASTER))
         for beta, suffix in BETAS.items()
@@ -129,7 +128,7 @@ def _much_faster(results: Results) -> list[Part]:
     "converged; under-trained",
     "fig5",
 )
-def _mnist_at_20000(results: Results) -> list[Part]:
+def _mnist_at_20000(results: Series) -> list[Part]:
     short = {
         name: last_accuracy(results, f"{name}-mnist", ROUNDS) - accuracy_at(results, f"{name}-mnist", 20_000.0)
         for name in ("lesson", "fedavg")
@@ -141,7 +140,7 @@ def _mnist_at_20000(results: Results) -> list[Part]:
 
 
 @claim("step-size", "The step size is δ = 0.1", "0.1 in the text; 0.1 and 0.02 in the released versions", "authors")
-def _step_size(results: Results) -> list[Part]:
+def _step_size(results: Series) -> list[Part]:
     parts = []
     for label, dataset in DATASETS.items():
         rows = [row for row in load_item("authors").rows if dataset in row["series"] and "step_sizes" not in row]
@@ -151,7 +150,7 @@ def _step_size(results: Results) -> list[Part]:
     return parts
 
 
-def _finals(results: Results, dataset: str, said: Mapping[str, float], within: float) -> list[Part]:
+def _finals(results: Series, dataset: str, said: Mapping[str, float], within: float) -> list[Part]:
     """Compare final accuracies with the paper's; its "~" is read as ± half the difference between its values."""
     return [
         Part(CALLED[name], last_accuracy(results, f"{name}-{dataset}", ROUNDS), near(value, within))
@@ -159,14 +158,14 @@ def _finals(results: Results, dataset: str, said: Mapping[str, float], within: f
     ]
 
 
-def _distance(results: Results, rows: Sequence[Mapping[str, Any]], suffix: str) -> FloatArray:
+def _distance(results: Series, rows: Sequence[Mapping[str, Any]], suffix: str) -> FloatArray:
     """Return the root mean square difference between our and the authors' released accuracies, one value per seed."""
     off = [last_accuracy(results, row["series"] + suffix, row["rounds"]) - np.mean(row["released"]) for row in rows]
     distance: FloatArray = np.sqrt(np.mean(np.square(off), axis=0))
     return distance
 
 
-def _order(results: Results, label: str, suffix: str) -> list[Part]:
+def _order(results: Series, label: str, suffix: str) -> list[Part]:
     lesson, fedavg, fedcs = final(results, suffix)
     return [
         Part(f"{label}LESSON − FedAvg", lesson - fedavg, near(0, SIMILAR[suffix.partition("-")[0]]), "points"),

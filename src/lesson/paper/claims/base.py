@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import common_target, last_accuracy, times_longer
-from lesson.experiments.results import Results
+from lesson.experiments.measures import Series, by_series, common_target, last_accuracy, times_longer
+from lesson.experiments.run import Run
 from lesson.paper.items import NAMES, load_item
 from lesson.paper.scale import Scale
 from lesson.paper.verdicts import Finding, Part, Rule, above
@@ -16,7 +16,7 @@ BETAS = {"0.1": "-beta=0.1", "1": "", "10": "-beta=10"}
 CALLED = {"lesson": "LESSON", "fedavg": "FedAvg", "fedcs": "FedCS"}
 LONGER = above(1)
 
-Measure = Callable[[Results], list[Part]]
+Measure = Callable[[Series], list[Part]]
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,23 @@ def claim(id: str, statement: str, paper: str, *items: str) -> Callable[[Measure
     return keep
 
 
-def check_claims(results: Results, items: Sequence[str], scale: Scale) -> list[Finding]:
+def check_claims(runs: Sequence[Run], items: Sequence[str], scale: Scale) -> list[Finding]:
     """Return the findings of all claims whose items are among these and have all their runs, in the paper's order."""
-    whole = {name for name in items if load_item(name).settings(scale).keys() <= results.runs.keys()}
+    done = {run.name for run in runs}
+    whole = {name for name in items if load_item(name).settings(scale).keys() <= done}
     there = [claim for claim in CLAIMS if set(claim.items) <= whole]
     there.sort(key=lambda claim: NAMES.index(claim.items[0]))
-    same_seeds = results.of_seeds(scale.seeds)
+    same_seeds = by_series(run for run in runs if run.seed < scale.seeds)
     return [Finding(claim.id, claim.statement, claim.paper, claim.items, claim.measure(same_seeds)) for claim in there]
 
 
-def final(results: Results, suffix: str) -> tuple[FloatArray, FloatArray, FloatArray]:
+def final(results: Series, suffix: str) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the final accuracies of LESSON, FedAvg and FedCS in the series with this suffix, one value per seed."""
     lesson, fedavg, fedcs = (last_accuracy(results, f"{name}-{suffix}", ROUNDS) for name in CALLED)
     return lesson, fedavg, fedcs
 
 
-def slower(results: Results, other: str, suffix: str, label: str, rule: Rule = LONGER, column: str = "time_s") -> Part:
+def slower(results: Series, other: str, suffix: str, label: str, rule: Rule = LONGER, column: str = "time_s") -> Part:
     """Compare how long another strategy and LESSON take to the highest target that every LESSON and FedAvg run reaches.
 
     The values are the other strategy's time over LESSON's, or its rounds over LESSON's if `column` is "round".
@@ -71,7 +72,7 @@ def slower(results: Results, other: str, suffix: str, label: str, rule: Rule = L
 
 
 def longer(
-    results: Results,
+    results: Series,
     label: str,
     series: str,
     than: str,

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import client_figure
-from lesson.experiments.results import GUESSED, Results
+from lesson.experiments.measures import Series, client_figure
+from lesson.experiments.run import GUESSED
 from lesson.learn.data import load_dataset
 from lesson.learn.partition import make_partition
 from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim
@@ -20,7 +20,7 @@ REGROWTH = 1.1
 
 
 @claim("labels-balanced", "A larger β gives clients a more balanced mix of labels", "more balanced", "fig4")
-def _labels_balanced(_: Results) -> list[Part]:
+def _labels_balanced(_: Series) -> list[Part]:
     largest = {beta: _largest_shares(beta) for beta in (0.1, 1.0, 10.0)}
     return [
         Part(f"largest label's share at β = {low:g} less at {high:g}", largest[low] - largest[high], above(), "points")
@@ -29,7 +29,7 @@ def _labels_balanced(_: Results) -> list[Part]:
 
 
 @claim("fedcs-overfits", "FedCS fits the data of the fast clients, not that of the slow", "overfits", "fig5", "fig6")
-def _overfits(results: Results) -> list[Part]:
+def _overfits(results: Series) -> list[Part]:
     parts = []
     for label, suffix in _settings().items():
         fedcs, lesson = (client_figure(results, f"{name}-{suffix}", _gap, ROUNDS) for name in ("fedcs", "lesson"))
@@ -46,7 +46,7 @@ def _overfits(results: Results) -> list[Part]:
     "fig5",
     "fig6",
 )
-def _global_loss(results: Results) -> list[Part]:
+def _global_loss(results: Series) -> list[Part]:
     parts = []
     for beta in ("0.1", "1"):
         for name, called in CALLED.items():

@@ -3,8 +3,7 @@
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import accuracy_at, common_target, last_accuracy, per_seed, reached
-from lesson.experiments.results import Results
+from lesson.experiments.measures import Series, accuracy_at, common_target, last_accuracy, per_seed, to_target
 from lesson.paper import fleets
 from lesson.paper.claims.base import BETAS, DEADLINE_ROUNDS, claim, longer
 from lesson.paper.items import load_item
@@ -14,7 +13,7 @@ LIMIT_S = 6000.0
 
 
 @claim("deadlines-accuracy", "Per round τ = 60 s is the most accurate at both β", "highest", "fig8")
-def _deadlines_accuracy(results: Results) -> list[Part]:
+def _deadlines_accuracy(results: Series) -> list[Part]:
     parts = []
     for beta in ("0.1", "1"):
         last = {tau: last_accuracy(results, _deadline(tau, beta), DEADLINE_ROUNDS) for tau in (10, 20, 60)}
@@ -23,7 +22,7 @@ def _deadlines_accuracy(results: Results) -> list[Part]:
 
 
 @claim("deadlines-time", "Over time τ = 60 s is the slowest at β = 0.1", "slowest", "fig9")
-def _deadlines_time(results: Results) -> list[Part]:
+def _deadlines_time(results: Series) -> list[Part]:
     return [_times(results, 60, tau, "0.1") for tau in (10, 20)]
 
 
@@ -34,7 +33,7 @@ def _deadlines_time(results: Results) -> list[Part]:
     "fig8",
     "fig9",
 )
-def _tradeoff(results: Results) -> list[Part]:
+def _tradeoff(results: Series) -> list[Part]:
     parts = []
     for beta in ("0.1", "1"):
         for long, short in ((20, 10), (60, 20)):
@@ -45,7 +44,7 @@ def _tradeoff(results: Results) -> list[Part]:
 
 
 @claim("short-deadline-sensitive", "τ = 10 s is the most sensitive to β", "most sensitive", "fig8")
-def _sensitive(results: Results) -> list[Part]:
+def _sensitive(results: Series) -> list[Part]:
     def loss(tau: int) -> FloatArray:
         even, uneven = (last_accuracy(results, _deadline(tau, beta), DEADLINE_ROUNDS) for beta in ("1", "0.1"))
         return even - uneven
@@ -56,19 +55,19 @@ def _sensitive(results: Results) -> list[Part]:
 
 
 @claim("spread-grows", "The three deadlines differ more over time at β = 1 than at 0.1", "grows", "fig9")
-def _spread(results: Results) -> list[Part]:
+def _spread(results: Series) -> list[Part]:
     series = {beta: [_deadline(tau, beta) for tau in (10, 20, 60)] for beta in ("0.1", "1")}
     target = common_target(results, [*series["0.1"], *series["1"]])
     spread = {}
     for beta, names in series.items():
-        times_s = np.array([per_seed(results, name, lambda run: reached(run, target, "time_s")) for name in names])
+        times_s = np.array([per_seed(results, name, lambda run: to_target(run, target, "time_s")) for name in names])
         spread[beta] = times_s.max(axis=0) / times_s.min(axis=0)
     label = f"slowest over fastest to {target:.0%}, at β = 1 less at 0.1"
     return [Part(label, spread["1"] - spread["0.1"], above(), "times")]
 
 
 @claim("infinite-deadline", "LESSON with τ → ∞ is FedAvg", "acts as FedAvg", "limits")
-def _infinite(results: Results) -> list[Part]:
+def _infinite(results: Series) -> list[Part]:
     rounds, columns = 1000, ["round", "time_s", "accuracy"]
     pairs = zip(results["lesson-mnist-deadline_s=inf"], results["fedavg-mnist"], strict=True)
     same = [ours.up_to(rounds)[columns].equals(theirs.up_to(rounds)[columns]) for ours, theirs in pairs]
@@ -78,7 +77,7 @@ def _infinite(results: Results) -> list[Part]:
 @claim(
     "zero-deadline", "The schedule of LESSON with τ → 0 is that of asynchronous FL", "acts as asynchronous FL", "limits"
 )
-def _zero(_: Results) -> list[Part]:
+def _zero(_: Series) -> list[Part]:
     options = load_item("limits").options
     draws = fleets.towards_zero((0.1,), options["num_draws"], options["until_s"])
     return [
@@ -90,7 +89,7 @@ def _zero(_: Results) -> list[Part]:
 @claim(
     "asynchronous-diverges", "As τ → 0 the convergence issue of asynchronous FL appears", "convergence issue", "limits"
 )
-def _converges_worse(results: Results) -> list[Part]:
+def _converges_worse(results: Series) -> list[Part]:
     parts = []
     for label, usual, cap in (
         ("step size jδ", "lesson-mnist", "-lr_cap=inf"),
@@ -110,7 +109,7 @@ def _converges_worse(results: Results) -> list[Part]:
     "limits",
     "fig8",
 )
-def _communication(results: Results) -> list[Part]:
+def _communication(results: Series) -> list[Part]:
     parts, usual = [], "lesson-mnist-lr_cap=0.1"
     shorter = {tau: f"lesson-mnist-deadline_s={tau}-ensure_first_tier=false-lr_cap=0.1" for tau in ("0.1", "1", "5")}
     target = common_target(results, [usual, *shorter.values()])
@@ -125,7 +124,7 @@ def _communication(results: Results) -> list[Part]:
     return parts
 
 
-def _times(results: Results, tau: int, than: int, beta: str) -> Part:
+def _times(results: Series, tau: int, than: int, beta: str) -> Part:
     """Compare how long two deadlines take to the highest target that every run at all three deadlines reaches."""
     target = common_target(results, [_deadline(one, beta) for one in (10, 20, 60)])
     label = f"β = {beta}: time of τ = {tau} to {target:.0%} over that of {than}"

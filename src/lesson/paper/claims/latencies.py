@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.results import Results
+from lesson.experiments.measures import Series
 from lesson.learn.models import FACTORIES, initial_vector
 from lesson.paper import fleets
 from lesson.paper.claims.base import CALLED, DATASETS, claim
@@ -19,7 +19,7 @@ from lesson.paper.verdicts import Part, above, near
     "FedAvg 68 s; FedCS 20 s; LESSON 20 s, 48 s less than FedAvg",
     "table2",
 )
-def _table2(_: Results) -> list[Part]:
+def _table2(_: Series) -> list[Part]:
     less = _round_s("released", "fedavg") - _round_s("released", "lesson")
     return [*_table2_of("released"), Part("FedAvg less LESSON", less, near(48, 0.05 * 48), "seconds")]
 
@@ -30,12 +30,12 @@ def _table2(_: Results) -> list[Part]:
     "FedAvg 68 s; LESSON 20 s",
     "table2",
 )
-def _table2_printed(_: Results) -> list[Part]:
+def _table2_printed(_: Series) -> list[Part]:
     return [part for part in _table2_of("printed") if part.label != "FedCS"]  # its rounds last τ by definition
 
 
 @claim("rounds-done", "At 20,000 s FedAvg has made 588 rounds, LESSON 2,000", "588; 2,000", "table2")
-def _rounds_done(_: Results) -> list[Part]:
+def _rounds_done(_: Series) -> list[Part]:
     done = {name: 20_000 / _round_s("released", name) for name in ("fedavg", "lesson")}
     return [
         Part("FedAvg", done["fedavg"], near(588, 0.05 * 588), "count"),
@@ -45,7 +45,7 @@ def _rounds_done(_: Results) -> list[Part]:
 
 
 @claim("median-latency", "The median latency of the clients is about 10 s", "~10 s", "fig3")
-def _median_latency(_: Results) -> list[Part]:
+def _median_latency(_: Series) -> list[Part]:
     draws = fleets.latency_summary(load_item("fig3").options["num_draws"])
     return [
         Part(
@@ -61,7 +61,7 @@ def _median_latency(_: Results) -> list[Part]:
     "fewer; less; more",
     "fig2",
 )
-def _deadline_tiers(_: Results) -> list[Part]:
+def _deadline_tiers(_: Series) -> list[Part]:
     draws = fleets.deadline_effects()
     signs = {"num_tiers": -1, "staleness": -1, "updates_per_round": 1}
     parts = []
@@ -76,7 +76,7 @@ def _deadline_tiers(_: Results) -> list[Part]:
 
 
 @claim("networks", "Parameters of the two networks", "CIFAR-10 1,144,650; MNIST 61,706", "table1")
-def _networks(_: Results) -> list[Part]:
+def _networks(_: Series) -> list[Part]:
     said = {"CIFAR-10": 1_144_650, "MNIST": 61_706}
     return [
         Part(

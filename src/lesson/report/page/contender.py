@@ -2,16 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from lesson.core.errors import InputError
-from lesson.experiments.study import Run, Study
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.report.study.groups import Group, groups_of
-from lesson.runs.folder import RunFolder
-from lesson.runs.read_back import each_line
-from lesson.runs.summary import with_final_score
+from lesson.runs.summary import time_to
 from lesson.settings.settings import Settings
 
 WHOLE = {"merged", "merged_staleness", "merged_started_s", "merged_arrived_s"}
@@ -32,15 +31,19 @@ class Course:
     staleness: Counter[int] = field(default_factory=Counter)
     """Per client: how many of its updates were aggregated, and the sum of their staleness in model versions."""
     end_s: float = 0.0
+    diverged: bool = False
+
+    def cost_of(self, target: float, column: str) -> float | None:
+        """Return what was spent until a target accuracy was reached; None if it never was, or if training diverged."""
+        if self.diverged:
+            return None
+        return time_to(target, [one["accuracy"] for one in self.scores], [one[column] for one in self.scores])
 
 
-def course_of(lines: Iterable[dict[str, Any]], final_accuracy: float) -> Course:
-    """Collect the course of a run from its lines.
-
-    If the last round was not evaluated, its point gets the accuracy of the final model.
-    """
+def course_of(lines: Iterable[dict[str, Any]]) -> Course:
+    """Collect the course of a run from its lines."""
     course, totals, num_first = Course(), {"uploads": 0.0, "bytes_up": 0.0, "energy_j": 0.0}, 0
-    for line in with_final_score(lines, {"accuracy": final_accuracy}):
+    for line in lines:
         course.end_s = line["time_s"]
         for name in totals:
             totals[name] += float("nan") if line[name] is None else line[name]
@@ -80,18 +83,21 @@ class Contender:
     @cached_property
     def courses(self) -> list[Course]:
         """The course of each run."""
-        return [course_of(each_line(RunFolder(run.path).metrics), run.summary["accuracy"]) for run in self.runs]
+        return [replace(course_of(run.lines()), diverged=bool(run.diverged)) for run in self.runs]
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
         """The stored clients of each run, with their real latencies; empty for a folder that has none."""
-        kept = {RunFolder(run.path).clients: RunFolder(run.path).read_clients() for run in self.runs}
-        classes = {path: len(clients["class_accuracy"]) for path, clients in kept.items() if clients}
-        for path, count in classes.items():
-            first, wanted = next(iter(classes.items()))
+        kept = [run.read_clients() for run in self.runs]
+        there = [(run, clients) for run, clients in zip(self.runs, kept, strict=True) if clients]
+        for run, clients in there:
+            count, wanted = (len(one["class_accuracy"]) for one in (clients, there[0][1]))
             if count != wanted:
-                raise InputError(f"{path}: class_accuracy must have {wanted} values like {first}, got {count}")
-        return [_real(clients) for clients in kept.values()]
+                raise InputError(
+                    f"{run.path}/clients.json: class_accuracy must have {wanted} values like "
+                    f"{there[0][0].path}/clients.json, got {count}"
+                )
+        return [_real(clients) for clients in kept]
 
 
 def contenders(study: Study) -> list[Contender]:

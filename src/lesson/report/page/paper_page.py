@@ -11,12 +11,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from lesson.core.errors import InputError
-from lesson.experiments.study import SCALE
 from lesson.paper.items import Item
-from lesson.paper.reproduce import SCALE_KIND
-from lesson.paper.scale import FULL, QUICK, Scale
+from lesson.paper.reproduce import read_scale
+from lesson.paper.scale import FULL, Scale
 from lesson.report.page.document import write_document
-from lesson.report.paper.items import command_of, items_in, read_item, unreadable
+from lesson.report.paper.items import command_of, items_in, read_item, read_text, unreadable
 from lesson.runs.folder import read_kept
 from lesson.runs.read_back import Shape
 
@@ -42,7 +41,7 @@ _CLAIMS: TypeAdapter[Any] = TypeAdapter(list[_Claim])
 
 def holds_paper(folders: Sequence[Path | str]) -> bool:
     """Return whether the folder is a reproduction of the paper; raise if one is given along with other folders."""
-    there = [folder for folder in folders if (Path(folder) / SCALE).exists()]
+    there = [folder for folder in folders if read_scale(folder) is not None]
     if there and len(folders) > 1:
         raise InputError(f"{there[0]} holds the paper's figures and must be named alone")
     return bool(there)
@@ -51,8 +50,7 @@ def holds_paper(folders: Sequence[Path | str]) -> bool:
 def write_paper_page(folder: Path | str, path: Path | str) -> None:
     """Atomically write the report page of an output folder of `lesson reproduce`."""
     folder, path = Path(folder), Path(path)
-    kept = read_kept(folder / SCALE, {"quick": False, "seeds": FULL.seeds}, SCALE_KIND, "run lesson reproduce again")
-    scale = Scale(**(vars(QUICK if kept["quick"] else FULL) | {"seeds": kept["seeds"]}))
+    scale = read_scale(folder) or FULL
     items = items_in(folder)
     claims: list[Any] = read_kept(folder / "claims.json", [], _CLAIMS, "run lesson reproduce again")
     data = {
@@ -75,13 +73,13 @@ def _what(items: list[Item], scale: Scale) -> str:
 
 
 def _item(item: Item, folder: Path, scale: Scale) -> dict[str, Any]:
-    """Return a figure as an SVG image or a table as its rows, with the command that reproduces it."""
+    """Return a figure as a PNG image or a table as its rows, with the command that reproduces it."""
     shown = {"name": item.name, "title": f"{item.paper}: {item.title}", "command": command_of(item, scale)}
-    picture, table = folder / f"{item.name}.svg", folder / f"{item.name}.csv"
+    picture, table = folder / f"{item.name}.png", folder / f"{item.name}.csv"
     if picture.exists():
-        return shown | {"svg": base64.b64encode(read_item(picture).encode()).decode()}
+        return shown | {"png": base64.b64encode(read_item(picture)).decode()}
     try:
-        columns, *rows = csv.reader(io.StringIO(read_item(table), newline=""), strict=True)
+        columns, *rows = csv.reader(io.StringIO(read_text(table), newline=""), strict=True)
     except csv.Error as error:
         raise unreadable(table, str(error)) from None
     return shown | {"columns": columns, "rows": rows}

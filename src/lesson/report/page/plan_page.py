@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lesson.core.files import check_output
 from lesson.fleet.fleet import Fleet, columns_of, sample_by_latency
-from lesson.report.files import check_file
 from lesson.report.page.document import write_document
 
 EXPLORER = ("tiers.js", "fleet_csv.js", "explorer_words.js", "explorer_charts.js", "explorer.js")
@@ -39,4 +39,4 @@ def write_plan_page(path: Path | str, fleet: Fleet, deadline_s: float, source: s
 
 def check_page_path(path: Path | str) -> None:
     """Raise InputError if a page cannot be written to this path."""
-    check_file(path, "html", (".html", ".htm"))
+    check_output(path, "html", (".html", ".htm"))

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lesson.experiments.study import MIN_SEEDS, Study, half_interval
+from lesson.experiments.measures import MIN_SEEDS, half_interval
+from lesson.experiments.study import Study
 from lesson.report.bands import Points, mean_band
 from lesson.report.page.contender import Contender, contenders
 from lesson.report.page.study_words import verdict, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
-from lesson.runs.summary import TARGETS, time_to
+from lesson.runs.summary import TARGETS
 from lesson.settings.toml_text import to_toml
 
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
@@ -23,7 +24,7 @@ MAX_GROUPS = 24
 
 def study_data(study: Study, command: str) -> dict[str, Any]:
     """Return all data of a study's page; `command` is the command that repeats the study."""
-    groups, table = contenders(study), study.table()
+    groups, table = contenders(study), study.means()
     drawn = _best(groups, table) if len(groups) > MAX_GROUPS else groups
     costs = {group.label: _costs(group) for group in drawn}
     known = next((group for group in drawn if group.clients[0]), None)
@@ -55,7 +56,7 @@ def _notes(study: Study) -> list[str]:
     first: dict[str, str] = {}
     for run in study.runs:
         for note in run.summary["notes"]:
-            first.setdefault(note, run.path.name)
+            first.setdefault(note, run.name)
     return [f"{name}: {note}" for note, name in first.items()]
 
 
@@ -80,7 +81,7 @@ def _costs(group: Contender) -> list[dict[str, Any]]:
     for target in TARGETS:
         row: dict[str, Any] = {"target": target}
         for name, column in _COSTS.items():
-            values = [time_to(target, course.scores, column) for course in group.courses]
+            values = [course.cost_of(target, column) for course in group.courses]
             there = [value for value in values if value is not None and not math.isnan(value)]
             row["seeds"] = sum(value is not None for value in values)
             row[name] = float(np.mean(there)) if len(there) == len(values) else None

@@ -4,7 +4,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from lesson.experiments.study import Run, Study
+from lesson.core.errors import InputError
+from lesson.experiments.folder import StudyFolder
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
+from lesson.experiments.tuned.study import TunedStudy
 from lesson.report.page.document import write_document
 from lesson.report.page.plan_page import EXPLORER
 from lesson.report.page.study_data import study_data
@@ -20,6 +24,8 @@ REPORT = "report.html"
 def write_study_page(study: Study, path: Path | str) -> None:
     """Atomically write the report page of a study."""
     path = Path(path)
+    if not study.runs:
+        raise InputError("there is no finished run to report on")
     names = [group.name for group in groups_of(study)]
     title = " and ".join([", ".join(names[:-1]), names[-1]] if 1 < len(names) <= 4 else names[:1])
     title = title if len(names) <= 4 else f"{len(names)} contenders"
@@ -29,11 +35,19 @@ def write_study_page(study: Study, path: Path | str) -> None:
 
 
 def repeating(study: Study) -> str:
-    """Return the commands that repeat the runs from the files stored with them; empty for runs on real clients."""
-    if any((run.path / "latencies.csv").exists() for run in study.runs):  # only Flower runs have it
+    """Return the commands that repeat the runs from the files stored with them.
+
+    Empty for runs on real clients, and if some runs are archived.
+    """
+    paths = [run.path for run in study.runs if run.path is not None]
+    if not paths or any((path / "latencies.csv").exists() for path in paths):  # only Flower runs have it
         return ""
-    first = study.runs[0]
-    swept = first.path.parent / "sweep.toml"
+    first, folder = study.runs[0], StudyFolder(paths[0].parent)
+    again = f"lesson sweep {shlex.quote(str(folder.marker))} --out runs/again"
+    if isinstance(study, TunedStudy):
+        return f"{again} --tune"
+    if len(paths) < len(study.runs):
+        return ""
     if len(study.runs) > 1 and _are_a_comparison(study.runs):
         names = ",".join(dict.fromkeys(run.summary["strategy"] for run in study.runs))
         seeds = sorted({run.summary["seed"] for run in study.runs})
@@ -41,8 +55,9 @@ def repeating(study: Study) -> str:
             f"lesson compare --scenario {_config(first)} --strategies {shlex.quote(names)} --seed {seeds[0]} "
             f"--seeds {len(seeds)} --out runs/again"
         )
-    if swept.exists() and {run.path.parent for run in study.runs} == {first.path.parent}:
-        return f"lesson sweep {shlex.quote(str(swept))} --out runs/again"
+    asked = folder.read()
+    if asked is not None and asked.kind in ("sweep", "comparison") and set(paths) == set(folder.finished()):
+        return again
     outs = ["runs/again", *(f"runs/again-{number}" for number in range(2, len(study.runs) + 1))]
     pairs = zip(study.runs, outs, strict=True)
     return "\n".join(f"lesson run --scenario {_config(run)} --out {out}" for run, out in pairs)
@@ -64,4 +79,5 @@ def _besides(run: Run) -> Settings:
 
 
 def _config(run: Run) -> str:
+    assert run.path is not None, "archived runs have no file to repeat them from"
     return shlex.quote(str(RunFolder(run.path).config))

@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 
 from lesson.core.arrays import IntArray
-from lesson.experiments.study import MIN_SEEDS, half_interval
+from lesson.experiments.measures import MIN_SEEDS, half_interval
 from lesson.fleet.tiers import UNREACHABLE
 from lesson.report.page.contender import Contender
 from lesson.report.page.work_data import tiers_of
 from lesson.report.study.compare_text import cell, reached_targets, surprises
 from lesson.report.words import count
-from lesson.runs.summary import time_to
 
 TARGETS_SHOWN = 3
 """Number of targets in the verdict's table: the highest that were reached. Another section shows all targets."""
@@ -151,7 +150,7 @@ def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence
 
 def _costs_by_seed(group: Contender, target: float, column: str) -> dict[int, float]:
     """Return the cost of a target by seed; infinity if the run never reaches it or the cost is not known."""
-    found = (time_to(target, course.scores, column) for course in group.courses)
+    found = (course.cost_of(target, column) for course in group.courses)
     costs = [math.inf if cost is None or math.isnan(cost) else cost for cost in found]
     return {int(run.summary["seed"]): cost for run, cost in zip(group.runs, costs, strict=True)}
 

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesson.experiments.results import Results
+from lesson.experiments.measures import Series
 from lesson.paper.fleets import towards_zero
 from lesson.paper.items import Item
 from lesson.paper.scale import Scale
@@ -21,7 +21,7 @@ MAX_ACROSS = 3
 
 
 @in_paper_style
-def draw_accuracy(item: Item, results: Results, scale: Scale) -> Figure:
+def draw_accuracy(item: Item, results: Series, scale: Scale) -> Figure:
     """Draw all panels of an item, at most three in a row."""
     across = MAX_ACROSS if len(item.panels) % 2 else 2
     down = math.ceil(len(item.panels) / across)
@@ -34,14 +34,14 @@ def draw_accuracy(item: Item, results: Results, scale: Scale) -> Figure:
     return figure
 
 
-def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Results, scale: Scale) -> None:
+def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Series, scale: Scale) -> None:
     """Draw one panel with a line per series."""
     over, lines = panel["over"], panel["lines"]
     for place, ((label, series), color) in enumerate(zip(lines.items(), series_colors(list(lines)), strict=True)):
         runs = results[scale.series(series)]
         until = panel.get("until_s" if over == "time_s" else "rounds", 0)
-        points = [points_of(run.up_to(panel.get("rounds")), over, until if run.stopped else None) for run in runs]
-        lost = sum(bool(run.stopped) for run in runs)
+        points = [points_of(run.up_to(panel.get("rounds")), over, until if run.diverged else None) for run in runs]
+        lost = sum(bool(run.diverged) for run in runs)
         said = f"{label} ({lost} of {len(runs)} diverged)" if lost else label
         draw_band(axes, points, color, said, style="--" if panel.get("overlaid", False) and place > 0 else "-")
     axes.set_xlim(0, panel["until_s"] / 1000 if "until_s" in panel and not scale.quick else None)
@@ -51,7 +51,7 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Results, scale: Sc
 
 
 @in_paper_style
-def draw_limits(item: Item, results: Results, scale: Scale) -> Figure:
+def draw_limits(item: Item, results: Series, scale: Scale) -> Figure:
     """Draw LESSON's schedule as τ → 0, and its accuracy in both limits of τ."""
     figure = Figure(figsize=(PAGE_IN, 6.2), layout="constrained")
     grid = figure.subplots(3, 2)

@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 from lesson.core.errors import InputError
 from lesson.core.files import read_input, write_whole
-from lesson.experiments.results import Results
+from lesson.experiments.measures import Series
 from lesson.paper.items import NAMES, Item, load_item
 from lesson.paper.scale import Scale
 from lesson.paper.verdicts import Finding
-from lesson.report.files import FORMATS, save_figure
+from lesson.report.files import save_figures
 from lesson.report.paper import fleets as paper_fleets
 from lesson.report.paper.curves import draw_accuracy, draw_limits
 from lesson.report.paper.tables import (
@@ -27,14 +27,14 @@ from lesson.report.paper.tables import (
 from lesson.report.shares_figure import draw_label_shares
 from lesson.report.words import markdown
 
-_FIGURES: dict[str, Callable[[Item, Results, Scale], Figure]] = {
+_FIGURES: dict[str, Callable[[Item, Series, Scale], Figure]] = {
     "accuracy": draw_accuracy,
     "limits": draw_limits,
     "schedule": lambda item, *_: paper_fleets.draw_schedule(**item.options),
     "latency_density": lambda item, *_: paper_fleets.draw_latency_density(**item.options),
     "label_shares": lambda item, *_: draw_label_shares(**item.options),
 }
-_TABLES: dict[str, Callable[[Item, Results, Scale], pd.DataFrame]] = {
+_TABLES: dict[str, Callable[[Item, Series, Scale], pd.DataFrame]] = {
     "parameters": parameters_table,
     "round_lengths": round_lengths_table,
     "authors": authors_table,
@@ -44,18 +44,29 @@ _TABLES: dict[str, Callable[[Item, Results, Scale], pd.DataFrame]] = {
 }
 
 
-def item_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
+def item_table(item: Item, results: Series, scale: Scale) -> pd.DataFrame:
     """Return the table of an item as text."""
     return _TABLES[item.draw](item, results, scale)
 
 
-def write_item(item: Item, results: Results, scale: Scale, out: Path | str) -> list[Path]:
-    """Write a figure as PNG, PDF and SVG or a table as Markdown and CSV, and return the paths.
+def draw_item(item: Item, results: Series, scale: Scale) -> Figure | None:
+    """Return the figure of an item; None if it is a table."""
+    if item.draw in _TABLES:
+        return None
+    figure = _FIGURES[item.draw](item, results, scale)
+    if scale.quick:
+        figure.suptitle(scale.note, color="#b0202a", fontsize=7, family="STIXGeneral")
+    return figure
+
+
+def write_item(item: Item, results: Series, scale: Scale, out: Path | str) -> list[Path]:
+    """Write a figure as PNG or a table as Markdown and CSV, and return the paths.
 
     The item's settings file is written last, so that its presence means that the item is complete.
     """
     out = Path(out)
-    if item.draw in _TABLES:
+    figure = draw_item(item, results, scale)
+    if figure is None:
         table = item_table(item, results, scale)
         note = f"\n*{scale.note}*\n" if scale.quick else ""
         texts = {
@@ -66,12 +77,7 @@ def write_item(item: Item, results: Results, scale: Scale, out: Path | str) -> l
             write_whole(path, text.encode())
         paths = list(texts)
     else:
-        figure = _FIGURES[item.draw](item, results, scale)
-        if scale.quick:
-            figure.suptitle(scale.note, color="#b0202a", fontsize=7, family="STIXGeneral")
-        paths = [out / f"{item.name}{suffix}" for suffix in FORMATS]
-        for path in paths:
-            save_figure(figure, path)
+        paths = save_figures({item.name: figure}, out, [".png"])
     write_whole(out / item.path.name, scale.header(item.name).encode() + item.path.read_bytes())
     return paths
 
@@ -113,17 +119,23 @@ def items_in(out: Path | str) -> list[Item]:
     return [load_item(name) for name in there if (out / f"{name}.toml").exists()]
 
 
-def read_item(path: Path) -> str:
-    """The text of a figure or table that `write_item` wrote; raises InputError if it is empty or not UTF-8."""
+def read_item(path: Path) -> bytes:
+    """Return the content of a figure or table that `write_item` wrote; raise InputError if it is empty."""
     try:
-        text = read_input(path).decode()
+        content = read_input(path)
     except OSError as error:
         raise unreadable(path, str(error.strerror)) from None
+    if not content.strip():
+        raise unreadable(path, "it is empty")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """Return a table that `write_item` wrote; raise InputError if it is empty or not UTF-8."""
+    try:
+        return read_item(path).decode()
     except UnicodeDecodeError:
         raise unreadable(path, "it is not UTF-8") from None
-    if not text.strip():
-        raise unreadable(path, "it is empty")
-    return text
 
 
 def unreadable(path: Path, why: str) -> InputError:
@@ -143,7 +155,7 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path | str) -> Path:
     lines += [f"*{scale.note}*", ""] if scale.quick else []
     lines += [
         f"Lines are means over {scale.seeds} seeds, bands their 95 % intervals by Student's t. Parameters are those of "
-        "the preset `released` unless said. `runs.jsonl` has the evaluations of every run, its settings and versions.",
+        "the preset `released` unless said. `runs.jsonl.gz` has the evaluations, settings and versions of every run.",
         "",
     ]
     lines += (
@@ -152,10 +164,9 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path | str) -> Path:
     for item in items:
         lines += [f"## {item.paper}: {item.title}", ""]
         if item.draw in _TABLES:
-            lines += [read_item(out / f"{item.name}.md").partition("\n\n")[2]]
+            lines += [read_text(out / f"{item.name}.md").partition("\n\n")[2]]
         else:
-            others = ", ".join(f"[{suffix[1:].upper()}]({item.name}{suffix})" for suffix in FORMATS[1:])
-            lines += [f"![{item.title}]({item.name}.png)", "", f"Also as {others}.", ""]
+            lines += [f"![{item.title}]({item.name}.png)", ""]
         lines += [f"Settings: [{item.path.name}]({item.path.name}). Command: `{command_of(item, scale)}`.", ""]
     write_whole(out / "README.md", "\n".join(lines).encode())
     return out / "README.md"

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import last_accuracy, per_seed, reached
-from lesson.experiments.results import Result, Results
-from lesson.experiments.study import half_interval
+from lesson.experiments.measures import Series, half_interval, last_accuracy, per_seed, to_target
+from lesson.experiments.run import Run
 from lesson.paper import fleets
 from lesson.paper.claims.base import CALLED
 from lesson.paper.items import STEP_SIZES, Item
@@ -55,7 +54,7 @@ def what_if_table(item: Item, *_: object) -> pd.DataFrame:
     )
 
 
-def authors_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
+def authors_table(item: Item, results: Series, scale: Scale) -> pd.DataFrame:
     """Return the authors' released accuracies next to ours at both step sizes."""
     rows = []
     for row in item.rows:
@@ -76,7 +75,7 @@ def authors_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def choices_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
+def choices_table(item: Item, results: Series, scale: Scale) -> pd.DataFrame:
     """Return the accuracy of each strategy and its time to a target under alternative settings."""
     return pd.DataFrame(
         {"setting": scale.title(row["label"]), "rounds": f"{_rounds(results, scale, row):,}"}
@@ -90,13 +89,13 @@ def choices_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
     )
 
 
-def _rounds(results: Results, scale: Scale, row: Mapping[str, Any]) -> int:
+def _rounds(results: Series, scale: Scale, row: Mapping[str, Any]) -> int:
     """Return the number of rounds that a row is about; a quick look has fewer."""
     made = results[scale.series(f"lesson-{row['series']}")][0].settings.run.rounds
     return min(int(row["rounds"]), made or int(row["rounds"]))
 
 
-def sawtooth_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
+def sawtooth_table(item: Item, results: Series, scale: Scale) -> pd.DataFrame:
     """Return LESSON's mean accuracy after even and after odd rounds."""
     rows = []
     for row in item.rows:
@@ -116,23 +115,23 @@ def sawtooth_table(item: Item, results: Results, scale: Scale) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _late(run: Result, item: Item, scale: Scale) -> pd.DataFrame:
+def _late(run: Run, item: Item, scale: Scale) -> pd.DataFrame:
     """Return the rounds of a curve that an item is about; a quick look has no late rounds and keeps the early ones."""
     curve = run.up_to(item.options["last_round"])
     return curve if scale.quick else curve[curve["round"] > item.options["first_round"]]
 
 
-def _outcome(results: Results, scale: Scale, series: str, row: Mapping[str, Any]) -> str:
+def _outcome(results: Series, scale: Scale, series: str, row: Mapping[str, Any]) -> str:
     """Describe a series: its accuracy, time to a target or how many seeds reach it, and how many runs diverged."""
     name, target = scale.series(series), row["target"]
-    times_s = per_seed(results, name, lambda run: reached(run, target, "time_s", row["rounds"]))
-    met, lost = int(np.isfinite(times_s).sum()), sum(bool(run.stopped) for run in results[name])
+    times_s = per_seed(results, name, lambda run: to_target(run, target, "time_s", row["rounds"]))
+    met, lost = int(np.isfinite(times_s).sum()), sum(bool(run.diverged) for run in results[name])
     when = f"{_with_interval(times_s, '{:,.0f}')} s" if met == len(times_s) else f"{met} of {len(times_s)} seeds"
     told = f"; {lost} of {len(times_s)} diverged" if lost else ""
     return f"{_accuracy(results, scale, series, row['rounds'])}; {target:.0%}: {when}{told}"
 
 
-def _accuracy(results: Results, scale: Scale, series: str, rounds: int) -> str:
+def _accuracy(results: Series, scale: Scale, series: str, rounds: int) -> str:
     return _with_interval(last_accuracy(results, scale.series(series), rounds), "{:.3f}")
 
 

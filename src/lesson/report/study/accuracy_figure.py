@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -14,6 +15,10 @@ from lesson.report.files import STYLE, ShownFigure, save_figure
 from lesson.report.study.groups import Group, groups_of, title_of
 from lesson.report.words import count
 
+MAX_LINES = 12
+"""Most lines in a figure; `Study.filter` selects others."""
+MAX_INSIDE = 4
+"""Most lines for which the legend fits into the axes."""
 GroupCurves = tuple[Group, list[pd.DataFrame]]
 """A group and, for each of its runs, a table of evaluations."""
 OVER = {
@@ -26,10 +31,15 @@ OVER = {
 
 
 def draw_accuracy(study: Study, by: str) -> ShownFigure:
-    """Draw accuracy over time or rounds, titled with settings that all runs share."""
+    """Draw accuracy over time or rounds, titled with settings that all runs share; of many groups, the best."""
     if by not in ("time", "round"):
         raise unknown("by", by, ["time", "round"])
-    return _draw(group_curves(study), by, title_of(study.runs[0].settings, study.by) if study.runs else "")
+    groups, title = group_curves(study), title_of(*(run.settings for run in study.runs))
+    if len(groups) > MAX_LINES:
+        order = np.argsort(-study.means()["accuracy_last10"].to_numpy(float), kind="stable")[:MAX_LINES]
+        title = ": ".join(filter(None, [title, f"the most accurate {MAX_LINES} of {len(groups)}"]))
+        groups = [groups[place] for place in sorted(order.tolist())]
+    return _draw(groups, by, title)
 
 
 def draw_comparison(study: Study, title: str, folder: Path | str) -> list[Path]:
@@ -60,11 +70,13 @@ def draw_lines(axes: Axes, groups: Sequence[GroupCurves], over: str) -> None:
 
 def _draw(groups: Sequence[GroupCurves], over: str, title: str) -> ShownFigure:
     with matplotlib.rc_context(STYLE):
-        figure = ShownFigure(figsize=(7, 4.4), layout="constrained")
+        figure = ShownFigure(figsize=(7 if len(groups) <= MAX_INSIDE else 9.4, 4.4), layout="constrained")
         axes = figure.subplots()
         draw_lines(axes, groups, over)
         axes.set(ylim=(0, 1), title=title)
         axes.grid(alpha=0.25)
-        if groups:
+        if len(groups) > MAX_INSIDE:
+            figure.legend(frameon=False, loc="outside right upper")
+        elif groups:
             axes.legend(frameon=False, loc="lower right")
     return figure

@@ -28,7 +28,7 @@ _MARKERS = {"-": "o", "--": "s", ":": "^", "-.": "D"}
 
 def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list[str]]:
     """Return all figures that the data permits, by name, and notes about figures and runs that are missing."""
-    groups, table = group_curves(study), study.table()
+    groups, table = group_curves(study), study.means()
     curves = [curve for _, runs in groups for curve in runs if not curve.empty]
     draws: dict[str, Callable[[], Figure]] = {}
     notes = [f"without {name}: {reason}" for name, reason in study.failures.items()]

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.experiments.study import Run, Study
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.fleet.tiers import assign_tiers
 from lesson.report.files import in_paper_style
 from lesson.report.palette import tier_colors
 from lesson.report.panels import MAX_TIERS_NAMED, density, draw_map
-from lesson.runs.folder import RunFolder
 from lesson.settings.settings import Settings
 
 COMPUTE, UPLOAD = "#E69F00", "#56B4E9"
@@ -46,11 +46,11 @@ def kept_clients(study: Study) -> tuple[KeptClients | None, list[str]]:
     run = study.runs[0]
     clients = _read(run)
     if clients is None or not clients.tiers.any():
-        return None, [f"no figure of clients: {RunFolder(run.path).clients} is missing or has no latency"]
+        return None, [f"no figure of clients: {run.name} has no clients.json, or no latency in it"]
     notes = [] if clients.placed else ["no map of clients: their positions are unknown"]
     fleets = {_drawn_from(one.settings) for one in study.runs}
     if len(fleets) > 1:
-        notes.append(f"clients and latency are those of {run.path.name}, the first of {len(fleets)} fleets")
+        notes.append(f"clients and latency are those of {run.name}, the first of {len(fleets)} fleets")
     return clients, notes
 
 
@@ -61,7 +61,7 @@ def _drawn_from(settings: Settings) -> tuple[int, ...]:
 
 
 def _read(run: Run) -> KeptClients | None:
-    kept = RunFolder(run.path).read_clients()
+    kept = run.read_clients()
     if not kept:
         return None
     columns, deadline_s = kept["clients"], run.settings.strategy.deadline_s

@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lesson.experiments.grid import STRATEGY, in_words, short_names
-from lesson.experiments.study import Run, Study
+from lesson.experiments.naming import STRATEGY, in_words, series_name, short_name
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.report.palette import STYLES, Look, line_looks, strategy_looks
 from lesson.settings.settings import Settings
 
-_SAID = {"strategy": "{}", STRATEGY: "{}", "data.beta": "β = {}", "strategy.deadline_s": "τ = {} s"}
+MAX_LABELS = 4
+"""Most labels in the name of a group; with more, it has the name of its series of runs."""
+_SAID = {"strategy": "{}", "entry": "{}", STRATEGY: "{}", "data.beta": "β = {}", "strategy.deadline_s": "τ = {} s"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,11 @@ class Group:
 def groups_of(study: Study) -> list[Group]:
     """Return the groups of a study, each with its own name and look."""
     groups = study.groups()
-    names = [_name(study.by, labels) for labels in groups]
+    varying = [place for place in range(len(study.by)) if len({labels[place] for labels in groups}) > 1]
+    shown = [place for place in varying if study.by[place] != "group"] or [0]  # entries of all groups have other names
+    names = [_name([study.by[place] for place in shown], [labels[place] for place in shown]) for labels in groups]
+    if len(shown) > MAX_LABELS:
+        names = [series_name(runs[0].settings) for runs in groups.values()]
     looks = _looks([runs[0].summary["strategy"] for runs in groups.values()], names)
     return [Group(*parts) for parts in zip(names, groups.values(), looks, strict=True)]
 
@@ -40,22 +47,21 @@ def is_unknown(value: object) -> bool:
     return value is None or value != value  # pandas turns None among numbers into NaN
 
 
-def title_of(settings: Settings, varied: Sequence[str] = ()) -> str:
-    """Return a title with data set, β, deadline and length of runs, without the settings in `varied`."""
+def title_of(*runs: Settings) -> str:
+    """Return a title with data set, β, deadline and length of runs, as far as these are the same for all runs."""
+    return ", ".join(parts[0] for parts in zip(*map(_title_parts, runs), strict=True) if len(set(parts)) == 1)
+
+
+def _title_parts(settings: Settings) -> list[str]:
     limits = settings.run
-    length = f"{limits.time_budget_s:g} s" if math.isfinite(limits.time_budget_s) else f"{limits.rounds} rounds"
-    parts = {
-        "data.dataset": settings.data.dataset,
-        "data.beta": f"β = {settings.data.beta:g}",
-        "strategy.deadline_s": f"τ = {settings.strategy.deadline_s:g} s",
-        "run.time_budget_s": length,
-    }
-    return ", ".join(part for key, part in parts.items() if key not in varied)
+    length = f"{limits.time_budget_s:,g} s" if math.isfinite(limits.time_budget_s) else f"{limits.rounds} rounds"
+    deadline = f"τ = {settings.strategy.deadline_s:g} s"
+    return [settings.data.dataset, f"β = {settings.data.beta:g}", deadline, length]
 
 
 def _name(by: Sequence[str], labels: Sequence[Any]) -> str:
     """Return the name of a group from its varied settings, such as "lesson, β = 0.1"."""
-    said = {key: f"{short} = {{}}" for key, short in short_names(by).items()} | _SAID
+    said = {key: f"{short_name(key)} = {{}}" for key in by} | _SAID
     known = [(key, value) for key, value in zip(by, labels, strict=True) if not is_unknown(value)]
     return ", ".join(said[key].format(in_words(value)) for key, value in known)
 

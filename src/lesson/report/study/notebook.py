@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from lesson.experiments.grid import short_names
-from lesson.experiments.study import Run, Study
+from lesson.experiments.naming import short_name
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.report.study.compare_text import cell, what_is_shown
 from lesson.report.study.groups import groups_of, labels_in_words, title_of
 from lesson.report.study.sweep_text import columns_of
@@ -27,14 +28,15 @@ def run_card(run: Run) -> str:
     told = run.summary
     reached = {f"{target:.0%}": told["time_to_s"].get(f"{target:g}") for target in TARGETS}
     times = [f"{name} at {seconds:,.0f} s" for name, seconds in reached.items() if seconds is not None]
+    bytes_up = f", {told['bytes_up'] / 1e6:,.1f} MB" if "bytes_up" in told else ""  # early archives do not have it
     energy = "" if told["energy_j"] is None else f", {told['energy_j'] / 1000:,.1f} kJ"
     rows = {
         "accuracy": f"{told['accuracy']:.1%}, on average at the end {told['accuracy_last10']:.1%}",
         "time to": ", ".join(times) or "no target reached",
         "length": f"{told['rounds']:,} rounds, {told['time_s']:,.0f} simulated s",
-        "uploads": f"{told['uploads']:,}, {told['bytes_up'] / 1e6:,.1f} MB{energy}",
+        "uploads": f"{told['uploads']:,}{bytes_up}{energy}",
         **({"late": f"{told['misses']:,} uploads, {told['retiered']:,} changes of tier"} if "misses" in told else {}),
-        "folder": str(run.path),
+        "folder": str(run.path or "archived"),
     }
     heading = f"{_dot(groups_of(Study([run]))[0].look[0])}<b>{escape(told['strategy'])}</b>"
     title = f"{title_of(run.settings)}, seed {told['seed']}"
@@ -44,15 +46,15 @@ def run_card(run: Run) -> str:
 
 def study_card(study: Study) -> str:
     """Return the results of a study as HTML, one row per group: mean ± half the 95 % interval over seeds."""
-    table = study.table()
+    table = study.means()
     columns = columns_of(table) if len(table) else {}
-    headings = [*(name or "strategy" for name in short_names(study.by).values()), "seeds", *columns]
+    headings = [*map(short_name, study.by), "seeds", *columns]
     lines = [_row(headings, "right", _HEAD)]
     labels = map(labels_in_words, study.groups())
     for group, said, (_, figures) in zip(groups_of(study), labels, table.iterrows(), strict=True):
         cells = [f"{len(group.runs)}", *(cell(figures, *column) for column in columns.values())]
         lines.append(_row([*said, *cells], "right", dot=group.look[0]))
-    title = title_of(study.runs[0].settings, study.by) if study.runs else "no finished run"
+    title = title_of(*(run.settings for run in study.runs)) if study.runs else "no finished run"
     heading = f"<b>{count(len(study.runs), 'run')}</b>"
     failed = [f"without {name}: {reason}" for name, reason in study.failures.items()]
     notes = dict.fromkeys(note for run in study.runs for note in run.summary["notes"])

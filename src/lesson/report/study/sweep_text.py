@@ -5,7 +5,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from lesson.experiments.grid import short_names
+from lesson.experiments.naming import short_name
 from lesson.experiments.study import Study
 from lesson.report.study.compare_text import cell, reached_targets, what_is_shown
 from lesson.report.study.groups import labels_in_words
@@ -17,9 +17,9 @@ Column = tuple[str, float, int]
 
 def sweep_table(study: Study, title: str) -> Table:
     """Return one row per combination of swept values and one column per metric, as means ± half the 95 % intervals."""
-    table = study.table()
+    table = study.means()
     columns = columns_of(table)
-    shown = _table(f"{title}, {what_is_shown(table)}", [*short_names(study.by).values(), "seeds", *columns])
+    shown = _table(f"{title}, {what_is_shown(table)}", [*map(short_name, study.by), "seeds", *columns])
     for labels, figures in table.iterrows():
         said = labels_in_words(labels if isinstance(labels, tuple) and len(study.by) > 1 else (labels,))
         shown.add_row(*said, f"{int(figures['seeds'])}", *(cell(figures, *figure) for figure in columns.values()))

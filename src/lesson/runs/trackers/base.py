@@ -49,7 +49,7 @@ class Tracking:
         while self._begun:
             self._tell(self._begun.pop(), "end", self._summary)
         if self.problem is not None and kind is None:
-            raise RunStoppedError(f"{self.problem}; the run has ended all the same, its folder is complete")
+            raise RunStoppedError(f"{self.problem}; the run has finished nevertheless, and its folder is complete")
 
     def line(self, line: Line) -> None:
         """Pass a round to all trackers."""

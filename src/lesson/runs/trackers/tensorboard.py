@@ -1,8 +1,12 @@
 """Logs runs to TensorBoard, over rounds and over simulated time."""
 
 import importlib.util
+import json
+import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from lesson.core.errors import InputError
 from lesson.core.files import open_to_change
@@ -11,45 +15,62 @@ from lesson.settings.settings import Settings
 from lesson.settings.toml_text import to_toml
 
 FOLDER = "tensorboard"
+EVENTS = "events.out.tfevents."
+"""How the names of event files begin; the time in seconds follows."""
+FLUSH_S = 2
 SHOWN = ("accuracy", "loss", "uploads", "bytes_up", "bytes_down", "energy_j", "staleness")
 
 
 class TensorBoard:
     """Writes settings and metrics to RUN/tensorboard, each metric once over rounds and once over simulated seconds.
 
-    A resumed run is written anew from its kept lines: TensorBoard can discard events after a given step, but here steps
-    are rounds for one half of the tags and seconds for the other.
+    The events of a resumed run are rewritten from its kept lines. TensorBoard can discard events after a given step,
+    but here steps are rounds for one half of the tags and seconds for the other.
     """
 
     def __init__(self) -> None:
         if importlib.util.find_spec("tensorboard") is None:
-            remedy = "pip install 'lesson-fl[tensorboard]' does it, '.[tensorboard]' in a clone"
+            remedy = "run pip install 'lesson-fl[tensorboard]', or '.[tensorboard]' in a clone"
             raise InputError(f"TensorBoard is not installed; {remedy}")
 
     def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
-        from lesson.runs.trackers.event_file import PREFIX, EventFile
+        from torch.utils.tensorboard import FileWriter, SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
 
         if (folder / FOLDER).is_symlink():
             raise InputError(f"{folder / FOLDER} is a symbolic link; remove it")
         (folder / FOLDER).mkdir(exist_ok=True)
-        for before in (folder / FOLDER).glob(f"{PREFIX}*"):
-            with open_to_change(before) as file:
+        before = sorted((folder / FOLDER).glob(f"{EVENTS}*"))
+        for path in before:
+            with open_to_change(path) as file:
                 file.truncate(0)  # not removed: a viewer that has it open continues with the next file
-        self._file = EventFile(folder / FOLDER)
-        self._file.settings(flat_settings(settings))
-        self._file.text("settings", f"```toml\n{to_toml(settings.to_sections())}```")
+        if before and before[-1].name >= f"{EVENTS}{int(time.time())}":
+            time.sleep(1)  # otherwise, the next file may not come last by name
+        self._writer = SummaryWriter(str(folder / FOLDER), purge_step=0, max_queue=1000, flush_secs=FLUSH_S)
+        # add_hparams would write to a subfolder, and the summary left out here would hide the metrics from the table.
+        _, start, self._success = hparams({name: _shown(value) for name, value in flat_settings(settings).items()}, {})
+        self._file = cast("FileWriter", self._writer.file_writer)
+        self._file.add_summary(start)
+        self._writer.add_text("settings", f"```toml\n{to_toml(settings.to_sections())}```")
         for line in kept:
             self.line(line)
-        self._file.flush()
+        self._writer.flush()
 
     def line(self, line: Line) -> None:
         values = {name: value for name, value in numbers(line).items() if name in SHOWN}
         for axis, step in (("round", line["round"]), ("simulated time", round(line["time_s"]))):
-            self._file.scalars(step, {f"{name}/by {axis}": value for name, value in values.items()})
+            for name, value in values.items():
+                self._writer.add_scalar(f"{name}/by {axis}", value, step)
         if "accuracy" in line:
-            self._file.flush()
+            self._writer.flush()
 
     def end(self, summary: Line | None) -> None:
         if summary is not None:
-            self._file.success()
-        self._file.close()
+            self._file.add_summary(self._success)
+        self._writer.close()
+
+
+def _shown(value: Any) -> float | str:
+    """Return a setting as TensorBoard shows it: a finite number or a string."""
+    finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return value if finite or isinstance(value, str) else json.dumps(value)

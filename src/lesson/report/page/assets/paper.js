@@ -73,14 +73,14 @@
     const made = section("items", "Figures and tables");
     for (const item of data.items) {
       made.append(h("h3", { id: item.name }, item.title));
-      if (item.svg)
+      if (item.png)
         made.append(
           h(
             "figure",
             {},
             h("img", {
               class: "figure",
-              src: `data:image/svg+xml;base64,${item.svg}`,
+              src: `data:image/png;base64,${item.png}`,
               alt: item.title,
               loading: "lazy",
             }),

@@ -1,1 +1,0 @@
-"""Fault injection through the command line: kills, full disks, damaged and hostile files, invalid settings."""

@@ -1,0 +1,102 @@
+"""Names of the public API and where they come from; `__init__.py` imports them when they are first used."""
+
+from .api import compare, load, plan, reproduce, run, sweep
+from .clock.loop import RoundLoop
+from .clock.records import RoundRecord
+from .clock.simulate import Simulation, simulate
+from .core.errors import DivergedError, InputError, RunStoppedError
+from .core.version import __version__ as __version__
+from .experiments.run import Run
+from .experiments.study import Study
+from .fleet.csv_files import read_fleet
+from .fleet.fleet import Fleet, draw_fleet
+from .fleet.population import Population, draw_population
+from .fleet.tiers import assign_tiers, due
+from .learn.data.dataset import Dataset
+from .planning.plan import Plan
+from .runs.trackers.base import Tracker
+from .settings.loading import load_settings
+from .settings.settings import Settings
+from .strategies import (
+    FedAsync,
+    FedAT,
+    FedAvg,
+    FedBuff,
+    FedCS,
+    FedCSGreedy,
+    Lesson,
+    LessonAdaptive,
+    LessonFilled,
+    LessonMemory,
+    Safa,
+    SemiSyncSteps,
+    TiFL,
+)
+from .strategies.base import (
+    AllOf,
+    AnyOf,
+    Arrivals,
+    Deadline,
+    Merge,
+    RoundPlan,
+    ServerView,
+    Stateless,
+    Strategy,
+    Updates,
+    average,
+)
+
+__all__ = [
+    "AllOf",
+    "AnyOf",
+    "Arrivals",
+    "Dataset",
+    "Deadline",
+    "DivergedError",
+    "FedAT",
+    "FedAsync",
+    "FedAvg",
+    "FedBuff",
+    "FedCS",
+    "FedCSGreedy",
+    "Fleet",
+    "InputError",
+    "Lesson",
+    "LessonAdaptive",
+    "LessonFilled",
+    "LessonMemory",
+    "Merge",
+    "Plan",
+    "Population",
+    "RoundLoop",
+    "RoundPlan",
+    "RoundRecord",
+    "Run",
+    "RunStoppedError",
+    "Safa",
+    "SemiSyncSteps",
+    "ServerView",
+    "Settings",
+    "Simulation",
+    "Stateless",
+    "Strategy",
+    "Study",
+    "TiFL",
+    "Tracker",
+    "Updates",
+    "__version__",
+    "assign_tiers",
+    "average",
+    "compare",
+    "draw_fleet",
+    "draw_population",
+    "due",
+    "load",
+    "load_settings",
+    "plan",
+    "read_fleet",
+    "reproduce",
+    "run",
+    "simulate",
+    "sweep",
+]

@@ -1,0 +1,250 @@
+"""The functions of `import lesson`: run, compare, sweep, reproduce, plan and load.
+
+Settings given by name, as in `compare(["lesson", "fedavg"], beta=0.1)`, override those in `settings`, or the defaults.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from lesson.core.errors import InputError, RunStoppedError
+from lesson.experiments.design import Design
+from lesson.experiments.engines import Engine, make_engine
+from lesson.experiments.folder import MARKER
+from lesson.experiments.grid import compare_strategies, flat_axes, load_grid, make_grid
+from lesson.experiments.loading import load
+from lesson.experiments.missing import run_missing
+from lesson.experiments.naming import run_name
+from lesson.experiments.run import Run
+from lesson.experiments.study import Study
+from lesson.experiments.tuned.design import TunedComparison
+from lesson.experiments.tuned.study import TunedStudy
+from lesson.fleet.fleet import Fleet, draw_fleet
+from lesson.learn.data import Dataset
+from lesson.learn.models import ModelFactory
+from lesson.paper.items import select_items
+from lesson.paper.reproduce import Reproduction
+from lesson.paper.scale import make_scale
+from lesson.planning.plan import Plan, make_plan, propose_deadline_s
+from lesson.report.paper.write import write_reproduction
+from lesson.report.progress import RunProgress, StudyProgress
+from lesson.report.tuned.write import write_tuned
+from lesson.runs.execute import execute
+from lesson.runs.trackers import Tracker, checked_trackers
+from lesson.settings.settings import Settings
+
+__all__ = ["compare", "load", "plan", "reproduce", "run", "sweep"]
+
+
+def run(
+    strategy: str | None = None,
+    *,
+    out: Path | str | None = None,
+    settings: Settings | None = None,
+    options: Mapping[str, Any] | None = None,
+    resume: bool = True,
+    data_dir: Path | str | None = None,
+    dataset: str | Dataset | None = None,
+    model: ModelFactory | None = None,
+    trackers: Sequence[Tracker | str] = (),
+    **changes: Any,
+) -> Run:
+    """Train a strategy (by default the one in the settings, "lesson") in the folder `out`, and return the run.
+
+    Without `out`, the folder is a subfolder of runs/. If the folder holds a finished run, it is not executed again; an
+    interrupted run is resumed. `options` are the strategy's own settings. `dataset` is the name of a data set, or your
+    own data; `model` replaces the built-in model.
+    """
+    _check_out(out, model)
+    followers = checked_trackers(trackers)
+    base = _settings(settings, changes, dataset)
+    if strategy is None or strategy == base.strategy.name:
+        strategy, options = base.strategy.name, base.strategy.options | dict(options or {})
+    chosen = base.with_strategy(strategy, dict(options or {}))
+    path = Path(out) if out is not None else Path("runs") / run_name(chosen)
+    with RunProgress(chosen.run) as progress:
+        parts: dict[str, Any] = {"data_dir": data_dir, "dataset": _own(dataset), "model": model}
+        execute(chosen, path, resume=resume, progress=progress.report, trackers=followers, **parts)
+    return Run.load(path)
+
+
+def compare(
+    strategies: Sequence[str],
+    *,
+    num_seeds: int = 3,
+    out: Path | str | None = None,
+    settings: Settings | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    resume: bool = True,
+    num_processes: int | None = None,
+    data_dir: Path | str | None = None,
+    dataset: str | Dataset | None = None,
+    model: ModelFactory | None = None,
+    trackers: Sequence[Tracker | str] = (),
+    **changes: Any,
+) -> Study:
+    """Train several strategies with the same settings and seeds, and return the study.
+
+    Seeds count from the settings' `seed`. Runs that have finished in `out` are not executed again. `options` are the
+    strategies' own settings, by strategy. Runs use all cores; with your own data set or model, they use one process.
+    """
+    _check_out(out, model)
+    base, own = _settings(settings, changes, dataset), _own(dataset)
+    engine = make_engine(num_processes=num_processes, data_dir=data_dir, dataset=own, model=model)
+    design = compare_strategies(base, strategies, num_seeds, options, own_dataset=own is not None)
+    path = Path(out) if out is not None else out_of_comparison(base)
+    followers = checked_trackers(trackers)
+    return _with_runs(execute_design(design, path, engine, on_error="stop", resume=resume, trackers=followers))
+
+
+def sweep(
+    source: Path | str | Mapping[str, Sequence[Any]],
+    *,
+    num_seeds: int = 1,
+    out: Path | str | None = None,
+    settings: Settings | None = None,
+    tune: bool = False,
+    engine: Engine | None = None,
+    trackers: Sequence[Tracker | str] = (),
+    **changes: Any,
+) -> Study:
+    """Train every combination of lists of settings, such as `sweep({"beta": [0.1, 1.0]}, num_seeds=3)`.
+
+    `source` may also be a settings file with a table [sweep] or, with `tune`, the file of a tuned comparison. A file
+    must hold all settings and the seeds. Runs that have finished in `out` are not executed again.
+    """
+    if not isinstance(source, Mapping | Path | str):
+        raise InputError(f"source must be a file or a mapping of lists, got {source!r}")
+    if isinstance(source, Mapping):
+        if tune:
+            raise InputError("source must be a file with tune=True, got a mapping")
+        axes = flat_axes(source)
+        for key in axes.keys() & flat_axes(changes).keys():
+            raise InputError(f"{key} must be set once, got it as a list and as an argument")
+        design: Design = make_grid(_settings(settings, changes).to_sections(), axes, num_seeds)
+        path = Path(out) if out is not None else Path("runs/sweep")
+    else:
+        if changes or settings is not None or num_seeds != 1:
+            raise InputError(f"settings and num_seeds must be in {source}, got some as arguments")
+        design = TunedComparison.load(source) if tune else load_grid(source)
+        path = Path(out) if out is not None else out_for(source)
+    study = _with_runs(execute_design(design, path, engine or make_engine(), trackers=checked_trackers(trackers)))
+    if isinstance(study, TunedStudy):
+        write_tuned(study, path)
+    return study
+
+
+def out_of_comparison(settings: Settings) -> Path:
+    """Return the default output folder of a comparison, named after the settings that differ from the preset."""
+    return Path("runs") / f"compare-{run_name(settings).removeprefix(f'{settings.strategy.name}-')}"
+
+
+def out_for(file: Path | str) -> Path:
+    """Return the default output folder of a sweep: the folder of a study.toml, otherwise one in runs/."""
+    return Path(file).parent if Path(file).name == MARKER else Path("runs") / Path(file).stem
+
+
+def out_of_reproduction(quick: bool) -> Path:
+    """Return the default output folder of a reproduction."""
+    return Path("runs") / ("paper-quick" if quick else "paper")
+
+
+def reproduce(
+    *items: str,
+    quick: bool = False,
+    num_seeds: int | None = None,
+    out: Path | str | None = None,
+    data_dir: Path | str | None = None,
+) -> Study:
+    """Reproduce figures and tables of the paper (all by default) in a folder, check its claims, and return the runs."""
+    design = Reproduction(select_items(items), make_scale(quick, num_seeds))
+    path = Path(out) if out is not None else out_of_reproduction(quick)
+    design.check(path)
+    study = execute_design(design, path, make_engine(data_dir=data_dir), on_error="stop")
+    if study.failures:
+        failed = f"{len(study.failures)} runs failed, first {study.first_failure()}"
+        raise RunStoppedError(f"{failed}; repeat the call to retry")
+    write_reproduction(design, study, path)
+    return study
+
+
+def plan(
+    fleet: Fleet | None = None,
+    deadline_s: float | Literal["auto"] | None = None,
+    *,
+    num_rounds: int = 12,
+    settings: Settings | None = None,
+    **changes: Any,
+) -> Plan:
+    """Return what a deadline does to a fleet, without training: tiers, round length, uploads per round.
+
+    Without a fleet, one is drawn from the settings; "auto" proposes a deadline for it.
+    """
+    base = _settings(settings, changes)
+    if fleet is not None and not isinstance(fleet, Fleet):
+        raise InputError(f"fleet must be a Fleet, such as lesson.read_fleet('lab.csv'), got {fleet!r}")
+    fleet = fleet if fleet is not None else draw_fleet(base)
+    if deadline_s == "auto":
+        base = base.with_changes(deadline_s=propose_deadline_s(fleet))
+    elif deadline_s is not None:
+        base = base.with_changes(deadline_s=deadline_s)
+    return make_plan(fleet, base.strategy.deadline_s, num_rounds=num_rounds, settings=base, seed=base.run.seed)
+
+
+def execute_design(
+    design: Design,
+    out: Path,
+    engine: Engine,
+    *,
+    on_error: Literal["continue", "stop"] = "continue",
+    resume: bool = True,
+    trackers: Sequence[Tracker] = (),
+    progress: StudyProgress | None = None,
+    command: str = "",
+) -> Study:
+    """Call `run_missing` and show its progress; `command` is by default the name of this script."""
+    with progress or StudyProgress() as shown:
+        return run_missing(
+            design,
+            out,
+            engine,
+            on_error=on_error,
+            resume=resume,
+            report=shown.report,
+            trackers=trackers,
+            command=command or f"python {Path(sys.argv[0]).name}",
+        )
+
+
+def _with_runs(study: Study) -> Study:
+    """Return the study; raise RunStoppedError if all of its runs failed."""
+    if study.failures and not study.runs:
+        raise RunStoppedError(f"all {len(study.failures)} runs failed, first {study.first_failure()}")
+    return study
+
+
+def _check_out(out: Path | str | None, model: ModelFactory | None) -> None:
+    """Raise InputError if the model is not a function, or if no folder tells its runs from those of other models."""
+    is_module = hasattr(model, "parameters") and not isinstance(model, type)
+    if model is not None and (not callable(model) or is_module):
+        raise InputError(f"model must be a function that returns a new nn.Module, got {type(model).__name__}")
+    if model is not None and out is None:
+        raise InputError("out must be given with a model of your own: runs with other models have the same default")
+
+
+def _settings(settings: Settings | None, changes: Mapping[str, Any], dataset: str | Dataset | None = None) -> Settings:
+    if settings is not None and not isinstance(settings, Settings):
+        raise InputError(f"settings must be lesson.Settings(…), got {settings!r}")
+    if dataset is not None and not isinstance(dataset, str | Dataset):
+        raise InputError(f"dataset must be the name of a data set or a lesson.Dataset, got {dataset!r}")
+    if "seeds" in changes:
+        raise InputError(f"seeds must be left out, got {changes['seeds']!r}; num_seeds is their number, seed the first")
+    name = dataset.name if isinstance(dataset, Dataset) else dataset
+    given = dict(changes) | ({} if name is None else {"dataset": name})
+    return Settings(**given) if settings is None else settings.with_changes(**given)
+
+
+def _own(dataset: str | Dataset | None) -> Dataset | None:
+    """Return the data set if it is an object, not the name of a built-in one."""
+    return dataset if isinstance(dataset, Dataset) else None

@@ -1,0 +1,127 @@
+"""Archives of runs: runs.jsonl.gz, one line of strict JSON per run with its settings, summary and evaluations.
+
+Figures, tables and claims are computed from these lines only, so they can be redrawn without training.
+"""
+
+import gzip
+import io
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lesson.core.errors import InputError
+from lesson.core.files import read_input, write_whole
+from lesson.experiments.run import CURVE, Archived, Run
+from lesson.runs.read_back import BriefSummary, Shape, decode, reason_of
+from lesson.settings.settings import Settings
+
+ARCHIVE = "runs.jsonl.gz"
+FORMAT = 3
+MAX_BYTES = 1 << 28
+_DAMAGED = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    OSError,
+    EOFError,
+    zlib.error,
+)
+"""What reading a damaged file may raise."""
+
+
+class _Line(Shape):
+    """Schema of a line."""
+
+    format: int
+    name: str
+    diverged: str
+    summary: BriefSummary
+    curve: dict[str, list[float | None]]
+    clients: dict[str, list[float | None]]
+    settings: dict[str, Any]
+    versions: dict[str, str]
+
+
+def read_archive(path: Path) -> list[Run]:
+    """Return the runs of an archive; none if there is no such file."""
+    runs: list[Run] = []
+    try:
+        for line in _lines(path) if os.path.lexists(path) else ():
+            runs.append(_parsed(line))
+        if len({run.name for run in runs}) < len(runs):
+            raise ValueError("two runs have the same name")
+    except _DAMAGED as error:
+        where = f"line {len(runs) + 1}: {getattr(error, 'strerror', None) or reason_of(error)}"
+        raise InputError(
+            f"{path} is damaged ({where}); restore a copy, or remove it to use only the folders of runs"
+        ) from None
+    return runs
+
+
+def write_archive(path: Path, runs: Iterable[Run]) -> None:
+    """Write an archive, ordered by name, atomically; the same runs give the same bytes."""
+    lines = [_line(run) for run in sorted(runs, key=lambda run: run.name)]
+    write_whole(path, gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of an archive; raise ValueError before a compressed file fills the memory."""
+    size = 0
+    with gzip.GzipFile(fileobj=io.BytesIO(read_input(path, MAX_BYTES))) as file:
+        while line := file.readline(MAX_BYTES + 1 - size):
+            size += len(line)
+            if size > MAX_BYTES:
+                raise ValueError(f"it must have at most {MAX_BYTES} bytes when decompressed")
+            yield line
+
+
+def _line(run: Run) -> str:
+    values = {
+        "format": FORMAT,
+        "name": run.name,
+        "diverged": run.diverged,
+        "summary": {name: one for name, one in run.summary.items() if not name.startswith("wall_")},
+        "curve": _columns(run.curve),
+        "clients": _columns(run.clients),
+        "settings": _with_infinity(run.settings.to_sections(), math.inf, "inf"),
+        "versions": run.versions,
+    }
+    return json.dumps(values, allow_nan=False, ensure_ascii=False)
+
+
+def _parsed(line: bytes) -> Run:
+    values = decode(line)
+    if (found := values.get("format")) != FORMAT:
+        raise ValueError(f"format must be {FORMAT}, got {found}: another version of lesson wrote it")
+    _Line.model_validate(values)
+    if Path(values["name"]).name != values["name"]:
+        raise ValueError(f"name must be that of a folder, got {values['name']!r}")
+    settings = Settings(**_with_infinity(values["settings"], "inf", math.inf))
+    curve = pd.DataFrame(values["curve"])
+    curve = curve[[name for name in CURVE if name in curve]].astype({"time_s": float, "accuracy": float})
+    archived = Archived(values["name"], values["versions"], curve, pd.DataFrame(values["clients"]))
+    return Run(None, settings, values["summary"], values["diverged"], archived=archived)
+
+
+def _columns(frame: pd.DataFrame) -> dict[str, list[Any]]:
+    """Return the columns of a frame as lists, with None for unknown values."""
+    return {
+        str(name): [None if isinstance(one, float) and math.isnan(one) else one for one in column]
+        for name, column in frame.to_dict("list").items()
+    }
+
+
+def _with_infinity(value: Any, before: Any, after: Any) -> Any:
+    """Replace infinity, which strict JSON does not have, by a text, or the text by infinity."""
+    if isinstance(value, dict):
+        return {key: _with_infinity(one, before, after) for key, one in value.items()}
+    return after if value == before else value

@@ -1,1 +1,0 @@
-"""A contest of strategies: each is tuned on a small grid, then run with the same seeds for the same time."""

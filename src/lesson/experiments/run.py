@@ -1,0 +1,206 @@
+"""A finished run, read from its folder or from a line of an archive."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from lesson.core.errors import InputError
+from lesson.core.toml import read_toml
+from lesson.experiments.naming import run_name
+from lesson.fleet.fleet import draw_fleet
+from lesson.fleet.tiers import assign_tiers
+from lesson.runs.folder import RunFolder
+from lesson.runs.read_back import each_line
+from lesson.runs.summary import TARGETS, num_last, time_to, with_final_score
+from lesson.settings.loading import load_settings
+from lesson.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from lesson.report.files import ShownFigure
+
+CURVE = ("round", "time_s", "accuracy", "loss", "uploads", "energy_j")
+"""Columns of a curve; uploads and energy are totals so far. The loss and the energy may be missing."""
+GUESSED = 0.1
+"""Accuracy of guessing among ten classes, which counts as the accuracy of a model that has diverged."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run that has finished or diverged."""
+
+    path: Path | None
+    """Its folder; None if only the archived line is left."""
+    settings: Settings
+    summary: dict[str, Any]
+    diverged: str = ""
+    """Why training diverged; empty for a run that finished."""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """Labels that a design adds to its settings, such as the entry in a tuned comparison."""
+    archived: "Archived | None" = field(default=None, repr=False)
+    """The content of its line in an archive."""
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Run":
+        """Load the finished run of a folder; raise InputError if there is none."""
+        path = Path(path)
+        folder = RunFolder(path)
+        if (summary := folder.finished()) is None:
+            command = f"lesson run --scenario {folder.config} --out {path} --resume"
+            raise InputError(f"{path} holds no finished run; resume one with '{command}'")
+        return cls(path, load_settings(str(folder.config)), summary)
+
+    @classmethod
+    def load_diverged(cls, path: Path, reason: str) -> "Run":
+        """Load the folder of a run that diverged for this reason."""
+        settings = load_settings(str(RunFolder(path).config))
+        return cls(path, settings, summary_of(settings, curve_of(each_line(RunFolder(path).metrics)), reason), reason)
+
+    @property
+    def name(self) -> str:
+        """The name of its folder or, for an archived run, of its line."""
+        if self.archived is not None:
+            return self.archived.name
+        return self.path.name if self.path is not None else run_name(self.settings)
+
+    @cached_property
+    def sections(self) -> dict[str, Any]:
+        """Its settings as tables of plain values by section."""
+        return self.settings.to_sections()
+
+    @property
+    def seed(self) -> int:
+        return self.settings.run.seed
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        """One row per evaluation of the model, with the columns in `CURVE`."""
+        return self.archived.curve if self.archived is not None else curve_of(self.lines())
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """One row per evaluation on the clients' own data: round, time_s, global_loss of Eq. (1), and the mean accuracy
+        of the clients in tier 1 and of all others, each on its own data."""
+        return self.archived.clients if self.archived is not None else clients_of(self.lines(), self.settings)
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """Versions of Python and libraries, and the hardware, with which the run was executed."""
+        if self.archived is not None:
+            return self.archived.versions
+        assert self.path is not None, "a run has a folder or a line"
+        versions: dict[str, str] = read_toml(RunFolder(self.path).config, "a run writes it")[1].get("versions", {})
+        return versions
+
+    def up_to(self, rounds: int | None = None) -> pd.DataFrame:
+        """Return the curve up to a number of rounds."""
+        return self.curve if rounds is None else self.curve[self.curve["round"] <= rounds]
+
+    def lines(self) -> Iterable[dict[str, Any]]:
+        """Yield its lines of metrics.jsonl; for an archived run, one line per evaluation."""
+        if self.path is None:
+            return _lines_of(self.curve)
+        lines = each_line(RunFolder(self.path).metrics)
+        return lines if self.diverged else with_final_score(lines, {n: self.summary[n] for n in ("accuracy", "loss")})
+
+    def read_clients(self) -> dict[str, Any]:
+        """Return the content of clients.json; empty for an archived run and for a folder without this file."""
+        return {} if self.path is None else RunFolder(self.path).read_clients()
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per round, the last one with the score of the final model.
+
+        Only the evaluated rounds of an archived run are known.
+        """
+        return pd.DataFrame(self.lines())
+
+    def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
+        """Draw accuracy over simulated time or over rounds."""
+        from lesson.experiments.study import Study  # it imports this module
+
+        return Study([self]).plot(by)
+
+    def __repr__(self) -> str:
+        told = self.summary
+        return (
+            f"Run({told['strategy']} on {told['dataset']}, seed {told['seed']}: accuracy {told['accuracy']:.4f} after "
+            f"{told['rounds']} rounds, {told['time_s']:g} s; {self.path or 'archived'})"
+        )
+
+    def _repr_html_(self) -> str:
+        from lesson.report.study.notebook import run_card  # it imports this module
+
+        return run_card(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Archived:
+    """What an archive keeps of a run besides its settings and its summary."""
+
+    name: str
+    versions: dict[str, str]
+    curve: pd.DataFrame
+    clients: pd.DataFrame
+
+
+def curve_of(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Return one row per evaluation: round, time, scores, uploads and joules so far, rounded as in an archive."""
+    metrics = pd.DataFrame(lines)
+    if "accuracy" not in metrics:
+        return pd.DataFrame(columns=list(CURVE))
+    columns = [name for name in CURVE if name in metrics and (name != "energy_j" or metrics[name].notna().all())]
+    totals = metrics[[name for name in ("uploads", "energy_j") if name in columns]].cumsum()
+    scored = metrics.assign(**totals).dropna(subset="accuracy")[columns]
+    return scored.round({"time_s": 3, "accuracy": 4, "loss": 5, "energy_j": 3}).reset_index(drop=True)
+
+
+def clients_of(lines: Iterable[dict[str, Any]], settings: Settings) -> pd.DataFrame:
+    """Return the evaluations on the clients' own data; see `Run.clients`."""
+    metrics = pd.DataFrame(lines)
+    if "client_loss" not in metrics:
+        return pd.DataFrame(columns=["round", "time_s", "global_loss"])
+    scored = metrics.dropna(subset="client_loss")
+    accuracy = np.array(scored["client_accuracy"].to_list(), dtype=float)
+    deadline_s = settings.strategy.deadline_s
+    fast = assign_tiers(draw_fleet(settings).at_deadline(deadline_s).latency_s, deadline_s) == 1
+    groups = {"accuracy_tier1": fast, "accuracy_others": ~fast}
+    means = {name: np.nanmean(accuracy[:, group], axis=1) for name, group in groups.items() if group.any()}
+    frame = scored[["round", "time_s", "global_loss"]].assign(**means)
+    return frame.round({"time_s": 3, "global_loss": 5} | dict.fromkeys(means, 4)).reset_index(drop=True)
+
+
+def summary_of(settings: Settings, curve: pd.DataFrame, diverged: str) -> dict[str, Any]:
+    """Return the part of a summary that can be computed from a curve, for runs without a summary.json.
+
+    A run that diverged has the accuracy of guessing and reaches no target.
+    """
+    scores = curve[:0] if diverged else curve
+    accuracy = scores["accuracy"]
+    last = accuracy.tail(num_last(len(accuracy))).mean() if len(scores) else GUESSED
+    total = curve.iloc[-1] if len(curve) else {"round": 0, "time_s": 0.0, "uploads": 0}
+    return {
+        "strategy": settings.strategy.name,
+        "dataset": settings.data.dataset,
+        "seed": settings.run.seed,
+        "device": settings.run.device,
+        "rounds": int(total["round"]),
+        "time_s": float(total["time_s"]),
+        "accuracy": float(accuracy.iloc[-1]) if len(scores) else GUESSED,
+        "accuracy_last10": float(last),
+        "uploads": int(total["uploads"]),
+        "energy_j": float(total["energy_j"]) if "energy_j" in total else None,
+        "ended_early": diverged,
+        "notes": [diverged] if diverged else [],
+        "time_to_s": {f"{target:g}": time_to(target, accuracy, scores["time_s"]) for target in TARGETS},
+    }
+
+
+def _lines_of(curve: pd.DataFrame) -> Iterable[dict[str, Any]]:
+    """Yield the rows of a curve as lines of metrics, with what was spent since the previous row."""
+    spent = {name: curve[name].diff().fillna(curve[name]) for name in ("uploads", "energy_j") if name in curve}
+    for row in curve.assign(**spent).to_dict("records"):
+        yield {"bytes_up": None, "energy_j": None} | {str(name): value for name, value in row.items() if value == value}

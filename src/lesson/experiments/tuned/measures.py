@@ -1,0 +1,95 @@
+"""The results of a tuned comparison: means over seeds with 95 % intervals, and paired comparisons with a reference."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from lesson.experiments.measures import accuracy_by, means, to_target
+from lesson.experiments.run import Run
+from lesson.experiments.tuned.cases import Case, Done
+from lesson.experiments.tuned.entries import Group, point_words
+from lesson.experiments.tuned.rules import Rules
+
+RATIO, GAIN = "time_ratio", "accuracy_gain"
+
+
+def accuracy_names(rules: Rules) -> list[str]:
+    """Return the names of accuracy columns, one per time."""
+    return [f"accuracy_at_{time_s:.0f}" for time_s in rules.looks_s]
+
+
+def time_names(rules: Rules) -> list[str]:
+    """Return the names of the columns for times to targets, and for uploads and energy to the last target."""
+    last = f"{rules.targets[-1]:g}"
+    return [*(f"time_to_{target:g}" for target in rules.targets), f"uploads_to_{last}", f"energy_to_{last}"]
+
+
+def measure(run: Run, rules: Rules) -> dict[str, float]:
+    """Return all numbers of a run; NaN for a target that it never reaches. A run that diverged reaches none."""
+    wanted = [(target, "time_s") for target in rules.targets]
+    wanted += [(rules.targets[-1], "uploads"), (rules.targets[-1], "energy_j")]
+    times = [math.inf if run.diverged else to_target(run, target, column) for target, column in wanted]
+    return {
+        name: accuracy_by(run, time_s) for name, time_s in zip(accuracy_names(rules), rules.looks_s, strict=True)
+    } | {name: math.nan if math.isinf(time) else time for name, time in zip(time_names(rules), times, strict=True)}
+
+
+def by_seed(case: Case, done: Done) -> pd.DataFrame:
+    """Return the numbers of a case's final runs, one row per seed."""
+    made = case.made(done)
+    return pd.DataFrame([measure(run, case.rules) for run in made], index=[run.seed for run in made])
+
+
+def table(
+    rules: Rules, groups: Sequence[Group], all_cases: Sequence[Case], done: Done, runs: Sequence[Run]
+) -> pd.DataFrame:
+    """Return one row per β and complete entry, by group: means over seeds and, as NAME_ci95, half their 95 % intervals.
+
+    Only the entries and seeds of `runs`, which are labeled, are included.
+
+    A time is NaN unless every seed reaches the target; NAME_seeds says how many do. `time_ratio` is the time to the
+    last target divided by that of the reference, `accuracy_gain` the last accuracy minus that of the reference, both
+    paired over seeds.
+    """
+    rows = []
+    kept = {(run.labels["group"], run.labels["entry"], run.settings.data.beta, run.seed) for run in runs}
+    incomplete = {case.entry.name for case in all_cases if case.num_missing(done)}
+    cases = {(case.entry.name, case.beta): case for case in all_cases if case.entry.name not in incomplete}
+    frames = {key: by_seed(case, done) for key, case in cases.items()}
+    for group, beta in itertools.product(groups, rules.betas):
+        at_beta = {name: frame for (name, at), frame in frames.items() if at == beta}
+        reference = _reference(group, at_beta, rules)
+        for name, frame in at_beta.items():
+            seeds = [seed for seed in frame.index if (group.name, name, beta, seed) in kept]
+            if seeds:
+                numbers = _numbers(frame.loc[seeds], at_beta.get(reference), rules) | {"reference": reference}
+                rows.append(_labels(cases[name, beta], done, seeds) | numbers)
+    return pd.DataFrame(rows)
+
+
+def _labels(case: Case, done: Done, seeds: Sequence[int]) -> dict[str, object]:
+    settings = point_words(case.chosen(done) or {})
+    diverged = sum(bool(run.diverged) for run in case.made(done) if run.seed in seeds)
+    labels = {"group": case.entry.group, "beta": case.beta, "entry": case.entry.name}
+    return labels | {"settings": settings, "diverged": diverged}
+
+
+def _numbers(ours: pd.DataFrame, theirs: pd.DataFrame | None, rules: Rules) -> dict[str, object]:
+    figures = means(ours, accuracy_names(rules), time_names(rules))
+    time, accuracy = time_names(rules)[len(rules.targets) - 1], accuracy_names(rules)[-1]
+    known = ours * math.nan if theirs is None else theirs.loc[ours.index]
+    paired = pd.DataFrame({RATIO: ours[time] / known[time], GAIN: ours[accuracy] - known[accuracy]})
+    return {**figures, **means(paired, [RATIO, GAIN], [])}
+
+
+def _reference(group: Group, frames: dict[str, pd.DataFrame], rules: Rules) -> str:
+    """Return the group's reference: the entry that is fastest to the last target, or else the most accurate."""
+    time, accuracy = time_names(rules)[len(rules.targets) - 1], accuracy_names(rules)[-1]
+
+    def rank(name: str) -> tuple[float, float]:
+        times = frames[name][time]
+        return (float(times.mean()) if times.notna().all() else math.inf, -float(frames[name][accuracy].mean()))
+
+    return min((name for name in group.references if name in frames), key=rank, default="")

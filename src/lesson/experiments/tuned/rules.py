@@ -1,0 +1,80 @@
+"""The rules that apply to all entries of a tuned comparison."""
+
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import AfterValidator, Field, model_validator
+
+from lesson.core.validation import Checked, Positive, Text
+
+MAX_POINTS = 6
+"""Maximum number of points an entry may be tuned over."""
+
+T = TypeVar("T")
+
+
+def _differ(values: tuple[T, ...]) -> tuple[T, ...]:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"must differ, got {value!r} twice")
+    return values
+
+
+Seed = Annotated[int, Field(ge=0, strict=True)]
+Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Several = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_differ)]
+
+
+class Table(Checked):
+    """A table of the file. A missing required field is validated as None, so that the error names the field."""
+
+    def __init__(self, /, **values: Any) -> None:
+        super().__init__(**{name: None for name, one in type(self).model_fields.items() if one.is_required()} | values)
+
+
+class Rules(Table):
+    """Data, seeds, length of runs, and what is measured."""
+
+    wanted: ClassVar[dict[str, str]] = {
+        "betas": "a list of numbers > 0",
+        "seeds": "a list of whole numbers >= 0",
+        "looks_s": "a list of times > 0",
+        "targets": "a list of accuracies between 0 and 1",
+    }
+
+    dataset: Text
+    betas: Several[Positive]
+    tuning_seed: Seed
+    seeds: Several[Seed]
+    tuning_s: Positive
+    """Simulated seconds of a tuning run."""
+    final_s: Positive
+    """Simulated seconds of a final run."""
+    eval_every_s: Positive
+    looks_s: Several[Positive]
+    """Times at which accuracy is reported."""
+    targets: Several[Share]
+    """Accuracies for which the time is reported; for the last one also uploads, energy and the ratio of times."""
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if self.tuning_seed in self.seeds:
+            raise ValueError(f"tuning_seed must not be one of seeds, got {self.tuning_seed}")
+        if self.eval_every_s > min(self.tuning_s, self.final_s):
+            raise ValueError(f"eval_every_s must be <= tuning_s and final_s, got {self.eval_every_s:g}")
+        if list(self.looks_s) != sorted(self.looks_s) or self.looks_s[-1] != self.final_s:
+            raise ValueError(f"looks_s must increase up to final_s, {self.final_s:g}, got {list(self.looks_s)}")
+        if list(self.targets) != sorted(self.targets):
+            raise ValueError(f"targets must increase, got {list(self.targets)}")
+        if any(look_s % 1 for look_s in self.looks_s) or any(round(100 * one, 9) % 1 for one in self.targets):
+            raise ValueError("looks_s must be whole seconds and targets whole percentages")
+        return self
+
+    def limits(self, seed: int) -> dict[str, Any]:
+        """Return data set, seed and length of a run by section.key; tuning runs and final runs may differ in length."""
+        time_s = self.tuning_s if seed == self.tuning_seed else self.final_s
+        return {
+            "data.dataset": self.dataset,
+            "run.seed": seed,
+            "run.time_budget_s": time_s,
+            "run.eval_every_s": self.eval_every_s,
+        }

@@ -1,1 +1,0 @@
-"""Figures, tables and README of a contest: a comparison of tuned strategies."""

@@ -1,0 +1,154 @@
+"""Progress of one run as a bar, and of many as a live table, on stderr."""
+
+import contextlib
+import math
+import re
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from lesson.settings.sections import RunSettings
+
+MAX_SHOWN, MAX_FAILED_SHOWN = 16, 4
+
+
+class RunProgress:
+    """Shows round, simulated time, accuracy, rounds per second and remaining time of a run, on a terminal."""
+
+    def __init__(self, limits: RunSettings) -> None:
+        self._limits, self._accuracy = limits, "–"
+        console = Console(stderr=True)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        self._task = self._progress.add_task("loading", total=1.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def report(self, line: dict[str, Any]) -> None:
+        """Show a line of metrics."""
+        self._accuracy = f"{line['accuracy']:.3f}" if "accuracy" in line else self._accuracy
+        speed = line["round"] / (self._progress.tasks[0].elapsed or math.inf)
+        said = f"round {line['round']}, {line['time_s']:.0f} s, accuracy {self._accuracy}, {speed:.0f} rounds/s"
+        share = self._limits.share_done(line["round"], line["time_s"])
+        self._progress.update(self._task, completed=share, description=said)
+
+
+@dataclass
+class _Going:
+    """Progress of a run, now and when it was first reported."""
+
+    line: dict[str, Any]
+    share: float
+    first_round: int
+    first_share: float
+    accuracy: float | None = None
+    since_s: float = field(default_factory=time.monotonic)
+
+
+class StudyProgress:
+    """Counts runs and shows those in progress on a terminal; elsewhere, prints a line for each run that has ended."""
+
+    def __init__(self) -> None:
+        self._limits: dict[str, RunSettings] = {}
+        self._going: dict[str, _Going] = {}
+        self._ended: dict[str, str] = {}
+        self.restarts = Counter[str]()
+        console = Console(stderr=True)
+        self._live = Live(console=console, get_renderable=self.render, transient=True, refresh_per_second=4)
+        self._shown = console.is_terminal
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._live.stop()
+
+    def report(self, name: str, line: dict[str, Any]) -> None:
+        """Handle an event of a run, see `run_missing`."""
+        if "limits" in line:
+            self._limits[name] = line["limits"]
+        elif "done" in line or "error" in line:
+            self._going.pop(name, None)
+            self._ended[name] = line.get("error", "")
+            if not self._shown:
+                self._print(name, line)
+        elif "killed" in line:
+            self._going.pop(name, None)
+            self.restarts[name] = line["killed"]
+        else:
+            share = self._limits[name].share_done(line["round"], line["time_s"])
+            going = self._going.setdefault(name, _Going(line, share, line["round"], share))
+            going.line, going.share = line, share
+            going.accuracy = line.get("accuracy", going.accuracy)
+
+    def _print(self, name: str, line: dict[str, Any]) -> None:
+        """Print how a run ended, unless it had already finished before this call."""
+        said = f"failed: {line['error']}" if "error" in line else ""
+        if "accuracy" in line:
+            said = f"{100 * line['accuracy']:.1f} % after {line['time_s']:,.0f} s"
+        if said and sys.stderr is not None:
+            who, number = re.sub(r"-seed(\d+)$", r" seed \1", name), f"{len(self._ended)} of {self._num_runs}"
+            with contextlib.suppress(OSError):  # stderr may be closed
+                print(f"{who}: {said} ({number} runs)", file=sys.stderr, flush=True)
+
+    @property
+    def _num_runs(self) -> int:
+        return len(self._limits.keys() | self._ended.keys())
+
+    def render(self) -> Group:
+        """Return the current table."""
+        failed = {name: reason for name, reason in self._ended.items() if reason}
+        waiting = self._num_runs - len(self._ended) - len(self._going)
+        counts = Text.assemble(
+            (f"{len(self._ended) - len(failed)} done", "green"),
+            f", {len(self._going)} running, ",
+            (f"{len(failed)} failed", "red" if failed else ""),
+            f", {waiting} waiting",
+        )
+        table = Table("run", box=SIMPLE_HEAD, pad_edge=False)
+        for heading in ("round", "simulated s", "accuracy", "rounds/s", "left"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for name, going in list(self._going.items())[:MAX_SHOWN]:
+            table.add_row(*self._row(name, going))
+        more = len(self._going) - MAX_SHOWN
+        reasons = [Text(f"failed: {name}: {failed[name]}", "red") for name in list(failed)[-MAX_FAILED_SHOWN:]]
+        return Group(counts, table, *([Text(f"… and {more} more")] if more > 0 else []), *reasons)
+
+    def _row(self, name: str, going: _Going) -> list[str]:
+        passed_s = max(time.monotonic() - going.since_s, 1e-3)
+        speed, gained = (going.line["round"] - going.first_round) / passed_s, going.share - going.first_share
+        left = _clock((1 - going.share) * passed_s / gained) if gained > 0 else "–"
+        accuracy = "–" if going.accuracy is None else f"{going.accuracy:.3f}"
+        again = f" (resumed {self.restarts[name]}×)" if self.restarts[name] else ""
+        return [name + again, f"{going.line['round']}", f"{going.line['time_s']:.0f}", accuracy, f"{speed:.1f}", left]
+
+
+def _clock(seconds: float) -> str:
+    """Return seconds as minutes:seconds, or as hours:minutes:seconds from one hour on."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

@@ -1,0 +1,1 @@
+"""Figures, tables and README of a tuned comparison."""

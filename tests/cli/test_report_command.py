@@ -1,0 +1,88 @@
+"""`lesson report` on the results in experiments/, which are archived, and on parts of studies."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lesson.cli import main
+from lesson.core.toml import read_toml
+from lesson.paper.items import NAMES, load_item
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+RESULTS = sorted(path.parent for path in EXPERIMENTS.rglob("study.toml"))
+PAPER = EXPERIMENTS / "paper" / "results"
+TUNED = [path for path in RESULTS if path != PAPER]
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    """Return the data inside a page."""
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+def test_all_results_are_found() -> None:
+    assert {path.relative_to(EXPERIMENTS).parts[0] for path in RESULTS} == {
+        path.parent.name for path in EXPERIMENTS.glob("*/results")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", TUNED, ids=lambda path: str(path.relative_to(EXPERIMENTS)))
+def test_the_page_of_tuned_results(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(folder), "-o", str(tmp_path / "page.html")]) == 0
+    assert capsys.readouterr() == (f"report: {tmp_path / 'page.html'}\n", "")
+    rows = data_of(tmp_path / "page.html")["verdict"]["rows"]
+    tables = read_toml(folder / "study.toml", "")[1]
+    assert len(rows) >= len(tables["entries"]) * len(tables["rules"]["betas"])
+    assert {row[1] for row in rows} == {str(len(tables["rules"]["seeds"]))}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", TUNED, ids=lambda path: str(path.relative_to(EXPERIMENTS)))
+def test_figures_of_tuned_results_in_other_formats(folder: Path, tmp_path: Path) -> None:
+    assert main(["report", str(folder), "--figures", str(tmp_path / "out"), "--format", "svg"]) == 0
+    assert {path.stem for path in (tmp_path / "out").iterdir()} == {path.stem for path in folder.glob("*.png")}
+
+
+def test_the_page_of_the_paper(tmp_path: Path) -> None:
+    assert main(["report", str(PAPER), "-o", str(tmp_path / "page.html")]) == 0
+    data = data_of(tmp_path / "page.html")
+    assert [item["name"] for item in data["items"]] == list(NAMES)
+    assert data["claims"] == json.loads((PAPER / "claims.json").read_text())
+
+
+@pytest.mark.slow
+def test_figures_of_the_paper_in_other_formats(tmp_path: Path) -> None:
+    assert main(["report", str(PAPER), "--figures", str(tmp_path / "out"), "--format", "pdf,svg"]) == 0
+    drawn = {path.name for path in (tmp_path / "out").iterdir()}
+    pictures = [path.stem for path in PAPER.glob("*.png")]
+    assert drawn == {f"{name}.{kind}" for name in pictures for kind in ("pdf", "svg")}
+    assert {load_item(name).draw for name in pictures} >= {"accuracy", "limits", "schedule"}
+
+
+@pytest.mark.slow
+def test_tuned_results_of_two_data_sets_on_one_page(tmp_path: Path) -> None:
+    """Each has runs that several groups share; they count once."""
+    folders = [str(EXPERIMENTS / "radio" / "results" / name) for name in ("mnist", "cifar10")]
+    assert main(["report", *folders, "-o", str(tmp_path / "page.html")]) == 0
+    assert "mnist" in data_of(tmp_path / "page.html")["what"]
+
+
+def test_results_of_the_paper_are_reported_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(PAPER), str(TUNED[0]), "-o", str(tmp_path / "page.html")]) == 2
+    assert capsys.readouterr().err == f"lesson: {PAPER} holds the paper's figures and must be named alone\n"
+
+
+def test_a_reproduction_without_runs_has_a_page_and_figures(tmp_path: Path) -> None:
+    """Tables 1 and 2 and figures 2 to 4 are computed from fleets and data alone."""
+    out = tmp_path / "out"
+    assert main(["reproduce", "table1", "fig4", "--quick", "--out", str(out)]) == 0
+    (out / "report.html").unlink()
+    assert main(["report", str(out)]) == 0
+    assert [item["name"] for item in data_of(out / "report.html")["items"]] == ["table1", "fig4"]
+    assert main(["report", str(out), "--figures", str(tmp_path / "figures")]) == 0
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["fig4.pdf"]

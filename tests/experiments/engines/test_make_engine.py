@@ -1,0 +1,52 @@
+"""Which engine is made of which options, and which options are rejected."""
+
+import math
+from typing import Any
+
+import pytest
+
+from helpers.small_tasks import TinyNet, tiny_data
+from lesson import InputError
+from lesson.experiments.engines import InProcessEngine, LocalEngine, RayEngine, make_engine
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "rai"}, "engine 'rai' is unknown; did you mean 'ray'?"),
+        ({"cpus_per_trial": 0}, "cpus_per_trial must be >= 1, got 0"),
+        ({"name": "ray", "gpus_per_trial": -1.0}, "gpus_per_trial must be >= 0, got -1.0"),
+        ({"name": "ray", "gpus_per_trial": math.nan}, "gpus_per_trial must be >= 0, got nan"),
+        ({"name": "ray", "gpus_per_trial": math.inf}, "gpus_per_trial must be >= 0, got inf"),
+        ({"seconds": -1.0}, "seconds must be >= 0, got -1"),
+        ({"seconds": math.nan}, "seconds must be >= 0, got nan"),
+        ({"address": "auto"}, "address and gpus_per_trial must only be used with engine ray"),
+        ({"gpus_per_trial": 0.5}, "address and gpus_per_trial must only be used with engine ray"),
+        ({"model": TinyNet, "num_processes": 2}, "num_processes must be 1 with your own dataset or model, got 2"),
+        (
+            {"dataset": tiny_data(), "name": "ray"},
+            "engine must be local with seconds, or with your own dataset or model",
+        ),
+        ({"seconds": 10.0, "name": "ray"}, "engine must be local with seconds"),
+    ],
+)
+def test_wrong_options_are_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        make_engine(**options)
+    assert str(error.value).startswith(message)
+
+
+def test_the_options_select_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single process is this one, unless it has to stop in time."""
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    shared = make_engine(cpus_per_trial=3)
+    assert isinstance(shared, LocalEngine)
+    assert (shared.num_processes, shared.stop_at_s) == (2, math.inf)
+    assert isinstance(make_engine(num_processes=1), InProcessEngine)
+    assert isinstance(make_engine(model=TinyNet), InProcessEngine)
+    limited = make_engine(num_processes=1, seconds=3600.0)
+    assert isinstance(limited, LocalEngine)
+    assert 3000 < limited.left_s <= 3600
+    ray = make_engine("ray", address="auto", cpus_per_trial=2, gpus_per_trial=0.25)
+    assert isinstance(ray, RayEngine)
+    assert (ray.address, ray.cpus_per_trial, ray.gpus_per_trial) == ("auto", 2, 0.25)

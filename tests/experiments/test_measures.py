@@ -1,0 +1,125 @@
+"""Measures of runs; every number here can be checked by hand."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from helpers.tuned import made
+from lesson.experiments.measures import (
+    Series,
+    accuracy_at,
+    by_series,
+    client_figure,
+    common_target,
+    half_interval,
+    last_accuracy,
+    times_longer,
+    to_target,
+)
+from lesson.experiments.run import Run
+from lesson.runs.summary import time_to
+from lesson.settings.settings import Settings
+
+
+def run(accuracies: list[float], seed: int = 0, strategy: str = "lesson", diverged: str = "", **settings: Any) -> Run:
+    """Return a run with evaluations every 100 s and 5 rounds, and 10 uploads and 2.5 kJ between them."""
+    return made(Settings(name=strategy, seed=seed, rounds=50, **settings), accuracies, diverged)
+
+
+def series(*runs: Run) -> Series:
+    return by_series(runs)
+
+
+def test_time_to_a_target_is_the_first_of_three_in_a_row() -> None:
+    """Means of three: .4, .5, .6, .7; one good evaluation alone, the .9, does not count."""
+    accuracies, times_s = [0.1, 0.9, 0.2, 0.4, 1.2, 0.5], 10.0 * np.arange(1, 7)
+    assert time_to(0.4, accuracies, times_s) == 30.0
+    assert time_to(0.5, accuracies, times_s) == 40.0
+    assert time_to(0.7, accuracies, times_s) == 60.0
+    assert time_to(0.8, accuracies, times_s) is None
+    assert time_to(0.1, [0.5, 0.5], [10.0, 20.0]) is None
+
+
+def test_intervals_by_hand() -> None:
+    """1, 2, 3: standard deviation 1, t = 4.3027 for two degrees of freedom, 4.3027 / √3 = 2.4841."""
+    assert half_interval(np.array([1.0, 2.0, 3.0])) == pytest.approx(2.4841, rel=1e-4)
+    assert math.isnan(half_interval(np.array([1.0])))
+    # t = 2.120 for 16 degrees of freedom, 1.984 for 99.
+    assert half_interval(np.arange(17.0)) == pytest.approx(2.120 * np.std(np.arange(17), ddof=1) / 17**0.5, rel=1e-3)
+    assert half_interval(np.arange(100.0)) == pytest.approx(1.984 * np.std(np.arange(100), ddof=1) / 10, rel=1e-3)
+
+
+def test_a_series_has_the_runs_that_differ_only_in_their_seed() -> None:
+    runs = by_series([run([0.5], seed=1), run([0.4]), run([0.3], strategy="fedavg"), run([0.3], beta=0.1)])
+    seeds = {name: [one.seed for one in found] for name, found in runs.items()}
+    assert seeds == {"lesson-mnist": [0, 1], "fedavg-mnist": [0], "lesson-mnist-beta=0.1": [0]}
+
+
+def test_last_accuracy_is_the_mean_of_ten_within_the_rounds_but_at_most_of_a_quarter() -> None:
+    long = series(run([0.0] * 20 + [0.5] * 9 + [0.6]))
+    assert last_accuracy(long, "lesson-mnist", 150) == pytest.approx([(6 * 0.5 + 0.6) / 7])  # 7 of 30
+    assert last_accuracy(long, "lesson-mnist", 120) == pytest.approx([4 * 0.5 / 6])  # 6 of 24
+    both = series(run([0.0, 0.0, *[0.5] * 9, 0.6, 0.9]), run([0.2, 0.4, 0.6], seed=1))
+    assert last_accuracy(both, "lesson-mnist", 65) == pytest.approx([2 / 3, 0.6])  # 3 of 13, and 1 of 3
+    assert last_accuracy(both, "lesson-mnist", 10) == pytest.approx([0.0, 0.4])
+
+
+def test_a_run_that_diverged_guesses() -> None:
+    lost = series(run([0.9, 0.9, 0.9], diverged="no longer finite"))
+    assert last_accuracy(lost, "lesson-mnist", 15).tolist() == [0.1]
+    assert accuracy_at(lost, "lesson-mnist", 300.0).tolist() == [0.1]
+
+
+def test_accuracy_at_a_time_is_the_mean_of_the_three_before() -> None:
+    five = series(run([0.1, 0.2, 0.3, 0.4, 0.9]))
+    assert accuracy_at(five, "lesson-mnist", 450.0) == pytest.approx([0.3])
+    assert accuracy_at(five, "lesson-mnist", 50.0) == pytest.approx([0.1]), "before the first evaluation: a guess"
+
+
+def test_a_target_is_reached_with_the_mean_of_three() -> None:
+    one = run([0.4, 0.5, 0.6, 0.7])
+    assert to_target(one, 0.5) == 300.0
+    assert to_target(one, 0.5, "round") == 15
+    assert to_target(one, 0.5, "uploads") == 30
+    assert to_target(one, 0.5, "energy_j") == 7500.0
+    assert to_target(one, 0.5, rounds=10) == math.inf
+    assert to_target(one, 0.7) == math.inf
+
+
+def test_energy_to_a_target_is_unknown_if_the_run_does_not_know_it() -> None:
+    one = run([0.4, 0.5, 0.6])
+    del one.curve["energy_j"]
+    assert math.isnan(to_target(one, 0.5, "energy_j"))
+
+
+def test_common_target_is_the_highest_that_all_reach() -> None:
+    quick, slow = run([0.9] * 3), run([0.55] * 3, strategy="fedavg")
+    assert common_target(series(quick), ["lesson-mnist"]) == 0.9
+    assert common_target(series(quick, slow), ["lesson-mnist", "fedavg-mnist"]) == 0.5
+    assert common_target(series(run([0.1])), ["lesson-mnist"]) == 0
+
+
+def test_times_longer_is_paired_and_counts_censored_runs() -> None:
+    fast = [run([0.6] * 3), run([0.0, *[0.6] * 3], seed=1)]  # 300 s and 400 s
+    slow = [run([0.0] * 3 + [0.6] * 3, strategy="fedavg"), run([0.0] * 8, seed=1, strategy="fedavg")]
+
+    def ratios(ours: str, theirs: str) -> tuple[Sequence[float], int]:
+        found, num_censored = times_longer(series(*fast, *slow), f"{ours}-mnist", f"{theirs}-mnist", 0.6, "time_s")
+        return found.tolist(), num_censored
+
+    assert ratios("fedavg", "lesson") == ([600 / 300, 800 / 400], 1)
+    assert ratios("lesson", "lesson") == ([1, 1], 0)
+    (known, unknown), _ = ratios("lesson", "fedavg")
+    assert known == 0.5
+    assert np.isnan(unknown)
+
+
+def test_client_figures_are_of_the_rounds_so_far() -> None:
+    one = run([0.5])
+    one.__dict__["clients"] = pd.DataFrame({"round": [5, 10, 15], "global_loss": [3.0, 2.0, 1.0]})
+    last = client_figure(series(one), "lesson-mnist", lambda rows: float(rows["global_loss"].iloc[-1]), 10)
+    assert last.tolist() == [2.0]

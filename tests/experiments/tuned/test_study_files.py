@@ -1,0 +1,30 @@
+"""Every entry of the settings files under experiments/ is executed for two rounds, so that none can rot."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.small_tasks import TinyNet, tiny_data
+from lesson.core.errors import DivergedError
+from lesson.experiments.tuned.design import TunedComparison
+from lesson.runs.execute import execute
+
+FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*/*.toml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_entries_of_experiments_run_two_rounds(path: Path, tmp_path: Path) -> None:
+    """On tiny data and a tiny model, at the highest level of each group."""
+    design = TunedComparison.load(path)
+    rules, dataset = design.rules, tiny_data(600)
+    highest_levels = {(entry.group, entry.line or entry.name): entry for entry in design.entries}
+    for number, entry in enumerate(highest_levels.values()):
+        settings = entry.settings(entry.points[-1], rules.betas[0], rules.seeds[0], rules)
+        short = settings.with_changes(rounds=2, device="cpu", split="iid")  # other splits need more data
+        try:
+            summary = execute(short, tmp_path / str(number), dataset=dataset, model=TinyNet, num_threads=1)
+        except DivergedError:  # as the experiment shows: nothing keeps NaN out
+            assert settings.faults.nan > 0
+            assert not settings.guards.finite
+        else:
+            assert summary["rounds"] == 2, entry.name

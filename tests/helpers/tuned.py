@@ -1,0 +1,79 @@
+"""A small tuned comparison, and made-up runs of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lesson.experiments.naming import run_name
+from lesson.experiments.run import Archived, Run, summary_of
+from lesson.experiments.tuned.design import TunedComparison
+from lesson.settings.settings import Settings
+
+FILE = """
+[rules]
+dataset = "mnist"
+betas = [0.1, 1.0]
+tuning_seed = 100
+seeds = [0, 1]
+tuning_s = 400.0
+final_s = 800.0
+eval_every_s = 100.0
+looks_s = [400.0, 800.0]
+targets = [0.5, 0.7]
+
+[groups.strategies]
+title = "Strategies"
+references = ["fedavg"]
+
+[groups.deadlines]
+title = "Deadlines"
+references = ["lesson τ=10", "lesson τ=20"]
+
+[[entries]]
+name = "fedavg"
+group = "strategies"
+strategy = { name = "fedavg" }
+grid = { "training.learning_rate" = [0.05, 0.1], "strategy.fraction" = [1.0, 0.5] }
+
+[[entries]]
+name = "lesson"
+group = "strategies"
+strategy = { name = "lesson" }
+points = [{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]
+
+[[entries]]
+name = "lesson τ=10"
+group = "deadlines"
+strategy = { deadline_s = 10.0 }
+
+[[entries]]
+name = "lesson τ=20"
+group = "deadlines"
+strategy = { deadline_s = 20.0 }
+"""
+
+
+def small(folder: Path, text: str = FILE) -> TunedComparison:
+    """Return the tuned comparison that this TOML text describes."""
+    path = folder / "entries.toml"
+    path.write_text(text, encoding="utf-8")
+    return TunedComparison.load(path)
+
+
+def made(settings: Settings, accuracies: list[float], diverged: str = "") -> Run:
+    """Return a run with an evaluation every 100 s, and 5 rounds, 10 uploads and 2.5 kJ between evaluations."""
+    count = np.arange(1, len(accuracies) + 1)
+    scores = {"round": 5 * count, "time_s": 100.0 * count, "accuracy": np.array(accuracies, dtype=float)}
+    curve = pd.DataFrame(scores | {"uploads": 10 * count, "energy_j": 2500.0 * count})
+    archived = Archived(run_name(settings), {"torch": "2"}, curve, pd.DataFrame())
+    return Run(None, settings, summary_of(settings, curve, diverged), diverged, archived=archived)
+
+
+def everything(design: TunedComparison, accuracies: Callable[[Settings], list[float]]) -> dict[str, Run]:
+    """Return all runs of a tuned comparison by name."""
+    done: dict[str, Run] = {}
+    while missing := {name: one for name, one in design.runs(done).items() if name not in done}:
+        done |= {name: made(settings, accuracies(settings)) for name, settings in missing.items()}
+    return done

@@ -1,0 +1,1 @@
+"""Stress tests of the command line: kills, full disks, damaged and hostile files, invalid settings."""

@@ -1,0 +1,252 @@
+"""Flower clients that send malformed replies: each reply is rejected, and the run continues without it."""
+
+import io
+import logging
+import math
+import pickle
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from lesson.flower import LessonStrategy
+from lesson.settings.guards import GuardSettings
+from lesson.strategies import FedAvg
+from tests.stress.trial import Facts, Trial
+
+SHAPE = (2, 3)
+MAX_LINE = 400
+"""Most characters in a log line: up to 200 come from the client, the others say what happened."""
+DIRTY = "\x1b[2J\r\n\u202e" * 1_000_000
+"""Text that clears a terminal, breaks lines and reverses the writing direction."""
+unpickled: list[str] = []
+"""Not empty once a client's pickle has been loaded."""
+
+
+class Payload:
+    """An object that adds to `unpickled` when it is loaded."""
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return unpickled.append, ("code of a client was run",)
+
+
+def model(value: float = 0.0) -> ArrayRecord:
+    """Return a model whose parameters all have this value."""
+    return ArrayRecord({"w": Array(np.full(SHAPE, value, dtype=np.float32))})
+
+
+def metrics(**changed: Any) -> MetricRecord:
+    """Return the metrics of an honest client, with some of them changed."""
+    return MetricRecord({"num-examples": 20, "loss": 0.5} | changed)
+
+
+def _bytes(save: Callable[[io.BytesIO], object]) -> bytes:
+    save(buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+def _npy(descr: str, shape: str, data: bytes = b"", version: int = 2) -> bytes:
+    """Return an .npy file with an arbitrary header."""
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(4, "little") + header + data
+
+
+def _of(values: np.ndarray[Any, Any]) -> bytes:
+    return _bytes(lambda file: np.save(file, values, allow_pickle=True))
+
+
+_GOOD = _of(np.ones(SHAPE, dtype=np.float32))
+FILES: dict[str, bytes] = {
+    "nothing": b"",
+    "text": b"nonsense",
+    "a file cut short": _GOOD[:-3],
+    "a header alone": _GOOD[:10],
+    "an npz archive": _bytes(lambda file: np.savez(file, w=np.ones(SHAPE, dtype=np.float32))),
+    "a compressed npz archive": _bytes(lambda file: np.savez_compressed(file, w=np.zeros(10**6))),
+    "an empty zip file": b"PK\x05\x06" + bytes(18),
+    "a pickle": pickle.dumps(Payload()),
+    "objects": _of(np.array([Payload()] * 6, dtype=object).reshape(SHAPE)),
+    "structured": _of(np.zeros(SHAPE, dtype=[("a", "<f4"), ("b", "<f4")])),
+    "a structure of objects": _npy("[('a', '|O')]", "(2, 3)", pickle.dumps(Payload())),
+    "complex": _of(np.ones(SHAPE, dtype=np.complex64)),
+    "texts": _of(np.full(SHAPE, "1.0")),
+    "dates": _of(np.zeros(SHAPE, dtype="datetime64[s]")),
+    "bytes of no size": _npy("'|S0'", "(2, 3)"),
+    "an array of 4 PB": _npy("'<f4'", "(1000000000000000,)"),
+    "more elements than 64 bits count": _npy("'<f4'", "(4611686018427387904, 16)"),
+    "a text of 4 GB": _npy("'<U1000000000'", "(2, 3)"),
+    "negative sizes": _npy("'<f4'", "(-2, -3)"),
+    "a subarray": _npy("('<f4', (2, 3))", "(1,)", bytes(24)),
+    "a hundred axes": _npy("'<f4'", f"({'1, ' * 100})", bytes(4)),
+    "a header of 10 MB": _npy("'<f4'", "(2, 3)" + " " * 10_000_000, bytes(24)),
+    "a nested header": _npy("'<f4'", "(" * 3000 + ")" * 3000, bytes(24)),
+    "code in the header": _npy("__import__('os')", "(2, 3)", bytes(24)),
+    "a version to come": _npy("'<f4'", "(2, 3)", bytes(24), version=9),
+    "another shape": _of(np.ones((3, 2), dtype=np.float32)),
+    "no axes": _of(np.float32(1.0)),  # type: ignore[arg-type]
+    "not a number": _of(np.full(SHAPE, np.nan, dtype=np.float32)),
+    "infinite": _of(np.full(SHAPE, -np.inf, dtype=np.float32)),
+    "infinite in 32 bits": _of(np.full(SHAPE, 1e300)),
+}
+
+
+def _array(data: Any, stype: Any = "numpy.ndarray") -> ArrayRecord:
+    """Return a record whose array has these bytes, with valid metadata except for `stype`."""
+    record = model()
+    record["w"].data, record["w"].stype = data, stype
+    return record
+
+
+def _replies() -> dict[str, Callable[[], RecordDict | Error]]:
+    """Return every kind of malformed reply, each as a function that creates it, because some are large."""
+    replies: dict[str, Callable[[], RecordDict | Error]] = {
+        f"array: {name}": lambda data=data: RecordDict({"arrays": _array(data), "metrics": metrics()})  # type: ignore[misc]
+        for name, data in FILES.items()
+    }
+    records: dict[str, Callable[[], dict[str, Any]]] = {
+        "an unknown format": lambda: {"arrays": _array(_GOOD, "of.another.kind")},
+        "text for bytes": lambda: {"arrays": _array("text")},
+        "None for bytes": lambda: {"arrays": _array(None)},
+        "no arrays": lambda: {"arrays": ArrayRecord()},
+        "no record of arrays": dict,
+        "two records of arrays": lambda: {"arrays": model(9.0), "again": model(9.0)},
+        "another name": lambda: {"arrays": ArrayRecord({"v": model(9.0)["w"]})},
+        "a name of 6 MB": lambda: {"arrays": ArrayRecord({DIRTY: model(9.0)["w"]})},
+        "1,000 arrays": lambda: {"arrays": ArrayRecord({str(place): model()["w"] for place in range(1000)})},
+    }
+    values: dict[str, Callable[[], MetricRecord | None]] = {
+        "no metrics": lambda: None,
+        "no weight": lambda: MetricRecord({"loss": 0.5}),
+        "10,000 metrics": lambda: metrics(**{f"metric {place}": 0.0 for place in range(10_000)}),
+        "a metric that is not a number": lambda: metrics(loss=math.nan),
+        "an infinite metric": lambda: metrics(loss=math.inf),
+        "a metric too large for a float": lambda: metrics(loss=10**400),
+        "a name of a metric of 6 MB": lambda: metrics(**{DIRTY: 1.0}),
+        "a name of a metric with an escape": lambda: metrics(**{"\x1b[2J": 1.0}),
+        **{
+            f"weight {weight!r:.20}": lambda weight=weight: metrics(**{"num-examples": weight})  # type: ignore[misc]
+            for weight in (0, -3, 1e13, 1e308, 10**400, math.nan, math.inf, [1, 2], [1] * 10**6)
+        },
+    }
+    for name, make in records.items():
+        replies[f"record: {name}"] = lambda make=make: RecordDict({"metrics": metrics(), **make()})  # type: ignore[misc]
+    for name, tell in values.items():
+        replies[f"metrics: {name}"] = lambda tell=tell: RecordDict(  # type: ignore[misc]
+            {"arrays": model(9.0)} | ({} if tell() is None else {"metrics": tell()})
+        )
+    replies["error: 6 MB"] = lambda: Error(2, DIRTY)
+    replies["error: without a reason"] = lambda: Error(2)
+    replies["error: of no known kind"] = lambda: Error(10**9, "\x1b[2J")
+    return replies
+
+
+REPLIES = _replies()
+UNDECODABLE = Error(-1)
+"""A reply for which the grid raises, as Flower's does for objects that it cannot decode."""
+
+
+class HostileGrid(Grid):
+    """A grid that replies immediately. Node 1 sends the given replies in turn; the others add 1 to every parameter."""
+
+    def __init__(self, replies: Iterable[Callable[[], RecordDict | Error]], num_nodes: int = 3) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.num_nodes, self._hostile = num_nodes, iter(replies)
+        self._asked: dict[str, Message] = {}
+        self._answers: dict[str, RecordDict | Error] = {}
+
+    def set_run(self, run: Any) -> None:
+        """Do nothing: this grid has no run."""
+
+    @property
+    def run(self) -> Any:
+        return None
+
+    def create_message(self, *_: Any, **__: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(1, self.num_nodes + 1))
+
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=node, registered_at=f"{node:06}") for node in self.get_node_ids()]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            number = message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+            self._asked[number], self._answers[number] = message, self._answer(message)
+            ids.append(number)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        pulled = {number: self._answers.pop(number) for number in message_ids if number in self._answers}
+        if any(answer is UNDECODABLE for answer in pulled.values()):
+            self._answers |= dict.fromkeys(pulled, Error(ErrorCode.MESSAGE_UNAVAILABLE, "delivered before"))
+            raise ValueError("cannot be decoded")
+        return [Message(answer, reply_to=self._asked[number]) for number, answer in pulled.items()]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        raise NotImplementedError
+
+    def _answer(self, message: Message) -> RecordDict | Error:
+        if message.metadata.dst_node_id == 1:
+            return next(self._hostile)()
+        values = message.content.array_records["arrays"]["w"].numpy()
+        return RecordDict({"arrays": ArrayRecord({"w": Array(values + 1)}), "metrics": metrics()})
+
+
+def federate(replies: Sequence[Callable[[], RecordDict | Error]]) -> tuple[list[float], list[str]]:
+    """Run one FedAvg round per reply of the hostile client; return the final parameters and the lines of the log."""
+    strategy = LessonStrategy(
+        strategy=FedAvg(), clock="virtual", latency_s=[1.0, 2.0, 3.0], guards=GuardSettings(exclude_after_rejections=0)
+    )
+    with _logged() as lines:
+        result = strategy.start(
+            HostileGrid(replies), model(), num_rounds=len(replies), train_config=ConfigRecord({"lr": 0.1})
+        )
+    return result.arrays["w"].numpy().ravel().tolist(), lines
+
+
+def check_lines(lines: Iterable[str]) -> None:
+    """Raise unless all lines of a log are short and printable."""
+    for line in lines:
+        assert len(line) <= MAX_LINE, f"{len(line)} characters in a line: {line[:200]!r}"
+        assert line.isprintable(), f"a line with control characters: {line!r}"
+
+
+def trials(_: Path, short: bool) -> list[Trial]:
+    """Return a trial with every malformed reply in one run and, unless `short`, a trial for each reply alone."""
+    together = Trial("hostile replies", "all in one run", lambda *_: _reject(list(REPLIES)))
+    alone = [Trial("hostile replies", name, lambda *_, name=name: _reject([name])) for name in REPLIES]
+    return [together] if short else [together, *alone]
+
+
+def _reject(names: Sequence[str]) -> Facts:
+    parameters, lines = federate([REPLIES[name] for name in names])
+    assert parameters == [float(len(names))] * 6, f"merged: {parameters}, not what {len(names)} honest rounds give"
+    assert not unpickled, "a pickle was read"
+    told = [line for line in lines if "update from client 0" in line]
+    assert len(told) == len(names), f"{len(told)} rejections were logged, not {len(names)}"
+    check_lines(lines)
+    return {"replies": len(names)}
+
+
+@contextmanager
+def _logged() -> Iterator[list[str]]:
+    """Collect the messages of Flower's logger, to which a run writes its log."""
+    lines, logger = list[str](), logging.getLogger("flwr")
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    before, logger.handlers = logger.handlers, [handler]
+    try:
+        yield lines
+    finally:
+        logger.handlers = before

@@ -1,0 +1,248 @@
+"""The public API: what `import lesson` offers, and one function for each thing that users do."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lesson
+from helpers.engines import FakeEngine
+from helpers.small_tasks import TinyNet, tiny_data
+from helpers.trackers import Told, Unpicklable
+from helpers.tuned import FILE
+from lesson import InputError, Run, Settings, Study
+from lesson.experiments.engines import InProcessEngine
+from lesson.experiments.folder import MARKER, StudyFolder
+from lesson.experiments.tuned.study import TunedStudy
+
+TINY: dict[str, Any] = {"dataset": tiny_data(600), "model": TinyNet}
+SMALL: dict[str, Any] = {
+    "num_clients": 6,
+    "batch_size": 5,
+    "split": "iid",
+    "rounds": 3,
+    "eval_every_s": 20.0,
+    "device": "cpu",
+}
+
+ENTRIES = """
+[groups.deadlines]
+title = "Deadlines"
+references = ["lesson"]
+
+[[entries]]
+name = "lesson"
+group = "deadlines"
+grid = { "strategy.deadline_s" = [10.0, 20.0] }
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_importing_lesson_imports_nothing_that_takes_long() -> None:
+    """Not even for the version, settings or `dir`."""
+    code = "import sys, lesson; dir(lesson), lesson.__version__, lesson.InputError, lesson.Settings;"
+    code += "print(*{'torch', 'pandas', 'scipy', 'matplotlib', 'ray', 'flwr'} & set(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert shown.split() == []
+
+
+def test_every_name_of_the_api_can_be_used() -> None:
+    assert {"run", "compare", "sweep", "plan", "reproduce", "load", "Run", "Study"} <= set(lesson.__all__)
+    assert set(lesson.__all__) <= set(dir(lesson))
+    for name in lesson.__all__:
+        assert getattr(lesson, name) is not None
+    with pytest.raises(AttributeError):
+        lesson.nothing  # noqa: B018
+
+
+def test_a_run_is_executed_once_and_resumed(tmp_path: Path) -> None:
+    tracker = Told()
+    run = lesson.run("fedavg", options={"fraction": 0.5}, seed=3, out="one", trackers=[tracker], **TINY, **SMALL)
+    assert isinstance(run, Run)
+    assert run.path == Path("one")
+    assert run.settings.strategy.options == {"fraction": 0.5}
+    assert (run.summary["rounds"], run.seed, run.summary["dataset"]) == (3, 3, "tiny")
+    before = (run.path / "summary.json").stat().st_mtime_ns
+    again = lesson.run(out=run.path, settings=run.settings, strategy="fedavg", options={"fraction": 0.5}, **TINY)
+    assert again.summary == run.summary
+    assert (run.path / "summary.json").stat().st_mtime_ns == before
+    assert lesson.load(run.path).summary == run.summary  # type: ignore[union-attr]
+    assert tracker.calls[1:4] == [1, 2, 3]
+    (run.path / "summary.json").unlink()
+    with pytest.raises(InputError, match="holds a run that has not ended"):
+        lesson.run("fedavg", options={"fraction": 0.5}, seed=3, out=run.path, resume=False, **TINY, **SMALL)
+
+
+def test_a_comparison_is_in_a_folder_that_can_be_loaded(tmp_path: Path) -> None:
+    """Changed settings are those of all strategies, options those of one."""
+    base = Settings(strategy={"late": "drop"})
+    out = tmp_path / "mine"
+    options = {"fedavg": {"fraction": 0.5}}
+    study = lesson.compare(["lesson", "fedavg"], num_seeds=2, out=out, settings=base, options=options, **TINY, **SMALL)
+    assert [run.name for run in study.runs] == ["lesson-seed0", "lesson-seed1", "fedavg-seed0", "fedavg-seed1"]
+    assert {run.settings.strategy.name: run.settings.strategy.options for run in study.runs} == {
+        "lesson": {"late": "drop"},
+        "fedavg": {"fraction": 0.5},
+    }
+    loaded = lesson.load(out)
+    assert isinstance(loaded, Study)
+    assert loaded.table().equals(study.table())
+    marker = StudyFolder(out).read()
+    assert marker is not None
+    assert (marker.kind, [made.runs for made in marker.provenance]) == ("comparison", [4])
+
+
+def test_a_comparison_in_several_processes_rejects_what_cannot_be_copied(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="num_processes must be 1 with your own dataset or model, got 2"):
+        lesson.compare(["lesson"], num_processes=2, out="mine", **TINY, **SMALL)
+    with pytest.raises(InputError, match=r"^tracker helpers.trackers:Unpicklable cannot be copied into"):
+        lesson.compare(["lesson"], num_processes=2, trackers=[Unpicklable()], **SMALL)
+    assert not list(tmp_path.rglob("*.toml")), "something half-written"
+
+
+def test_a_sweep_over_a_mapping(tmp_path: Path) -> None:
+    """Names that only one section has need no section."""
+    engine = InProcessEngine(**TINY)
+    axes = {"strategy": ["lesson", "fedavg"], "strategy.late": ["drop"], "beta": [0.5, 1.0]}
+    study = lesson.sweep(axes, num_seeds=2, engine=engine, **SMALL)
+    assert study.by == ("strategy.name", "strategy.late", "data.beta")
+    assert list(study.groups()) == [
+        ("lesson", "drop", 0.5),
+        ("lesson", "drop", 1.0),
+        ("fedavg", None, 0.5),
+        ("fedavg", None, 1.0),
+    ]
+    assert len(study.runs) == 8
+    assert lesson.load(tmp_path / "runs" / "sweep").table().equals(study.table())  # type: ignore[union-attr]
+
+
+def test_a_sweep_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text("[run]\ntime_budget_s = 600.0\n[sweep]\nseeds = 2\nbeta = [0.1, 1.0]\n")
+    study = lesson.sweep("grid.toml", engine=FakeEngine())
+    assert len(study.runs) == 4
+    assert (tmp_path / "runs" / "grid" / MARKER).exists()
+    again = FakeEngine()
+    assert len(lesson.sweep(tmp_path / "runs" / "grid" / MARKER, out="runs/grid", engine=again).runs) == 4
+    assert again.asked == []
+
+
+def test_a_tuned_comparison_is_a_sweep_that_tunes(tmp_path: Path) -> None:
+    rules = FILE[: FILE.index("[groups.strategies]")]
+    (tmp_path / "entries.toml").write_text(rules + ENTRIES)
+    study = lesson.sweep("entries.toml", tune=True, engine=FakeEngine())
+    assert isinstance(study, TunedStudy)
+    out = tmp_path / "runs" / "entries"
+    assert (out / "table.csv").read_text() == study.table().to_csv(index=False)
+    assert (out / "README.md").read_text().startswith("# Strategies compared")
+
+
+def test_the_settings_of_a_file_are_in_the_file() -> None:
+    reason = "settings and num_seeds must be in grid.toml, got some as arguments"
+    for more in ({"num_seeds": 2}, {"beta": 0.1}, {"settings": Settings()}):
+        with pytest.raises(InputError, match=reason):
+            lesson.sweep("grid.toml", **more)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="source must be a file with tune=True, got a mapping"):
+        lesson.sweep({"beta": [0.1]}, tune=True)
+
+
+def test_a_plan_needs_no_training() -> None:
+    plan = lesson.plan(deadline_s=20.0, num_clients=10, seed=1, num_rounds=5)
+    assert (plan.deadline_s, len(plan.fleet)) == (20.0, 10)
+    assert lesson.plan(num_clients=10, deadline_s="auto").deadline_s > 0
+    fleet = lesson.draw_fleet(Settings(num_clients=4))
+    assert len(lesson.plan(fleet).fleet) == 4
+
+
+def test_a_table_of_the_paper_is_reproduced(tmp_path: Path) -> None:
+    """Table I needs no runs."""
+    study = lesson.reproduce("table1", quick=True)
+    out = tmp_path / "runs" / "paper-quick"
+    assert study.runs == []
+    assert {"table1.md", "table1.csv", "table1.toml", "README.md", "report.html", MARKER} <= {
+        path.name for path in out.iterdir()
+    }
+    with pytest.raises(InputError, match="holds a quick look with 2 seeds; name another folder"):
+        lesson.reproduce("table1", out=out)
+    with pytest.raises(InputError, match="item 'table3' is unknown"):
+        lesson.reproduce("table3")
+
+
+def test_unknown_settings_are_reported_before_anything_is_written(tmp_path: Path) -> None:
+    for call in (
+        lambda: lesson.run(bta=0.1),
+        lambda: lesson.run("leson"),
+        lambda: lesson.compare(["leson"]),
+        lambda: lesson.sweep({"bta": [0.1]}),
+        lambda: lesson.plan(bta=0.1),
+    ):
+        with pytest.raises(InputError, match=r"is unknown; did you mean '(beta|lesson)'"):
+            call()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_your_own_model_needs_a_folder_and_your_own_data_set_its_name() -> None:
+    """Otherwise a later call with the built-in ones would find these results."""
+    with pytest.raises(InputError, match="out must be given with a model of your own"):
+        lesson.run(**TINY, **SMALL)
+    assert lesson.run(out="one", **TINY, **SMALL).settings.data.dataset == TINY["dataset"].name
+
+
+def test_the_settings_say_which_strategy_runs() -> None:
+    settings = Settings(strategy={"name": "fedavg", "fraction": 0.5}, **SMALL)
+    chosen = lesson.run(settings=settings, out="one", **TINY).settings.strategy
+    assert (chosen.name, chosen.options) == ("fedavg", {"fraction": 0.5})
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    """The processes that train do not execute it again; its own strategies must be in a module."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import lesson\n"
+        "print('once')\n"
+        "study = lesson.compare(['lesson'], num_seeds=2, num_processes=2, out='mine', rounds=2, num_clients=5)\n"
+        "print(len(study.runs))\n"
+        "class Mine(lesson.FedAvg): pass\n"
+        "lesson.compare(['__main__:Mine'], num_seeds=2, num_processes=2, out='other', rounds=2)\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert ended.stdout.split() == ["once", "2"]
+    assert "cannot be imported by other processes; put it into a module, or take a single process" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda: lesson.compare("lesson"), "strategies must be a list of names, got 'lesson'"),
+        (lambda: lesson.compare(["lesson"], seeds=2), "seeds must be left out, got 2; num_seeds is their number"),
+        (lambda: lesson.compare(["lesson"], num_processes=-1), "num_processes must be a whole number >= 1, got -1"),
+        (lambda: lesson.run(settings={"beta": 1}), "settings must be lesson.Settings"),
+        (lambda: lesson.run(dataset=5), "dataset must be the name of a data set or a lesson.Dataset, got 5"),
+        (lambda: lesson.run(model=TinyNet(), out="x"), "model must be a function that returns a new nn.Module"),
+        (lambda: lesson.run(trackers=["tb"]), "tracker 'tb' is unknown"),
+        (lambda: lesson.run(trackers=[Told]), "a tracker must be an object with begin, line and end"),
+        (lambda: lesson.plan("lab.csv"), "fleet must be a Fleet"),
+        (lambda: lesson.plan(deadline_s="fast"), r"\[strategy\] deadline_s must be a number, got 'fast'"),
+        (lambda: lesson.sweep({"beta": [1.0]}, beta=2.0), "data.beta must be set once"),
+        (lambda: lesson.sweep({"run.device": ["auto", "cpu"]}), "run.device must be values that a run can have"),
+        (lambda: lesson.reproduce("table2", num_seeds=0), "seeds must be a whole number from 1 to 1000, got 0"),
+        (lambda: lesson.load(3), "folder must be a path, got 3"),
+    ],
+)
+def test_mistakes_are_explained(call: Any, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=reason):
+        call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_that_two_sections_have_are_given_with_their_section() -> None:
+    assert Settings(**{"training.learning_rate": 0.3}).training.learning_rate == 0.3
+    assert Settings().with_changes(**{"server.learning_rate": 0.3}).server.learning_rate == 0.3
+    with pytest.raises(InputError, match=r"section 'trainin' is unknown; did you mean 'training'?"):
+        Settings(**{"trainin.learning_rate": 0.3})
