@@ -232,6 +232,22 @@ def test_a_deadline_that_is_none_is_told(page: Callable[..., Browser]) -> None:
     assert alerts(browser) == ["the deadline must be longer, got 1e-300 s: every client would take over 2^53 rounds"]
 
 
+def test_a_redraw_does_not_overwrite_a_number_that_is_being_typed(page: Callable[..., Browser]) -> None:
+    """The 1 of 1e-9 is still waiting to be drawn when "1e", which is no number, is in the field."""
+    browser = page("slow")
+    shown = drawn_tiers(browser)
+    browser.script(f"""(() => {{
+        const field = document.querySelector("{FIELD}");
+        for (const value of ["1", ""]) {{ field.value = value; field.dispatchEvent(new Event("input")); }}
+    }})()""")
+    browser.settle()
+    assert browser.script(f"document.querySelector('{FIELD}').value") == ""
+    assert alerts(browser) == ["the deadline must be a number > 0, got ''"]
+    assert drawn_tiers(browser) == shown
+    browser.type(FIELD, "1e-3")
+    assert deadline(browser) == "1e-3"
+
+
 def test_a_measured_fleet_takes_the_place_of_the_pages(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
     browser = page("drawn")
     path = Path("mixed.csv").resolve()

@@ -138,7 +138,7 @@ const Explorer = (() => {
         requestAnimationFrame(() => {
           const value = waiting;
           waiting = null;
-          choose(value);
+          if (value !== null) choose(value);
         });
       waiting = deadline_s;
       slider.setAttribute("aria-valuetext", seconds(deadline_s));
@@ -146,8 +146,12 @@ const Explorer = (() => {
 
     function typed() {
       const value = Number(field.value);
-      if (field.value && value > 0) later(value);
-      else reject(`the deadline must be a number > 0, got '${field.value}'`);
+      if (field.value && value > 0) {
+        later(value);
+        return;
+      }
+      waiting = null; // redrawing the valid start of a number, as the 1 of 1e-9, would overwrite the field
+      reject(`the deadline must be a number > 0, got '${field.value}'`);
     }
 
     function reject(message) {
