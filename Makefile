@@ -38,7 +38,8 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python tools/render_docs.py --check
+	$(BIN)/python tools/build_site.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -48,7 +49,7 @@ bench: setup
 	$(BIN)/python benchmarks/foundation.py
 	$(BIN)/python benchmarks/learning.py
 
-stress: setup # described in docs/reliability.md
+stress: setup # described in docs/explanation/reliability.md
 	@mkdir -p build
 	$(BIN)/python -m tests.stress --out build/stress.json
 
