@@ -27,7 +27,7 @@ STOP_S = 120.0
 """Seconds to wait for the run to end after it was stopped."""
 
 
-LEVEL = re.compile(r"\x1b\[\d+m(\w+) *\x1b\[0m: *")
+LEVEL = re.compile(r"\x1b\[\d+m(\w+) *\x1b\[0m: {0,6}")
 """Flower's prefix of a log line: its level, in color."""
 
 
