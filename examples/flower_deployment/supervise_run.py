@@ -147,7 +147,8 @@ def print_log(run: str, superlink: str, printed: int) -> int:
     except FlowerError as error:
         tell(f"cannot read the log of run {run}: {error}")
         return printed
-    lines = [LEVEL.sub(r"\1: ", line) for line in log.splitlines()[1:]]  # the first line names the connection
+    # The first line names the connection. Flower adds an empty line after the last one, which is not there next time.
+    lines = [LEVEL.sub(r"\1: ", line) for line in log.splitlines()[1:] if line]
     for line in lines[printed:]:
         tell(line)
     return max(printed, len(lines))
