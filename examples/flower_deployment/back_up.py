@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import shutil
 import sqlite3
-import sys
 import time
 from pathlib import Path
 
@@ -57,4 +56,4 @@ def back_up(run: Path, target: Path, database: Path | None) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
