@@ -59,7 +59,7 @@ class Federation:
         self.port, *self._node_ports = free_ports(1 + len(nodes))
         self._home = self.folder / "home"
         self._certificate = self.folder / "tls.crt"
-        self._env = os.environ | {
+        self.env = os.environ | {
             "PATH": _path(),
             "FLWR_HOME": str(self._home),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -127,7 +127,7 @@ class Federation:
         """Print the log of a run until it ends; return its final status, 'finished:completed' if it succeeded."""
         command = ["flwr", "log", run, NAME, "--stream"]
         log = subprocess.Popen(
-            command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         alarm = threading.Timer(limit_s, log.kill)
         alarm.start()
@@ -179,10 +179,10 @@ class Federation:
         return ["--host", "127.0.0.1", "--port", port, *secure, "--ssl-keyfile", self.folder / "tls.key"]
 
     def _start(self, name: str, *command: object) -> None:
-        self.processes[name] = start(command, self._env, self.folder / f"{name}.log")
+        self.processes[name] = start(command, self.env, self.folder / f"{name}.log")
 
     def _output(self, *command: object) -> str:
-        return output_of(command, self._env)
+        return output_of(command, self.env)
 
     def _flwr(self, *command: object) -> dict[str, Any]:
         """Execute a command of Flower and return its answer."""

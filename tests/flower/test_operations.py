@@ -1,13 +1,15 @@
-"""The unit files and helper scripts for fleets, without a federation."""
+"""The unit files and helper scripts for fleets; one test uses them on a federation."""
 
 import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ import pytest
 import supervise_run
 from back_up import back_up
 from check_run import CONTENT, CRITICAL, WARNING, check
-from federation import APP
+from federation import APP, NAME, Federation
+from local_processes import wait
 
 from lesson.clock.rejections import OF_CONTENT
 from lesson.flower.config import check_config
@@ -59,10 +62,18 @@ def test_units_start_what_is_in_the_repository() -> None:
             assert (FOLDER / script).is_file()
 
 
+def test_the_example_settings_are_complete() -> None:
+    folder = FOLDER / "systemd"
+    given = set(re.findall(r"^(\w+)=", (folder / "node0.env").read_text(), re.MULTILINE))
+    assert given == set(re.findall(r"\$\{(\w+)\}", (folder / "lesson-supernode@.service").read_text()))
+    connections = tomllib.loads((folder / "flwr-config.toml").read_text())["superlink"]
+    assert f"flower_app {connections['default']} " in (folder / "lesson-run@.service").read_text()
+
+
 def test_the_example_run_config_can_be_supervised(tmp_path: Path) -> None:
     config = FOLDER / "systemd" / "run1.toml"
     assert supervise_run.config_problem(config) == ""
-    check_config(supervise_run.tomllib.loads(config.read_text()))
+    check_config(tomllib.loads(config.read_text()))
     other = tmp_path / "run.toml"
     other.write_text('out = "/data/run"\n')
     assert supervise_run.config_problem(other).startswith("resume must be true")
@@ -173,3 +184,28 @@ def test_the_log_is_printed_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     printed = supervise_run.print_log("1", "fleet", 0)
     supervise_run.print_log("1", "fleet", printed)
     assert capsys.readouterr().out == "a\nINFO:  b\nc\n"
+
+
+@pytest.mark.deployment
+def test_a_supervised_run_is_resumed_and_can_be_restored_from_a_backup(tmp_path: Path) -> None:
+    out, config = tmp_path / "run", tmp_path / "run.toml"
+    config.write_text(
+        f'rounds = 5\ntime-budget = 1e9\ndeadline = 10.0\nout = "{out}"\nresume = true\nset = "run.checkpoint_every_s=1"\n'
+    )
+    words = [sys.executable, FOLDER / "supervise_run.py", APP, NAME, config, tmp_path / "run-id"]
+    with Federation([{}, {}], tmp_path / "federation") as federation:
+        supervisor = subprocess.Popen(words, env=federation.env)
+        wait("a checkpoint", 300, (out / "checkpoint.safetensors").exists)
+        (server,) = [process for process, command in federation.alive().items() if "flwr-serverapp" in command]
+        os.kill(server, signal.SIGKILL)
+        assert supervisor.wait(300) == 1
+        copy = back_up(out, tmp_path / "backups", federation.folder / "state.db")
+        shutil.rmtree(out)
+        shutil.copytree(copy / "run", out)
+        rounds = len((out / "metrics.jsonl").read_text().splitlines())
+        done = subprocess.run(words, env=federation.env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "finished:failed" in done.stdout.splitlines()[0], "how the first attempt ended"
+    assert "report: " in done.stdout, "the log of the run"
+    assert 1 <= rounds <= 5
+    assert json.loads((out / "summary.json").read_text())["rounds"] == 5
