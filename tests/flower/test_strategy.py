@@ -260,7 +260,7 @@ def test_bad_settings_are_one_line(make: Callable[[], LessonStrategy], message: 
             None,
             "latency_s must have one value per node, got 2 for 3 nodes",
         ),
-        ({"clock": "wall", "latency_s": [1.0] * 4}, None, "must have one value per node, got 4 for 3 nodes"),
+        ({"clock": "wall", "latency_s": [1.0] * 4}, None, "latency_s must have one value per node, got 4 for 3"),
         ({"clock": "wall"}, {}, "train_config must have 'lr', the step size of a client in tier 1, got None"),
         ({"clock": "wall"}, {"lr": 0.0}, "train_config must have 'lr', the step size of a client in tier 1, got 0.0"),
         ({"clock": "wall"}, {"lr": "x"}, "train_config must have 'lr', the step size of a client in tier 1, got 'x'"),
