@@ -20,8 +20,10 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def _section(section: str) -> str:
     rows = [["name", "default", "unit", "allowed values", "meaning"], ["---"] * 5]
-    for setting in describe_section(section):
-        rows.append([f"`{setting.name}`", _default(setting), setting.unit, setting.allowed, setting.meaning])
+    rows += [
+        [f"`{setting.name}`", _default(setting), setting.unit, setting.allowed, setting.meaning]
+        for setting in describe_section(section)
+    ]
     return _table(rows)
 
 
@@ -32,9 +34,11 @@ def _default(setting: Description) -> str:
 def _strategies() -> str:
     rows = [["strategy", "option", "default"], ["---"] * 3]
     for name, kind in sorted(STRATEGIES.items()):
-        for option in dataclasses.fields(kind):  # type: ignore[arg-type]  # every registered strategy is a dataclass
-            if option.init and option.name != "deadline_s":
-                rows.append([f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))])
+        rows += [
+            [f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))]
+            for option in dataclasses.fields(kind)  # type: ignore[arg-type]  # every registered strategy is a dataclass
+            if option.init and option.name != "deadline_s"
+        ]
     return _table(rows)
 
 
