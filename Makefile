@@ -23,7 +23,7 @@ endef
 setup: $(VENV)/.installed
 
 demo: setup
-	$(BIN)/lesson compare --out runs/demo --resume
+	$(BIN)/lesson compare --beta 0.1 --out runs/demo --resume
 
 flower-demo: $(VENV)/.installed-flower
 	$(BIN)/python examples/flower_deployment/federation.py
@@ -46,7 +46,8 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python tools/render_docs.py --check
+	$(BIN)/python tools/build_site.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -62,7 +63,7 @@ bench: setup
 	$(BIN)/python benchmarks/foundation.py
 	$(BIN)/python benchmarks/learning.py
 
-stress: setup # described in docs/reliability.md
+stress: setup # described in docs/explanation/reliability.md
 	@mkdir -p build
 	$(BIN)/python -m tests.stress --out build/stress.json
 

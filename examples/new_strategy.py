@@ -3,7 +3,7 @@
 Quorum starts every idle client, closes a round when half of the clients are back, and aggregates all updates that have
 arrived, with smaller weights for stale ones. Prints a table; 15 s on two cores, or a short run with --quick. On the
 command line, in this folder: lesson compare --strategies lesson,fedavg,new_strategy:Quorum
-lesson.testing.check_strategy(Quorum) tests it in one line; docs/extend.md says what this covers.
+lesson.testing.check_strategy(Quorum) tests it in one line; docs/how-to/extend.md says what this covers.
 """
 
 import sys

@@ -143,7 +143,7 @@ def test_the_comparison_in_the_readme_runs(
 def test_python_in_the_docs_reads_a_comparison_back(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)[1]  # type: ignore[index]
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "python.md").read_text(), re.DOTALL)[1]  # type: ignore[index]
     make_comparison(tmp_path / "runs" / "demo")
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "python.md", "exec"), {})
@@ -153,7 +153,7 @@ def test_python_in_the_docs_reads_a_comparison_back(
 
 @pytest.mark.slow
 def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "radio.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "radio.md").read_text()
     code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
     exec(compile(code, "radio.md", "exec"), {})
     assert capsys.readouterr().out == shown
@@ -167,17 +167,17 @@ def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_figures_about_radio_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "docs" / "radio_figures.py"))
+    runpy.run_path(str(ROOT / "tools" / "radio_figures.py"))
     rows = [line.replace(": ", " | ") for line in capsys.readouterr().out.splitlines()]
-    text = (ROOT / "docs" / "radio.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "radio.md").read_text()
     assert rows
     assert [row for row in rows if f"| {row} |\n" not in text] == []
 
 
 def test_numbers_about_the_presets_in_the_docs_are_current(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "docs" / "preset_figures.py"))
+    runpy.run_path(str(ROOT / "tools" / "preset_figures.py"))
     printed, released = capsys.readouterr().out.splitlines()
-    text = (ROOT / "docs" / "model.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "model.md").read_text()
     for line, column in ((printed, 1), (released, 2)):
         values = re.findall(r"[\d.]+ ?[s%]", line)[:3]
         for name, value in zip(("mean slowest", "median latency", "share in tier 1"), values, strict=True):

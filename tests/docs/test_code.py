@@ -46,7 +46,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **parts: Any) -> None:
 
 
 def test_a_custom_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_broken_off(python("trackers.md", "class Printed")["Printed"], tmp_path / "run")
+    run_broken_off(python("how-to/trackers.md", "class Printed")["Printed"], tmp_path / "run")
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["run lesson starts", "interrupted"]
     assert said[2:4] == ["run lesson resumes", said[3]]
@@ -54,7 +54,7 @@ def test_a_custom_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_page_that_logs_to_tensorboard_says_how_to_get_it() -> None:
-    for page in (*DOCS.glob("*.md"), DOCS.parent / "README.md"):
+    for page in (*DOCS.rglob("*.md"), DOCS.parent / "README.md"):
         for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
             logs, installed = block.find("--log tensorboard"), block.find("[tensorboard]'")
             assert logs < 0 or 0 <= installed < logs, f"{page.name}: the extra is not named before it is needed"
@@ -80,7 +80,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log_metrics=lambda values, step: logged[going.info.run_id].append((step, values)),
         MlflowClient=lambda: SimpleNamespace(get_metric_history=get_metric_history),
     )
-    run_broken_off(python("trackers.md", "class MLflow")["MLflow"], tmp_path / "run")
+    run_broken_off(python("how-to/trackers.md", "class MLflow")["MLflow"], tmp_path / "run")
     assert [step for step, _ in logged["id of run"]] == [1, 2, 3, 4, 5]
     assert logged["id of run"][4][1]["time_s"] == 100.0
     assert params["fleet.num_clients"] == 6
@@ -103,7 +103,7 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         )
 
     module(monkeypatch, "wandb", init=init)
-    run_broken_off(python("trackers.md", "class WandB")["WandB"], tmp_path / "run")
+    run_broken_off(python("how-to/trackers.md", "class WandB")["WandB"], tmp_path / "run")
     (lines,) = runs.values()
     assert [step for step, _ in lines] == [1, 2, 3, 4, 5]
     assert ends == [1, 0]
@@ -111,10 +111,10 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_custom_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    python("extend.md", "mine = lesson.Dataset")
+    python("how-to/extend.md", "mine = lesson.Dataset")
     assert (tmp_path / "runs" / "mine" / "summary.json").exists()
 
 
 def test_a_custom_strategy_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(DOCS.parent / "examples")
-    python("extend.md", "check_strategy(Quorum)")
+    python("how-to/extend.md", "check_strategy(Quorum)")

@@ -50,7 +50,7 @@ def test_no_link_leads_nowhere(site: Path) -> None:
 
 
 def test_every_setting_has_a_row(site: Path) -> None:
-    page = pages(site)["settings.html"]
+    page = pages(site)["reference/settings.html"]
     for section in SECTIONS:
         table = re.search(rf'id="{section}".*?</table>', page, re.DOTALL)[0]  # type: ignore[index]
         shown = re.findall(r"<tr>\s*<td><code>(\w+)</code></td>", table)
@@ -63,12 +63,12 @@ def test_every_setting_has_a_row(site: Path) -> None:
 
 
 def test_every_strategy_has_a_section(site: Path) -> None:
-    page = pages(site)["strategies.html"]
+    page = pages(site)["reference/strategies.html"]
     assert [name for name in STRATEGIES if f'id="{name}"' not in page] == []
 
 
 def test_every_equation_has_its_code(site: Path) -> None:
-    text = re.sub(r"<[^>]+>", "", pages(site)["model.html"])
+    text = re.sub(r"<[^>]+>", "", pages(site)["explanation/model.html"])
     for number in range(3, 13):
         assert f"({number})" in text
     names = "latency_s num_cycles compute_s signal_to_noise rate_bps upload_s assign_tiers due average open_round"
@@ -78,4 +78,4 @@ def test_every_equation_has_its_code(site: Path) -> None:
 
 
 def test_lists_are_lists(site: Path) -> None:
-    assert "<li><code>iid</code>: shuffled and cut evenly.</li>" in pages(site)["learning.html"]
+    assert "<li><code>iid</code>: shuffled and cut evenly.</li>" in pages(site)["explanation/learning.html"]

@@ -120,7 +120,7 @@ def test_unknown_and_old_names_are_errors(name: str, message: str) -> None:
 
 
 def test_the_migration_page_lists_every_old_setting() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "migrate-from-0.1.md").read_text()
     for (section, name), (place, new) in MOVED.items():
         kept = re.search(rf"^\| `\[{place}\]` \| .*`{new}`", page, re.MULTILINE)
         assert kept or f"| `{section}.{name}` | `{place}.{new}` |" in page or name == "preset", name

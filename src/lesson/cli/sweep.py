@@ -54,7 +54,7 @@ class SweepCommand:
         "--tune",
         is_flag=True,
         help="Tune each entry of the file on a small grid, then run its best settings on all seeds. "
-        "Without a file: the strategies of docs/comparison.md.",
+        "Without a file: the strategies of docs/explanation/comparison.md.",
     )
     entries: str | None = _tuning(
         "--entries", metavar="A,B,...", show_default="all", help="Run only these entries or groups of entries."

@@ -1,4 +1,4 @@
-"""The strategies of this package on real clients, through Flower; see docs/flower.md."""
+"""The strategies of this package on real clients, through Flower; see docs/how-to/flower.md."""
 
 try:
     import flwr  # noqa: F401

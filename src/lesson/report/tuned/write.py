@@ -100,7 +100,7 @@ seeds {", ".join(map(str, rules.seeds))}. Numbers are means over those ± half t
 by Student's t. A time is given where every seed reaches the target, else how many do. The time ratio is
 the time to {rules.targets[-1]:.0%} over that of the entry compared with, the points are what the accuracy at the end is
 above its; both are paired over seeds, and a ratio is given where every seed of both arrives.
-docs/comparison.md tells how to read it.
+docs/explanation/comparison.md tells how to read it.
 
 {won}[study.toml](study.toml): who takes part, with what settings.
 [table.csv](table.csv): all numbers. `runs.jsonl.gz`: the evaluations of every run. Command: `{command}`.

@@ -1,4 +1,4 @@
-"""The figures of docs/model.md about the two presets: means over 200 seeds of 50 clients at τ = 20 s."""
+"""The figures of docs/explanation/model.md about the two presets: means over 200 seeds of 50 clients at τ = 20 s."""
 
 from lesson.paper.fleets import latency_summary, with_intervals
 
