@@ -122,7 +122,9 @@ def _signature(value: griffe.Object, name: str) -> str:
     returns = getattr(value, "returns", None)
     result = f" -> {returns}" if returns and not isinstance(value, griffe.Class) else ""
     line = f"{name}({', '.join(written)}){result}"
-    return line if len(line) <= HELP_WIDTH else "\n".join([f"{name}(", *(f"    {one}," for one in written), f"){result}"])
+    return (
+        line if len(line) <= HELP_WIDTH else "\n".join([f"{name}(", *(f"    {one}," for one in written), f"){result}"])
+    )
 
 
 def _has_star(written: list[str]) -> bool:
