@@ -1,4 +1,4 @@
-"""Generated parts of the documentation: tables of settings, code beside equations, the command line, the public API.
+"""Generated parts of the documentation: settings, code of equations, the command line, the API, results of the paper.
 
     python tools/render_docs.py           # rewrite them in docs/
     python tools/render_docs.py --check   # list the pages that are out of date, exit status 1 if there are any
@@ -11,10 +11,12 @@ a clone and on a code host; a test keeps it current.
 import argparse
 import dataclasses
 import inspect
+import json
 import pkgutil
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from lesson.settings.reference import Description, as_text, describe_section
 from lesson.strategies import STRATEGIES
 
 DOCS = Path(__file__).parent.parent / "docs"
+RESULTS = DOCS.parent / "experiments" / "paper" / "results"
 PART = re.compile(r"(<!-- generated: (\w+) ?(\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
 HELP_WIDTH = 100
 
@@ -84,6 +87,18 @@ def public_name(name: str) -> str:
         for member in _public_members(found):
             parts += [f"#### {name}.{member.name}", *_describe(member, member.name)]
     return "\n\n".join(parts)
+
+
+def paper_table(name: str) -> str:
+    """A table of the reproduction as archived in experiments/paper; `claims`: each claim with its verdict, and counts."""
+    if name != "claims":
+        lines = (RESULTS / f"{name}.md").read_text(encoding="utf-8").splitlines()
+        return "\n".join(line for line in lines if line.startswith("|"))
+    claims = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))
+    verdicts = [f"**{claim['verdict']}**{' (open)' if claim.get('open') else ''}" for claim in claims]
+    rows = [[claim["statement"], verdict] for claim, verdict in zip(claims, verdicts, strict=True)]
+    counts = ", ".join(f"{verdict} {number}" for verdict, number in Counter(verdicts).most_common())
+    return f"{len(claims)} claims: {counts}.\n\n{_table([['the paper says', 'verdict'], ['---'] * 2, *rows])}"
 
 
 def _public_members(kind: griffe.Class) -> Iterator[griffe.Object]:
@@ -161,6 +176,7 @@ RENDERERS = {
     "source": source_code,
     "cli": command_line,
     "api": public_name,
+    "paper": paper_table,
 }
 
 
