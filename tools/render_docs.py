@@ -4,8 +4,8 @@
     python tools/render_docs.py --check   # list the pages that are out of date, exit status 1 if there are any
 
 A generated part stands between two comments, and the first one says what it is made of:
-`<!-- generated: settings run -->` … `<!-- end -->`. The text between them is committed, so that the pages can be read in
-a clone and on a code host; a test keeps it current.
+`<!-- generated: settings run -->` … `<!-- end -->`. The text between them is committed, so that the pages can be read
+in a clone and on a code host; `make docs` checks that it is current.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def public_name(name: str) -> str:
 
 
 def paper_table(name: str) -> str:
-    """A table of the reproduction as archived in experiments/paper; `claims`: each claim with its verdict, and counts."""
+    """A table of experiments/paper/results; `claims` gives each claim with its verdict, and the counts."""
     if name != "claims":
         lines = (RESULTS / f"{name}.md").read_text(encoding="utf-8").splitlines()
         return "\n".join(line for line in lines if line.startswith("|"))
@@ -133,7 +133,9 @@ def _signature(value: griffe.Object, name: str) -> str:
     returns = getattr(value, "returns", None)
     result = f" -> {returns}" if returns and not isinstance(value, griffe.Class) else ""
     line = f"{name}({', '.join(written)}){result}"
-    return line if len(line) <= HELP_WIDTH else "\n".join([f"{name}(", *(f"    {one}," for one in written), f"){result}"])
+    if len(line) <= HELP_WIDTH:
+        return line
+    return "\n".join([f"{name}(", *(f"    {one}," for one in written), f"){result}"])
 
 
 def _has_star(written: list[str]) -> bool:
