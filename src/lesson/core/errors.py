@@ -8,12 +8,12 @@ from pathlib import Path
 MAX_LENGTH = 700
 MAX_SHOWN = 200
 """Maximum number of characters shown of an untrusted text."""
-LACK_OF_MEMORY = "probably for lack of memory; use fewer clients, a smaller batch_size or fewer runs at a time"
+LACK_OF_MEMORY = "probably for lack of memory; use fewer clients, a smaller batch_size or fewer concurrent runs"
 """Likely cause, and remedy, when the operating system kills a process."""
 
 
 class InputError(ValueError):
-    """The user's input is invalid. The message is one line of at most MAX_LENGTH characters and says how to fix it."""
+    """An argument, a setting or an input file is invalid. The message is one line that says how to fix it."""
 
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
@@ -21,19 +21,20 @@ class InputError(ValueError):
 
 
 class RunStoppedError(Exception):
-    """A run cannot continue although its input is valid; the message says why in one line."""
+    """A run cannot continue although its input is valid. The message is one line that says why."""
 
 
 class DivergedError(RunStoppedError):
-    """The model or the loss is no longer finite."""
+    """Training has diverged: the model or the loss is no longer finite."""
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], to: str = "") -> InputError:
-    """Return the error for a name that is not in `allowed`, with the closest match; `to` is the strategy without it."""
+    """Return the error for a name that is not in `allowed`, with the closest match; `to` is the strategy it is for."""
     names = sorted(allowed)
     hint = suggestion(given, names)
-    whom = f" to {to}" if to else ""
-    return InputError(f"{kind} '{given[:80]}' is unknown{whom}; {hint}one of: {', '.join(names)}")
+    whom = f" for {to}" if to else ""
+    listed = f"{'Available' if hint else 'available'}: {', '.join(names)}"
+    return InputError(f"unknown {kind} '{given[:80]}'{whom}; {hint}{listed}")
 
 
 def suggestion(given: str, names: Iterable[str], cutoff: float = 0.6) -> str:

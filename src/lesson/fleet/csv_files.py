@@ -39,14 +39,14 @@ def read_fleet(path: Path | str, settings: Settings | None = None) -> Fleet:
         if not name:
             raise InputError(f"{where}: client must have a name, got an empty one")
         if name in names:
-            raise InputError(f"{where}: client '{name[:40]}' is there twice, first on line {names[name]}; rename one")
+            raise InputError(f"{where}: client '{name[:40]}' is listed twice, first on line {names[name]}; rename one")
         names[name] = line
         for column, values in seconds.items():
             values.append(_seconds(row[column], column, where))
         _check_split(where, *(values[-1] for values in seconds.values()))
         samples.append(_samples(row["num_samples"], where) or _usual_samples(settings))
     if not names:
-        raise InputError(f"{path} has no clients; write one line per client under the header")
+        raise InputError(f"{path} has no clients; add one line per client below the header")
     num_samples = np.array(samples, dtype=np.int64)
     numbered = [int(name) for name in names] if all(map(_is_number, names)) else list(names)
     fleet = measured_fleet(settings, numbered, num_samples, **{name: np.array(part) for name, part in seconds.items()})
@@ -94,9 +94,10 @@ def _usual_samples(settings: Settings) -> int:
 def _check_split(where: str, compute_s: float, upload_s: float, latency_s: float) -> None:
     total_s = compute_s + upload_s
     if not math.isnan(total_s) and not math.isclose(total_s, latency_s, rel_tol=SPLIT_TOLERANCE):
-        raise InputError(f"{where}: compute_s + upload_s must be latency_s to 1 %, got {total_s:g} and {latency_s:g}")
+        got = f"got {total_s:g} and {latency_s:g}"
+        raise InputError(f"{where}: compute_s + upload_s must equal latency_s to within 1 %, {got}")
     if any(part_s > latency_s * (1 + SPLIT_TOLERANCE) for part_s in (compute_s, upload_s)):
-        raise InputError(f"{where}: compute_s and upload_s must be within latency_s = {latency_s:g}")
+        raise InputError(f"{where}: compute_s and upload_s must not exceed latency_s = {latency_s:g}")
 
 
 def _is_number(name: str) -> bool:

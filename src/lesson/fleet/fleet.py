@@ -183,9 +183,8 @@ def measured_fleet(
 def check_measured(settings: Settings) -> None:
     """Raise InputError if a setting needs client positions, which measured latencies do not provide."""
     for name in settings.changed_names(*NEEDS_POSITIONS):
-        raise InputError(
-            f"[{section_of(name)}] {name} must be left out with measured latencies: they do not tell where clients are"
-        )
+        place = f"[{section_of(name)}] {name}"
+        raise InputError(f"{place} cannot be combined with measured latencies, which include no client positions")
 
 
 def _as_itinerary_begins(people: Population, settings: Settings) -> Population:

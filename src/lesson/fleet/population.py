@@ -47,7 +47,7 @@ def draw_population(settings: Settings, num_clients: int | None = None, seed: in
     fleet, seed = settings.fleet, settings.run.seed if seed is None else seed
     count = fleet.num_clients if num_clients is None else num_clients
     if not 1 <= count <= MAX_CLIENTS:
-        raise InputError(f"num_clients must be 1 to {MAX_CLIENTS}, got {count}")
+        raise InputError(f"num_clients must be from 1 to {MAX_CLIENTS}, got {count}")
     if seed < 0:
         raise InputError(f"seed must be >= 0, got {seed}")
 

@@ -133,12 +133,12 @@ def make_plan(
     settings = None if settings is None else settings.without_faults()
     check_deadline(deadline_s)
     if not 1 <= num_rounds <= MAX_ROUNDS:
-        raise InputError(f"rounds must be 1 to {MAX_ROUNDS}, got {num_rounds}")
+        raise InputError(f"rounds must be from 1 to {MAX_ROUNDS}, got {num_rounds}")
     slowest_s = fleet.slowest_s
     used = fleet.at_deadline(deadline_s)
     tiers = assign_tiers(used.latency_s, deadline_s)
     if not tiers.any():
-        raise InputError(f"deadline_s must be longer, got {deadline_s:g}: every client would take over 2^53 rounds")
+        raise InputError(f"deadline_s must be longer, got {deadline_s:g}: every client would need more than 2^53 rounds")
     rounds = list(simulate(Lesson(deadline_s), used, rounds=num_rounds, settings=settings, seed=seed))
     on_time = simulate_on_time(used, deadline_s, settings, seed)
     here = _deadline_row(used, tiers, deadline_s, on_time.share)

@@ -1,4 +1,4 @@
-"""Settings from a preset or a TOML file, changed by `--set` and flags."""
+"""Settings from a preset or a TOML file, changed by `--set` and by flags."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -111,7 +111,7 @@ def _parse_change(change: str, allowed: Sequence[str] | None = None) -> tuple[st
     name, equals, text = change.partition("=")
     section, dot, key = name.strip().rpartition(".")
     if not (equals and key):
-        raise InputError(f"--set must be section.key=value, such as radio.power_w=0.2, got '{change}'")
+        raise InputError(f"a setting must be given as section.key=value, such as radio.power_w=0.2, got '{change}'")
     check_name(name.strip())
     if not dot:
         section = "" if key == "preset" else section_of(key)
