@@ -118,15 +118,15 @@ def sweep(
         raise InputError(f"source must be a file or a mapping of lists, got {source!r}")
     if isinstance(source, Mapping):
         if tune:
-            raise InputError("source must be a file with tune=True, got a mapping")
+            raise InputError("source must be a file if tune is True, got a mapping")
         axes = flat_axes(source)
         for key in axes.keys() & flat_axes(changes).keys():
-            raise InputError(f"{key} must be set once, got it as a list and as an argument")
+            raise InputError(f"{key} must be set only once, got it in source and as an argument")
         design: Design = make_grid(_settings(settings, changes).to_sections(), axes, num_seeds)
         path = Path(out) if out is not None else Path("runs/sweep")
     else:
         if changes or settings is not None or num_seeds != 1:
-            raise InputError(f"settings and num_seeds must be in {source}, got some as arguments")
+            raise InputError(f"settings and seeds must be set in {source}, not as arguments")
         design = TunedComparison.load(source) if tune else load_grid(source)
         path = Path(out) if out is not None else out_for(source)
     study = _with_runs(execute_design(design, path, engine or make_engine(), trackers=checked_trackers(trackers)))
@@ -164,7 +164,7 @@ def reproduce(
     study = execute_design(design, path, make_engine(data_dir=data_dir), on_error="stop")
     if study.failures:
         failed = f"{len(study.failures)} runs failed, first {study.first_failure()}"
-        raise RunStoppedError(f"{failed}; repeat the call to retry")
+        raise RunStoppedError(f"{failed}; repeat the call to retry them")
     write_reproduction(design, study, path)
     return study
 
@@ -230,16 +230,16 @@ def _check_out(out: Path | str | None, model: ModelFactory | None) -> None:
     if model is not None and (not callable(model) or is_module):
         raise InputError(f"model must be a function that returns a new nn.Module, got {type(model).__name__}")
     if model is not None and out is None:
-        raise InputError("out must be given with a model of your own: runs with other models have the same default")
+        raise InputError("out must be given with your own model: runs with other models have the same default folder")
 
 
 def _settings(settings: Settings | None, changes: Mapping[str, Any], dataset: str | Dataset | None = None) -> Settings:
     if settings is not None and not isinstance(settings, Settings):
-        raise InputError(f"settings must be lesson.Settings(…), got {settings!r}")
+        raise InputError(f"settings must be a lesson.Settings object, got {settings!r}")
     if dataset is not None and not isinstance(dataset, str | Dataset):
         raise InputError(f"dataset must be the name of a data set or a lesson.Dataset, got {dataset!r}")
     if "seeds" in changes:
-        raise InputError(f"seeds must be left out, got {changes['seeds']!r}; num_seeds is their number, seed the first")
+        raise InputError(f"seeds is not an argument, got {changes['seeds']!r}; use num_seeds, and seed for the first")
     name = dataset.name if isinstance(dataset, Dataset) else dataset
     given = dict(changes) | ({} if name is None else {"dataset": name})
     return Settings(**given) if settings is None else settings.with_changes(**given)

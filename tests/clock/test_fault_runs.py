@@ -97,8 +97,8 @@ def test_a_comparison_in_which_clients_are_all_excluded(tmp_path: Path, capsys: 
     command = ["compare", "--strategies", "lesson,fedavg", "--seeds", "1", "--out", str(tmp_path / "out"), *flags]
     assert main([*command, "--time-budget", "3000"]) == 3
     told = capsys.readouterr()
-    assert "note: faults.scale = 3.0 has no effect without scaled > 0" in told.out
-    assert "(and 1 more): no client is connected any more; 4 of 4 clients were excluded" in told.err.splitlines()[-1]
+    assert "note: faults.scale = 3.0 has no effect unless scaled is > 0" in told.out
+    assert "(and 1 more): no client is connected anymore; 4 of 4 clients were excluded" in told.err.splitlines()[-1]
     assert (tmp_path / "out" / "report.html").exists()
 
 

@@ -277,7 +277,7 @@ def test_whatever_is_off_leaves_nothing_of_it() -> None:
         ({"detection_delay_s": float("inf")}, "detection_delay_s must be a finite number, got inf"),
         ({"nan": "often"}, "nan must be a number, got 'often'"),
         ({"scale": 0.0}, "scale must be > 0, got 0.0"),
-        ({"dropout": 0.1}, "setting 'dropout' is unknown"),
+        ({"dropout": 0.1}, "unknown setting 'dropout'"),
     ],
 )
 def test_impossible_faults(settings: dict[str, Any], message: str) -> None:
@@ -289,13 +289,13 @@ def test_impossible_faults(settings: dict[str, Any], message: str) -> None:
 def test_settings_without_effect_are_told() -> None:
     told = FaultSettings(offline_s=3.0, scale=2.0, corrupting_clients=0.5).without_effect(8)
     assert told == [
-        "faults.offline_s = 3.0 has no effect without disconnect_before or disconnect_during",
-        "faults.corrupting_clients = 0.5 has no effect without a corruption, such as flipped",
-        "faults.scale = 2.0 has no effect without scaled > 0",
+        "faults.offline_s = 3.0 has no effect unless disconnect_before or disconnect_during is > 0",
+        "faults.corrupting_clients = 0.5 has no effect unless uploads are corrupted, as with flipped > 0",
+        "faults.scale = 2.0 has no effect unless scaled is > 0",
     ]
     assert FaultSettings(disconnect_before=0.1, offline_s=3.0, corrupting_clients=0.5, nan=0.1).without_effect(8) == []
     assert FaultSettings(corrupting_clients=0.01, nan=1.0).without_effect(8) == [
-        "faults.corrupting_clients = 0.01 of 8 clients rounds to no client"
+        "faults.corrupting_clients = 0.01 of 8 clients rounds to 0 clients"
     ]
 
 

@@ -58,7 +58,7 @@ def test_what_closes_a_round(closes: Closing, end_s: float, merged: list[int]) -
 def test_a_round_that_nothing_can_close_ends_with_the_last_arrival_and_says_so(closes: Closing) -> None:
     record = Simulation(Scripted(closes), make_fleet([5.0, 16.0])).step()
     assert (record.end_s, record.merged.tolist()) == (16.0, [0, 1])
-    assert record.note == "nothing in flight could close the round"
+    assert record.note == "no update in flight could close the round"
 
 
 def test_a_run_in_which_nothing_more_can_happen_ends() -> None:
@@ -450,7 +450,7 @@ def test_releasing_versions_looks_at_those_released_alone() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"rounds": None}, "rounds or until_s must be given: a run has to end"),
+        ({"rounds": None}, "rounds or until_s must be given: otherwise the run would never end"),
         *(
             ({"rounds": wrong}, f"rounds must be a whole number >= 1, got {wrong!r}")
             for wrong in (-3, 0, np.nan, 2.0, True, "x")

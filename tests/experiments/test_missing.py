@@ -75,7 +75,7 @@ def test_an_interrupted_run_is_resumed_unless_resume_is_false(tmp_path: Path) ->
     design, engine = grid(1), FakeEngine()
     run_missing(grid(1), tmp_path, FakeEngine(at_most=1))
     begin_run(tmp_path / "fedavg-seed0", design.trials["fedavg-seed0"])
-    with pytest.raises(InputError, match=r"fedavg-seed0 holds a run that has not ended; --resume continues it"):
+    with pytest.raises(InputError, match=r"fedavg-seed0 holds an unfinished run; resume it"):
         run_missing(design, tmp_path, engine, resume=False)
     assert engine.asked == []
     assert len(run_missing(design, tmp_path, engine).runs) == 2
@@ -159,12 +159,12 @@ def test_finished_folders_are_archived_although_nothing_is_executed(tmp_path: Pa
 def test_runs_with_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     run_missing(archiving(1), tmp_path, FakeEngine())
     longer = grid(1, run={"time_budget_s": 700.0})
-    reason = r"\(run.time_budget_s = 600.0 there, 700.0 here\); name another folder with --out"
+    reason = r"\(run.time_budget_s = 600.0 there, 700.0 here\); choose another output folder"
     with pytest.raises(InputError, match=rf"holds lesson-seed0 with other settings {reason}"):
         run_missing(longer, tmp_path, FakeEngine())
     (tmp_path / "lesson-seed0" / "summary.json").unlink()
     (tmp_path / "runs.jsonl.gz").unlink()
-    with pytest.raises(InputError, match=rf"lesson-seed0 belongs to a run with other settings {reason}"):
+    with pytest.raises(InputError, match=rf"lesson-seed0 holds a run with other settings {reason}"):
         run_missing(longer, tmp_path, FakeEngine())
 
 
@@ -383,7 +383,7 @@ class NowhereEngine(FakeEngine):
 def test_results_that_are_not_in_the_folder_are_failures(tmp_path: Path) -> None:
     study = run_missing(grid(1), tmp_path / "out", NowhereEngine())
     assert not study.runs
-    assert "all nodes must see the same storage" in study.failures["fedavg-seed0"]
+    assert "all nodes must share the same storage" in study.failures["fedavg-seed0"]
 
 
 def test_the_folder_is_read_under_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,7 +300,7 @@ def test_impossible_guards(settings: dict[str, Any], message: str) -> None:
 
 def test_settings_without_effect_are_told() -> None:
     assert GuardSettings(norm_limit=2.0, trim=0.1).without_effect() == [
-        "guards.norm_limit = 2.0 has no effect without norm = clip or reject",
-        "guards.trim = 0.1 has no effect without aggregation = trimmed-mean",
+        "guards.norm_limit = 2.0 has no effect unless norm is clip or reject",
+        "guards.trim = 0.1 has no effect unless aggregation is trimmed-mean",
     ]
     assert GuardSettings(norm="clip", norm_limit=2.0).without_effect() == []

@@ -113,7 +113,7 @@ def test_the_default_split_of_mnist() -> None:
     [
         ({"split": "dirichlet-per-class", "num_clients": 400}, "num_clients must be at most 300, got 400"),
         ({"split": "dirichlet-per-class", "beta": 0.1, "num_clients": 290}, "leaves one of 290 clients with fewer"),
-        ({"split": "dirichlet-per-client"}, "samples_per_client asks for 50000 samples, there are 6000"),
+        ({"split": "dirichlet-per-client"}, "samples_per_client requires 50000 samples, but the data set has 6000"),
     ],
 )
 def test_splits_that_cannot_be(values: dict[str, object], message: str) -> None:

@@ -298,7 +298,7 @@ def test_a_worker_that_dies_stops_the_run() -> None:
     try:
         with pytest.raises(
             RunStoppedError,
-            match=r"a training process was killed, probably for lack of memory; .* then --resume continues",
+            match=r"a training process was killed, probably for lack of memory; .* then resume the run",
         ):
             sum_of(trainer, make_cohort(task.initial_vector(), 6, steps=4))
     finally:
@@ -346,7 +346,9 @@ def test_a_worker_ends_in_the_middle_of_training_when_its_parent_is_killed(tmp_p
 def test_a_model_that_workers_cannot_import_is_told() -> None:
     task = tiny_task(6)
     task.factory = lambda: TinyNet()
-    with pytest.raises(InputError, match="model must be a class or function of a module to train several steps"):
+    with pytest.raises(
+        InputError, match="model must be a class or function defined in a module to train several local steps"
+    ):
         BatchedTrainer(task, 2)
 
 
@@ -410,7 +412,7 @@ def test_a_run_for_which_the_memory_is_not_enough_is_not_to_be_resumed(tmp_path:
     def make(*_: object, **__: object) -> Any:
         torch.empty(1 << 60)
 
-    said = r"not enough memory for this run \(.*you tried to allocate \d+ bytes.*\); use fewer .* --resume fails again"
+    said = r"not enough memory for this run \(.*you tried to allocate \d+ bytes.*\); .* resuming it would fail again"
     with pytest.raises(RunStoppedError, match=said):
         execute(settings(), tmp_path / "run", make=make)
     for error, kept in (

@@ -77,5 +77,5 @@ def test_a_quick_look_is_short_and_on_mnist() -> None:
 def test_items_come_in_the_order_of_the_paper_and_unknown_ones_are_told() -> None:
     assert [item.name for item in select_items(["fig5", "table2"])] == ["table2", "fig5"]
     assert [item.name for item in select_items([])] == list(NAMES)
-    with pytest.raises(InputError, match="item 'fig10' is unknown; did you mean 'fig"):
+    with pytest.raises(InputError, match="unknown item 'fig10'; did you mean 'fig"):
         select_items(["fig5", "fig10"])

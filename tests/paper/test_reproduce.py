@@ -85,7 +85,7 @@ def test_the_archive_is_written_again_from_the_folders_of_runs(made: Path) -> No
         ("[", "study.toml"),
         ("[study]\nformat = 1\n", r"study.toml is damaged: \[study\] kind is missing"),
         ("[study]\nformat = 9\nkind = 'reproduction'\n", "study.toml: format must be 1, got 9: another version"),
-        ("[study]\nformat = 1\nkind = 'sweep'\n", "holds a sweep, not a reproduction; name another folder"),
+        ("[study]\nformat = 1\nkind = 'sweep'\n", "holds a sweep, not a reproduction; choose another output folder"),
     ],
 )
 def test_what_is_wrong_with_a_folder_is_told_before_anything_is_run(tmp_path: Path, text: str, said: str) -> None:
@@ -97,7 +97,7 @@ def test_what_is_wrong_with_a_folder_is_told_before_anything_is_run(tmp_path: Pa
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").touch()
-    with pytest.raises(InputError, match="is not empty and holds no study; name another folder with --out"):
+    with pytest.raises(InputError, match="is not empty and holds no study; choose another output folder"):
         run_missing(FIG5, tmp_path, Failing())
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
@@ -150,7 +150,7 @@ def test_failed_runs_stop_the_command_before_anything_is_drawn(
     assert main(["reproduce", "fig5", "--quick", "--seeds", "1", "--out", str(tmp_path / "out")]) == 3
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("lesson: 3 of 3 runs failed, first lesson-mnist-seed0: no longer finite; ")
-    assert told.endswith(f"; the same command with --out {tmp_path / 'out'} tries them again")
+    assert told.endswith(f"; repeat the command with --out {tmp_path / 'out'} to retry them")
     assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["study.toml"]
 
 
@@ -224,8 +224,8 @@ def test_items_leave_files_settings_and_a_page(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["fig55"], "item 'fig55' is unknown; did you mean 'fig5'?"),
-        (["fig4", "--seeds", "0"], "seeds must be a whole number from 1 to 1000, got 0"),
+        (["fig55"], "unknown item 'fig55'; did you mean 'fig5'?"),
+        (["fig4", "--seeds", "0"], "the number of seeds must be a whole number from 1 to 1000, got 0"),
     ],
 )
 def test_wrong_input_is_one_line(

@@ -83,9 +83,9 @@ def test_a_damaged_checkpoint_leads_to_the_one_before_and_the_same_end(
     DAMAGE.get(damage, Path.unlink)(broken.checkpoint)
     execute(settings(), broken.path, resume=True, **PARTS)
     told = capsys.readouterr().err
-    said = "is not there" if damage == "gone" else "cannot be used ("
+    said = "does not exist" if damage == "gone" else "cannot be used ("
     assert told.startswith(f"note: {broken.checkpoint} {said}")
-    assert told.endswith("; going on from the checkpoint before\n")
+    assert told.endswith("; resuming from the previous checkpoint\n")
     assert told.count("\n") == 1
     assert content(broken.path) == whole
 
@@ -94,16 +94,14 @@ def test_a_damaged_checkpoint_leads_to_the_one_before_and_the_same_end(
 def test_two_damaged_checkpoints_are_an_error(broken: RunFolder, damage: str) -> None:
     for path in (broken.checkpoint, broken.before):
         DAMAGE[damage](path)
-    with pytest.raises(
-        InputError, match=r"checkpoint.safetensors cannot be used \(.*\); remove the folder and run again"
-    ):
+    with pytest.raises(InputError, match=r"checkpoint.safetensors cannot be used \(.*\); remove the folder and rerun"):
         execute(settings(), broken.path, resume=True, **PARTS)
     assert broken.config.exists()
 
 
 def test_a_checkpoint_that_was_only_moved_is_told(broken: RunFolder) -> None:
     of_another_run(broken.checkpoint)
-    with pytest.raises(InputError, match=r"checkpoint.safetensors does not fit this run .*; remove the folder"):
+    with pytest.raises(InputError, match=r"checkpoint.safetensors does not match this run .*; remove the folder"):
         execute(settings(), broken.path, resume=True, **PARTS)
 
 

@@ -208,7 +208,7 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
 def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.begin(on_device(settings()))
-    with folder.owned(), pytest.raises(InputError, match="is being written by another process"):
+    with folder.owned(), pytest.raises(InputError, match="is in use by another process"):
         execute(settings(), tmp_path / "run", resume=True, **PARTS)
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
@@ -227,7 +227,7 @@ def test_lost_metrics_are_noticed(tmp_path: Path, damage: str) -> None:
         metrics.unlink()
     else:
         os.truncate(metrics, 10)
-    with pytest.raises(InputError, match=r"metrics.jsonl has lost lines since the checkpoint"):
+    with pytest.raises(InputError, match=r"metrics.jsonl lacks lines that the checkpoint counts"):
         execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
@@ -242,7 +242,7 @@ def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
     renamed = [whole.replace(f'"{name}"', f'"{name[:-1]}"') for name in json.loads(whole) if name not in NEWER]
     for damaged in (whole[:50], "[]", "[" * 100_000, *renamed, whole.replace('"0.5"', '"0.4"')):
         summary.write_text(damaged)
-        with pytest.raises(InputError, match=r"summary.json is damaged .*; remove the folder and run again"):
+        with pytest.raises(InputError, match=r"summary.json is damaged .*; remove the folder and rerun"):
             execute(settings(), tmp_path / "run", **PARTS)
 
 
@@ -300,7 +300,7 @@ def test_a_run_rejected_in_its_first_round_leaves_no_folder(tmp_path: Path) -> N
 
 def test_a_folder_of_another_run_is_rejected(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", **PARTS)
-    with pytest.raises(InputError, match=r"belongs to a run with other settings .*; name another folder"):
+    with pytest.raises(InputError, match=r"holds a run with other settings .*; choose another output folder"):
         execute(settings(seed=1), tmp_path / "run", resume=True, **PARTS)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
@@ -314,7 +314,7 @@ def test_an_unfinished_run_wants_to_be_resumed(tmp_path: Path) -> None:
 
     with pytest.raises(StoppedError):
         execute(settings(), tmp_path / "run", progress=break_off, **PARTS)
-    with pytest.raises(InputError, match="holds a run that has not ended; --resume continues it"):
+    with pytest.raises(InputError, match="holds an unfinished run; resume it"):
         execute(settings(), tmp_path / "run", **PARTS)
 
 
@@ -324,7 +324,7 @@ def test_a_run_in_which_nobody_arrives_says_so(tmp_path: Path, time_budget_s: fl
     slow = settings(rounds=None, time_budget_s=time_budget_s)
     far = slow.with_changes(power_w=1e-9, ensure_first_tier=False)
     summary = execute(far, tmp_path / "run", **PARTS)
-    assert (summary["uploads"], summary["notes"]) == (0, ["no update has arrived: the model is the initial one"])
+    assert (summary["uploads"], summary["notes"]) == (0, ["no update arrived, so the final model is the initial one"])
 
 
 def test_a_run_that_ends_far_worse_than_guessing_says_so(tmp_path: Path) -> None:
@@ -333,8 +333,10 @@ def test_a_run_that_ends_far_worse_than_guessing_says_so(tmp_path: Path) -> None
     summary = execute(wild.model_copy(update={"training": training}), tmp_path / "run", **PARTS)
     assert summary["loss"] > 100
     (note,) = summary["notes"]
-    assert note.startswith(f"the final loss, {summary['loss']:.3g}, is far above the 2.3 of guessing among ten classes")
-    assert note.endswith("take a smaller learning_rate or lr_cap")
+    assert note.startswith(
+        f"the final loss, {summary['loss']:.3g}, is far above 2.3, that of guessing among ten classes"
+    )
+    assert note.endswith("use a smaller learning_rate or lr_cap")
     assert execute(settings(rounds=10), tmp_path / "usual", **PARTS)["notes"] == []
 
 
@@ -347,7 +349,7 @@ def test_numbers_that_training_cannot_compute_with_are_rejected(section: str, na
 def test_a_run_that_diverges_by_its_proximal_term_names_it(tmp_path: Path) -> None:
     wild = settings(rounds=10)
     pulled = wild.with_changes(proximal_mu=1e30, local_steps=4)
-    with pytest.raises(DivergedError, match="take a smaller learning_rate, lr_cap or proximal_mu"):
+    with pytest.raises(DivergedError, match="use a smaller learning_rate, lr_cap or proximal_mu"):
         execute(pulled, tmp_path / "run", **PARTS)
 
 
@@ -366,15 +368,15 @@ def test_a_run_resumed_under_other_versions_says_so(tmp_path: Path, capsys: pyte
     with pytest.raises(StoppedError):
         execute(settings(), tmp_path / "run", resume=True, progress=break_off, **PARTS)
     assert capsys.readouterr().err == (
-        f"note: {tmp_path / 'run'} was begun with cpu_capability Z80 (here {here['cpu_capability']}); "
-        "results may differ from an undisturbed run by rounding\n"
+        f"note: {tmp_path / 'run'} was started with cpu_capability Z80 (here {here['cpu_capability']}); "
+        "results may differ from those of an uninterrupted run in rounding\n"
     )
     hostile = "\\u001b[31m" + "Z" * 1000
     config.write_text(config.read_text().replace('cpu_capability = "Z80"', f'cpu_capability = "{hostile}"'))
     with pytest.raises(StoppedError):
         execute(settings(), tmp_path / "run", resume=True, progress=break_off, **PARTS)
     shown = f"\\x1b[31m{'Z' * 31}…"  # 40 characters
-    assert f"was begun with cpu_capability {shown} (here " in capsys.readouterr().err
+    assert f"was started with cpu_capability {shown} (here " in capsys.readouterr().err
     config.write_text(
         config.read_text().replace(f'cpu_capability = "{hostile}"\n', "")
     )  # written by an earlier release
@@ -405,7 +407,7 @@ def test_short_curves_are_what_they_were(tmp_path: Path, strategy: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
 def test_a_gpu_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="device must be auto or cpu here, got 'cuda': torch sees no GPU"):
+    with pytest.raises(InputError, match="device must be auto or cpu here, got 'cuda': torch finds no GPU"):
         execute(Settings(run={"rounds": 1, "device": "cuda"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -420,7 +422,7 @@ def test_a_run_records_its_device_and_resumes_only_there(tmp_path: Path) -> None
     for change in ({}, {"device": "auto"}, {"precision": "float32"}):
         folder.check(here.model_copy(update={"run": here.run.model_copy(update=change)}), resume=True)
     for change in ({"device": "cuda"}, {"precision": "bfloat16"}):
-        with pytest.raises(InputError, match="belongs to a run with other settings"):
+        with pytest.raises(InputError, match="holds a run with other settings"):
             folder.check(here.model_copy(update={"run": here.run.model_copy(update=change)}), resume=True)
 
 
@@ -433,7 +435,7 @@ def test_a_run_started_on_a_gpu_is_read_anywhere_and_resumes_only_there(tmp_path
     assert execute(settings(device="auto"), tmp_path / "run", **PARTS)["rounds"] == 30
     folder.summary.unlink()
     with pytest.raises(
-        InputError, match=r"holds a run that was begun on a GPU: \[run\] device must be .*torch sees no GPU"
+        InputError, match=r"holds a run that was started on a GPU: \[run\] device must be .*torch finds no GPU"
     ):
         execute(settings(device="auto"), tmp_path / "run", resume=True, **PARTS)
 

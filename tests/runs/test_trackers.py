@@ -208,10 +208,10 @@ def test_a_tracker_that_cannot_be_had_is_told_before_training(
         ("tensorboard", "TensorBoard is not installed; run pip install 'lesson-fl[tensorboard]'"),
         (
             "tensorbord",
-            "tracker 'tensorbord' is unknown; did you mean 'tensorboard'? one of: module:Class, tensorboard",
+            "unknown tracker 'tensorbord'; did you mean 'tensorboard'? Available: module:Class, tensorboard",
         ),
         ("nowhere:Mine", "tracker 'nowhere:Mine' cannot be loaded: No module named 'nowhere'; write module:Class"),
-        ("empty_tracker:Nothing", "tracker 'empty_tracker:Nothing' must have begin, line and end"),
+        ("empty_tracker:Nothing", "tracker 'empty_tracker:Nothing' must have the methods begin, line and end"),
         (
             "asking_tracker:Failing",
             "tracker 'asking_tracker:Failing' cannot be created: TypeError: Failing.__init__() missing 1 required "
@@ -241,7 +241,7 @@ def test_a_tracker_that_fails_stops_a_run_that_can_resume_without_it(
     failing, told = Failing(method), Told()
     message = (
         r"^tracker helpers.trackers:Failing: OSError: \[Errno 28\] No space left \(trackers.py, line \d+\); "
-        "--resume without --log continues without trackers$"
+        "resume the run without trackers to continue$"
     )
     with pytest.raises(RunStoppedError, match=message):
         execute(settings(), tmp_path / "run", trackers=[failing, told], **PARTS)

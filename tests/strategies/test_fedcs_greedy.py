@@ -132,8 +132,8 @@ def test_nobody_fits(fleet: Fleet, fraction: float) -> None:
     with pytest.raises(InputError) as caught:
         next(simulate(FedCSGreedy(3.4, fraction), fleet, rounds=1))
     assert str(caught.value) == (
-        "fedcs-greedy has nobody to train: no client is within deadline_s = 3.4; "
-        "the fastest, client 0, takes 3.5 s alone, take a longer deadline"
+        "fedcs-greedy has no client to train: none meets deadline_s = 3.4, "
+        "the fastest, client 0, takes 3.5 s alone; use a longer deadline"
     )
 
 

@@ -15,7 +15,7 @@ from lesson import InputError, Simulation, simulate
 from lesson.strategies import LessonAdaptive, make_strategy
 
 LATENCIES = [5.0, 16.0, 30.0, 38.0]
-HELD = "held where a tenth to a half of the clients are in tier 1"
+HELD = "limited so that a tenth to a half of the clients are in tier 1"
 
 
 class Confirming:

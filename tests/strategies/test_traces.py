@@ -126,7 +126,7 @@ def test_lesson_with_an_unreachable_client_leaves_it_out() -> None:
 
 
 def test_fedcs_without_a_first_tier_says_so() -> None:
-    with pytest.raises(InputError, match=r"no client is within deadline_s = 10; the fastest takes 15 s"):
+    with pytest.raises(InputError, match=r"none meets deadline_s = 10, the fastest takes 15 s"):
         list(simulate(FedCS(deadline_s=10.0), make_fleet([15.0, 25.0]), rounds=1))
 
 
@@ -134,7 +134,9 @@ def test_a_promoted_client_is_told_in_the_first_record() -> None:
     records = list(
         simulate(FedCS(deadline_s=10.0), make_fleet([15.0, 25.0], ensure_first_tier=True).at_deadline(10.0), rounds=2)
     )
-    assert records[0].note == "tier 1 would be empty: the fastest client, 0, is taken as 10 s instead of 15 s"
+    assert (
+        records[0].note == "tier 1 would be empty: the latency of the fastest client, 0, is set to 10 s instead of 15 s"
+    )
     assert records[1].note == ""
     assert records[0].merged.tolist() == [0]
 

@@ -133,7 +133,7 @@ BROKEN: list[tuple[Callable[[Any], None], type[Any], str]] = [
     (
         strategies.check_resume,
         SavesAnArray,
-        "round 2: InputError: SavesAnArray.state must return values for JSON: Object",
+        "round 2: InputError: SavesAnArray.state must return values that JSON can store: Object",
     ),
 ]
 

@@ -24,7 +24,7 @@ MOVED = {"contest": "lesson sweep --tune"}
 
 
 class Number(click.ParamType[Any, Any]):
-    """A number, or one of the given words, such as auto; `name` is shown in the help."""
+    """A number, or one of the given words, such as "auto"; `name` is shown in the help."""
 
     def __init__(self, name: str, kind: str, read: Callable[[str], float], *words: str) -> None:
         self.name, self._kind, self._read, self._words = name, kind, read, words

@@ -27,7 +27,7 @@ from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.strategies.base import NO_UPDATES, Merge, RoundPlan, ServerView, Strategy, Updates
 
 MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
-NOBODY = "no client is connected any more"
+NOBODY = "no client is connected anymore"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
 _OF_LEDGER = ("connected", "idle", "busy", "waiting", "started_round", "started_s")
 _VALUES = ("round", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty")

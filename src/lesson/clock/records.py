@@ -64,8 +64,8 @@ def first_tier_note(fleet: Fleet) -> str:
         return ""
     client, real_s = fleet.promoted.client, fleet.promoted.latency_s
     return (
-        f"tier 1 would be empty: the fastest client, {fleet.names[client]}, "
-        f"is taken as {fleet.latency_s[client]:g} s instead of {real_s:.4g} s"
+        f"tier 1 would be empty: the latency of the fastest client, {fleet.names[client]}, "
+        f"is set to {fleet.latency_s[client]:g} s instead of {real_s:.4g} s"
     )
 
 

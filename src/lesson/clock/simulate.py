@@ -53,7 +53,7 @@ def simulate(
     if not isinstance(until_s, float | int | np.floating | np.integer) or not until_s > 0:
         raise InputError(f"until_s must be a number > 0, got {shown(until_s)}")
     if rounds is None and until_s == np.inf:
-        raise InputError("rounds or until_s must be given: a run has to end")
+        raise InputError("rounds or until_s must be given: otherwise the run would never end")
     return _records(Simulation(strategy, fleet, seed=seed, settings=settings), rounds, until_s)
 
 

@@ -57,7 +57,9 @@ def _lines(path: Path, file: TextIO) -> Iterator[str]:
     """Yield the lines of a file; raise InputError for one longer than MAX_LINE, before it fills the memory."""
     while line := file.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:
-            raise InputError(f"{path} cannot be read: a line must have at most {MAX_LINE} characters; is it a CSV file?")
+            raise InputError(
+                f"{path} cannot be read: a line must have at most {MAX_LINE} characters; is it a CSV file?"
+            )
         yield line
 
 

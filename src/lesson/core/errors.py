@@ -20,6 +20,18 @@ class InputError(ValueError):
         super().__init__(line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…")
 
 
+class ArgumentError(InputError):
+    """An argument of a function is invalid. The message starts with its name; a command shows its option instead."""
+
+    def __init__(self, argument: str, problem: str) -> None:
+        super().__init__(f"{argument} {problem}")
+        self.argument, self.problem = argument, problem
+
+    def as_option(self) -> InputError:
+        """Return the error with the command-line option of the same name."""
+        return InputError(f"--{self.argument.replace('_', '-')} {self.problem}")
+
+
 class RunStoppedError(Exception):
     """A run cannot continue although its input is valid. The message is one line that says why."""
 
@@ -28,13 +40,17 @@ class DivergedError(RunStoppedError):
     """Training has diverged: the model or the loss is no longer finite."""
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str], to: str = "") -> InputError:
-    """Return the error for a name that is not in `allowed`, with the closest match; `to` is the strategy it is for."""
+def unknown(kind: str, given: str, allowed: Iterable[str], *, section: str = "", to: str = "") -> InputError:
+    """Return the error for a name that is not in `allowed`, with the closest match.
+
+    `section` is the section of the settings in which the name was given, `to` the strategy for which it was given.
+    """
     names = sorted(allowed)
     hint = suggestion(given, names)
     whom = f" for {to}" if to else ""
     listed = f"{'Available' if hint else 'available'}: {', '.join(names)}"
-    return InputError(f"unknown {kind} '{given[:80]}'{whom}; {hint}{listed}")
+    where = f"[{section}] " if section else ""
+    return InputError(f"{where}unknown {kind} '{given[:80]}'{whom}; {hint}{listed}")
 
 
 def suggestion(given: str, names: Iterable[str], cutoff: float = 0.6) -> str:

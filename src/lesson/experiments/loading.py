@@ -14,7 +14,7 @@ from lesson.experiments.tuned.design import TunedComparison
 from lesson.runs.folder import RunFolder
 from lesson.settings.loading import load_settings
 
-_WANTED = "it must be the folder of a run or a study, such as lesson run, compare, sweep and reproduce write"
+_WANTED = "it must be the output folder of run, compare, sweep or reproduce"
 
 
 def load(folder: Path | str) -> Run | Study:

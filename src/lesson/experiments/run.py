@@ -50,8 +50,7 @@ class Run:
         path = Path(path)
         folder = RunFolder(path)
         if (summary := folder.finished()) is None:
-            command = f"lesson run --scenario {folder.config} --out {path} --resume"
-            raise InputError(f"{path} holds no finished run; resume one with '{command}'")
+            raise InputError(f"{path} holds no finished run; resume it with the settings in {folder.config}")
         return cls(path, load_settings(str(folder.config)), summary)
 
     @classmethod

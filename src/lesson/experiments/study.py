@@ -136,7 +136,7 @@ def _value(run: Run, key: str) -> Any:
     section, _, name = (key if "." in key else f"{_section_of(key)}.{key}").partition(".")
     known = section in NAMES.get(name, ()) or (section == "strategy" and _is_option(name))
     if section in SECTIONS and not known and name not in run.sections[section]:
-        raise unknown(f"[{section}] setting", name, run.sections[section])
+        raise unknown("setting", name, run.sections[section], section=section)
     return value_at(run.sections, f"{section}.{name}")
 
 

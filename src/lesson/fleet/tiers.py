@@ -37,7 +37,7 @@ def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
 
 
 def client_to_promote(latency_s: FloatArray, tiers: IntArray) -> int | None:
-    """Return the fastest client if nobody is in tier 1; None if somebody is, or if no client is in any tier."""
+    """Return the fastest client if tier 1 is empty; None if it is not, or if all tiers are."""
     if np.any(tiers == 1) or np.all(tiers == UNREACHABLE):
         return None
     return int(np.argmin(latency_s))

@@ -110,7 +110,9 @@ def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
         row = int(np.argmax(rounds != expected))
         there, missing = f"{rounds[row]:.0f}", expected[row]
         there = there if missing == 1 else f"{missing - 1} and {there}"
-        raise InputError(f"{table.where(row)}: {table.who(row)} has round {there} but not {missing}; add the missing row")
+        raise InputError(
+            f"{table.where(row)}: {table.who(row)} has round {there} but not {missing}; add the missing row"
+        )
     return WorkTrace(compute_s, upload_s, offsets)
 
 
@@ -147,7 +149,9 @@ def read_positions(
         row = int(np.argmax(outside))
         allowed = f"x_km and y_km must be from {-area_km / 2:g} to {area_km / 2:g}"
         here = f"({x_km[row]:.12g}, {y_km[row]:.12g})"
-        raise InputError(f"{table.where(row)}: {table.who(row)} is at {here}; {allowed}; correct them or increase area_km")
+        raise InputError(
+            f"{table.where(row)}: {table.who(row)} is at {here}; {allowed}; correct them or increase area_km"
+        )
     table = table.sorted_by("time_s")
     time_s, x_km, y_km = table.numbers.values()
     table.check_pairs(time_s[1:] == time_s[:-1], "has time_s {time_s:.12g} twice")

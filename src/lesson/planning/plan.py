@@ -138,7 +138,9 @@ def make_plan(
     used = fleet.at_deadline(deadline_s)
     tiers = assign_tiers(used.latency_s, deadline_s)
     if not tiers.any():
-        raise InputError(f"deadline_s must be longer, got {deadline_s:g}: every client would need more than 2^53 rounds")
+        raise InputError(
+            f"deadline_s must be longer, got {deadline_s:g}: every client would need more than 2^53 rounds"
+        )
     rounds = list(simulate(Lesson(deadline_s), used, rounds=num_rounds, settings=settings, seed=seed))
     on_time = simulate_on_time(used, deadline_s, settings, seed)
     here = _deadline_row(used, tiers, deadline_s, on_time.share)

@@ -33,7 +33,8 @@ class FaultSettings(Checked):
     nan: Share = Field(0.0, description="probability that an upload of such a client contains a NaN")
     infinity: Share = Field(0.0, description="probability that an upload of such a client contains an infinite value")
     scaled: Share = Field(
-        0.0, description="probability that an upload of such a client moves the model `scale` times as far as training did"
+        0.0,
+        description="probability that an upload of such a client moves the model `scale` times as far as training did",
     )
     scale: Positive = Field(10.0, description="factor by which a scaled upload exaggerates the client's update")
     flipped: Share = Field(

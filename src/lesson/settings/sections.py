@@ -57,7 +57,8 @@ class FleetSettings(Checked):
         "", description="CSV file client,from_s,to_s with the times when clients are available; others always are"
     )
     trace: Text = Field(
-        "", description="CSV file client,round,compute_s,upload_s with measured times, used instead of those of the latency model"
+        "",
+        description="CSV file client,round,compute_s,upload_s with measured times that replace those of the model",
     )
 
 
@@ -248,7 +249,7 @@ class StrategySettings(Checked):
                 kinds = "text, a number, true, false, or a list or table of those"
                 raise ValueError(f"{str(name)[:80]} must be {kinds}, got {shown(value)}") from None
         if len(to_toml({"strategy": stored})) > MAX_OPTIONS:
-            raise ValueError(f"options must take at most {MAX_OPTIONS} characters in a settings file")
+            raise ValueError(f"options must fit into {MAX_OPTIONS} characters of a settings file")
         return values | {"options": stored}
 
     def to_table(self) -> dict[str, Any]:
@@ -278,7 +279,9 @@ class RunSettings(Checked):
     trainer: Literal["auto", "reference", "fused", "batched"] = Field(
         "auto", description="implementation of local training; all give the same results up to rounding"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="device to train on; auto uses a GPU if there is one")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="device to train on; auto uses a GPU if there is one"
+    )
     precision: Literal["auto", "tf32", "float32", "bfloat16"] = Field(
         "auto", description="precision of matrix products; auto: tf32 on a GPU, float32 on a CPU"
     )

@@ -58,8 +58,8 @@ class FedCSGreedy(Stateless):
         if not np.any(alone_s <= self.deadline_s * (1 + TOLERANCE)):
             fastest = int(np.argmin(alone_s))
             raise InputError(
-                f"fedcs-greedy has nobody to train: no client is within deadline_s = {self.deadline_s:g}; the fastest, "
-                f"client {reachable[fastest]}, takes {alone_s[fastest]:.4g} s alone, take a longer deadline"
+                f"fedcs-greedy has no client to train: none meets deadline_s = {self.deadline_s:g}, the fastest, "
+                f"client {reachable[fastest]}, takes {alone_s[fastest]:.4g} s alone; use a longer deadline"
             )
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:

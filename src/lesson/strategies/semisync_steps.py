@@ -62,7 +62,7 @@ class SemiSyncSteps(Stateless):
         if np.any(steps > MAX_STEPS):
             raise InputError(
                 f"semisync-steps would give client {reachable[np.argmax(steps)]} {steps.max():.3g} steps a round, over "
-                f"{MAX_STEPS}: the slowest client is too slow for it; leave it out or take a smaller period_factor"
+                f"{MAX_STEPS}: the slowest client is too slow for it; remove that client or use a smaller period_factor"
             )
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:

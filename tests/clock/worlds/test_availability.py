@@ -132,7 +132,7 @@ def test_a_run_ends_when_nobody_comes_any_more(kind: type[Any], tmp_path: Path) 
     while not simulation.stop_reason and simulation.round < 500:
         if (record := simulation.step()) is not None:
             records.append(record)
-    assert simulation.stop_reason == "no client is connected any more"
+    assert simulation.stop_reason == "no client is connected anymore"
     assert records[-1].end_s == pytest.approx(130.0, abs=10.0)
     assert any(record.start_s == 100 for record in records), "a round opens when the first client is back"
     assert sum(record.lost for record in records) > 0
@@ -195,7 +195,7 @@ def test_clients_that_are_away_do_not_train(times: list[np.ndarray], data: st.Da
             assert np.any((client == who) & (from_s <= began_s) & (arrived_s <= to_s * (1 + 1e-12)))
         num_started, num_lost = num_started + len(record.started), num_lost + record.lost
         num_merged += len(record.merged)
-    assert simulation.stop_reason == "no client is connected any more"
+    assert simulation.stop_reason == "no client is connected anymore"
     assert num_started == num_lost + num_merged
     assert num_lost <= len(rows)
 
@@ -212,7 +212,7 @@ def test_an_early_reply_waits_for_its_slot_though_nobody_is_there(tmp_path: Path
     # Now it is estimated at 45 s again and takes 8 s: there at 68 s, due at 120 s, and gone at 70 s.
     ends = [record for record in (simulation.step() for _ in range(4)) if record is not None]
     assert [(record.end_s, record.merged.tolist()) for record in ends] == [(80.0, []), (100.0, []), (120.0, [0])]
-    assert simulation.stop_reason == "no client is connected any more"
+    assert simulation.stop_reason == "no client is connected anymore"
 
 
 def test_whoever_leaves_makes_room_on_a_channel_used_in_turn(tmp_path: Path) -> None:

@@ -578,7 +578,7 @@ def test_a_run_on_the_wall_clock_whose_clients_are_all_excluded_ends_at_once() -
     federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 6.0]), [["not finite"], ["not finite"]])
     records = list(iter(lambda: federation.step(1e6), None))
     assert len(records) == 5
-    assert federation.stop_reason == "no client is connected any more; 2 of 2 clients were excluded"
+    assert federation.stop_reason == "no client is connected anymore; 2 of 2 clients were excluded"
 
 
 class Weighing(FakeClients):

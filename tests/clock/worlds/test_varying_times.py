@@ -257,7 +257,7 @@ def test_measured_latencies_do_not_tell_where_clients_are(tmp_path: Path, change
     traced(tmp_path / "fleet.csv", "client,latency_s,compute_s,upload_s a,8,4,4")
     settings = Settings(**changes)
     name = next(iter(changes))
-    with pytest.raises(InputError, match=rf"^\[\w+\] {name} must be left out with measured latencies"):
+    with pytest.raises(InputError, match=rf"^\[\w+\] {name} cannot be combined with measured latencies"):
         Simulation(FedAvg(), read_fleet(tmp_path / "fleet.csv", settings), settings=settings)
 
 

@@ -37,12 +37,12 @@ class Dataset:
         ):
             if images.dtype != np.uint8 or images.ndim != 4:
                 got = f"{images.dtype} of shape {images.shape}"
-                raise InputError(f"{part}_images must be bytes (num, channels, height, width), got {got}")
+                raise InputError(f"{part}_images must be uint8 of shape (num, channels, height, width), got {got}")
             if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
                 got = f"{labels.dtype} of shape {labels.shape}"
-                raise InputError(f"{part}_labels must be whole numbers of shape ({len(images)},), got {got}")
+                raise InputError(f"{part}_labels must be integers of shape ({len(images)},), got {got}")
             if not len(images) or labels.min() < 0:
-                raise InputError(f"{part}_labels must be at least one number >= 0")
+                raise InputError(f"{part}_labels must not be empty, and all labels must be >= 0")
 
     @property
     def num_classes(self) -> int:

@@ -38,7 +38,7 @@ class LessonFilled(Lesson):
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         if view.round == 1 and np.any(view.local_steps != 1):
             raise InputError(
-                "lesson-filled makes one step of several minibatches: take local_steps 1 and local_epochs 0"
+                "lesson-filled takes one step on several minibatches: set local_steps = 1 and local_epochs = 0"
             )
         plan = super().open_round(view, rng)
         return replace(plan, batches=self._fitting(view, plan.starts))
