@@ -10,47 +10,58 @@ from lesson.fleet.fleet import Fleet
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What happened in one round. Clients are identified by number; energy is None if the fleet does not provide it."""
+    """What happened in one round. Clients are identified by number, times are in seconds since the run began.
+
+    Attributes:
+        round: Number of the round, from 1.
+        start_s: When the round opened: at the end of the previous round, or later if the server had to wait for
+            clients.
+        end_s: When the round closed.
+        version: Model version after the round.
+        started: Clients that started local training in this round.
+        merged: Clients whose updates were aggregated in this round.
+        merged_index: Index of each aggregated update among those of its client, from 0, in the order of `merged`.
+        staleness: Number of versions created between each update's base version and its aggregation, in the order of
+            `merged`.
+        merged_started_s: When the local training of each aggregated update started, in the order of `merged`.
+        merged_expected_s: Latency that the server expected for each aggregated update when it started.
+        merged_arrived_s: When each aggregated update arrived.
+        uploads: Number of updates that arrived in this round, including those rejected on arrival, but not duplicates.
+        bytes_up: Bytes that clients uploaded in this round.
+        bytes_down: Bytes that clients downloaded in this round.
+        compute_j: Compute energy in joules of all updates that arrived, were canceled or were lost in this round; None
+            if the fleet has no energies.
+        transmit_j: Transmit energy in joules of the same updates; None if the fleet has no energies.
+        note: Remarks for the user; empty if there are none.
+        rejections: Updates rejected in this round; with real clients, also updates that the server stopped waiting for.
+        excluded: Clients excluded at the end of this round.
+        misses: Number of updates that arrived in a later round than expected; None if times do not vary.
+        retiered: Number of clients that started in another tier than the time before; None if times do not vary.
+        lost: Number of updates whose clients left or disconnected before the upload ended; None if times do not vary.
+    """
 
     round: int
     start_s: float
-    """When the round opened: at the end of the previous round, or later if the server had to wait for clients."""
     end_s: float
     version: int
-    """Model version after the round."""
     started: IntArray
-    """Clients that started local training in this round."""
     merged: IntArray
-    """Clients whose updates were aggregated in this round."""
     merged_index: IntArray
-    """Index of each aggregated update among those of its client, from 0, in the order of `merged`."""
     staleness: IntArray
-    """Number of versions created between each update's base version and its aggregation, in the order of `merged`."""
     merged_started_s: FloatArray
-    """When the local training of each aggregated update started, in the order of `merged`."""
     merged_expected_s: FloatArray
-    """Latency that the server expected for each aggregated update when it started."""
     merged_arrived_s: FloatArray
-    """When each aggregated update arrived."""
     uploads: int
-    """Number of updates that arrived in this round, including those rejected on arrival, but not duplicates."""
     bytes_up: int
     bytes_down: int
     compute_j: float | None
     transmit_j: float | None
-    """Compute and transmit energy in joules of all updates that arrived, were canceled or were lost in this round."""
     note: str
-    """Remarks for the user; empty if there are none."""
     rejections: tuple[Rejection, ...] = ()
-    """Updates rejected in this round; with real clients, also updates that the server stopped waiting for."""
     excluded: tuple[int, ...] = ()
-    """Clients excluded at the end of this round."""
     misses: int | None = None
-    """Number of updates that arrived in a later round than expected; None if times do not vary."""
     retiered: int | None = None
-    """Number of clients that started in another tier than the time before; None if times do not vary."""
     lost: int | None = None
-    """Number of updates whose clients left or disconnected before the upload ended; None if times do not vary."""
 
     @property
     def rejected(self) -> int:

@@ -21,12 +21,20 @@ SPLIT_TOLERANCE = 0.01
 
 
 def read_fleet(path: Path | str, settings: Settings | None = None) -> Fleet:
-    """Read a fleet with measured latencies. An infinite latency marks an unreachable client.
+    """Read a fleet with measured latencies from a CSV file with the columns `client,latency_s`.
 
-    Missing values of `compute_s` and `upload_s` are NaN; a missing `num_samples` is taken from the settings, the middle
-    of a range. Names become integers if all of them are whole numbers. A measured `upload_s` also serves as the upload
-    time on a shared band. `ensure_first_tier` applies only if the settings set it explicitly: a preset does not change
-    measured latencies.
+    The file may also have the columns `compute_s`, `upload_s` and `num_samples`, in any order. An infinite latency
+    marks an unreachable client. Missing values of `compute_s` and `upload_s` are NaN; missing values of `num_samples`
+    come from the settings, the middle if they give a range. Names become integers if all of them are whole numbers. A
+    measured `upload_s` also serves as the upload time on a shared band.
+
+    Args:
+        path: CSV file.
+        settings: Training, weighting and model size; by default, `Settings()`. `ensure_first_tier` applies only if it
+            is set explicitly: a preset does not change measured latencies.
+
+    Raises:
+        InputError: The file cannot be read, or a setting needs client positions. The message names the line.
     """
     path, settings = Path(path), settings or Settings()
     check_measured(settings)

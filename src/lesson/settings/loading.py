@@ -22,8 +22,13 @@ Tables = dict[str, Any]
 def load_settings(source: Path | str, changes: Sequence[str] = (), flags: Mapping[str, Any] | None = None) -> Settings:
     """Return the settings of a preset or of a TOML file.
 
-    Changes are `section.key=value` or `key=value`, of which the last wins. Flags are values by `section.key`; those
-    that are not None win over both.
+    Args:
+        source: "released", "printed" or a TOML file, such as the config.toml of a run.
+        changes: Changes of single settings as `section.key=value`, or `key=value` for a unique name; the last one wins.
+        flags: Values by `section.key` that override the changes; those that are None are ignored.
+
+    Raises:
+        InputError: The file cannot be read, or a setting is unknown or invalid.
     """
     source = str(source)
     if source in PRESETS:

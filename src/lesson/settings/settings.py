@@ -36,12 +36,25 @@ _VARYING = {
 
 
 class Settings(Checked):
-    """Everything that determines the result of a run.
+    """Everything that determines the result of a run, in ten sections. Invalid values raise InputError.
 
-    Give settings by name, `Settings(num_clients=100, fading="rayleigh")`, or by section,
-    `Settings(radio={"fading": "rayleigh"})`; a name that two sections share needs the section. The others have the
-    defaults of `preset`.
-    Without a limit, a run lasts 10,000 simulated seconds.
+    Give settings by name, `Settings(num_clients=100, fading="rayleigh")`, or by section, `Settings(radio={"fading":
+    "rayleigh"})`; a name that two sections share needs the section. All others have the defaults of `preset`:
+    "released" (the authors' code, the default) or "printed" (the paper's text). Without a limit, a run lasts 10,000
+    simulated seconds. `lesson settings` lists all settings with their units and defaults.
+
+    Attributes:
+        preset: Which defaults are used.
+        fleet: Number of clients, their area, CPUs and availability.
+        radio: Channel between a client and the base station.
+        training: Local training, and the compute time that is charged for it.
+        data: Data set and how it is split over the clients.
+        upload: Size of a model.
+        server: Server optimizer, aggregation and latency estimates.
+        strategy: Strategy, deadline and the strategy's own options.
+        run: Seed, length, evaluation, checkpoints and hardware.
+        faults: Injected faults.
+        guards: Which updates the server rejects, and how it aggregates the others.
     """
 
     preset: str = Field("released", description="defaults: released (the authors' code) or printed (the paper's text)")

@@ -48,13 +48,20 @@ def check_strategy(
     rounds: int = 40,
     fleets: Mapping[str, Fleet] | None = None,
 ) -> None:
-    """Run the contract tests on a strategy; raise AssertionError with one line if it breaks a rule.
+    """Run the contract tests on a strategy.
 
-    `strategy` is a class, an object or a function without arguments that returns one. A class is called with
-    `deadline_s`, if it has such an argument, and with its defaults otherwise. It is run for `rounds` rounds on `fleets`
-    by name: by default, on one client, four equal ones, six unequal ones, one of them unreachable, and 24 drawn ones.
     The largest fleet is also run with varying times, with clients that join and leave or disconnect, and with rejected
     updates. In round 1, a strategy may raise InputError on fleets that do not suit it, but not on all of them.
+
+    Args:
+        strategy: A class, an object or a function without arguments that returns one. A class is called with
+            `deadline_s`, if it has such an argument, and with its defaults otherwise.
+        rounds: Number of rounds in each fleet.
+        fleets: Fleets by name; by default, one client, four equal ones, six unequal ones, one of them unreachable, and
+            24 drawn ones.
+
+    Raises:
+        AssertionError: The strategy breaks a rule. The message is one line that names the case, the round and the rule.
     """
     with tempfile.TemporaryDirectory() as folder:
         subject = Subject(strategy, make_cases(fleets or default_fleets(), Path(folder)), rounds)

@@ -19,9 +19,17 @@ NAMES = ("mnist", "cifar10", "fashion-mnist")
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images as bytes, shape (num, channels, height, width), and labels from 0, shape (num,).
+    """Your own images and labels, for `lesson.run` and `lesson.compare`. Models get the images scaled to [0, 1].
 
-    Models get the images scaled to [0, 1].
+    Attributes:
+        name: Name of the data set in settings, results and reports.
+        train_images: Training images as bytes (uint8), shape (num, channels, height, width).
+        train_labels: Training labels as integers from 0, shape (num,).
+        test_images: Test images, of the same type.
+        test_labels: Test labels, of the same type.
+
+    Raises:
+        InputError: An array has the wrong type or shape.
     """
 
     name: str
