@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from lesson import __version__
 from lesson.cli import cli, main
 from lesson.cli.console import print_notes
+from lesson.strategies import STRATEGIES, setting_names
 
 COMMAND = [sys.executable, "-m", "lesson.cli"]
 
@@ -200,7 +202,7 @@ def test_measured_clients_whose_times_vary(
         ),
     ],
 )
-def test_what_measured_latencies_do_not_tell(
+def test_plans_of_measured_latencies_reject_settings_that_need_positions(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, change: str, message: str
 ) -> None:
     fleet = tmp_path / "fleet.csv"
@@ -211,7 +213,7 @@ def test_what_measured_latencies_do_not_tell(
     assert list(tmp_path.iterdir()) == [fleet]
 
 
-def test_local_work_that_latency_does_not_follow_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_local_training_that_does_not_affect_the_latency_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--set", "training.local_epochs=1"]) == 0
     assert "note: local_epochs = 1 does not change the compute latency" in capsys.readouterr().out
 
@@ -328,7 +330,7 @@ def test_bad_input_is_one_line_and_status_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_input_in_a_process_of_its_own() -> None:
+def test_bad_input_in_a_separate_process() -> None:
     result = run("plan", "--deadline", "-1")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "lesson: [strategy] deadline_s must be > 0, got -1.0\n"
@@ -449,7 +451,15 @@ def test_strategies_are_listed_and_explained(capsys: pytest.CaptureFixture[str])
     listed = capsys.readouterr().out
     assert all(name in listed for name in ("fedavg", "fedcs", "lesson", "Semi-synchronous rounds"))
     assert main(["strategies", "lesson"]) == 0
-    assert "late (default merge)" in capsys.readouterr().out
+    assert "late (default merge): What happens to an update that arrives after its slot: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_every_option_of_a_strategy_is_described(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["strategies", name]) == 0
+    shown = capsys.readouterr().out
+    for option in setting_names(STRATEGIES[name]):
+        assert re.search(rf"^  {option} \([\w .-]+\): [A-Z]", shown, re.MULTILINE), option
 
 
 def test_terminals_without_unicode_get_plain_letters() -> None:
@@ -496,7 +506,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         assert producer.wait(60) == 0
 
 
-def test_of_many_notes_the_first_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_first_of_many_notes_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     print_notes(["a", "b", "a", "c", "d"])
     assert capsys.readouterr().out.splitlines() == ["note: a", "note: b", "note: c", "note: d"]
     print_notes("abcdefg")

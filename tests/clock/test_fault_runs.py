@@ -59,7 +59,7 @@ def test_rejections_are_written_down_with_reason_and_client(tmp_path: Path) -> N
         assert not set(line.get("merged", [])) & set(line.get("rejections", {}).get("not finite", []))
 
 
-def test_with_faults_off_and_guards_on_nothing_is_other(tmp_path: Path) -> None:
+def test_guards_change_nothing_without_faults(tmp_path: Path) -> None:
     plain = settings("trimmed").model_copy(update={"faults": Settings().faults, "guards": Settings().guards})
     execute(plain, tmp_path / "plain", **PARTS)
     sections = plain.to_sections() | {"guards": {"finite": False, "exclude_after_rejections": 0}}
@@ -68,7 +68,7 @@ def test_with_faults_off_and_guards_on_nothing_is_other(tmp_path: Path) -> None:
         assert (tmp_path / "off" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
 
-def test_a_run_whose_clients_are_all_gone_ends_with_what_it_has(
+def test_a_run_whose_clients_have_all_left_ends_with_its_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"

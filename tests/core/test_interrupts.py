@@ -162,7 +162,7 @@ def start(tmp_path: Path, *argv: str, **how: Any) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=tmp_path, stdout=-1, stderr=-1, text=True, **how)
 
 
-def test_a_command_that_is_stopped_says_one_line_and_its_status_tells_the_signal(tmp_path: Path) -> None:
+def test_a_stopped_command_prints_one_line_and_its_status_is_that_of_the_signal(tmp_path: Path) -> None:
     process = start(tmp_path, *LONG)
     while process.poll() is None and not (tmp_path / "run" / "metrics.jsonl").exists():
         time.sleep(0.05)

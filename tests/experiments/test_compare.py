@@ -93,7 +93,9 @@ def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tm
         assert (tmp_path / "alone" / name).read_bytes() == (out / "lesson-seed1" / name).read_bytes()
 
 
-def test_other_settings_are_told_by_name(study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_other_settings_is_rejected_by_name(
+    study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]
+) -> None:
     out, _ = study
     other = [word.replace("num_clients=8", "num_clients=6") for word in SMALL]
     assert main(["compare", "--out", str(out), "--seeds", "2", *other, "--resume"]) == 2
@@ -388,7 +390,7 @@ class Exits(FedAvg):
         ("'no\\nway'", "SystemExit: no way (exits.py, line 8)"),
     ],
 )
-def test_a_custom_strategy_that_exits_is_told_in_one_line(
+def test_a_custom_strategy_that_exits_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: str, told: str
 ) -> None:
     (tmp_path / "exits.py").write_text(EXITS.format(code=code))

@@ -83,7 +83,7 @@ def test_an_interrupted_run_is_resumed_unless_resume_is_false(tmp_path: Path) ->
     assert len(run_missing(design, tmp_path, engine, resume=False).runs) == 2, "finished runs are no reason"
 
 
-def test_failures_stop_nobody_are_kept_and_are_tried_again(tmp_path: Path) -> None:
+def test_failures_do_not_stop_other_runs_are_recorded_and_retried(tmp_path: Path) -> None:
     errors = {NAMES[0]: BROKEN, NAMES[2]: WRONG, NAMES[3]: DIVERGED}
     study = run_missing(grid(), tmp_path, FakeEngine(errors))
     said = {NAMES[0]: "it broke", NAMES[2]: "no such data", NAMES[3]: "no longer finite"}

@@ -70,7 +70,7 @@ def failures(out: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_failed_and_killed_runs_stop_nobody_and_are_repeated(
+def test_failed_and_killed_runs_do_not_stop_others_and_are_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -261,7 +261,7 @@ def test_bad_input_for_ray(
     assert "--address" not in flags or not (tmp_path / "out").exists()
 
 
-def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"Ray is not installed; run pip install 'lesson-fl\[ray\]'"):
         run_missing(make_grid(SETTINGS, {"data.beta": [1]}), tmp_path / "out", RayEngine())

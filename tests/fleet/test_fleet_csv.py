@@ -121,7 +121,7 @@ def test_bad_files_are_one_line_with_the_place(tmp_path: Path, text: str | bytes
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none.csv does not exist; latencies must be a CSV file"):
         read_fleet(tmp_path / "none.csv", Settings())
     with pytest.raises(InputError, match="cannot be read: Is a directory"):

@@ -94,7 +94,7 @@ def test_changes_are_net(tmp_path: Path, after_s: float, until_s: float, came: l
     assert [clients.tolist() for clients in changes] == [came, left]
 
 
-def test_presence_of_nobody_listed() -> None:
+def test_clients_without_intervals_are_always_available() -> None:
     presence = Presence(2, ids(), np.empty(0), np.empty(0))
     assert presence.is_available(0.0).tolist() == [True, True]
     assert presence.leaves_s(ids(1), 3.0).tolist() == [INF]
@@ -241,7 +241,7 @@ def test_errors_about_large_fleets_stay_short(tmp_path: Path) -> None:
         (read_places, "none.csv does not exist; positions must be a CSV file with the columns client,time_s,x_km,y_km"),
     ],
 )
-def test_files_that_are_not_there(tmp_path: Path, read: Callable[[Path, Any], Any], message: str) -> None:
+def test_missing_files_are_an_error(tmp_path: Path, read: Callable[[Path, Any], Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path / "none.csv", range(2))
     with pytest.raises(InputError, match="cannot be read: Is a directory"):

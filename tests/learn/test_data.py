@@ -236,7 +236,7 @@ def test_a_damaged_archive_is_not_unpacked_and_not_kept(
 
 
 @pytest.mark.parametrize("inner", ["", cifar10.FOLDER])
-def test_what_is_damaged_is_fetched_again(tmp_path: Path, server: tuple[str, list[str]], inner: str) -> None:
+def test_damaged_files_are_downloaded_again(tmp_path: Path, server: tuple[str, list[str]], inner: str) -> None:
     url, ranges = server
     ranges.append("served before")
     folder = download.get_cifar10(tmp_path / "data", url)

@@ -88,7 +88,7 @@ def test_the_archive_is_written_again_from_the_folders_of_runs(made: Path) -> No
         ("[study]\nformat = 1\nkind = 'sweep'\n", "holds a sweep, not a reproduction; choose another output folder"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_told_before_anything_is_run(tmp_path: Path, text: str, said: str) -> None:
+def test_an_unusable_folder_is_reported_before_anything_is_executed(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "study.toml").write_text(text)
     with pytest.raises(InputError, match=said):
         run_missing(FIG5, tmp_path, Failing())
@@ -103,7 +103,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", ["", "[reproduction]\nquick = 3\nseeds = 5\n", "[reproduction]\nquick = true\n"])
-def test_a_damaged_scale_is_told_in_one_line(tmp_path: Path, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_scale_is_reported_in_one_line(
+    tmp_path: Path, asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "study.toml").write_text(f"{asked}[study]\nformat = 1\nkind = 'reproduction'\n")
     for words in (["reproduce", "table1", "--out"], ["report"]):
         assert main([*words, str(tmp_path)]) == 2
@@ -162,7 +164,7 @@ def with_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b'"', b"a" * 200_000])
-def test_a_damaged_table_is_told_in_one_line(
+def test_a_damaged_table_is_reported_in_one_line(
     content: bytes, with_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = Path(shutil.copytree(with_table, tmp_path / "out"))
@@ -174,7 +176,7 @@ def test_a_damaged_table_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", None])
-def test_a_damaged_table_is_told_when_the_readme_is_written(content: bytes | None, tmp_path: Path) -> None:
+def test_a_damaged_table_is_reported_when_the_readme_is_written(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "table1.md").write_bytes(content)
     with pytest.raises(InputError, match=r"table1.md .*; lesson reproduce table1 writes it again$"):

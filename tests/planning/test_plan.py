@@ -155,7 +155,7 @@ def test_a_quarter_of_the_clients_meet_a_proposed_deadline(latencies: list[float
     assert np.count_nonzero(fleet.latency_s <= deadline_s) >= len(latencies) / 4
 
 
-def test_nothing_is_proposed_where_nobody_can_be_reached() -> None:
+def test_no_deadline_is_proposed_if_no_client_is_reachable() -> None:
     with pytest.raises(InputError, match="no client can be reached: all 2 latencies are infinite"):
         propose_deadline_s(make_fleet([math.inf, math.inf]))
 

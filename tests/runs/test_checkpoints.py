@@ -67,7 +67,7 @@ def broken(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "run")
 
 
-def test_the_one_before_is_kept(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_previous_checkpoint_is_kept(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     newest, before = (unpacked(path)[0]["metrics_bytes"] for path in (broken.checkpoint, broken.before))
     lines = broken.metrics.read_bytes().splitlines(keepends=True)
     assert (newest, before) == tuple(sum(map(len, lines[:count])) for count in (STOP - 1, STOP - 2))
@@ -77,7 +77,7 @@ def test_the_one_before_is_kept(broken: RunFolder, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("damage", [*DAMAGE, "gone"])
-def test_a_damaged_checkpoint_leads_to_the_one_before_and_the_same_end(
+def test_a_run_with_a_damaged_checkpoint_resumes_from_the_previous_one(
     broken: RunFolder, damage: str, whole: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     DAMAGE.get(damage, Path.unlink)(broken.checkpoint)
@@ -99,7 +99,7 @@ def test_two_damaged_checkpoints_are_an_error(broken: RunFolder, damage: str) ->
     assert broken.config.exists()
 
 
-def test_a_checkpoint_that_was_only_moved_is_told(broken: RunFolder) -> None:
+def test_a_checkpoint_that_was_only_moved_is_reported(broken: RunFolder) -> None:
     of_another_run(broken.checkpoint)
     with pytest.raises(InputError, match=r"checkpoint.safetensors does not match this run .*; remove the folder"):
         execute(settings(), broken.path, resume=True, **PARTS)

@@ -68,7 +68,7 @@ def test_a_folder_holds_the_contract(tmp_path: Path) -> None:
     }
 
 
-def test_who_took_part_is_written_down(tmp_path: Path) -> None:
+def test_participating_clients_are_recorded(tmp_path: Path) -> None:
     chosen = settings()
     execute(chosen, tmp_path / "run", **PARTS)
     kept = json.loads((tmp_path / "run" / "clients.json").read_text())
@@ -88,9 +88,7 @@ def test_who_took_part_is_written_down(tmp_path: Path) -> None:
     run.close()
 
 
-def test_of_many_clients_some_are_written_down_and_rounds_without_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_fleets_are_sampled_and_rounds_name_no_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.runs.execute.MAX_NAMED", 5)
     monkeypatch.setattr("lesson.runs.summary.MAX_CLIENTS", 3)
     execute(settings(), tmp_path / "run", **PARTS)
@@ -197,7 +195,7 @@ def test_ctrl_c_in_the_last_moment_is_not_lost(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
-def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.toml.aside").write_text("[scen")
     execute(settings(), tmp_path / "run", **PARTS)
@@ -308,7 +306,7 @@ def test_a_folder_of_another_run_is_rejected(tmp_path: Path) -> None:
         execute(settings(), tmp_path / "mine", **PARTS)
 
 
-def test_an_unfinished_run_wants_to_be_resumed(tmp_path: Path) -> None:
+def test_an_unfinished_run_must_be_resumed_explicitly(tmp_path: Path) -> None:
     def break_off(line: dict[str, Any]) -> None:
         raise StoppedError
 
@@ -319,7 +317,7 @@ def test_an_unfinished_run_wants_to_be_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("time_budget_s", [30.0, 10.0])
-def test_a_run_in_which_nobody_arrives_says_so(tmp_path: Path, time_budget_s: float) -> None:
+def test_a_run_without_arrivals_says_so(tmp_path: Path, time_budget_s: float) -> None:
     """Rounds of 20 s and slow radio: nobody is there at 20 s, and none ends within 10 s."""
     slow = settings(rounds=None, time_budget_s=time_budget_s)
     far = slow.with_changes(power_w=1e-9, ensure_first_tier=False)
@@ -397,7 +395,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("strategy", sorted(GOLDEN))
-def test_short_curves_are_what_they_were(tmp_path: Path, strategy: str) -> None:
+def test_short_curves_are_unchanged(tmp_path: Path, strategy: str) -> None:
     """Losses every 100 s over 60 rounds; a change to the numerics shows here, the rounding of another CPU does not."""
     execute(settings(strategy, rounds=60), tmp_path / "run", **PARTS)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -406,7 +404,7 @@ def test_short_curves_are_what_they_were(tmp_path: Path, strategy: str) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
-def test_a_gpu_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_gpu_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="device must be auto or cpu here, got 'cuda': torch finds no GPU"):
         execute(Settings(run={"rounds": 1, "device": "cuda"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -103,14 +103,14 @@ def test_deadline_may_be_infinite() -> None:
     assert Settings(deadline_s=math.inf).strategy.deadline_s == math.inf
 
 
-def test_local_work_that_the_latency_does_not_follow_is_told() -> None:
+def test_local_training_that_does_not_affect_the_latency_is_reported() -> None:
     assert Settings().caveats() == []
     assert Settings(local_steps=5, latency_samples="processed").caveats() == []
     (caveat,) = Settings(local_steps=5).caveats()
     assert caveat.startswith("local_steps = 5 does not change the compute latency, which is charged for 20 samples")
 
 
-def test_a_proximal_term_that_one_step_does_not_feel_is_told() -> None:
+def test_a_proximal_term_without_effect_on_one_step_is_reported() -> None:
     (caveat,) = Settings(proximal_mu=0.1).caveats()
     assert caveat.startswith("proximal_mu = 0.1 has no effect on a single local step")
     for more in ({"local_steps": 2}, {"local_epochs": 1}):

@@ -139,7 +139,7 @@ def test_bad_files(tmp_path: Path, text: bytes, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none.toml does not exist; scenario must be a preset"):
         load_settings(str(tmp_path / "none.toml"))
     (tmp_path / "folder.toml").mkdir()

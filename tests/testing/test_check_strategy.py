@@ -220,12 +220,12 @@ def test_more_clients_may_be_busy_than_were_started() -> None:
         check_strategy(Refilling)
 
 
-def test_a_shared_state_that_is_read_is_said_to_be_shared() -> None:
+def test_shared_state_of_a_strategy_is_reported() -> None:
     with pytest.raises(AssertionError, match=r"lr_scale was .*; a run must not change the object it is given"):
         check_strategy(SharesItsCount)
 
 
-def test_a_strategy_that_declines_every_fleet_is_told_so() -> None:
+def test_a_strategy_that_rejects_every_fleet_fails() -> None:
     def decline(view: ServerView, plan: RoundPlan) -> RoundPlan:
         raise InputError("too few clients")
 

@@ -19,7 +19,11 @@ from lesson.strategies.base import Deadline, Merge, RoundPlan, ServerView, State
 
 @dataclass
 class FedCS(Stateless):
-    """Synchronous rounds of fixed length with the clients that meet the deadline."""
+    """Synchronous rounds of fixed length with the clients that meet the deadline.
+
+    Args:
+        deadline_s: Deadline τ in seconds, > 0 and finite: the length of a round.
+    """
 
     deadline_s: float
 

@@ -29,7 +29,12 @@ from lesson.strategies.checks import check_connected, check_number, draw_share
 
 @dataclass
 class FedCSGreedy(Stateless):
-    """Greedy selection of clients that can upload one after the other within the deadline."""
+    """Greedy selection of clients that can upload one after the other within the deadline.
+
+    Args:
+        deadline_s: Deadline T_round in seconds, > 0, by which all selected clients must have uploaded.
+        fraction: Fraction C of the connected clients that are candidates in a round, > 0 and <= 1.
+    """
 
     deadline_s: float
     fraction: float = 1.0

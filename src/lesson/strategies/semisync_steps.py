@@ -26,7 +26,11 @@ MAX_STEPS = 10_000_000
 
 @dataclass
 class SemiSyncSteps(Stateless):
-    """All clients train for the same period, each with as many steps as fit."""
+    """All clients train for the same period, each with as many steps as fit.
+
+    Args:
+        period_factor: Length λ of the period, in units of the slowest client's usual compute time, > 0.
+    """
 
     period_factor: float = 2.0
 
@@ -56,7 +60,7 @@ class SemiSyncSteps(Stateless):
         if len(unknown):
             raise InputError(
                 f"semisync-steps needs compute_s > 0 of every client, got {view.compute_s[unknown[0]]:g} for client "
-                f"{unknown[0]}; give it in the file of latencies, or in the first row of a trace"
+                f"{unknown[0]}; add it to the file of latencies, or to the first row of a trace"
             )
         steps = self._fitting(view, reachable)
         if np.any(steps > MAX_STEPS):

@@ -66,7 +66,7 @@ def test_settings_under_which_nothing_varies_change_nothing(kind: type[Any]) -> 
 
 
 @every_way
-def test_every_way_keeps_the_contract(way: str) -> None:
+def test_every_kind_of_varying_time_keeps_the_contract(way: str) -> None:
     scenario, fleet = setting(way)
     check_world(lambda: make_world(fleet, scenario, seed=1))
 
@@ -231,7 +231,7 @@ def test_a_changed_input_file_is_reported_when_a_run_resumes() -> None:
         after.restore(*before.state())
 
 
-def test_settings_that_change_nothing_are_told() -> None:
+def test_settings_without_effect_on_times_are_reported() -> None:
     assert not Settings().caveats()
     assert not Settings(fading="rician", rician_k_db=3.0, coherence_s=2.0, estimate="mean").caveats()
     assert Settings(rician_k_db=3.0, estimate="mean").caveats() == [

@@ -88,7 +88,7 @@ POINTS = '[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]'
         ("[rules]", "[rules", "cannot be read: Expected ']'"),
     ],
 )
-def test_wrong_entries_are_told(old: str, new: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_entries_are_rejected(old: str, new: str, complaint: str, tmp_path: Path) -> None:
     assert old in FILE
     with pytest.raises(InputError, match=r"entries\.toml") as error:
         small(tmp_path, FILE.replace(old, new, 1))
@@ -124,7 +124,7 @@ def test_wrong_entries_are_told(old: str, new: str, complaint: str, tmp_path: Pa
         ("targets", '["70 %"]', "rules: targets must be a list of accuracies between 0 and 1, got '70 %'"),
     ],
 )
-def test_wrong_rules_are_told(key: str, value: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_rules_are_rejected(key: str, value: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         small(tmp_path, re.sub(rf"^{key} = .*", f"{key} = {value}", FILE, count=1, flags=re.MULTILINE))
     assert complaint in str(error.value)

@@ -40,7 +40,14 @@ LEAST_STEP = 0.05
 
 @dataclass
 class LessonAdaptive(Lesson):
-    """LESSON with a deadline that adapts to how far slow clients confirm the updates of fast ones."""
+    """LESSON with a deadline that adapts to how well slow clients confirm the updates of fast ones.
+
+    The other options are those of `Lesson`.
+
+    Args:
+        deadline_s: Deadline τ in seconds with which the run starts, > 0 and finite.
+        agreement: Target c* of the confirmation, > 0 and <= 1. A higher target gives longer rounds.
+    """
 
     agreement: float = 0.25
     needs: ClassVar[frozenset[str]] = frozenset({"confirmation"})

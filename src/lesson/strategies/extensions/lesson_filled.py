@@ -26,7 +26,14 @@ from lesson.strategies.lesson import Lesson
 
 @dataclass
 class LessonFilled(Lesson):
-    """LESSON whose clients train until their slot ends, for server optimizers."""
+    """LESSON whose clients train until their slot ends, for server optimizers.
+
+    The other options are those of `Lesson`.
+
+    Args:
+        scaling: Whether clients of tier j use step size j·δ, Eq. (12), instead of δ.
+        discount: Exponent of the weight 1 / j^discount of an update of tier j, from 0 to 100.
+    """
 
     scaling: bool = False
     discount: float = 2.0
