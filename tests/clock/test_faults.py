@@ -190,7 +190,12 @@ def test_a_client_rejected_too_often_in_a_row_is_excluded() -> None:
     settings = Settings(exclude_after_rejections=2)
     records = rounds_of([10, 20, 30], 4, model_server=RejectingServer(1), settings=settings)
     assert [record.started.tolist() for record in records] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 2]]
-    assert [record.note for record in records] == ["", "excluded 1: rejected 2 times in a row, not finite", "", ""]
+    assert [record.note for record in records] == [
+        "",
+        "excluded client 1 after 2 consecutive rejected updates: not finite",
+        "",
+        "",
+    ]
     never = Settings(exclude_after_rejections=0)
     kept = rounds_of([10, 20, 30], 9, model_server=RejectingServer(1), settings=never)
     assert all(len(record.started) == 3 for record in kept)
@@ -217,7 +222,7 @@ def test_work_of_an_excluded_client_is_dropped() -> None:
     records = [simulation.step() for _ in range(12)]
     kept = [record for record in records if record is not None]
     excluded_at = next(place for place, record in enumerate(kept) if record.note.startswith("excluded 1"))
-    assert kept[excluded_at].note == "excluded 1: rejected 2 times in a row, not finite"
+    assert kept[excluded_at].note == "excluded client 1 after 2 consecutive rejected updates: not finite"
     assert sum(record.rejected for record in kept) == 2
     assert all(1 not in record.merged for record in kept)
     assert all(1 not in record.started for record in kept[excluded_at + 1 :])

@@ -47,7 +47,7 @@ def test_trace_of_a_change() -> None:
     tau = 10 * math.exp(0.3 * 0.25)
     records = run(LessonAdaptive(deadline_s=10.0), Confirming((0.0, 2.0)), 56)
     assert {record.note for record in records[:50]} == {""}
-    assert records[50].note == "deadline 10 s → 10.78 s: 0.00 confirmed, 0.25 wished"
+    assert records[50].note == "deadline 10 s → 10.78 s: 0.00 confirmed, target 0.25"
     assert [(record.started.tolist(), sorted(record.merged.tolist())) for record in records[48:56]] == [
         ([0, 1, 2, 3], [0]),
         ([0], [0, 1]),
@@ -67,9 +67,9 @@ def test_old_measurements_fade_and_bounds_hold() -> None:
     strategy = LessonAdaptive(deadline_s=10.0)
     records = run(strategy, Confirming((4.0, 4.0), (4.0, 4.0), (0.8, 4.0)), 151)
     assert [record.note for record in records if record.note] == [
-        "deadline 10 s → 8.869 s: 1.00 confirmed, 0.25 wished",
-        f"deadline 8.869 s → 8.3 s: 1.00 confirmed, 0.25 wished; {HELD}",
-        "deadline stays at 8.3 s: 0.35 confirmed, 0.25 wished",
+        "deadline 10 s → 8.869 s: 1.00 confirmed, target 0.25",
+        f"deadline 8.869 s → 8.3 s: 1.00 confirmed, target 0.25; {HELD}",
+        "deadline stays at 8.3 s: 0.35 confirmed, target 0.25",
     ]
 
 
@@ -90,15 +90,15 @@ def test_measurements_fade_to_seven_tenths_if_the_deadline_stays() -> None:
     """c = 0.3 and then (0.7·1.2 + 1.0) / (0.7·4 + 4) = 0.27: neither moves τ by 5 %."""
     records = run(LessonAdaptive(deadline_s=10.0), Confirming((1.2, 4.0), (1.0, 4.0)), 101)
     assert [record.note for record in records if record.note] == [
-        "deadline stays at 10 s: 0.30 confirmed, 0.25 wished",
-        "deadline stays at 10 s: 0.27 confirmed, 0.25 wished",
+        "deadline stays at 10 s: 0.30 confirmed, target 0.25",
+        "deadline stays at 10 s: 0.27 confirmed, target 0.25",
     ]
 
 
 def test_a_change_of_four_percent_is_not_made() -> None:
     """exp(0.3·(0.25 − 0.12)) = 1.04."""
     records = run(LessonAdaptive(deadline_s=10.0), Confirming((0.12, 1.0)), 51)
-    assert records[50].note == "deadline stays at 10 s: 0.12 confirmed, 0.25 wished"
+    assert records[50].note == "deadline stays at 10 s: 0.12 confirmed, target 0.25"
 
 
 def test_unreachable_clients_do_not_affect_the_bounds() -> None:

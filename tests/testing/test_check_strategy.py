@@ -229,7 +229,7 @@ def test_a_strategy_that_rejects_every_fleet_fails() -> None:
     def decline(view: ServerView, plan: RoundPlan) -> RoundPlan:
         raise InputError("too few clients")
 
-    with pytest.raises(AssertionError, match=r"^Mine: must accept some fleet; .* InputError: too few clients$"):
+    with pytest.raises(AssertionError, match=r"^Mine: must accept at least one fleet; .* InputError: too few clients$"):
         check_strategy(changing(decline))
 
 

@@ -68,7 +68,7 @@ class _Learning:
     data_dir: Path | None = data_dir_option(heading="Machine")
 
     def settings(self, changes: Sequence[str], strategy: str | None = None) -> Settings:
-        """Return the settings from the flags and the changes by --set, and print their warnings."""
+        """Return the settings that the flags and --set define, and print their warnings."""
         flags = {
             "data.dataset": self.dataset,
             "data.beta": self.beta,

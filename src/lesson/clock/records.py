@@ -90,8 +90,9 @@ def exclusion_note(excluded: Mapping[int, str], names: Sequence[int | str], excl
     for reason in dict.fromkeys(excluded.values()):
         who = [str(names[client]) for client, why in excluded.items() if why == reason]
         more = f" and {len(who) - MAX_NAMED} more" if len(who) > MAX_NAMED else ""
-        times = f"{exclude_after} times in a row" if exclude_after > 1 else "once"
-        notes.append(f"excluded {', '.join(who[:MAX_NAMED])}{more}: rejected {times}, {reason}")
+        after = f"{exclude_after} consecutive rejected updates" if exclude_after > 1 else "a rejected update"
+        noun = "client" if len(who) == 1 else "clients"
+        notes.append(f"excluded {noun} {', '.join(who[:MAX_NAMED])}{more} after {after}: {reason}")
     return "; ".join(notes)
 
 

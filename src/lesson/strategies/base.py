@@ -1,4 +1,4 @@
-"""What a strategy receives and what it returns. A strategy never touches a tensor or a clock.
+"""The protocol of strategies: what a strategy receives and returns. It never touches a tensor or a clock.
 
 Clients are numbered 0 … num_clients − 1. A client trains for at most one update at a time. An update that has arrived
 but has not been aggregated waits at the server, and its client may start again meanwhile. Rounds count from 1, model

@@ -1,4 +1,4 @@
-"""`check_strategy`: what every strategy must keep, whatever it decides.
+"""`check_strategy`: the rules that every strategy must obey, whatever it decides.
 
 Each check is a function. It takes a `Subject`, the strategy with the cases it is run in, and raises AssertionError with
 one line that names the case, the round and what is wrong. The round loop checks plans and merges; a strategy cannot
@@ -92,7 +92,7 @@ class Subject:
                     raise
                 reason = str(error)
         if not accepted:
-            raise AssertionError(f"{self.name}: must accept some fleet; {reason}")
+            raise AssertionError(f"{self.name}: must accept at least one fleet; {reason}")
         return accepted
 
     def nominal(self) -> Iterator[tuple[Case, list[Round]]]:
@@ -167,7 +167,7 @@ def check_progress(subject: Subject) -> None:
     """If nothing fails, something is aggregated, or a note of a plan says why not."""
     for case, rounds in subject.nominal():
         if not any(one["version"] or one["plan.note"] for one in rounds):
-            raise subject.error(case, f"nothing is aggregated in {len(rounds)} rounds, and no note says why")
+            raise subject.error(case, f"nothing is aggregated in {len(rounds)} rounds, and no note explains why")
 
 
 def check_waiting(subject: Subject) -> None:

@@ -1,4 +1,4 @@
-"""`check_world`: what every world must keep, wherever its times come from.
+"""`check_world`: the rules that every world must obey, wherever its times come from.
 
 Checks of single calls are functions that `_Watched` calls whenever the round loop calls the world; checks of whole runs
 take a `Subject`. All raise AssertionError with one line; `Subject` adds the strategy and the round.
@@ -170,7 +170,7 @@ def check_ledger(ledger: Ledger) -> None:
     }
     for rule, kept in rules.items():
         if not np.all(kept):
-            who = "" if np.ndim(kept) == 0 else f": not so for client {np.flatnonzero(~np.asarray(kept))[0]}"
+            who = "" if np.ndim(kept) == 0 else f": violated for client {np.flatnonzero(~np.asarray(kept))[0]}"
             raise AssertionError(f"ledger: {rule}{who}; change it through its methods")
 
 
