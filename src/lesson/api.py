@@ -316,7 +316,9 @@ def _settings(settings: Settings | None, changes: Mapping[str, Any], dataset: st
     if dataset is not None and not isinstance(dataset, str | Dataset):
         raise InputError(f"dataset must be the name of a data set or a lesson.Dataset, got {dataset!r}")
     if "seeds" in changes:
-        raise InputError(f"seeds is not an argument, got {changes['seeds']!r}; use num_seeds, and seed for the first")
+        raise InputError(
+            f"seeds is not an argument, got {changes['seeds']!r}; use num_seeds, and seed for the first one"
+        )
     name = dataset.name if isinstance(dataset, Dataset) else dataset
     given = dict(changes) | ({} if name is None else {"dataset": name})
     return Settings(**given) if settings is None else settings.with_changes(**given)

@@ -85,7 +85,7 @@ def test_a_run_whose_clients_have_all_left_ends_with_its_results(
     summary = json.loads((out / "summary.json").read_text())
     assert summary["ended_early"] == NOBODY
     assert summary["notes"][0] == NOBODY
-    assert told.err == f"lesson: lesson, seed 0, ended at {summary['time_s']:g} s: {NOBODY}\n"
+    assert told.err == f"lesson: lesson with seed 0 ended early, at {summary['time_s']:g} s: {NOBODY}\n"
     assert "accuracy" in told.out
     assert (out / "model.safetensors").exists()
     assert main(["run", "--out", str(out), "--time-budget", "5000", "--device", "cpu", *faults]) == 3

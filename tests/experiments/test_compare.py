@@ -141,19 +141,19 @@ def test_a_folder_with_other_settings_is_rejected_by_name(
         (["run", "--resume", "--resume"], "--resume must be given once, got it twice"),
         (
             ["run", "--set", "run.rounds=1", "--set", "run.rounds=2"],
-            "run.rounds must be set once, got it twice",
+            "run.rounds must be set only once, got it twice",
         ),
         (
             ["run", "--set", "strategy.deadline_s=5", "--deadline", "20"],
-            "strategy.deadline_s must be set once, got 5 by --set and 20.0 by --deadline",
+            "strategy.deadline_s must be set only once, got 5 with --set and 20.0 with --deadline",
         ),
         (
             ["plan", "--set", "fleet.num_clients=5", "--clients", "5"],
-            "fleet.num_clients must be set once",
+            "fleet.num_clients must be set only once",
         ),
         (
             ["run", "--set", "strategy.name=fedcs", "--strategy", "fedavg"],
-            "strategy.name must be set once, got 'fe",
+            "strategy.name must be set only once, got 'fe",
         ),
         (
             ["compare", "--set", "strategy.name=fedcs"],
@@ -171,7 +171,10 @@ def test_a_folder_with_other_settings_is_rejected_by_name(
             ["compare", "--set", "lesson.concurrency=5"],
             "[strategy] unknown setting 'concurrency' for lesson; available",
         ),
-        (["compare", "--set", "fedavg.fraction=0.5", "--set", "fedavg.fraction=1"], "fedavg.fraction must be set once"),
+        (
+            ["compare", "--set", "fedavg.fraction=0.5", "--set", "fedavg.fraction=1"],
+            "fedavg.fraction must be set only once",
+        ),
         (
             ["compare", "--set", "lesson.late=drop", "--set", "strategy.late=drop"],
             "strategy.late has no effect: lesson.late is also set; remove one of them",

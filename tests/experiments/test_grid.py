@@ -118,7 +118,7 @@ def test_two_values_that_would_share_a_folder_are_rejected(tmp_path: Path, monke
     (tmp_path / "own_with_path.py").write_text(textwrap.dedent(code))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        InputError, match=r"two runs would be called own_with_path.Mine-path=a.b-seed0; write their values"
+        InputError, match=r"two runs would have the same name, own_with_path.Mine-path=a.b-seed0; write their values"
     ):
         names({"strategy.name": ["own_with_path:Mine"], "strategy.path": ["a/b", "a:b"]})
 

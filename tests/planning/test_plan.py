@@ -118,7 +118,7 @@ def test_compared_deadlines_suit_the_fleet(slowest_s: float, expected: list[floa
     ("latencies", "deadline_s", "rounds", "message"),
     [
         ([5.0], 0.0, 12, "deadline_s must be > 0, got 0.0"),
-        ([5.0], 10.0, 0, "rounds must be from 1 to 100000, got 0"),
+        ([5.0], 10.0, 0, "the number of rounds must be from 1 to 100000, got 0"),
         ([math.inf], 10.0, 12, "no client can be reached: all 1 latencies are infinite"),
         ([5.0], 1e-300, 12, "deadline_s must be longer, got 1e-300: every client would need more than"),
     ],

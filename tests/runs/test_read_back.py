@@ -68,7 +68,7 @@ def test_invalid_values_are_reported_in_one_line(
         ("summary.json", {"time_to_s": {}}, r"summary.json is damaged \(time_to_s must have 0.5\)"),
         ("clients.json", {"clients": {}}, r"clients.json is damaged \(clients.number is missing\); remove it"),
         ("clients.json", {"promoted": {"client": 1}}, r"clients.json is damaged \(promoted.latency_s is missing\)"),
-        ("clients.json", {"num_clients": 1}, r"clients.json is damaged \(clients.number must be different numbers"),
+        ("clients.json", {"num_clients": 1}, r"clients.json is damaged \(clients.number must be distinct numbers"),
     ],
 )
 def test_the_field_is_named(run: Path, tmp_path: Path, name: str, change: dict[str, Any], said: str) -> None:
@@ -136,7 +136,7 @@ def test_two_seeds_must_have_the_same_classes(tmp_path: Path, capsys: pytest.Cap
     path = tmp_path / "lesson-seed1" / "clients.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"class_accuracy": [0.5]}))
     assert main(["report", str(tmp_path)]) == 2
-    assert "class_accuracy must have 10 values like" in capsys.readouterr().err
+    assert "class_accuracy must have 10 values, as many as" in capsys.readouterr().err
 
 
 def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_clients_must_have_columns_of_one_length(run: Path, tmp_path: Path) -> N
         wrong = copy.deepcopy(kept)
         wrong["clients"][name].pop()
         (tmp_path / "clients.json").write_text(json.dumps(wrong))
-        with pytest.raises(InputError, match=f"{name} must have 6 values like number, got 5"):
+        with pytest.raises(InputError, match=f"{name} must have 6 values, as many as number, got 5"):
             read_clients(tmp_path / "clients.json")
 
 

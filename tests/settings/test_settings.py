@@ -310,7 +310,7 @@ def test_a_grid_of_numpy_values_reads_back_equal(tmp_path: Path) -> None:
         ({"radio": {"powr_w": 1}}, "[radio] unknown setting 'powr_w'; did you mean 'power_w'?"),
         ({"radio": 3}, "radio must be a table, such as {'bandwidth_hz': …}, got 3"),
         ({"strategy": "fedavg"}, 'strategy must be a table, such as {"name": "fedavg"}, got \'fedavg\''),
-        ({"radio": {"power_w": 2.0}, "power_w": 1.0}, "radio.power_w must be set once, got 2.0 and 1.0"),
+        ({"radio": {"power_w": 2.0}, "power_w": 1.0}, "radio.power_w must be set only once, got 2.0 and 1.0"),
         ({"strategy": {"name": 3}}, "[strategy] name must be text, got 3"),
         ({"run": {"rounds": 0}}, "[run] rounds must be >= 1, got 0"),
         ({"run": {"time_budget_s": math.inf}}, "[run] rounds or a finite time_budget_s must be given"),

@@ -40,8 +40,8 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
     early = [summary for summary in summaries if summary.get("ended_early")]
     if early:
         first, others = early[0], f" (and {len(early) - 1} more)" if len(early) > 1 else ""
-        who = f"{first['strategy']}, seed {first['seed']}"
-        raise RunStoppedError(f"{who}, ended at {first['time_s']:g} s{others}: {first['ended_early']}")
+        who = f"{first['strategy']} with seed {first['seed']}"
+        raise RunStoppedError(f"{who} ended early, at {first['time_s']:g} s{others}: {first['ended_early']}")
 
 
 def check_failed(study: "Study", num_runs: int, flags: str) -> None:

@@ -251,7 +251,7 @@ def _points(sections: Sections, axes: Mapping[str, Sequence[Any]], own_dataset: 
         settings = _settings(sections, values, allowed, fixed, own_dataset)
         name = run_name(settings, values)
         if points.setdefault(name, (values, settings))[0] != values:
-            raise InputError(f"two runs would be called {name}; write their values differently")
+            raise InputError(f"two runs would have the same name, {name}; write their values differently")
     return [settings for _, settings in points.values()]
 
 

@@ -158,7 +158,7 @@ def make_plan(
     settings = None if settings is None else settings.without_faults()
     check_deadline(deadline_s)
     if not 1 <= num_rounds <= MAX_ROUNDS:
-        raise InputError(f"rounds must be from 1 to {MAX_ROUNDS}, got {num_rounds}")
+        raise InputError(f"the number of rounds must be from 1 to {MAX_ROUNDS}, got {num_rounds}")
     slowest_s = fleet.slowest_s
     used = fleet.at_deadline(deadline_s)
     tiers = assign_tiers(used.latency_s, deadline_s)

@@ -147,7 +147,9 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
                 if line["round"] != number:
                     raise ValueError(f"round must be {number}, got {line['round']}")
                 if line["time_s"] < time_s:
-                    raise ValueError(f"time_s must be at least that of the line before, {time_s}, got {line['time_s']}")
+                    raise ValueError(
+                        f"time_s must be at least that of the previous line, {time_s}, got {line['time_s']}"
+                    )
                 time_s = line["time_s"]
                 _check_lengths(line, _MERGED)
                 yield line
@@ -178,7 +180,7 @@ def read_clients(path: Path) -> dict[str, Any]:
         columns = kept["clients"]
         _check_lengths(columns, tuple(name for name, values in columns.items() if isinstance(values, list)))
         if len(set(columns["number"])) < len(columns["number"]) or max(columns["number"]) >= kept["num_clients"]:
-            raise ValueError("clients.number must be different numbers below num_clients")
+            raise ValueError("clients.number must be distinct numbers below num_clients")
 
     kept: dict[str, Any] = _read(path, check, "remove it or restore a copy")
     return kept
@@ -230,7 +232,7 @@ def _check_lengths(columns: dict[str, Any], names: tuple[str, ...]) -> None:
     for name, length in lengths.items():
         first, wanted = next(iter(lengths.items()))
         if length != wanted:
-            raise ValueError(f"{name} must have {wanted} values like {first}, got {length}")
+            raise ValueError(f"{name} must have {wanted} values, as many as {first}, got {length}")
 
 
 def reason_of(error: Exception) -> str:

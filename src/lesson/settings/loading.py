@@ -67,12 +67,13 @@ def check_set_once(changes: Sequence[str], flags: Mapping[str, Any] | None = Non
     for change in changes:
         section, key, value = _parse_change(change)
         if (name := f"{section}.{key}") in changed:
-            raise InputError(f"{name} must be set once, got it twice by --set")
+            raise InputError(f"{name} must be set only once, got it twice with --set")
         changed[name] = value
     given = without_none(flags or {})
     for name in given.keys() & changed.keys():
         flag = _FLAGS.get(key := name.partition(".")[2], key)
-        raise InputError(f"{name} must be set once, got {changed[name]!r} by --set and {given[name]!r} by --{flag}")
+        both = f"{changed[name]!r} with --set and {given[name]!r} with --{flag}"
+        raise InputError(f"{name} must be set only once, got {both}")
 
 
 def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, also: Collection[str] = ()) -> Tables:

@@ -246,7 +246,7 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
         if name not in (*SECTIONS, "preset") and value is not None:
             section, key = _placed(name)
             if key in tables[section]:
-                raise InputError(f"{section}.{key} must be set once, got {tables[section][key]!r} and {value!r}")
+                raise InputError(f"{section}.{key} must be set only once, got {tables[section][key]!r} and {value!r}")
             tables[section][key] = value
     tables["strategy"] = _with_options(tables["strategy"])
     run = tables["run"]

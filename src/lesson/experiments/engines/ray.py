@@ -122,7 +122,7 @@ class RayEngine:
             ("gpus_per_trial", "GPU", self.gpus_per_trial),
         ):
             if share and not there.get(kind, 0):
-                raise ArgumentError(name, f"must be 0 here, got {share:g}: Ray finds no {kind}")
+                raise ArgumentError(name, f"cannot be used here, got {share:g}: Ray finds no {kind}")
             if share > there.get(kind, 0):
                 most = f"{there.get(kind, 0):g}"
                 raise ArgumentError(name, f"must be <= {most}, the number that Ray finds here, got {share:g}")
