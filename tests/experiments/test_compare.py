@@ -221,7 +221,7 @@ def test_a_comparison_in_which_no_round_ends_says_so(
     flags = ["--strategies", "lesson", "--time-budget", "1", "--seeds", "1"]
     assert main(["compare", "--out", str(tmp_path / "out"), *flags]) == 0
     output = capsys.readouterr()
-    assert "no figures: no round ended within the limits" in output.out
+    assert "note: no figures, because no round ended within the limits" in output.out
     assert output.err.startswith("lesson seed 0: ")
     assert output.err.endswith(" % after 0 s (1 of 1 runs)\n")
 

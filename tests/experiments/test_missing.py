@@ -275,7 +275,7 @@ def test_a_grid_may_grow_and_shrink(tmp_path: Path) -> None:
 def test_folders_of_something_else_are_left_alone(tmp_path: Path) -> None:
     def refused(folder: Path, reason: str) -> None:
         before = sorted(folder.rglob("*"))
-        with pytest.raises(InputError, match=rf"{reason}.*; name another.* with --out$"):
+        with pytest.raises(InputError, match=rf"{reason}.*; choose another output folder$"):
             run_missing(grid(), folder, engine)
         assert sorted(folder.rglob("*")) == before
 
@@ -285,7 +285,7 @@ def test_folders_of_something_else_are_left_alone(tmp_path: Path) -> None:
     refused(tmp_path / "mine", "mine is not empty and holds no study")
     refused(tmp_path / "mine" / "thesis.tex", "is a file, not a folder")
     make_run(tmp_path / "run")
-    refused(tmp_path / "run", "run belongs to a single run")
+    refused(tmp_path / "run", "run holds a single run")
     run_missing(make_grid({}, {"data.beta": [1.0]}), tmp_path / "sweep", FakeEngine())
     refused(tmp_path / "sweep", "sweep holds a sweep, not a comparison")
     run_missing(small(tmp_path), tmp_path / "tuned", FakeEngine(at_most=0))

@@ -135,7 +135,7 @@ def test_filters(conditions: dict[str, Any], num_runs: int, varied: Study) -> No
     ("name", "reason"),
     [
         ("bet", "unknown setting 'bet'; did you mean 'beta'?"),
-        ("learning_rate", r"learning_rate is a setting of \[training\] and \[server\]; name one"),
+        ("learning_rate", r"learning_rate is a setting of \[training\] and \[server\]; use training"),
         ("date.beta", "unknown section 'date'; did you mean 'data'?"),
         ("data.bet.a", r"\[data\] unknown setting 'bet.a'"),
         ("strategy.deadline", r"\[strategy\] unknown setting 'deadline'"),

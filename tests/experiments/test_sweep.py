@@ -239,10 +239,10 @@ def test_bad_flags(flags: list[str], message: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--address", "somewhere"], "address must be HOST:PORT of a cluster's head node, or auto, got 'somewhere'"),
-        (["--address", "127.0.0.1:1"], "address '127.0.0.1:1' does not answer: "),
-        (["--cpus-per-trial", "5000"], "cpus_per_trial must be at most "),
-        (["--gpus-per-trial", "5000"], "gpus_per_trial must be at most "),
+        (["--address", "somewhere"], "--address must be HOST:PORT of a cluster's head node, or auto, got 'somewhere'"),
+        (["--address", "127.0.0.1:1"], "--address '127.0.0.1:1' does not answer: "),
+        (["--cpus-per-trial", "5000"], "--cpus-per-trial must be <= "),
+        (["--gpus-per-trial", "5000"], "--gpus-per-trial must be <= "),
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # Ray's own

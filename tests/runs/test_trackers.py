@@ -210,7 +210,10 @@ def test_an_unavailable_tracker_is_reported_before_training(
             "tensorbord",
             "unknown tracker 'tensorbord'; did you mean 'tensorboard'? Available: module:Class, tensorboard",
         ),
-        ("nowhere:Mine", "tracker 'nowhere:Mine' cannot be loaded: No module named 'nowhere'; write module:Class"),
+        (
+            "nowhere:Mine",
+            "tracker 'nowhere:Mine' cannot be loaded: No module named 'nowhere'; the name must be module:Class",
+        ),
         ("empty_tracker:Nothing", "tracker 'empty_tracker:Nothing' must have the methods begin, line and end"),
         (
             "asking_tracker:Failing",

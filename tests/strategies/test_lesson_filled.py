@@ -94,7 +94,7 @@ def test_no_client_takes_more_minibatches_than_it_has_samples() -> None:
 
 
 def test_rejected() -> None:
-    with pytest.raises(InputError, match="take local_steps 1 and local_epochs 0"):
+    with pytest.raises(InputError, match="set local_steps = 1 and local_epochs = 0"):
         list(simulate(LessonFilled(deadline_s=10.0), make_fleet(LATENCIES, local_steps=2), rounds=1))
     unknown = make_fleet(LATENCIES)
     unknown.compute_s[:] = unknown.upload_s[:] = np.nan

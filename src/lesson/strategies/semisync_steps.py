@@ -65,8 +65,8 @@ class SemiSyncSteps(Stateless):
         steps = self._fitting(view, reachable)
         if np.any(steps > MAX_STEPS):
             raise InputError(
-                f"semisync-steps would give client {reachable[np.argmax(steps)]} {steps.max():.3g} steps per round, more "
-                f"than {MAX_STEPS}: the slowest client is too slow for it; remove that client or use a smaller "
+                f"semisync-steps would give client {reachable[np.argmax(steps)]} {steps.max():.3g} steps per round, "
+                f"more than {MAX_STEPS}: the slowest client is too slow for it; remove that client or use a smaller "
                 "period_factor"
             )
 
