@@ -221,7 +221,7 @@ def test_work_of_an_excluded_client_is_dropped() -> None:
     )
     records = [simulation.step() for _ in range(12)]
     kept = [record for record in records if record is not None]
-    excluded_at = next(place for place, record in enumerate(kept) if record.note.startswith("excluded 1"))
+    excluded_at = next(place for place, record in enumerate(kept) if record.note.startswith("excluded client 1"))
     assert kept[excluded_at].note == "excluded client 1 after 2 consecutive rejected updates: not finite"
     assert sum(record.rejected for record in kept) == 2
     assert all(1 not in record.merged for record in kept)
