@@ -229,7 +229,9 @@ def test_a_deadline_that_is_none_is_told(page: Callable[..., Browser]) -> None:
         assert alerts(browser) == [f"the deadline must be a number > 0, got '{written}'"]
         assert rows(browser, "Tiers") == before
     browser.type(FIELD, "1e-300")
-    assert alerts(browser) == ["the deadline must be longer, got 1e-300 s: every client would take over 2^53 rounds"]
+    assert alerts(browser) == [
+        "the deadline must be longer, got 1e-300 s: every client would need more than 2^53 rounds"
+    ]
 
 
 def test_a_redraw_does_not_overwrite_a_number_that_is_being_typed(page: Callable[..., Browser]) -> None:
@@ -266,18 +268,18 @@ def test_a_measured_fleet_takes_the_place_of_the_pages(page: Callable[..., Brows
 
 
 BAD = [
-    ("", "line 1: the header must be client,latency_s and may add compute_s,upload_s,num_samples, got ''"),
+    ("", "line 1: the header must be client,latency_s, optionally with compute_s,upload_s,num_samples, got ''"),
     ("client,latency_s,speed\na,1,2\n", "got 'client,latency_s,speed'"),
     ("client,latency_s,latency_s\na,1,1\n", "line 1: the header must be"),
-    ("client,latency_s\n", "has no clients; write one line per client under the header"),
+    ("client,latency_s\n", "has no clients; add one line per client below the header"),
     ("client,latency_s\na,1\nb,-2\n", "line 3: latency_s must be a number > 0, got '-2'"),
     ("client,latency_s\na,0\n", "line 2: latency_s must be a number > 0, got '0'"),
     ("client,latency_s\na,0x1f\n", "line 2: latency_s must be a number > 0, got '0x1f'"),
     ("client,latency_s\na,nan\n", "line 2: latency_s must be a number > 0, got 'nan'"),
     ("client,latency_s\na,1_0\n", "line 2: latency_s must be a number > 0, got '1_0'"),
-    ('client,latency_s\n"a\nb",1\n\n"a\nb",2\n', "line 6: client 'a b' is there twice, first on line 3; rename one"),
+    ('client,latency_s\n"a\nb",1\n\n"a\nb",2\n', "line 6: client 'a b' is listed twice, first on line 3; rename one"),
     ("client,latency_s\na,fast\n", "line 2: latency_s must be a number > 0, got 'fast'"),
-    ("client,latency_s\na,1,2\n", "line 2: must have 2 values like the header, got 3"),
+    ("client,latency_s\na,1,2\n", "line 2: a row must have 2 values, as many as the header, got 3"),
     ("client,latency_s\n,1\n", "line 2: client must have a name, got an empty one"),
     (
         "client,latency_s,num_samples\na,1,2.5\n",
@@ -286,10 +288,10 @@ BAD = [
     ("client,latency_s,num_samples\na,1,9999999999999\n", "line 2: num_samples must be a whole number from 1 to 1"),
     (
         "client,latency_s,compute_s,upload_s\na,10,5,6\n",
-        "line 2: compute_s + upload_s must be latency_s to 1 %, got 11 and 10",
+        "line 2: compute_s + upload_s must equal latency_s to within 1 %, got 11 and 10",
     ),
-    ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must be latency_s to 1 %, got inf and 10"),
-    ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must be within latency_s = 3"),
+    ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must equal latency_s to within 1 %, got inf and 10"),
+    ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must not exceed latency_s = 3"),
     ("client,latency_s,compute_s\na,3,-1\n", "line 2: compute_s must be a number >= 0, got '-1'"),
     ("client,latency_s\na,inf\n", "no client can be reached: all 1 latencies are infinite"),
     (b"client,latency_s\n\xff\xfe,1\n", "cannot be read: not a CSV file in UTF-8"),

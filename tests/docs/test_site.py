@@ -39,7 +39,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
         assert "javascripts/iframe-worker.js" in page, "the search must work from disk"
 
 
-def test_no_link_leads_nowhere(site: Path) -> None:
+def test_no_link_is_broken(site: Path) -> None:
     checked = 0
     for name, page in pages(site).items():
         for link in re.findall(r'<a [^>]*href="([^"#]+)', page) if name != "404.html" else []:

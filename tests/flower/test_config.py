@@ -17,7 +17,7 @@ def test_what_is_left_out_is_as_usual() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"strateg": "lesson"}, "run config 'strateg' is unknown; did you mean 'strategy'? one of: beta, clock"),
+        ({"strateg": "lesson"}, "unknown run config 'strateg'; did you mean 'strategy'? Available: beta, clock"),
         ({"rounds": 2.5}, "rounds must be a whole number such as 0, got 2.5"),
         ({"rounds": "3"}, "rounds must be a whole number such as 0, got '3'"),
         ({"rounds": True}, "rounds must be a whole number such as 0, got True"),
@@ -26,8 +26,8 @@ def test_what_is_left_out_is_as_usual() -> None:
         ({"beta": False}, "beta must be a number such as 1.0, got False"),
         ({"resume": 1}, "resume must be true or false such as False, got 1"),
         ({"resume": "true"}, "resume must be true or false such as False, got 'true'"),
-        ({"clock": "sundial"}, "clock 'sundial' is unknown; one of: auto, virtual, wall"),
-        ({"clock": "vritual"}, "clock 'vritual' is unknown; did you mean 'virtual'? one of: auto, virtual, wall"),
+        ({"clock": "sundial"}, "unknown clock 'sundial'; available: auto, virtual, wall"),
+        ({"clock": "vritual"}, "unknown clock 'vritual'; did you mean 'virtual'? Available: auto, virtual, wall"),
         ({"deadline": "soon"}, "deadline must be a number of seconds > 0 or 'auto', got 'soon'"),
         ({"deadline": True}, "deadline must be a number of seconds > 0 or 'auto', got True"),
         ({"deadline": 0}, "deadline must be a number of seconds > 0 or 'auto', got 0"),

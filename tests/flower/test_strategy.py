@@ -220,7 +220,7 @@ def test_a_run_whose_clients_are_all_excluded_ends_with_what_it_has(
     guards = GuardSettings(exclude_after_rejections=2)
     result = run(grid, LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], guards=guards), num_rounds=9)
     assert np.all(values(result) == 0)
-    assert "the run has stopped: no client is connected any more; 3 of 3 clients were excluded" in caplog.text
+    assert "the run has stopped: no client is connected anymore; 3 of 3 clients were excluded" in caplog.text
 
 
 def test_too_few_nodes(make_grid: MakeGrid) -> None:

@@ -74,7 +74,7 @@ def test_a_plot_is_the_mean_with_a_band(study: Study) -> None:
     over_rounds = study.plot(by="round").axes[0]
     assert over_rounds.lines[0].get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
     assert over_rounds.get_xlabel() == "global rounds"
-    with pytest.raises(InputError, match="by 'rounds' is unknown; did you mean 'round'"):
+    with pytest.raises(InputError, match="unknown axis 'rounds'; did you mean 'round'"):
         study.plot(by="rounds")  # type: ignore[arg-type]
 
 
@@ -254,7 +254,7 @@ def test_figures_that_cannot_be_written(folder: Path, tmp_path: Path, capsys: py
     (tmp_path / "taken").touch()
     assert main(["report", str(folder), "--figures", str(tmp_path / "taken" / "in")]) == 2
     told = capsys.readouterr()
-    assert told.err.startswith(f"lesson: figures cannot be written: '{tmp_path}/taken/in' cannot be made: Not a dir")
+    assert told.err.startswith(f"lesson: figures cannot be written: '{tmp_path}/taken/in' cannot be created: Not a dir")
     assert (told.err.count("\n"), told.out) == (1, "")
     assert main(["report", str(folder), "--figures", "/proc"]) == 2
     assert capsys.readouterr().err.startswith("lesson: /proc/accuracy_time.pdf cannot be written: ")

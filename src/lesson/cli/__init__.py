@@ -24,7 +24,7 @@ with one_line_if_interrupted():
     from lesson.cli.settings import SettingsCommand
     from lesson.cli.strategies import StrategiesCommand
     from lesson.cli.sweep import SweepCommand
-    from lesson.core.errors import InputError, RunStoppedError
+    from lesson.core.errors import ArgumentError, InputError, RunStoppedError
 
 
 # Replacements for characters that a terminal cannot show.
@@ -66,7 +66,7 @@ cli.add_section(
     reproduce=ReproduceCommand,
 )
 cli.add_section("Results", report=ReportCommand)
-cli.add_section("Look up", strategies=StrategiesCommand, settings=SettingsCommand, data=DataCommand)
+cli.add_section("Reference", strategies=StrategiesCommand, settings=SettingsCommand, data=DataCommand)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,7 +97,8 @@ def _run(argv: Sequence[str]) -> int:
         print(f"lesson: {input_error(error)}", file=sys.stderr)
         return 2
     except InputError as error:
-        print(f"lesson: {error}", file=sys.stderr)
+        shown = error.as_option() if isinstance(error, ArgumentError) else error
+        print(f"lesson: {shown}", file=sys.stderr)
         return 2
     except RunStoppedError as error:
         print(f"lesson: {error}", file=sys.stderr)

@@ -60,7 +60,7 @@ const Explorer = (() => {
     function choose(deadline_s) {
       const look = lookAt(deadline_s);
       if (!look.tiers.length) {
-        controls.reject(`the deadline must be longer, got ${deadline_s} s: every client would take over 2^53 rounds`);
+        controls.reject(`the deadline must be longer, got ${deadline_s} s: every client would need more than 2^53 rounds`);
         return;
       }
       Object.assign(state, {
