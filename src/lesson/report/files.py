@@ -115,7 +115,7 @@ def save_figures(figures: Mapping[str, Figure], folder: Path | str, formats: Seq
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"figures cannot be written: '{folder}' cannot be made: {error.strerror}") from None
+        raise InputError(f"figures cannot be written: '{folder}' cannot be created: {error.strerror}") from None
     files = {f"{name}{suffix}": figure for name, figure in figures.items() for suffix in formats}
     _save(files, folder)
     return [folder / name for name in files]

@@ -10,9 +10,9 @@ if TYPE_CHECKING:  # takes a while to import; commands count runs before they ne
     import pandas as pd
 
 
-def count(number: int, what: str) -> str:
-    """Return a count with its noun, such as "1 round" or "2,000 rounds"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def count(number: int, what: str, several: str = "") -> str:
+    """Return a count with its noun, such as "1 round" or "2,000 rounds"; `several` is an irregular plural."""
+    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
 
 
 def markdown(table: "pd.DataFrame") -> str:
