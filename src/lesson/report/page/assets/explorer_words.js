@@ -28,7 +28,7 @@ const ExplorerWords = (() => {
       h("strong", {}, `Start with ${seconds(proposed_s)}. `),
       `The fastest quarter of the clients meet this deadline with 10 % to spare. LESSON then aggregates ${fine(look.updates_per_1000s)} updates per 1,000 s, ` +
         `with a mean staleness of ${fine(look.staleness)} versions. A shorter deadline gives more but staler updates, a longer one fewer but fresher ones. ` +
-        `FedCS would exclude ${number(left)} of ${number(count)} clients for good. FedAvg would wait ${seconds(fedavg.round_s)} for the slowest client in every round ` +
+        `FedCS would never select ${number(left)} of ${number(count)} clients. FedAvg would wait ${seconds(fedavg.round_s)} for the slowest client in every round ` +
         `and aggregate ${fine(fedavg.updates_per_1000s)} updates per 1,000 s.`,
     ];
   }
