@@ -162,7 +162,7 @@ const Explorer = (() => {
     function begin(newState) {
       state = newState;
       slider.max = String(state.values.length - 1);
-      proposed.textContent = `Suggested: ${seconds(state.proposed_s)}`;
+      proposed.textContent = `Proposed: ${seconds(state.proposed_s)}`;
       box.checked = state.ensureFirstTier;
     }
 
