@@ -30,7 +30,8 @@ def terminal_table(table: "pd.DataFrame", title: str) -> Table:
     """
     shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(table.columns):
-        shown.add_column(re.sub(r" (?=(at|to|gain) |\()", "\n", name), justify="right" if place else "left", no_wrap=True)
+        heading = re.sub(r" (?=(at|to|gain) |\()", "\n", name)
+        shown.add_column(heading, justify="right" if place else "left", no_wrap=True)
     for row in table.astype(str).to_numpy().tolist():
         shown.add_row(*map(Text, row))
     return shown

@@ -14,7 +14,7 @@ from lesson.core.errors import InputError
 from lesson.paper.items import Item
 from lesson.paper.reproduce import read_scale
 from lesson.paper.scale import FULL, Scale
-from lesson.paper.verdicts import Verdict
+from lesson.paper.verdicts import Outcome, Verdict
 from lesson.report.page.document import write_document
 from lesson.report.paper.items import command_of, items_in, read_item, read_text, unreadable, what_lines_show
 from lesson.report.words import count
@@ -24,6 +24,7 @@ from lesson.runs.read_back import Shape
 
 class _Part(Shape):
     label: str
+    outcome: Outcome
     shown: str
 
 
@@ -32,7 +33,6 @@ class _Claim(Shape):
     paper: str
     seeds: int
     verdict: Verdict
-    which: str
     items: list[str]
     parts: list[_Part]
 
@@ -66,8 +66,8 @@ def write_paper_page(folder: Path | str, path: Path | str) -> None:
 
 def _what(items: list[Item], scale: Scale) -> str:
     return (
-        f"{count(len(items), 'figure or table', 'figures and tables')} on “Latency Aware Semi-synchronous Client "
-        "Selection and Model Aggregation for Wireless Federated Learning” (Yu, Sun, Albelaihi, Yi). "
+        "Reproduction of “Latency Aware Semi-synchronous Client Selection and Model Aggregation for Wireless Federated "
+        f"Learning” (Yu, Sun, Albelaihi, Yi): {count(len(items), 'figure or table', 'figures and tables')}. "
         f"{what_lines_show(scale)} Unless stated otherwise, parameters are those of the preset released."
     )
 

@@ -127,7 +127,7 @@ const Page = (() => {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: ink, size: narrow ? 11 : 13, family: "system-ui, sans-serif" },
-      margin: { l: 52, r: 12, t: layout.title ? 44 : 16, b: 44 },
+      margin: { l: 52, r: 12, t: narrow && layout.dragmode !== false ? 72 : 16, b: 44 }, // on phones, the toolbar is above the legend
       hoverlabel: { font: { size: 12 } },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink },
       dragmode: narrow ? false : "zoom",

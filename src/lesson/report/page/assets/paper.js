@@ -2,6 +2,7 @@
 /* The page of a reproduction: claims with their verdicts, figures and tables. */
 (() => {
   const { data, h, section, table, choice, quoted } = Page;
+  const MARKS = { holds: "✓", fails: "✗", inconclusive: "?" };
   const VERDICTS = { holds: "#009e73", fails: "#d55e00", mixed: "#e69f00", inconclusive: "#7f7f7f" };
 
   function what() {
@@ -14,7 +15,7 @@
     const made = section(
       "claims",
       "The paper's claims",
-      "Each claim has one or more checks. A check holds if its whole 95 % confidence interval meets the claim, fails if none of it does, and is inconclusive otherwise. A claim holds if all its checks hold and is mixed if only some do; it is inconclusive if all its checks are, and fails in all other cases.",
+      "Each claim has one or more checks. A check holds (✓) if its whole 95 % confidence interval meets the claim, fails (✗) if none of it does, and is inconclusive (?) otherwise. A claim holds if all its checks hold and is mixed if only some do; it is inconclusive if all its checks are, and fails in all other cases.",
     );
     made.append(
       h(
@@ -40,27 +41,26 @@
     );
   }
 
+  function mark(outcome) {
+    return h("span", { role: "img", "aria-label": outcome, title: outcome }, MARKS[outcome]);
+  }
+
   function listed(wanted) {
     const chosen = data.claims.filter((claim) => !wanted || claim.verdict === wanted);
     return table(
       `${chosen.length} ${chosen.length === 1 ? "claim" : "claims"}`,
-      ["claim", "paper", "ours (mean ± 95 % confidence interval)", "seeds", "shown in", "verdict"],
+      ["claim", "verdict", "paper", "ours (mean ± 95 % confidence interval)", "seeds", "shown in"],
       chosen.map((claim) => [
         claim.statement,
+        h("strong", { style: `border-bottom:3px solid ${VERDICTS[claim.verdict]}` }, claim.verdict),
         claim.paper,
         h(
           "span",
           {},
-          claim.parts.map((part) => h("div", {}, `${part.label}: ${part.shown}`)),
+          claim.parts.map((part) => h("div", {}, mark(part.outcome), ` ${part.label}: ${part.shown}`)),
         ),
         `${claim.seeds}`,
         claim.items.join(", "),
-        h(
-          "span",
-          {},
-          h("strong", { style: `border-bottom:3px solid ${VERDICTS[claim.verdict]}` }, claim.verdict),
-          claim.which ? ` (${claim.which})` : "",
-        ),
       ]),
     );
   }
