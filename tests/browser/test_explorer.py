@@ -166,7 +166,7 @@ def test_any_deadline_is_planned_as_by_the_command(
     click(browser, "Proposed")
     told = plan(*FLEETS[fleet], "--deadline", "auto")
     assert float(deadline(browser)) == told["deadline_s"]
-    assert text(browser, ".answer").startswith(f"Begin with {told['deadline_s']:g} s.")
+    assert text(browser, ".answer").startswith(f"Start with {told['deadline_s']:g} s.")
     check_same(browser, told)
 
 
@@ -198,18 +198,18 @@ def test_a_lone_client_is_taken_to_meet_the_deadline(page: Callable[..., Browser
 
 def test_no_deadline_is_fedavg(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
     browser = page("drawn")
-    click(browser, "As FedAvg")
+    click(browser, "No deadline")
     check_same(browser, plan(*FLEETS["drawn"], "--deadline", "inf"))
-    assert [row[1] == row[2] for row in rows(browser, "In the long run")] == [True] * 6
-    assert "LESSON is FedAvg here" in text(browser, ".now")
+    assert [row[1] == row[2] for row in rows(browser, "Long-run averages")] == [True] * 6
+    assert "Without a deadline, LESSON is FedAvg." in text(browser, ".now")
 
 
 def test_tier_1_is_filled_only_if_asked_for(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
     browser = page("slow", "--deadline", "10")
-    assert "Nobody meets 10 s: the first updates are merged after 2 rounds" in text(browser, ".now")
+    assert "No client meets 10 s: the first updates are aggregated after 2 rounds" in text(browser, ".now")
     browser.script("document.querySelector('.controls input').click()")
     browser.settle()
-    assert "the fastest client, a, is taken to, though it needs 12 s" in text(browser, ".now")
+    assert "the fastest client, a, is promoted to tier 1, although it needs 12 s" in text(browser, ".now")
     check_same(browser, plan(*FLEETS["slow-filled"], "--deadline", "10"))
 
 
@@ -229,7 +229,7 @@ def test_a_deadline_that_is_none_is_told(page: Callable[..., Browser]) -> None:
         assert alerts(browser) == [f"the deadline must be a number > 0, got '{written}'"]
         assert rows(browser, "Tiers") == before
     browser.type(FIELD, "1e-300")
-    assert alerts(browser) == ["the deadline must be longer, got 1e-300 s: every client would take over 2^53 rounds"]
+    assert alerts(browser) == ["the deadline must be longer, got 1e-300 s: every client would need more than 2^53 rounds"]
 
 
 def test_a_redraw_does_not_overwrite_a_number_that_is_being_typed(page: Callable[..., Browser]) -> None:
@@ -254,13 +254,13 @@ def test_a_measured_fleet_takes_the_place_of_the_pages(page: Callable[..., Brows
     told = plan("--latencies", "mixed.csv", "--deadline", "auto")
     for give in (partial(browser.drop_file, ".drop"), partial(browser.choose_file, "input[type=file]")):
         give(path)
-        assert text(browser, ".drop p").startswith("4 clients: mixed.csv.")
+        assert text(browser, ".drop p").startswith("4 clients (mixed.csv).")
         assert float(deadline(browser)) == told["deadline_s"]
         assert drawn_tiers(browser) == {client["client"]: client["tier"] for client in told["clients"]}
         assert browser.script("document.querySelector('[aria-label^=Map]').offsetParent") is None
         schedule = browser.script("document.querySelector('[aria-label^=Schedule]').data.map((trace) => trace.name)")
-        assert schedule == ["trains", "uploads", "trains and uploads", "waits", "merged"]
-        click(browser, "Back to the fleet")
+        assert schedule == ["trains", "uploads", "trains and uploads", "waits", "aggregated"]
+        click(browser, "Back to the original fleet")
         assert len(drawn_tiers(browser)) == 30
         assert browser.script("document.querySelector('[aria-label^=Map]').offsetParent") is not None
 
@@ -380,7 +380,7 @@ def test_a_narrow_phone_need_not_scroll_sideways(page: Callable[..., Browser]) -
 def test_a_large_fleet_says_that_it_is_a_part(page: Callable[..., Browser], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.report.page.plan_page.MAX_CLIENTS", 20)
     browser = page("drawn")
-    assert "30 clients: released, seed 3. This page holds 20 of them, evenly spread" in text(browser, ".drop p")
+    assert "30 clients (released, seed 3). All numbers below are for a sample of 20 of them, spread evenly" in text(browser, ".drop p")
     assert len(drawn_tiers(browser)) == 20
 
 

@@ -89,7 +89,7 @@ def test_the_schedule_has_a_block_per_training_and_a_tick_per_upload() -> None:
 
 
 def test_a_schedule_of_too_many_tiers_is_rejected() -> None:
-    with pytest.raises(InputError, match="at most 16 tiers and 60 rounds, got 26 and 12; take a longer deadline_s"):
+    with pytest.raises(InputError, match="at most 16 tiers and 60 rounds, got 26 and 12; use a longer deadline_s"):
         draw_schedule(deadline_s=1.0)
     assert len(draw_schedule(num_rounds=40).axes[0].get_xticks()) < 20
 
@@ -103,7 +103,7 @@ def test_the_density_marks_medians_and_sums_to_one() -> None:
         assert median.get_xdata()[0] == np.median(latencies)
         assert paper.get_xdata()[0] == 10
         assert deadline.get_xdata()[0] == 15
-        assert legend(axes)[:2] == [f"{preset} parameters", f"median of all {np.median(latencies):.1f} s"]
+        assert legend(axes)[:2] == [f"{preset} parameters", f"median: {np.median(latencies):.1f} s"]
     assert len(legend(figure.axes[0])) == 4
 
 

@@ -31,7 +31,7 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     groups, table = group_curves(study), study.means()
     curves = [curve for _, runs in groups for curve in runs if not curve.empty]
     draws: dict[str, Callable[[], Figure]] = {}
-    notes = [f"not drawn, {name} failed: {reason}" for name, reason in study.failures.items()]
+    notes = [f"{name} is not included: {reason}" for name, reason in study.failures.items()]
     if not curves:
         notes.append("no accuracy figures: no round ended within the limits")
     else:

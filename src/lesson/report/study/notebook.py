@@ -58,7 +58,7 @@ def study_card(study: Study) -> str:
         lines.append(_row([*said, *cells], "right", dot=group.look[0]))
     title = title_of(*(run.settings for run in study.runs)) if study.runs else "no finished runs"
     heading = f"<b>{count(len(study.runs), 'run')}</b>"
-    failed = [f"failed: {name}: {reason}" for name, reason in study.failures.items()]
+    failed = [f"{name} is not included: {reason}" for name, reason in study.failures.items()]
     notes = dict.fromkeys(note for run in study.runs for note in run.summary["notes"])
     return _card(heading, f"{title}; {what_is_shown(table)}", "".join(lines), [*failed, *notes])
 
