@@ -114,7 +114,7 @@ def print_async(size: Size) -> None:
     for num_clients in size.async_fleets:
         us = async_round_us(num_clients, 2 * size.rounds)
         base_us = base_us or us
-        print(f"| one merged, one starts | {num_clients:,} | {us:.0f} | {us / base_us:.2f} × |")
+        print(f"| one aggregated, one starts | {num_clients:,} | {us:.0f} | {us / base_us:.2f} × |")
 
 
 def print_run(size: Size) -> None:
@@ -126,7 +126,7 @@ def print_run(size: Size) -> None:
         assert record is not None
         merged += len(record.merged)
     seconds = time.perf_counter() - begin
-    print("\n| LESSON run, timing only | clients | rounds | merged | seconds | µs a merged client |")
+    print("\n| LESSON run, timing only | clients | rounds | updates | seconds | µs per update |")
     print("|---|---|---|---|---|---|")
     print(
         f"| `released`, τ = 20 s | {size.run_clients:,} | {size.run_rounds:,} | {merged:,} | {seconds:.1f} | "

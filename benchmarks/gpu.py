@@ -131,7 +131,7 @@ def go(run: TrainingRun, rounds: int, evaluate: bool) -> None:
 
 def rounds_table(size: Size) -> None:
     """Print rounds per second, and the cost of evaluation."""
-    print("| LESSON | rounds/s | ms a round | with evaluation | score alone (ms) | to begin (s) |")
+    print("| LESSON | rounds/s | ms per round | with evaluation | one evaluation (ms) | start-up (s) |")
     print("|---|---|---|---|---|---|")
     for name in NAMES:
         task = task_of(name, size)
@@ -218,7 +218,7 @@ def make_batched(task: Task) -> Trainer:
 
 def steps_table(size: Size) -> None:
     """Print the time of a local step of clients that each have their own parameters."""
-    who = f"a step of {size.num_clients} clients with their own parameters"
+    who = f"a step of {size.num_clients} clients with separate parameters"
     print(f"\n| {who} | bare vmapped graph (ms) | batched (ms) | ratio |")
     print("|---|---|---|---|")
     for name in NAMES:

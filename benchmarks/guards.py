@@ -14,7 +14,7 @@ from lesson.settings.settings import Settings
 
 OFF: dict[str, Any] = {"finite": False, "exclude_after_rejections": 0}
 CASES: dict[str, dict[str, Any]] = {
-    "none, a second time": OFF,
+    "none, measured again": OFF,
     "defaults": {},
     "norm = clip": {"norm": "clip"},
     "aggregation = median": {"aggregation": "median"},
@@ -58,7 +58,7 @@ def main() -> None:
     asks, rounds = (1, 1) if chosen.quick else (chosen.asks, chosen.rounds)
     configure_process()
     print(f"{platform.machine()}, {os.cpu_count()} cores, device {chosen.device}; MNIST, one step of 20 samples\n")
-    print("| strategy | clients | guards | ms a round | without | ratio |")
+    print("| strategy | clients | guards | ms per round | without | ratio |")
     print("|---|---|---|---|---|---|")
     for strategy, num_clients in fleets:
         for name, guards in CASES.items():

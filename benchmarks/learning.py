@@ -154,7 +154,7 @@ def loop(size: Size) -> None:
     rounds = size.loop_rounds
     blocks = [timed_s(lambda: [simulation.step() for _ in range(rounds)]) for _ in range(size.loop_repeats)]
     ms = 1000 * statistics.median(blocks) / rounds
-    print(f"\n| the loop itself | ms a round |\n|---|---|\n| LESSON, 50 clients | {ms:.2f} |")
+    print(f"\n| the round loop alone | ms per round |\n|---|---|\n| LESSON, 50 clients | {ms:.2f} |")
 
 
 def evaluation(size: Size) -> None:

@@ -75,7 +75,7 @@ for _ in sys.stdin:
 MOVING: dict[str, Any] = {"speed_mps": (1.0, 15.0)}
 ALL: dict[str, Any] = {"fading": "rayleigh", "shadowing_db": 8.0, **MOVING}
 CASES: dict[str, dict[str, Any]] = {
-    "nothing": {},
+    "none": {},
     "slowdown": {"slowdown": 0.5},
     "slowdown, quantile of the last 5": {"slowdown": 0.5, "estimate": "quantile"},
     "Rayleigh fading": {"fading": "rayleigh"},
@@ -171,12 +171,16 @@ def print_fading(size: Size) -> None:
     print(f"| draws of one block | {draws_s(size):.3f} |")
     for coherence_s in (10.0, 1.0):
         taken_s = launch_s(size, coherence_s)
-        print(f"| arrival times of all who start now, blocks of {coherence_s:g} s | {taken_s:.2f} |", flush=True)
+        print(
+            f"| arrival times of all clients that start now, blocks of {coherence_s:g} s | {taken_s:.2f} |", flush=True
+        )
 
 
 def print_nothing_on(size: Size, before: Path) -> None:
     """Print the cost of a round in which times do not vary, compared with that in another source tree."""
-    print(f"\n| nothing on, timing only | clients | {BEFORE} (ms) | now (ms) | ratio | {BEFORE} against itself |")
+    print(
+        f"\n| all variations off, timing only | clients | {BEFORE} (ms) | now (ms) | ratio | {BEFORE} against itself |"
+    )
     print("|---|---|---|---|---|---|")
     for name in size.strategies:
         for num_clients in size.fleets:
@@ -203,9 +207,9 @@ def print_each_thing_on(size: Size) -> None:
                 simulation.step()
             if turn >= 2:
                 times_ms[name].append(1000 * (time.process_time() - begin) / size.turn_rounds)
-    print("\n| LESSON, 50 clients, timing only | ms a round | against nothing |\n|---|---|---|")
+    print("\n| LESSON, 50 clients, timing only | ms per round | compared with none |\n|---|---|---|")
     for name, times in times_ms.items():
-        ratio = median_ratio([[*pair] for pair in zip(times_ms["nothing"], times, strict=True)])
+        ratio = median_ratio([[*pair] for pair in zip(times_ms["none"], times, strict=True)])
         print(f"| {name} | {statistics.median(times):.2f} | {ratio:.1f} × |")
 
 

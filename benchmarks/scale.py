@@ -93,7 +93,7 @@ def main() -> None:
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{os.cpu_count()} cores ({platform.machine()})"
     print(f"{where}, Python {platform.python_version()}, torch {torch.__version__}\n")
     memory = "host MB | GPU MB" if DEVICE == "cuda" else "MB"
-    print(f"| clients | of a tier | merged a round | ms a round | s to begin | {memory} |")
+    print(f"| clients | started per tier | aggregated per round | ms per round | start-up (s) | {memory} |")
     print("|---|---|---|---|---|---|" + ("---|" if DEVICE == "cuda" else ""), flush=True)
     command = [sys.executable, __file__, *(["--quick"] if chosen.quick else []), "--row"]
     for num_clients, participation in size.rows:

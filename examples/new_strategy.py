@@ -1,9 +1,12 @@
 """A custom strategy in its own file, compared with LESSON and FedAvg: `python examples/new_strategy.py`.
 
-Quorum starts every idle client, closes a round when half of the clients are back, and aggregates all updates that have
-arrived, with smaller weights for stale ones. Prints a table; 15 s on two cores, or a short run with --quick. On the
-command line, in this folder: lesson compare --strategies lesson,fedavg,new_strategy:Quorum
-lesson.testing.check_strategy(Quorum) tests it in one line; docs/how-to/extend.md says what this covers.
+Quorum starts every idle client, closes a round when updates of half of the clients have arrived, and aggregates all
+updates that have arrived, with smaller weights for stale ones. Prints a table after 15 s on two cores, or sooner with
+--quick. The same on the command line, in this folder:
+
+    lesson compare --strategies lesson,fedavg,new_strategy:Quorum
+
+`lesson.testing.check_strategy(Quorum)` tests the strategy; docs/how-to/extend.md describes what the test covers.
 """
 
 import sys
@@ -18,7 +21,7 @@ from lesson import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
 
 @dataclass
 class Quorum(Stateless):
-    """A round closes when a share of the clients is back."""
+    """Closes a round when updates of a given share of the connected clients have arrived."""
 
     share: float = 0.5
 

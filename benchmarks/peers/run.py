@@ -24,7 +24,7 @@ from lesson.learn.data import load_dataset
 RESULTS = HERE.parent / "RESULTS.md"
 CHOICES = DATA / "choices.json"
 QUICK_WORKLOAD, QUICK_SAMPLES = "lenet-step", 2000
-TITLE = "# Beside other frameworks"
+TITLE = "# Comparison with other frameworks"
 
 
 def export_data(folder: Path, workloads: Iterable[str], num_samples: int | None = None) -> set[str]:
@@ -101,7 +101,7 @@ class Table:
         if len(self.seconds.get(OURS, [])) == len(self.seconds[name]):
             pairs = zip(self.seconds[name], self.seconds[OURS], strict=True)
             ratio = f"{statistics.median(theirs / ours for theirs, ours in pairs):.2f} ×"
-        how = "as it comes" if name == OURS else f"{processes} × {threads}"
+        how = "default" if name == OURS else f"{processes} × {threads}"
         return f"| {title} | {statistics.median(self.seconds[name]):.4f} | {ratio} | {how} |"
 
     def lines(self) -> list[str]:
@@ -110,7 +110,7 @@ class Table:
         head = [f"## {self.workload}", "", describe(tiny(workload) if self.quick else workload), ""]
         return [
             *head,
-            "| | s a round | to this project | processes × threads |",
+            "| | s per round | ratio to this project | processes × threads |",
             "|---|---|---|---|",
             *map(self.row, self.seconds),
             "",
@@ -139,30 +139,30 @@ def report(tables: list[Table], absent: list[str], repeats: int, quick: bool = F
         ),
         platform.processor(),
     )
-    missing = [f"- {name}: its data set is not here" for name in absent]
+    missing = [f"- {name}: its data set is not installed" for name in absent]
     return "\n".join(
         [
             TITLE,
             "",
             f"`python {' '.join(['benchmarks/peers/run.py', *sys.argv[1:]])}` on {datetime.date.today()}: {processor}, "
             f"{CORES} cores, {platform.system()}, Python {platform.python_version()}. Medians of {repeats} repeats, in "
-            "each of which everybody runs in turn. Ratios are taken within a repeat; above 1, this project is faster.",
+            "each of which all peers run in turn. Ratios are taken within a repeat; above 1, this project is faster.",
             "",
             *(line for table in tables for line in table.lines()),
-            "## What was set, and why",
+            "## Settings of each framework",
             "",
-            "Everybody has the same network, initial values of the same kind, images as 32-bit numbers in memory with "
-            "colors innermost (which convolutions like best; this project keeps bytes and scales them each time), SGD "
-            "without momentum, and no evaluation. Each recipe checks the number of parameters and that the loss falls. "
-            "Where processes or threads can be chosen, each choice is tried once at each workload and the fastest is "
-            "taken; .data/choices.json remembers it.",
+            "All frameworks train the same network with initial values of the same kind, on images as 32-bit "
+            "numbers in memory, channels last (the fastest layout for convolutions; this project keeps bytes and "
+            "scales them each time), with SGD without momentum and without evaluation. Each script checks the "
+            "number of parameters and that the loss falls. If the number of processes or threads can be chosen, "
+            "each choice is tried once per workload and the fastest is used; .data/choices.json stores it.",
             "",
             *(
                 f"- **{PEERS[name].title}** ({PEERS[name].package} {version_of(name, quick)}). {PEERS[name].note}"
                 for name in names
             ),
             "",
-            "Left out:",
+            "Not included:",
             *(f"- {name}: {reason}." for name, reason in LEFT_OUT.items()),
             *missing,
             "",

@@ -74,7 +74,7 @@ def test_tuned_results_of_two_data_sets_on_one_page(tmp_path: Path) -> None:
 
 def test_results_of_the_paper_are_reported_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(PAPER), str(TUNED[0]), "-o", str(tmp_path / "page.html")]) == 2
-    assert capsys.readouterr().err == f"lesson: {PAPER} holds the paper's figures and must be named alone\n"
+    assert capsys.readouterr().err == f"lesson: {PAPER} holds a reproduction of the paper and must be the only folder\n"
 
 
 def test_a_reproduction_without_runs_has_a_page_and_figures(tmp_path: Path) -> None:

@@ -10,20 +10,20 @@ TIGHT, WIDE = np.array([1.0, 1.1, 0.9]), np.array([-1.0, 1.0, 3.0])  # means 1; 
     ("values", "rule", "outcome"),
     [
         (TIGHT, above(0.5), "holds"),
-        (TIGHT, above(0.9), "open"),
-        (TIGHT, above(1.1), "open"),
+        (TIGHT, above(0.9), "inconclusive"),
+        (TIGHT, above(1.1), "inconclusive"),
         (TIGHT, above(1.3), "fails"),
-        (WIDE, above(0.5), "open"),
+        (WIDE, above(0.5), "inconclusive"),
         (TIGHT, below(1.5), "holds"),
-        (TIGHT, below(1.1), "open"),
+        (TIGHT, below(1.1), "inconclusive"),
         (TIGHT, below(0.7), "fails"),
         (TIGHT, near(1.2, 0.5), "holds"),
-        (TIGHT, near(1.2, 0.3), "open"),
+        (TIGHT, near(1.2, 0.3), "inconclusive"),
         (TIGHT, near(1.5, 0.1), "fails"),
         (TIGHT, near(0.5, 0.1), "fails"),
-        (np.array([7.0]), near(7, 0), "open"),
+        (np.array([7.0]), near(7, 0), "inconclusive"),
         (np.array([7.0, 7.0]), near(7, 0), "holds"),
-        (np.array([1.0, np.inf]), above(0), "open"),
+        (np.array([1.0, np.inf]), above(0), "inconclusive"),
     ],
 )
 def test_outcome_of_a_number(values, rule, outcome: str) -> None:
@@ -38,13 +38,13 @@ def test_a_number_that_nothing_changes_needs_one_value() -> None:
 def test_bounds_are_looked_at_one_by_one() -> None:
     """The least that each can be: all of them must be above; none says that they are not."""
     assert Part("x", np.array([1.2, 9.0, 1.1]), above(1), at_least=True).outcome == "holds"
-    assert Part("x", np.array([0.9, 9.0, 1.1]), above(1), at_least=True).outcome == "open"
-    assert Part("x", np.array([9.0]), above(1), at_least=True).outcome == "open"
+    assert Part("x", np.array([0.9, 9.0, 1.1]), above(1), at_least=True).outcome == "inconclusive"
+    assert Part("x", np.array([9.0]), above(1), at_least=True).outcome == "inconclusive"
     assert Part("x", np.array([1.2, 9.0, 1.1]), above(1), "times", at_least=True).shown() == "3.77 ×"
 
 
 def finding(*outcomes: str) -> Finding:
-    rules = {"holds": above(0.5), "open": above(0.9), "fails": above(1.3)}
+    rules = {"holds": above(0.5), "inconclusive": above(0.9), "fails": above(1.3)}
     return Finding(
         "id", "s", "p", ["fig5"], [Part(f"{name}{place}", TIGHT, rules[name]) for place, name in enumerate(outcomes)]
     )
@@ -52,12 +52,15 @@ def finding(*outcomes: str) -> Finding:
 
 def test_verdict_follows_from_the_parts() -> None:
     assert finding("holds", "holds").verdict == "holds"
-    assert finding("fails", "fails").verdict == "does not hold"
-    assert finding("holds", "fails").verdict == "holds in part"
-    assert finding("open").verdict == finding("open", "fails").verdict == "does not hold"
-    assert finding("open").which == "open: open0"
-    assert finding("holds", "open", "fails").which == "holds: holds0; does not: fails2; open: open1"
-    assert finding("holds").which == ""
+    assert finding("fails", "fails").verdict == "fails"
+    assert finding("holds", "fails").verdict == "mixed"
+    assert finding("holds", "inconclusive").verdict == "mixed"
+    assert finding("inconclusive", "inconclusive").verdict == "inconclusive"
+    assert finding("inconclusive", "fails").verdict == "fails"
+    assert finding("inconclusive", "inconclusive").which == finding("holds").which == ""
+    assert finding("inconclusive", "fails").which == "fails: fails1; inconclusive: inconclusive0"
+    every = finding("holds", "inconclusive", "fails")
+    assert every.which == "holds: holds0; fails: fails2; inconclusive: inconclusive1"
 
 
 def test_numbers_are_written_with_their_unit() -> None:
@@ -82,9 +85,8 @@ def test_claims_are_strict_json() -> None:
         "ours": {"x": None},
         "ci95": {"x": None},
         "seeds": 2,
-        "verdict": "does not hold",
-        "open": True,
-        "which": "open: x",
+        "verdict": "inconclusive",
+        "which": "",
         "items": ["fig5"],
         "parts": [
             {
@@ -93,7 +95,7 @@ def test_claims_are_strict_json() -> None:
                 "ci95": None,
                 "at_least": False,
                 "unit": "share",
-                "outcome": "open",
+                "outcome": "inconclusive",
                 "shown": "never",
             },
         ],

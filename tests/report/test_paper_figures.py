@@ -103,7 +103,7 @@ def test_the_density_marks_medians_and_sums_to_one() -> None:
         assert median.get_xdata()[0] == np.median(latencies)
         assert paper.get_xdata()[0] == 10
         assert deadline.get_xdata()[0] == 15
-        assert legend(axes)[:2] == [f"{preset} parameters", f"median of all {np.median(latencies):.1f} s"]
+        assert legend(axes)[:2] == [f"{preset} parameters", f"median: {np.median(latencies):.1f} s"]
     assert len(legend(figure.axes[0])) == 4
 
 

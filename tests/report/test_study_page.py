@@ -150,7 +150,7 @@ def test_tiers_in_the_text_are_those_of_all_seeds(tmp_path: Path) -> None:
         shown |= tiers
     assert len(counts) > 1, "or else this test shows nothing"
     many = f"{min(counts)}–{max(counts)} tiers, depending on the seed"
-    assert f"a deadline of 20 s sorts them into {many}." in data["what"]
+    assert f"a deadline of 20 s sorts the clients into {many}." in data["what"]
     assert {row["tier"] for rows in data["fairness"] for row in rows["tiers"]} == shown
 
 
@@ -161,7 +161,7 @@ def test_tiers_in_the_text_count_the_client_put_into_tier_1(tmp_path: Path) -> N
     (rows,) = data["fairness"]
     tiers = [row["tier"] for row in rows["tiers"]]
     assert tiers[0] == 1
-    assert f"sorts them into {len(tiers)} tiers, up to tier {tiers[-1]}." in data["what"]
+    assert f"sorts the clients into {len(tiers)} tiers, up to tier {tiers[-1]}." in data["what"]
 
 
 def test_energy_that_nobody_measured_is_not_shown(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_what_a_study_shows(study: Study) -> None:
     assert times[0.5] == pytest.approx(table["time_to_0.5"]["lesson"])
     spent = {row["target"]: row["joules"] for row in data["costs"][0]}
     assert 0 < spent[0.5] < table["energy_j"]["lesson"]
-    assert data["what"].startswith("2 contenders (lesson; fedavg) trained a model on tiny for 900 simulated seconds, ")
-    assert "6 clients that share it evenly" in data["what"]
+    assert data["what"].startswith("2 configurations (lesson; fedavg) were trained on tiny for 900 simulated seconds, ")
+    assert "6 clients that hold IID data" in data["what"]
     first = next(card for card in data["verdict"]["cards"] if card["label"].startswith("First at"))
     assert first["who"].startswith(("lesson", "fedavg"))
     assert data["settings"].startswith('preset = "released"')
@@ -238,7 +238,7 @@ def test_the_real_latency_of_a_promoted_client_is_shown(study: Study, tmp_path: 
     data = study_data(short, "")
     truth = study_data(study, "")["fleet"]["clients"]["latency_s"]
     assert data["fleet"]["clients"]["latency_s"] == pytest.approx(truth)
-    assert f"takes the fastest of them {min(truth):.1f} s" in data["what"]
+    assert f"take the fastest client {min(truth):.1f} s" in data["what"]
     assert data["notes"][0].startswith("lesson-seed0: tier 1 would be empty")
 
 
@@ -254,7 +254,7 @@ def test_what_varies_is_not_told_as_everybodys(study: Study, tmp_path: Path) -> 
     wide = compare(["lesson"], num_seeds=1, settings=other, out=tmp_path / "wide", dataset=tiny_data(), model=TinyNet)
     both = load_study([study.runs[0].path, wide.runs[0].path])
     data = study_data(both, "")
-    assert "the data of 6 or 9 clients" in data["what"]
+    assert "and 6 or 9 clients" in data["what"]
     assert "deadline of" not in data["what"]
     assert [row["tier"] for row in data["participation"][1]] == [1]
     assert [len(one["names"]) for one in data["schedule"]] == [6, 9]
@@ -285,7 +285,7 @@ def test_archived_runs_cannot_be_repeated_from_their_files(study: Study) -> None
 def test_the_run_that_is_shown_is_of_a_seed_that_all_have(study: Study) -> None:
     left = Study([run for run in study.runs if (run.summary["strategy"], run.summary["seed"]) != ("lesson", 0)])
     data = study_data(left, "")
-    assert data["fleet"]["source"] == "the clients of seed 1"
+    assert data["fleet"]["source"] == "seed 1"
 
 
 def test_a_fleet_nobody_can_reach_has_a_page(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_fleet_nobody_can_reach_has_a_page(tmp_path: Path) -> None:
     )
     silent = compare(["lesson"], num_seeds=1, settings=lost, out=tmp_path / "lost", dataset=tiny_data(), model=TinyNet)
     data = study_data(silent, "")
-    assert "takes the fastest" not in data["what"]
+    assert "take the fastest" not in data["what"]
     assert data["latencies"] is None or "latency_s" not in data["latencies"]
 
 
@@ -336,7 +336,7 @@ def test_report_command(study: Study, tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == f"report: {folder / 'report.html'}\n"
     alone = str(study.runs[0].path)
     assert main(["report", alone, str(study.runs[3].path), "-o", str(tmp_path / "both.html")]) == 0
-    assert _data(tmp_path / "both.html")["what"].startswith("2 contenders")
+    assert _data(tmp_path / "both.html")["what"].startswith("2 configurations")
     capsys.readouterr()
     for argv, told in (
         ([alone, "-o", str(tmp_path / "page.txt")], "must end in .html"),
@@ -398,8 +398,8 @@ def test_the_report_does_not_name_a_winner_of_two_equal_strategies(tmp_path: Pat
     cards = study_data(load_study([tmp_path]), "")["verdict"]["cards"]
     assert [card["label"] for card in cards] == [
         "Highest accuracy",
-        "First at 80%",
-        "Least energy to 80%",
-        "Fewest uploads to 80%",
+        "Shortest time to 80 %",
+        "Least energy to 80 %",
+        "Fewest uploads to 80 %",
     ]
     assert all(card["who"].endswith("not distinguishable with 3 seeds") for card in cards)

@@ -106,14 +106,14 @@ def test_cards_hold_the_numbers_and_nothing_from_elsewhere(study: Study) -> None
     run = study.runs[-1]
     assert repr(run).startswith("Run(lesson on mnist, seed 2: accuracy 0.9200 after 6 rounds, 600 s; ")
     card = run._repr_html_()
-    assert all(text in card for text in ("92.0%", "50% at 400 s", "6 rounds, 600 simulated s", "24, 0.0 MB, 0.3 kJ"))
+    assert all(text in card for text in ("92.0%", "50% at 400 s", "6 rounds, 600 simulated seconds", "24, 0.0 MB, 0.3 kJ"))
 
 
 def test_cards_escape_text(tmp_path: Path) -> None:
     make_sweep(tmp_path / "<b>")
     study = load_study([tmp_path / "<b>"])
     card = study._repr_html_()
-    assert "without x: no &lt;reason&gt;" in card
+    assert "x is not included: no &lt;reason&gt;" in card
     assert "–" in card, "an option that a strategy has not"
     assert "/&lt;b&gt;/" in study.runs[0]._repr_html_()
     assert Study([])._repr_html_()
@@ -194,8 +194,8 @@ def test_what_cannot_be_drawn_is_told(tmp_path: Path, capsys: pytest.CaptureFixt
     assert sorted(path.stem for path in (tmp_path / "out").iterdir()) == NAMES[1:4]
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert notes == [
-        "note: no figure of times: no run reached 50% in three evaluations in a row",
-        "note: no figure of clients: run has no clients.json, or no latency in it",
+        "note: no figure of times to targets: no run reached 50% in three consecutive evaluations",
+        "note: no figures of clients: run has no clients.json, or it contains no latencies",
     ]
 
 
@@ -224,8 +224,8 @@ def test_clients_are_drawn_as_the_run_had_them(tmp_path: Path) -> None:
     assert [text.get_text() for text in figures["clients"].legends[0].get_texts()] == ["tier 1 × 1", "tier 3 × 2"]
     assert figures["clients"].axes[0].get_title() == "4 of 100 clients"
     lines = {str(line.get_label()): line.get_xdata() for line in figures["latency"].axes[0].lines}
-    assert list(lines["latency: both"]) == [41.0, 45.0, 20.0]
-    assert list(lines["upload"]) == [11.0, 5.0, 5.0]
+    assert list(lines["latency (sum)"]) == [41.0, 45.0, 20.0]
+    assert list(lines["upload time"]) == [11.0, 5.0, 5.0]
     assert notes == []
 
 
@@ -233,7 +233,7 @@ def test_figures_tell_which_runs_are_not_in_them(tmp_path: Path) -> None:
     make_comparison(tmp_path)
     (tmp_path / "lesson-seed1" / "summary.json").unlink()
     _, notes = draw_figures(load_study([tmp_path]), 3.5)
-    assert notes[0].startswith("without lesson-seed1: it has not finished; ")
+    assert notes[0].startswith("lesson-seed1 is not included: it has not finished; ")
 
 
 def test_of_measured_clients_there_is_no_map(tmp_path: Path) -> None:

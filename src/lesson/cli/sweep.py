@@ -169,6 +169,7 @@ class SweepCommand:
 
     def _show_tuned(self, study: "TunedStudy", out: Path) -> None:
         """Write figures and tables of a tuned comparison, and print its tables at full width."""
+        from lesson.report.study.compare_text import what_is_shown
         from lesson.report.tuned.tables import group_table
         from lesson.report.tuned.write import missing_runs, write_tuned
 
@@ -178,7 +179,7 @@ class SweepCommand:
         console.width = max(console.width, MIN_WIDTH)
         for (group, beta), rows in table.groupby(["group", "beta"], sort=False) if len(table) else ():
             shown = group_table(rows, study.design.rules).drop(columns="settings")
-            console.print(terminal_table(shown, f"{group}, β = {beta:g}, mean ± 95 % interval over seeds"))
+            console.print(terminal_table(shown, f"{group}, β = {beta:g}, {what_is_shown(rows)}"))
         missing = missing_runs(study)
         for name, number in list(missing.items())[:MAX_MISSING]:
             print(f"{name}: {count(number, 'run')} missing")

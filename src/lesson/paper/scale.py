@@ -27,7 +27,7 @@ class Scale:
     def note(self) -> str:
         """Disclaimer for all outputs of a quick look; empty at full scale."""
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        short = f"MNIST alone, at most {self.max_rounds} rounds, {seeds}"
+        short = f"MNIST only, at most {self.max_rounds} rounds, {seeds}"
         return f"a quick look (--quick): {short}; not a valid reproduction" if self.quick else ""
 
     def series(self, name: str) -> str:
@@ -44,11 +44,11 @@ class Scale:
         """Return a comment for the top of an item's settings file: the command, its seeds and `note`."""
         quick = f"# {self.note}\n" if self.quick else ""
         seeds = f"seeds 0 to {self.seeds - 1}" if self.seeds > 1 else "seed 0"
-        return f"{quick}# lesson reproduce {name}: {seeds}; settings not listed are those of the preset released\n\n"
+        return f"{quick}# lesson reproduce {name}: {seeds}; all other settings are those of the preset `released`\n\n"
 
     def title(self, words: str) -> str:
         """Return a title that, in a quick look, says that MNIST replaces CIFAR-10."""
-        return words.replace("CIFAR-10", "MNIST for CIFAR-10") if self.quick else words
+        return words.replace("CIFAR-10", "MNIST instead of CIFAR-10") if self.quick else words
 
     def shorten(self, sections: dict[str, dict[str, Any]]) -> None:
         """Shorten the runs of a block in place for a quick look; runs with local epochs get QUICK_EPOCHS rounds."""

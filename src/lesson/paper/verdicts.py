@@ -1,25 +1,24 @@
 """Verdicts on claims: whether the measured numbers support a statement of the paper.
 
 A claim has parts, each with one number per seed and a rule. A part holds if its whole 95 % interval satisfies the rule,
-fails if none of it does, and is open otherwise; with a single seed it is open. A claim holds if all of its parts hold,
-does not hold if none does, and otherwise holds in part. A claim that does not hold because all parts are open is marked
-as open.
+fails if none of it does, and is inconclusive otherwise or with a single seed. A claim holds if all of its parts hold,
+and is inconclusive if all of them are. If only some parts hold it is mixed; if none holds, it fails.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import half_interval
 
-Outcome = Literal["holds", "open", "fails"]
+Outcome = Literal["holds", "fails", "inconclusive"]
 Rule = Callable[[float, float], Outcome]
 """Maps the lower and the upper end of an interval to an outcome."""
-Verdict = Literal["holds", "holds in part", "does not hold"]
+Verdict = Literal["holds", "fails", "inconclusive", "mixed"]
 Unit = Literal["share", "points", "seconds", "times", "number", "count"]
 
 _FORMS: dict[Unit, tuple[str, str]] = {
@@ -31,7 +30,6 @@ _FORMS: dict[Unit, tuple[str, str]] = {
     "count": ("{:,.0f}", "{:,.0f}"),
 }
 """Formats of a mean and of half its interval; the unit is written once, at the end."""
-_WORDS: dict[Outcome, str] = {"holds": "holds", "fails": "does not", "open": "open"}
 
 
 @dataclass(frozen=True)
@@ -63,10 +61,10 @@ class Part:
     @property
     def outcome(self) -> Outcome:
         if not np.all(np.isfinite(self.values)) or (len(self.values) < 2 and not self.exact):
-            return "open"
+            return "inconclusive"
         if self.at_least:
             return self.rule(float(self.values.min()), math.inf)
-        return "open" if math.isnan(self.ci95) else self.rule(self.mean - self.ci95, self.mean + self.ci95)
+        return "inconclusive" if math.isnan(self.ci95) else self.rule(self.mean - self.ci95, self.mean + self.ci95)
 
     def shown(self) -> str:
         """Return the mean ± half its interval as text; "never" if the mean is not finite."""
@@ -96,24 +94,17 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        outcomes = [part.outcome for part in self.parts]
-        if all(outcome == "holds" for outcome in outcomes):
-            return "holds"
-        return "holds in part" if "holds" in outcomes else "does not hold"
-
-    @property
-    def open(self) -> bool:
-        """Whether all parts are open: the measurements neither support nor refute the claim."""
-        return all(part.outcome == "open" for part in self.parts)
+        outcomes = {part.outcome for part in self.parts}
+        if len(outcomes) == 1:
+            return outcomes.pop()
+        return "mixed" if "holds" in outcomes else "fails"
 
     @property
     def which(self) -> str:
-        """The labels of the parts that hold, fail and are open, as text; empty if all hold or all fail."""
-        outcomes = {part.outcome for part in self.parts}
-        if len(outcomes) == 1 and not self.open:
-            return ""
-        groups = {word: [part.label for part in self.parts if part.outcome == name] for name, word in _WORDS.items()}
-        return "; ".join(f"{word}: {', '.join(labels)}" for word, labels in groups.items() if labels)
+        """The labels of the parts that hold, fail and are inconclusive, as text; empty if all have the same outcome."""
+        groups = {name: [part.label for part in self.parts if part.outcome == name] for name in get_args(Outcome)}
+        told = [f"{name}: {', '.join(labels)}" for name, labels in groups.items() if labels]
+        return "; ".join(told) if len(told) > 1 else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as written to claims.json; numbers and intervals that are not finite become null."""
@@ -125,7 +116,6 @@ class Finding:
             "ci95": {part.label: _known(part.ci95) for part in self.parts},
             "seeds": self.seeds,
             "verdict": self.verdict,
-            "open": self.open,
             "which": self.which,
             "items": list(self.items),
             "parts": [
@@ -149,14 +139,14 @@ def near(value: float, within: float) -> Rule:
     def rule(low: float, high: float) -> Outcome:
         if value - within <= low and high <= value + within:
             return "holds"
-        return "fails" if high < value - within or low > value + within else "open"
+        return "fails" if high < value - within or low > value + within else "inconclusive"
 
     return rule
 
 
 def above(value: float = 0.0) -> Rule:
     """Return the rule that a number is greater than `value`."""
-    return lambda low, high: "holds" if low > value else "fails" if high <= value else "open"
+    return lambda low, high: "holds" if low > value else "fails" if high <= value else "inconclusive"
 
 
 def below(value: float) -> Rule:

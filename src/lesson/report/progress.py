@@ -131,7 +131,7 @@ class StudyProgress:
             f", {waiting} waiting",
         )
         table = Table("run", box=SIMPLE_HEAD, pad_edge=False)
-        for heading in ("round", "simulated s", "accuracy", "rounds/s", "left"):
+        for heading in ("round", "simulated s", "accuracy", "rounds/s", "time left"):
             table.add_column(heading, justify="right", no_wrap=True)
         for name, going in list(self._going.items())[:MAX_SHOWN]:
             table.add_row(*self._row(name, going))

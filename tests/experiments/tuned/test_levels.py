@@ -84,7 +84,7 @@ def test_lines_go_from_level_to_level(tmp_path: Path) -> None:
     assert (tmp_path / "levels-shadowing.svg").exists()
     assert "levels-shadowing.png" in page
     assert "accuracy-shadowing.png" not in page
-    assert "Every entry was run from" in page
+    assert "Each entry was tuned" not in page
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,9 @@ def test_a_time_that_not_every_seed_has_is_a_count(tmp_path: Path) -> None:
     figures = design.study(results, {}).table()
     shown = group_table(figures[(figures["group"] == "strategies") & (figures["beta"] == 1.0)], design.rules)
     fedavg, lesson = shown.to_dict("records")
-    assert lesson["s to 70%"] == lesson["uploads to 70%"] == lesson["kJ to 70%"] == "1 of 2 seeds"
+    assert lesson["time to 70% (s)"] == lesson["uploads to 70%"] == lesson["energy to 70% (kJ)"] == "1 of 2 seeds"
     assert (lesson["time ratio"], fedavg["time ratio"]) == ("–", "reference")
-    assert fedavg["s to 70%"] == "600 / 700"
+    assert fedavg["time to 70% (s)"] == "600 / 700"
 
 
 def test_points_kilojoules_and_ratios_as_they_are_shown(tmp_path: Path) -> None:
@@ -126,14 +126,14 @@ def test_points_kilojoules_and_ratios_as_they_are_shown(tmp_path: Path) -> None:
     assert lesson == {
         "entry": "lesson",
         "settings": "deadline_s = 10",
-        "% at 400 s": "85.0 / 95.0",
-        "% at 800 s": "85.0 / 95.0",
-        "s to 50%": "300 / 300",
-        "s to 70%": "400 / 400",
+        "accuracy at 400 s (%)": "85.0 / 95.0",
+        "accuracy at 800 s (%)": "85.0 / 95.0",
+        "time to 50% (s)": "300 / 300",
+        "time to 70% (s)": "400 / 400",
         "uploads to 70%": "40 / 40",
-        "kJ to 70%": "10.0 / 10.0",
+        "energy to 70% (kJ)": "10.0 / 10.0",
         "time ratio": "0.57 / 0.67",
-        "points more": "5.0 / 15.0",
+        "accuracy gain (points)": "5.0 / 15.0",
     }
 
 
@@ -173,7 +173,7 @@ def test_only_complete_entries_are_shown_and_missing_runs_are_counted(tmp_path: 
     assert set(figures["entry"]) == {"lesson", "lesson τ=10"}
     assert set(figures["reference"]) == {"", "lesson τ=10"}
     page = write_tuned(part, tmp_path, suffixes=()).read_text()
-    assert "the number of missing runs: fedavg (4), lesson τ=20 (1)." in page
+    assert "the number of their missing runs: fedavg (4), lesson τ=20 (1)." in page
     assert "| lesson | deadline_s = 10 |" in page
 
 

@@ -67,7 +67,7 @@ def slower(results: Series, other: str, suffix: str, label: str, rule: Rule = LO
     """
     lesson, fedavg = f"lesson-{suffix}", f"fedavg-{suffix}"
     target = common_target(results, [lesson, fedavg], ROUNDS)
-    what = f"{label}{'rounds' if column == 'round' else 'time'} of {CALLED[other]} to {target:.0%} over LESSON's"
+    what = f"{label}{'rounds' if column == 'round' else 'time'} to {target:.0%}, {CALLED[other]} / LESSON"
     return longer(results, what, f"{other}-{suffix}", lesson, target, column, rule, ROUNDS)
 
 
@@ -86,5 +86,5 @@ def longer(
     If runs of `series` never reach the target, the values are lower bounds and the label says how many runs these are.
     """
     ratios, num_never = times_longer(results, series, than, target, column, rounds)
-    said = f"{label}, at least ({num_never} of {len(ratios)} never)" if num_never else label
+    said = f"{label}, at least ({num_never} of {len(ratios)} runs never reach it)" if num_never else label
     return Part(said, ratios, rule, "times", at_least=num_never > 0)

@@ -23,25 +23,30 @@ REGROWTH = 1.1
 def _labels_balanced(_: Series) -> list[Part]:
     largest = {beta: _largest_shares(beta) for beta in (0.1, 1.0, 10.0)}
     return [
-        Part(f"largest label's share at β = {low:g} less at {high:g}", largest[low] - largest[high], above(), "points")
+        Part(
+            f"share of the most frequent label, β = {low:g} − β = {high:g}",
+            largest[low] - largest[high],
+            above(),
+            "points",
+        )
         for low, high in ((0.1, 1.0), (1.0, 10.0))
     ]
 
 
-@claim("fedcs-overfits", "FedCS fits the data of the fast clients, not that of the slow", "overfits", "fig5", "fig6")
+@claim("fedcs-overfits", "FedCS overfits to the data of the fast clients", "overfits", "fig5", "fig6")
 def _overfits(results: Series) -> list[Part]:
     parts = []
     for label, suffix in _settings().items():
         fedcs, lesson = (client_figure(results, f"{name}-{suffix}", _gap, ROUNDS) for name in ("fedcs", "lesson"))
-        what = f"{label}: FedCS on tier 1 less on others"
-        parts.append(Part(what, fedcs, above(), "points"))
-        parts.append(Part(f"{what}, beyond LESSON's", fedcs - lesson, above(), "points"))
+        what = f"{label}: accuracy on tier 1 − on other tiers"
+        parts.append(Part(f"{what}, FedCS", fedcs, above(), "points"))
+        parts.append(Part(f"{what}, FedCS − LESSON", fedcs - lesson, above(), "points"))
     return parts
 
 
 @claim(
     "global-loss",
-    "The global loss of Eq. (1) falls: on CIFAR-10 it ends below that of guessing, and near its lowest",
+    "The global loss of Eq. (1) falls: on CIFAR-10 it ends below the loss of guessing and near its minimum",
     "is minimised",
     "fig5",
     "fig6",
@@ -52,9 +57,9 @@ def _global_loss(results: Series) -> list[Part]:
         for name, called in CALLED.items():
             series = f"{name}-cifar10{BETAS[beta]}"
             last, lowest = (client_figure(results, series, figure, ROUNDS) for figure in (_last_loss, _lowest_loss))
-            label = f"β = {beta}, {called}: last"
-            parts.append(Part(f"{label} over guessing", last / -math.log(GUESSED), below(1), "times"))
-            parts.append(Part(f"{label} over lowest", last / lowest, below(REGROWTH), "times"))
+            label = f"β = {beta}, {called}: final loss"
+            parts.append(Part(f"{label} / loss of guessing", last / -math.log(GUESSED), below(1), "times"))
+            parts.append(Part(f"{label} / lowest loss", last / lowest, below(REGROWTH), "times"))
     return parts
 
 

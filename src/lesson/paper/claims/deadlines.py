@@ -12,23 +12,25 @@ from lesson.paper.verdicts import Part, above, near
 LIMIT_S = 6000.0
 
 
-@claim("deadlines-accuracy", "Per round τ = 60 s is the most accurate at both β", "highest", "fig8")
+@claim("deadlines-accuracy", "Per round, τ = 60 s is the most accurate at β = 0.1 and at β = 1", "highest", "fig8")
 def _deadlines_accuracy(results: Series) -> list[Part]:
     parts = []
     for beta in ("0.1", "1"):
         last = {tau: last_accuracy(results, _deadline(tau, beta), DEADLINE_ROUNDS) for tau in (10, 20, 60)}
-        parts += [Part(f"β = {beta}: τ = 60 less {tau}", last[60] - last[tau], above(), "points") for tau in (10, 20)]
+        parts += [
+            Part(f"β = {beta}: τ = 60 s − τ = {tau} s", last[60] - last[tau], above(), "points") for tau in (10, 20)
+        ]
     return parts
 
 
-@claim("deadlines-time", "Over time τ = 60 s is the slowest at β = 0.1", "slowest", "fig9")
+@claim("deadlines-time", "Over time, τ = 60 s is the slowest at β = 0.1", "slowest", "fig9")
 def _deadlines_time(results: Series) -> list[Part]:
     return [_times(results, 60, tau, "0.1") for tau in (10, 20)]
 
 
 @claim(
     "deadline-tradeoff",
-    "A longer τ is more accurate and slower, a shorter one the reverse",
+    "A longer τ is more accurate but slower, a shorter one faster but less accurate",
     "trade-off",
     "fig8",
     "fig9",
@@ -38,7 +40,9 @@ def _tradeoff(results: Series) -> list[Part]:
     for beta in ("0.1", "1"):
         for long, short in ((20, 10), (60, 20)):
             last = [last_accuracy(results, _deadline(tau, beta), DEADLINE_ROUNDS) for tau in (long, short)]
-            parts.append(Part(f"β = {beta}: accuracy of τ = {long} less {short}", last[0] - last[1], above(), "points"))
+            parts.append(
+                Part(f"β = {beta}: accuracy, τ = {long} s − τ = {short} s", last[0] - last[1], above(), "points")
+            )
             parts.append(_times(results, long, short, beta))
     return parts
 
@@ -50,11 +54,12 @@ def _sensitive(results: Series) -> list[Part]:
         return even - uneven
 
     return [
-        Part(f"what β = 0.1 costs at τ = 10 less at {tau}", loss(10) - loss(tau), above(), "points") for tau in (20, 60)
+        Part(f"accuracy lost from β = 1 to 0.1, τ = 10 s − τ = {tau} s", loss(10) - loss(tau), above(), "points")
+        for tau in (20, 60)
     ]
 
 
-@claim("spread-grows", "The three deadlines differ more over time at β = 1 than at 0.1", "grows", "fig9")
+@claim("spread-grows", "Over time, the three deadlines differ more at β = 1 than at β = 0.1", "grows", "fig9")
 def _spread(results: Series) -> list[Part]:
     series = {beta: [_deadline(tau, beta) for tau in (10, 20, 60)] for beta in ("0.1", "1")}
     target = common_target(results, [*series["0.1"], *series["1"]])
@@ -62,7 +67,7 @@ def _spread(results: Series) -> list[Part]:
     for beta, names in series.items():
         times_s = np.array([per_seed(results, name, lambda run: to_target(run, target, "time_s")) for name in names])
         spread[beta] = times_s.max(axis=0) / times_s.min(axis=0)
-    label = f"slowest over fastest to {target:.0%}, at β = 1 less at 0.1"
+    label = f"slowest / fastest time to {target:.0%}, β = 1 − β = 0.1"
     return [Part(label, spread["1"] - spread["0.1"], above(), "times")]
 
 
@@ -71,40 +76,43 @@ def _infinite(results: Series) -> list[Part]:
     rounds, columns = 1000, ["round", "time_s", "accuracy"]
     pairs = zip(results["lesson-mnist-deadline_s=inf"], results["fedavg-mnist"], strict=True)
     same = [ours.up_to(rounds)[columns].equals(theirs.up_to(rounds)[columns]) for ours, theirs in pairs]
-    return [Part("runs with the same rounds, times and accuracies", np.array(same, dtype=float), near(1, 0))]
+    return [Part("runs with identical rounds, times and accuracies", np.array(same, dtype=float), near(1, 0))]
 
 
-@claim(
-    "zero-deadline", "The schedule of LESSON with τ → 0 is that of asynchronous FL", "acts as asynchronous FL", "limits"
-)
+@claim("zero-deadline", "LESSON with τ → 0 has the schedule of asynchronous FL", "acts as asynchronous FL", "limits")
 def _zero(_: Series) -> list[Part]:
     options = load_item("limits").options
     draws = fleets.towards_zero((0.1,), options["num_draws"], options["until_s"])
     return [
-        Part("τ = 0.1 s: merges of a single update", draws["single_share"].to_numpy(), above(0.5)),
-        Part("updates a second over the asynchronous", draws["updates_of_async"].to_numpy(), near(1, 0.02), "times"),
+        Part("τ = 0.1 s: aggregations of a single update", draws["single_share"].to_numpy(), above(0.5)),
+        Part(
+            "τ = 0.1 s: updates per second, LESSON / asynchronous FL",
+            draws["updates_of_async"].to_numpy(),
+            near(1, 0.02),
+            "times",
+        ),
     ]
 
 
 @claim(
-    "asynchronous-diverges", "As τ → 0 the convergence issue of asynchronous FL appears", "convergence issue", "limits"
+    "asynchronous-diverges", "As τ → 0, the convergence issue of asynchronous FL appears", "convergence issue", "limits"
 )
 def _converges_worse(results: Series) -> list[Part]:
     parts = []
     for label, usual, cap in (
         ("step size jδ", "lesson-mnist", "-lr_cap=inf"),
-        ("jδ, at most 1", "lesson-mnist", ""),
+        ("step size jδ, at most 1", "lesson-mnist", ""),
         ("step size δ", "lesson-mnist-lr_cap=0.1", "-lr_cap=0.1"),
     ):
         at_20 = accuracy_at(results, usual, LIMIT_S)
         at_01 = accuracy_at(results, f"lesson-mnist-deadline_s=0.1-ensure_first_tier=false{cap}", LIMIT_S)
-        parts.append(Part(f"MNIST, {label}: accuracy at τ = 20 less at 0.1", at_20 - at_01, above(), "points"))
+        parts.append(Part(f"MNIST, {label}: accuracy, τ = 20 s − τ = 0.1 s", at_20 - at_01, above(), "points"))
     return parts
 
 
 @claim(
     "asynchronous-communication",
-    "Asynchronous FL costs more communication: uploads, and bytes with them, to a target",
+    "Asynchronous FL needs more communication: more uploads, and so more bytes, to a target accuracy",
     "higher cost",
     "limits",
     "fig8",
@@ -114,12 +122,12 @@ def _communication(results: Series) -> list[Part]:
     shorter = {tau: f"lesson-mnist-deadline_s={tau}-ensure_first_tier=false-lr_cap=0.1" for tau in ("0.1", "1", "5")}
     target = common_target(results, [usual, *shorter.values()])
     for tau, series in shorter.items():
-        label = f"MNIST, step size δ: uploads of τ = {tau} to {target:.0%} over those of 20"
+        label = f"MNIST, step size δ: uploads to {target:.0%}, τ = {tau} s / τ = 20 s"
         parts.append(longer(results, label, series, usual, target, "uploads"))
     for beta in ("0.1", "1"):
         long, short = _deadline(60, beta), _deadline(10, beta)
         target = common_target(results, [long, short])
-        label = f"CIFAR-10, β = {beta}: uploads of τ = 10 to {target:.0%} over those of 60"
+        label = f"CIFAR-10, β = {beta}: uploads to {target:.0%}, τ = 10 s / τ = 60 s"
         parts.append(longer(results, label, short, long, target, "uploads"))
     return parts
 
@@ -127,7 +135,7 @@ def _communication(results: Series) -> list[Part]:
 def _times(results: Series, tau: int, than: int, beta: str) -> Part:
     """Compare how long two deadlines take to the highest target that every run at all three deadlines reaches."""
     target = common_target(results, [_deadline(one, beta) for one in (10, 20, 60)])
-    label = f"β = {beta}: time of τ = {tau} to {target:.0%} over that of {than}"
+    label = f"β = {beta}: time to {target:.0%}, τ = {tau} s / τ = {than} s"
     return longer(results, label, _deadline(tau, beta), _deadline(than, beta), target, "time_s")
 
 

@@ -21,12 +21,12 @@ from lesson.paper.verdicts import Part, above, near
 )
 def _table2(_: Series) -> list[Part]:
     less = _round_s("released", "fedavg") - _round_s("released", "lesson")
-    return [*_table2_of("released"), Part("FedAvg less LESSON", less, near(48, 0.05 * 48), "seconds")]
+    return [*_table2_of("released"), Part("FedAvg − LESSON", less, near(48, 0.05 * 48), "seconds")]
 
 
 @claim(
     "table2-printed",
-    "The same average latency of a global round, with the parameters of the text",
+    "Average latency of a global round at τ = 20 s, with the printed parameters",
     "FedAvg 68 s; LESSON 20 s",
     "table2",
 )
@@ -34,17 +34,17 @@ def _table2_printed(_: Series) -> list[Part]:
     return [part for part in _table2_of("printed") if part.label != "FedCS"]  # its rounds last τ by definition
 
 
-@claim("rounds-done", "At 20,000 s FedAvg has made 588 rounds, LESSON 2,000", "588; 2,000", "table2")
+@claim("rounds-done", "At 20,000 s FedAvg has completed 588 rounds and LESSON 2,000", "588; 2,000", "table2")
 def _rounds_done(_: Series) -> list[Part]:
     done = {name: 20_000 / _round_s("released", name) for name in ("fedavg", "lesson")}
     return [
         Part("FedAvg", done["fedavg"], near(588, 0.05 * 588), "count"),
         Part("LESSON", done["lesson"], near(2000, 0.05 * 2000), "count"),
-        Part("LESSON's over FedAvg's", done["lesson"] / done["fedavg"], near(3.4, 0.05 * 3.4), "times"),
+        Part("LESSON / FedAvg", done["lesson"] / done["fedavg"], near(3.4, 0.05 * 3.4), "times"),
     ]
 
 
-@claim("median-latency", "The median latency of the clients is about 10 s", "~10 s", "fig3")
+@claim("median-latency", "The median client latency is about 10 s", "~10 s", "fig3")
 def _median_latency(_: Series) -> list[Part]:
     draws = fleets.latency_summary(load_item("fig3").options["num_draws"])
     return [
@@ -57,7 +57,7 @@ def _median_latency(_: Series) -> list[Part]:
 
 @claim(
     "deadline-tiers",
-    "A longer τ makes fewer tiers, less staleness and more uploads per round",
+    "A longer τ gives fewer tiers, less staleness and more uploads per round",
     "fewer; less; more",
     "fig2",
 )
@@ -67,15 +67,19 @@ def _deadline_tiers(_: Series) -> list[Part]:
     parts = []
     for column, sign in signs.items():
         values = {tau: sign * draws[draws["deadline_s"] == tau][column].to_numpy(float) for tau in (10, 20, 60)}
-        what = {"num_tiers": "fewer tiers", "staleness": "less staleness", "updates_per_round": "more updates"}[column]
+        what = {
+            "num_tiers": "fewer tiers",
+            "staleness": "less staleness",
+            "updates_per_round": "more uploads per round",
+        }[column]
         parts += [
-            Part(f"{what} at τ = {long} than at {short}", values[long] - values[short], above(), "number")
+            Part(f"{what} at τ = {long} s than at {short} s", values[long] - values[short], above(), "number")
             for short, long in ((10, 20), (20, 60))
         ]
     return parts
 
 
-@claim("networks", "Parameters of the two networks", "CIFAR-10 1,144,650; MNIST 61,706", "table1")
+@claim("networks", "Number of parameters of the two networks", "CIFAR-10 1,144,650; MNIST 61,706", "table1")
 def _networks(_: Series) -> list[Part]:
     said = {"CIFAR-10": 1_144_650, "MNIST": 61_706}
     return [

@@ -14,14 +14,17 @@ from lesson.core.errors import InputError
 from lesson.paper.items import Item
 from lesson.paper.reproduce import read_scale
 from lesson.paper.scale import FULL, Scale
+from lesson.paper.verdicts import Outcome, Verdict
 from lesson.report.page.document import write_document
-from lesson.report.paper.items import command_of, items_in, read_item, read_text, unreadable
+from lesson.report.paper.items import command_of, items_in, read_item, read_text, unreadable, what_lines_show
+from lesson.report.words import count
 from lesson.runs.folder import read_kept
 from lesson.runs.read_back import Shape
 
 
 class _Part(Shape):
     label: str
+    outcome: Outcome
     shown: str
 
 
@@ -29,9 +32,7 @@ class _Claim(Shape):
     statement: str
     paper: str
     seeds: int
-    verdict: str
-    open: bool
-    which: str
+    verdict: Verdict
     items: list[str]
     parts: list[_Part]
 
@@ -43,7 +44,7 @@ def holds_paper(folders: Sequence[Path | str]) -> bool:
     """Return whether the folder is a reproduction of the paper; raise if one is given along with other folders."""
     there = [folder for folder in folders if read_scale(folder) is not None]
     if there and len(folders) > 1:
-        raise InputError(f"{there[0]} holds the paper's figures and must be named alone")
+        raise InputError(f"{there[0]} holds a reproduction of the paper and must be the only folder")
     return bool(there)
 
 
@@ -52,23 +53,22 @@ def write_paper_page(folder: Path | str, path: Path | str) -> None:
     folder, path = Path(folder), Path(path)
     scale = read_scale(folder) or FULL
     items = items_in(folder)
-    claims: list[Any] = read_kept(folder / "claims.json", [], _CLAIMS, "run lesson reproduce again")
+    claims: list[Any] = read_kept(folder / "claims.json", [], _CLAIMS, "rerun lesson reproduce")
     data = {
         "what": _what(items, scale),
         "note": scale.note,
         "claims": claims,
-        "counts": Counter("open" if claim["open"] else claim["verdict"] for claim in claims),
+        "counts": Counter(claim["verdict"] for claim in claims),
         "items": [_item(item, folder, scale) for item in items],
     }
-    write_document(path, "LESSON: the paper, made again", ["paper.js"], data)
+    write_document(path, "LESSON: reproduction of the paper", ["paper.js"], data)
 
 
 def _what(items: list[Item], scale: Scale) -> str:
     return (
-        f"{len(items)} figures and tables of “Latency Aware Semi-synchronous Client Selection and Model Aggregation "
-        f"for Wireless Federated Learning” (Yu, Sun, Albelaihi, Yi), made again from {scale.seeds} seeds. "
-        "Lines are means over seeds, bands their 95 % intervals; parameters are those of the preset released unless "
-        "said."
+        "Reproduction of “Latency Aware Semi-synchronous Client Selection and Model Aggregation for Wireless Federated "
+        f"Learning” (Yu, Sun, Albelaihi, Yi): {count(len(items), 'figure or table', 'figures and tables')}. "
+        f"{what_lines_show(scale)} Unless stated otherwise, parameters are those of the preset released."
     )
 
 

@@ -99,7 +99,7 @@ def _fleet(group: Contender) -> dict[str, Any]:
         "num_clients": kept["num_clients"],
         "deadline_s": settings.strategy.deadline_s,
         "ensure_first_tier": settings.strategy.ensure_first_tier,
-        "source": f"the clients of seed {group.first.summary['seed']}",
+        "source": f"seed {group.first.summary['seed']}",
     }
 
 

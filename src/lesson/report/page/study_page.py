@@ -28,7 +28,7 @@ def write_study_page(study: Study, path: Path | str) -> None:
         raise InputError("there is no finished run to report on")
     names = [group.name for group in groups_of(study)]
     title = " and ".join([", ".join(names[:-1]), names[-1]] if 1 < len(names) <= 4 else names[:1])
-    title = title if len(names) <= 4 else f"{len(names)} contenders"
+    title = title if len(names) <= 4 else f"{len(names)} configurations"
     data_sets = " and ".join(dict.fromkeys(run.settings.data.dataset for run in study.runs))
     data = study_data(study, repeating(study))
     write_document(path, f"LESSON: {title} on {data_sets}", [*EXPLORER, *SCRIPTS], data)

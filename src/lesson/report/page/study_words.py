@@ -24,13 +24,13 @@ def what_was_run(groups: Sequence[Contender]) -> str:
     runs = [run for group in groups for run in group.runs]
     limits, several = [run.settings.run for run in runs], [group.settings for group in groups]
     names = "; ".join(group.label for group in groups[:6]) + ("; …" if len(groups) > 6 else "")
-    who = names if len(groups) == 1 else f"{len(groups)} contenders ({names})"
+    who = f"{names} was" if len(groups) == 1 else f"{len(groups)} configurations ({names}) were"
     lengths = _different(" or ".join(_limits(one)) for one in limits)
     num_clients = sorted({settings.fleet.num_clients for settings in several})
     many = " or ".join(f"{count:,}" for count in num_clients)
     first = (
-        f"{who} trained a model on {_different(run.settings.data.dataset for run in runs)} for {lengths}, from "
-        f"{count(len({one.seed for one in limits}), 'seed')}, with the data of {many} clients{_split(groups)}."
+        f"{who} trained on {_different(run.settings.data.dataset for run in runs)} for {lengths}, with "
+        f"{count(len({one.seed for one in limits}), 'seed')} and {many} clients{_split(groups)}."
     )
     return " ".join(filter(None, [first, _latencies(groups) if len(num_clients) == 1 else ""]))
 
@@ -48,7 +48,7 @@ def _split(groups: Sequence[Contender]) -> str:
     if len(splits) > 1:
         return ""
     ((split, beta),) = splits
-    return " that share it evenly" if split == "iid" else f" that share it unequally (β = {beta:g})"
+    return " that hold IID data" if split == "iid" else f" that hold non-IID data (β = {beta:g})"
 
 
 def _latencies(groups: Sequence[Contender]) -> str:
@@ -59,7 +59,7 @@ def _latencies(groups: Sequence[Contender]) -> str:
         return ""
     seconds = np.array(known)
     deadlines = {group.settings.strategy.deadline_s for group in groups}
-    told = f"One piece of local work and its upload takes the fastest of them {seconds.min():.1f} s and the slowest "
+    told = f"Local training and upload take the fastest client {seconds.min():.1f} s and the slowest "
     told += f"{seconds.max():.1f} s"
     if len(deadlines) > 1:
         return f"{told}."
@@ -67,9 +67,8 @@ def _latencies(groups: Sequence[Contender]) -> str:
     if not math.isfinite(deadline_s):
         return f"{told}; there is no deadline."
     found = [np.unique(tiers_of(clients, settings)) for clients, settings in kept]
-    return (
-        f"{told}; a deadline of {deadline_s:g} s sorts them into {_tiers([one[one != UNREACHABLE] for one in found])}."
-    )
+    tiers = _tiers([one[one != UNREACHABLE] for one in found])
+    return f"{told}; a deadline of {deadline_s:g} s sorts the clients into {tiers}."
 
 
 def _tiers(found: Sequence[IntArray]) -> str:
@@ -88,7 +87,9 @@ def verdict(groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Co
     """
     reached = reached_targets(table)
     columns: list[tuple[str, str, float, int]] = [("accuracy (%)", "accuracy_last10", 100, 1)]
-    columns += [(f"to {target:.0%} (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]]
+    columns += [
+        (f"time to {100 * target:.0f} % (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]
+    ]
     columns += [("uploads", "uploads", 1, 0), ("uploaded (MB)", "bytes_up", 1e-6, 1)]
     columns += [("energy (kJ)", "energy_j", 1e-3, 1)]
     columns += [(label, name, 1, 0) for label, name in surprises(table).items()]
@@ -119,14 +120,14 @@ def _best_card(groups: Sequence[Contender], table: pd.DataFrame) -> dict[str, st
 def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence[Contender]) -> list[dict[str, str]]:
     """Return cards for the lowest time, energy and uploads to the highest target that some contender always reaches.
 
-    "Always" means from every seed. If there is no such target, there are no cards.
+    "Always" means with every seed. If there is no such target, there are no cards.
     """
     certain = [target for target in reached if table[f"time_to_{target:g}"].notna().any()]
     if not certain:
         return []
     cards = []
     for column, heading, scale, unit in (
-        ("time_s", "First at", 1, " s"),
+        ("time_s", "Shortest time to", 1, " s"),
         ("energy_j", "Least energy to", 1e-3, " kJ"),
         ("uploads", "Fewest uploads to", 1, ""),
     ):
@@ -139,11 +140,16 @@ def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence
         if means:
             first, *others = sorted(means, key=lambda label: means[label])
             later = [f"{label}: {means[label] / means[first]:.2f} ×" for label in others[:3]]
-            later += [] if len(means) == len(drawn) else ["others not from every seed"]
+            later += [] if len(means) == len(drawn) else ["others do not reach it with every seed"]
             digits = 1 if unit == " kJ" and means[first] < 10 else 0
             leader = _leader({first: costs[first]} | costs)
             cards.append(
-                _card(f"{heading} {certain[-1]:.0%}", f"{means[first]:,.{digits}f}{unit}", leader, "; ".join(later))
+                _card(
+                    f"{heading} {100 * certain[-1]:.0f} %",
+                    f"{means[first]:,.{digits}f}{unit}",
+                    leader,
+                    "; ".join(later),
+                )
             )
     return cards
 
@@ -168,7 +174,7 @@ def _leader(costs: Mapping[str, Mapping[int, float]]) -> str:
 def _is_clearly_less(ours: Mapping[int, float], theirs: Mapping[int, float]) -> bool:
     """Return whether the 95 % interval of paired differences over at least MIN_SEEDS seeds is below zero.
 
-    A target that is never reached has infinite cost. If any cost is infinite, ours must be lower from every seed.
+    A target that is never reached has infinite cost. If any cost is infinite, ours must be lower with every seed.
     """
     pairs = np.array([(ours[seed], theirs[seed]) for seed in ours if seed in theirs]).reshape(-1, 2)
     if len(pairs) < MIN_SEEDS:

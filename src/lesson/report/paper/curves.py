@@ -58,7 +58,7 @@ def draw_limits(item: Item, results: Series, scale: Scale) -> Figure:
     left, right = grid[0]
     draw_towards_zero(left, right, towards_zero(**item.options))
     for letter, axes in zip("ab", grid[0], strict=True):
-        axes.set_title(f"({letter}) the schedule as τ → 0")
+        axes.set_title(f"({letter}) schedule as τ → 0")
     for panel, axes in zip(item.panels, grid.flat[2:], strict=True):
         draw_panel(axes, panel, results, scale)
     return figure

@@ -30,7 +30,7 @@ def draw_schedule(
     if len(plan.tier_rows) > MAX_TIERS_DRAWN or num_rounds > MAX_ROUNDS_DRAWN:
         raise InputError(
             f"the schedule must have at most {MAX_TIERS_DRAWN} tiers and {MAX_ROUNDS_DRAWN} rounds, "
-            f"got {len(plan.tier_rows)} and {num_rounds}; take a longer deadline_s or fewer rounds"
+            f"got {len(plan.tier_rows)} and {num_rounds}; use a longer deadline_s or fewer rounds"
         )
     figure = Figure(figsize=(PAGE_IN, 0.95 + 0.26 * len(plan.tier_rows)), layout="constrained")
     axes = figure.subplots()
@@ -39,8 +39,8 @@ def draw_schedule(
     _name_rounds(plan, axes)
     handles = [
         Patch(color="0.7", label="local training"),
-        Line2D([], [], color="black", linestyle="none", marker="|", markersize=5, label="upload of a client"),
-        Line2D([], [], color="black", linestyle="none", marker="D", markersize=4, label="merge at the server"),
+        Line2D([], [], color="black", linestyle="none", marker="|", markersize=5, label="arrival of an update"),
+        Line2D([], [], color="black", linestyle="none", marker="D", markersize=4, label="aggregation"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
@@ -80,15 +80,17 @@ def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float 
         if (curve := density(latencies)) is not None:
             axes.plot(*curve, color=BLUE, label=f"{preset} parameters")
         median_s = float(np.median(latencies))
-        axes.axvline(median_s, color=BLUE, linestyle="--", linewidth=0.8, label=f"median of all {median_s:.1f} s")
-        axes.axvline(PAPER_MEDIAN_S, color=ORANGE, linestyle=":", label=f"paper’s median, about {PAPER_MEDIAN_S:g} s")
+        axes.axvline(median_s, color=BLUE, linestyle="--", linewidth=0.8, label=f"median: {median_s:.1f} s")
+        axes.axvline(
+            PAPER_MEDIAN_S, color=ORANGE, linestyle=":", label=f"median in the paper: about {PAPER_MEDIAN_S:g} s"
+        )
         axes.axvline(deadline_s, color="black", linewidth=0.6, label=f"deadline τ = {deadline_s:g} s")
         axes.set(ylabel="density (1/s)", ylim=(0, None))
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.legend(handles=axes.lines if axes is panels[0] else axes.lines[:2], loc="upper right")
     figure.align_ylabels()
     panels[-1].set_xlim(0, None)
-    panels[-1].set_xlabel("latency of a client (s)")
+    panels[-1].set_xlabel("client latency (s)")
     return figure
 
 
@@ -97,11 +99,11 @@ def draw_towards_zero(left: Axes, right: Axes, frame: pd.DataFrame) -> None:
     table = with_intervals(frame, ["deadline_s"])
     deadlines_s = table["deadline_s"].to_numpy(float)
     _draw_band(left, table, "single_share", 1.0)
-    left.set(ylabel="merges of one update", ylim=(0, 1))
+    left.set(ylabel="single-update aggregations", ylim=(0, 1))
     left.yaxis.set_major_formatter(PercentFormatter(1.0))
     _draw_band(right, table, "wait_s", np.inf)
     right.plot(deadlines_s, deadlines_s / 2, color="0.4", linestyle="--", linewidth=0.8, label="τ/2")
-    right.set(ylabel="wait for the merge (s)", yscale="log")
+    right.set(ylabel="wait for aggregation (s)", yscale="log")
     right.legend(loc="upper left")
     for axes in (left, right):
         axes.set(xlabel="deadline τ (s)", xscale="log")

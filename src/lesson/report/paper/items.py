@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from lesson.core.errors import InputError
 from lesson.core.files import read_input, write_whole
-from lesson.experiments.measures import Series
+from lesson.experiments.measures import MIN_SEEDS, Series
 from lesson.paper.items import NAMES, Item, load_item
 from lesson.paper.scale import Scale
 from lesson.paper.verdicts import Finding
@@ -98,18 +98,20 @@ def claims_frame(findings: Sequence[Finding]) -> pd.DataFrame:
         {
             "claim": finding.statement,
             "paper": finding.paper,
-            "ours (mean ± 95 % interval)": "<br>".join(f"{part.label}: {part.shown()}" for part in finding.parts),
+            "ours (mean ± 95 % confidence interval)": "<br>".join(
+                f"{part.label}: {part.shown()}" for part in finding.parts
+            ),
             "seeds": str(finding.seeds),
             "shown in": ", ".join(finding.items),
-            "verdict": verdict_words(finding) + (f" ({finding.which})" if finding.which and not finding.open else ""),
+            "verdict": verdict_words(finding) + (f" ({finding.which})" if finding.which else ""),
         }
         for finding in findings
     )
 
 
 def verdict_words(finding: Finding) -> str:
-    """Return the verdict in Markdown; "(open)" marks a claim whose parts are all open."""
-    return f"**{finding.verdict}**{' (open)' if finding.open else ''}"
+    """Return the verdict in Markdown."""
+    return f"**{finding.verdict}**"
 
 
 def items_in(out: Path | str) -> list[Item]:
@@ -139,8 +141,20 @@ def read_text(path: Path) -> str:
 
 
 def unreadable(path: Path, why: str) -> InputError:
-    """The error for a damaged figure or table, with the command that writes it again."""
-    return InputError(f"{path} cannot be read: {why}; lesson reproduce {path.stem} writes it again")
+    """The error for a damaged figure or table, with the command that rewrites it."""
+    return InputError(f"{path} cannot be read: {why}; rewrite it with lesson reproduce {path.stem}")
+
+
+def what_lines_show(scale: Scale) -> str:
+    """Return a sentence that says what the lines and bands of a figure and the ± of a table are."""
+    if scale.seeds == 1:
+        return "Lines show a single seed."
+    if scale.seeds < MIN_SEEDS:
+        return f"Lines show the mean over {scale.seeds} seeds, ± in tables the 95 % confidence interval (Student's t)."
+    return (
+        f"Lines and bands show the mean and 95 % confidence interval over {scale.seeds} seeds (Student's t), "
+        "as do numbers with ±."
+    )
 
 
 def command_of(item: Item, scale: Scale) -> str:
@@ -154,8 +168,8 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path | str) -> Path:
     lines = ["# Reproduction of the paper", ""]
     lines += [f"*{scale.note}*", ""] if scale.quick else []
     lines += [
-        f"Lines are means over {scale.seeds} seeds, bands their 95 % intervals by Student's t. Parameters are those of "
-        "the preset `released` unless said. `runs.jsonl.gz` has the evaluations, settings and versions of every run.",
+        f"{what_lines_show(scale)} Unless stated otherwise, parameters are those of the preset `released`. "
+        "`runs.jsonl.gz` holds the evaluations, settings and versions of every run.",
         "",
     ]
     lines += (

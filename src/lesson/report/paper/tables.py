@@ -28,12 +28,13 @@ def parameters_table(*_: object) -> pd.DataFrame:
 def round_lengths_table(item: Item, *_: object) -> pd.DataFrame:
     """Return Table II: round length in seconds by scenario and strategy, next to the paper's."""
     draws = fleets.with_intervals(fleets.round_lengths(**item.options), ["scenario", "strategy", "paper_s"])
+    ours = f"ours (s), mean ± 95 % confidence interval over {draws['draws'].iloc[0]} draws"
     return pd.DataFrame(
         {
-            "scenario": row["scenario"],
+            "preset": row["scenario"],
             "strategy": row["strategy"].replace(strategy, CALLED[strategy]),
             "paper (s)": f"{row['paper_s']:g}",
-            f"ours (s) over {row['draws']} draws": f"{row['round_s']:.1f} ± {row['round_s_ci95']:.1f}",
+            ours: f"{row['round_s']:.1f} ± {row['round_s_ci95']:.1f}",
         }
         for row in draws.to_dict("records")
         for strategy in [row["strategy"].partition(", ")[0]]
@@ -45,7 +46,7 @@ def what_if_table(item: Item, *_: object) -> pd.DataFrame:
     draws = fleets.with_intervals(fleets.what_if(**item.options), ["change"])
     return pd.DataFrame(
         {
-            "choice": row["change"],
+            "change": row["change"],
             "slowest client (s)": f"{row['slowest_s']:,.1f} ± {row['slowest_s_ci95']:,.1f}",
             "median client (s)": f"{row['median_s']:,.1f} ± {row['median_s_ci95']:,.1f}",
             "in tier 1 at τ = 20 s": f"{row['tier_1_share']:.1%}",
@@ -108,8 +109,8 @@ def sawtooth_table(item: Item, results: Series, scale: Scale) -> pd.DataFrame:
                 "setting": row["label"],
                 "even rounds": _with_interval(even, "{:.3f}"),
                 "odd rounds": _with_interval(odd, "{:.3f}"),
-                "even less odd, points": _with_interval(100 * (even - odd), "{:.1f}"),
-                "median": f"{100 * np.median(even - odd):.1f}",
+                "even − odd (points)": _with_interval(100 * (even - odd), "{:.1f}"),
+                "median of even − odd (points)": f"{100 * np.median(even - odd):.1f}",
             }
         )
     return pd.DataFrame(rows)
@@ -139,19 +140,17 @@ def _with_interval(values: FloatArray, form: str) -> str:
     return f"{form.format(values.mean())} ± {form.format(half_interval(values))}"
 
 
-_STYLES = {"holds": "green", "holds in part": "yellow", "does not hold": "red"}
-_MARKS = {"holds": "+", "open": "?", "fails": "-"}
+_STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "mixed": "yellow"}
+_MARKS = {"holds": "+", "fails": "-", "inconclusive": "?"}
 
 
 def claims_table(findings: Sequence[Finding]) -> Table:
-    """Return one row per claim; a number is marked + if it holds, - if it fails, ? if its interval leaves it open."""
-    table = Table("claim", "ours, mean ± 95 % interval", "verdict", box=SIMPLE_HEAD, pad_edge=False)
-    table.caption = "+ holds, - does not, ? the interval leaves it open"
+    """Return one row per claim; a number is marked + if it holds, - if it fails, ? if it is inconclusive."""
+    table = Table("claim", "ours (mean ± 95 % confidence interval)", "verdict", box=SIMPLE_HEAD, pad_edge=False)
+    table.caption = "+ holds, - fails, ? inconclusive"
     table.caption_justify = "left"
     for finding in findings:
         said = Text.assemble(finding.statement, "\n", (f"paper: {finding.paper}", "dim"))
         ours = "\n".join(f"{_MARKS[part.outcome]} {part.label}: {part.shown()}" for part in finding.parts)
-        table.add_row(
-            said, Text(ours), Text(finding.verdict + (" (open)" if finding.open else ""), _STYLES[finding.verdict])
-        )
+        table.add_row(said, Text(ours), Text(finding.verdict, _STYLES[finding.verdict]))
     return table

@@ -32,13 +32,13 @@ def draw_plan(plan: Plan, title: str, path: Path | str) -> None:
         else:
             left, right = top.subplots(1, 2, width_ratios=[1, 1.25])
             all_drawn = draw_map(people.x_km, people.y_km, plan.tiers, left)
-            some = "" if all_drawn else f" ({MAX_CLIENTS_DRAWN} drawn)"
+            some = "" if all_drawn else f" (first {MAX_CLIENTS_DRAWN:,})"
             left.set_title(f"Clients by tier{some}")
             _draw_density(plan, right)
         axes = bottom.subplots()
         hidden = draw_tier_blocks(plan, axes)
-        more = f" ({hidden} more tiers not drawn)" if hidden else ""
-        axes.set_title(f"Schedule: a block is a local training, a diamond its merge{more}")
+        more = f" ({hidden} slower tiers not drawn)" if hidden else ""
+        axes.set_title(f"Schedule: a block is a local training, a diamond its aggregation{more}")
         figure.supxlabel(first_tier_note(plan.fleet), fontsize=9, color="0.35")
         save_figure(figure, path)
 
@@ -66,7 +66,7 @@ def _draw_density(plan: Plan, axes: Axes) -> None:
     num_deadlines = latencies.max() / plan.deadline_s
     for multiple in range(1, int(num_deadlines) + 1 if num_deadlines <= MAX_DEADLINES_MARKED else 0):
         axes.axvline(multiple * plan.deadline_s, color="0.45", linestyle="--", linewidth=0.8)
-    axes.set(xlabel="latency of a client (s)", ylabel="density (1/s)", title="Latency density")
+    axes.set(xlabel="client latency (s)", ylabel="density (1/s)", title="Latency density")
     if len(rows) <= MAX_TIERS_NAMED:
         axes.legend(frameon=False, fontsize=8)
 

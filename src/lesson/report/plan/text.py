@@ -55,7 +55,7 @@ def _round_lengths(plan: Plan) -> Text:
 
 
 def _why_no_fedcs(plan: Plan) -> str:
-    return "needs a finite deadline" if np.any(plan.tiers == 1) else "has nobody: tier 1 is empty"
+    return "needs a finite deadline" if np.any(plan.tiers == 1) else "has no clients: tier 1 is empty"
 
 
 def _schedule(plan: Plan, console: Console) -> RenderableType:
@@ -71,9 +71,9 @@ def _schedule(plan: Plan, console: Console) -> RenderableType:
     cell = min(width // len(shown), MAX_ROUND_WIDTH)
     counts = [np.unique(plan.tiers[record.merged], return_counts=True) for record in shown]
     merged = [dict(zip(tiers.tolist(), number.tolist(), strict=True)) for tiers, number in counts]
-    hollow = f", {few} that of a few" if plan.varying else ""
+    hollow = f", {few} of less than half the tier" if plan.varying else ""
     lines = [
-        Text(f"First {len(shown)} rounds: a line is a local training, {mark} its merge{hollow}", style="bold"),
+        Text(f"First {len(shown)} rounds: a line is a local training, {mark} its aggregation{hollow}", style="bold"),
         Text("time (s)".ljust(indent) + _time_axis([record.end_s for record in shown], cell), style="dim"),
     ]
     for label, row, color in zip(labels, plan.tier_rows, tier_colors(len(plan.tier_rows)), strict=False):
@@ -159,9 +159,9 @@ def plan_notes(plan: Plan) -> list[str]:
     """Return the notes that help to read the numbers, one line each."""
     notes = [note] if (note := first_tier_note(plan.fleet)) else []
     if any(row.promoted for row in plan.deadlines):
-        notes.append("* tier 1 would be empty there; the fastest client is taken to meet that deadline")
+        notes.append("* tier 1 would be empty; the fastest client is assumed to meet this deadline")
     if plan.num_unreachable:
-        notes.append(f"unreachable, in no tier: {plan.num_unreachable} of {len(plan.fleet)} clients")
+        notes.append(f"{plan.num_unreachable} of {len(plan.fleet)} clients are unreachable and in no tier")
     return notes + varying_notes(plan)
 
 

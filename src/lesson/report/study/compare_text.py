@@ -45,12 +45,23 @@ def comparison_table(table: pd.DataFrame, title: str, failed: Mapping[str, int] 
 
 def what_is_shown(table: pd.DataFrame) -> str:
     """Return a heading that says what the cells of a table hold."""
-    return "both seeds" if len(table) and (table["seeds"] == 2).all() else "mean ± 95 % interval over seeds"
+    numbers = {int(number) for number in table["seeds"]} if len(table) else set()
+    if numbers == {1}:
+        return "one seed"
+    if numbers == {2}:
+        return "values of both seeds"
+    over = f"{numbers.pop()} seeds" if len(numbers) == 1 else "seeds"
+    return f"mean ± 95 % confidence interval over {over}"
 
 
 def surprises(table: pd.DataFrame) -> dict[str, str]:
-    """Return the columns that count problems such as late or rejected uploads, by label, if there were any."""
-    told = {"late uploads": "misses", "changes of tier": "retiered", "lost updates": "lost", "rejected": "rejected"}
+    """Return the columns that count problems such as late or rejected updates, by label, if there were any."""
+    told = {
+        "late updates": "misses",
+        "tier changes": "retiered",
+        "lost updates": "lost",
+        "rejected updates": "rejected",
+    }
     return {label: name for label, name in told.items() if name in table and (table[name] > 0).any()}
 
 

@@ -31,9 +31,9 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     groups, table = group_curves(study), study.means()
     curves = [curve for _, runs in groups for curve in runs if not curve.empty]
     draws: dict[str, Callable[[], Figure]] = {}
-    notes = [f"without {name}: {reason}" for name, reason in study.failures.items()]
+    notes = [f"{name} is not included: {reason}" for name, reason in study.failures.items()]
     if not curves:
-        notes.append("no figure of accuracy: no round ended within the limits")
+        notes.append("no accuracy figures: no round ended within the limits")
     else:
         known = not any(curve["energy_j"].isna().any() for curve in curves)
         overs = ["time", "round", "uploads", *(["energy"] if known else [])]
@@ -41,7 +41,7 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     if targets := reached_targets(table):
         draws["time_to_accuracy"] = partial(_draw_times, study, table, targets, width_in)
     else:
-        notes.append(f"no figure of times: no run reached {TARGETS[0]:.0%} in three evaluations in a row")
+        notes.append(f"no figure of times to targets: no run reached {TARGETS[0]:.0%} in three consecutive evaluations")
     clients, said = kept_clients(study)
     if clients is not None:
         draws["latency"] = partial(draw_latency, clients, width_in)

@@ -46,11 +46,11 @@ def kept_clients(study: Study) -> tuple[KeptClients | None, list[str]]:
     run = study.runs[0]
     clients = _read(run)
     if clients is None or not clients.tiers.any():
-        return None, [f"no figure of clients: {run.name} has no clients.json, or no latency in it"]
+        return None, [f"no figures of clients: {run.name} has no clients.json, or it contains no latencies"]
     notes = [] if clients.placed else ["no map of clients: their positions are unknown"]
     fleets = {_drawn_from(one.settings) for one in study.runs}
     if len(fleets) > 1:
-        notes.append(f"clients and latency are those of {run.name}, the first of {len(fleets)} fleets")
+        notes.append(f"the figures of clients and latency show {run.name}, the first of {len(fleets)} fleets")
     return clients, notes
 
 
@@ -96,11 +96,14 @@ def draw_latency(clients: KeptClients, width_in: float) -> Figure:
     figure = Figure(figsize=(width_in, 0.62 * width_in), layout="constrained")
     axes = figure.subplots()
     there = clients.tiers > 0
-    for name, seconds, color in (("computing", clients.compute_s, COMPUTE), ("upload", clients.upload_s, UPLOAD)):
+    for name, seconds, color in (
+        ("compute time", clients.compute_s, COMPUTE),
+        ("upload time", clients.upload_s, UPLOAD),
+    ):
         if len(told := seconds[there & np.isfinite(seconds)]):
             _draw_density(axes, told, color, name)
-    _draw_density(axes, clients.latency_s[there], "black", "latency: both")
-    axes.set(xlabel="time of a client (s)", ylabel="density (1/s)", ylim=(0, None), xlim=(0, None))
+    _draw_density(axes, clients.latency_s[there], "black", "latency (sum)")
+    axes.set(xlabel="time per client (s)", ylabel="density (1/s)", ylim=(0, None), xlim=(0, None))
     _mark_deadlines(axes, clients.deadline_s, float(clients.latency_s[there].max()))
     axes.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
     return figure

@@ -31,12 +31,14 @@ def run_card(run: Run) -> str:
     bytes_up = f", {told['bytes_up'] / 1e6:,.1f} MB" if "bytes_up" in told else ""  # early archives do not have it
     energy = "" if told["energy_j"] is None else f", {told['energy_j'] / 1000:,.1f} kJ"
     rows = {
-        "accuracy": f"{told['accuracy']:.1%}, on average at the end {told['accuracy_last10']:.1%}",
-        "time to": ", ".join(times) or "no target reached",
-        "length": f"{told['rounds']:,} rounds, {told['time_s']:,.0f} simulated s",
+        "final accuracy": f"{told['accuracy']:.1%}; mean of the last evaluations {told['accuracy_last10']:.1%}",
+        "targets reached": ", ".join(times) or "none",
+        "length": f"{told['rounds']:,} rounds, {told['time_s']:,.0f} simulated seconds",
         "uploads": f"{told['uploads']:,}{bytes_up}{energy}",
-        **({"late": f"{told['misses']:,} uploads, {told['retiered']:,} changes of tier"} if "misses" in told else {}),
-        "folder": str(run.path or "archived"),
+        **(
+            {"late updates": f"{told['misses']:,}", "tier changes": f"{told['retiered']:,}"} if "misses" in told else {}
+        ),
+        "folder": str(run.path or "none (archived)"),
     }
     heading = f"{_dot(groups_of(Study([run]))[0].look[0])}<b>{escape(told['strategy'])}</b>"
     title = f"{title_of(run.settings)}, seed {told['seed']}"
@@ -54,9 +56,9 @@ def study_card(study: Study) -> str:
     for group, said, (_, figures) in zip(groups_of(study), labels, table.iterrows(), strict=True):
         cells = [f"{len(group.runs)}", *(cell(figures, *column) for column in columns.values())]
         lines.append(_row([*said, *cells], "right", dot=group.look[0]))
-    title = title_of(*(run.settings for run in study.runs)) if study.runs else "no finished run"
+    title = title_of(*(run.settings for run in study.runs)) if study.runs else "no finished runs"
     heading = f"<b>{count(len(study.runs), 'run')}</b>"
-    failed = [f"without {name}: {reason}" for name, reason in study.failures.items()]
+    failed = [f"{name} is not included: {reason}" for name, reason in study.failures.items()]
     notes = dict.fromkeys(note for run in study.runs for note in run.summary["notes"])
     return _card(heading, f"{title}; {what_is_shown(table)}", "".join(lines), [*failed, *notes])
 

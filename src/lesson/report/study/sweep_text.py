@@ -36,7 +36,7 @@ def columns_of(table: pd.DataFrame) -> dict[str, Column]:
 
 def failure_table(study: Study) -> Table:
     """Return one row per failed run, with the reason."""
-    shown = Table("run", "why it failed", box=SIMPLE_HEAD, pad_edge=False)
+    shown = Table("run", "reason", box=SIMPLE_HEAD, pad_edge=False)
     for name, reason in study.failures.items():
         shown.add_row(Text(name), Text(reason))
     return shown

@@ -18,15 +18,16 @@ def group_table(figures: pd.DataFrame, rules: Rules) -> pd.DataFrame:
     """
     times, last = len(rules.targets), f"{rules.targets[-1]:.0%}"
     columns = {
-        f"% at {time_s:,.0f} s": (name, 100.0, 1)
+        f"accuracy at {time_s:,.0f} s (%)": (name, 100.0, 1)
         for name, time_s in zip(accuracy_names(rules), rules.looks_s, strict=True)
     }
     columns |= {
-        f"s to {target:.0%}": (name, 1.0, 0) for name, target in zip(time_names(rules), rules.targets, strict=False)
+        f"time to {target:.0%} (s)": (name, 1.0, 0)
+        for name, target in zip(time_names(rules), rules.targets, strict=False)
     }
     uploads, energy = time_names(rules)[times:]
-    columns |= {f"uploads to {last}": (uploads, 1.0, 0), f"kJ to {last}": (energy, 1e-3, 1)}
-    columns |= {"time ratio": (RATIO, 1.0, 2), "points more": (GAIN, 100.0, 1)}
+    columns |= {f"uploads to {last}": (uploads, 1.0, 0), f"energy to {last} (kJ)": (energy, 1e-3, 1)}
+    columns |= {"time ratio": (RATIO, 1.0, 2), "accuracy gain (points)": (GAIN, 100.0, 1)}
     rows = []
     for row in figures.to_dict("records"):
         lost = f" ({row['diverged']} of {row['seeds']} diverged)" if row["diverged"] else ""

@@ -9,26 +9,27 @@ from matplotlib.figure import Figure
 
 from lesson.core.files import write_whole
 from lesson.experiments.folder import StudyFolder
+from lesson.experiments.measures import MIN_SEEDS
 from lesson.experiments.run import GUESSED
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.entries import Group
-from lesson.experiments.tuned.rules import MAX_POINTS
+from lesson.experiments.tuned.rules import MAX_POINTS, Rules
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.report.files import save_figures
 from lesson.report.tuned.figures import draw_curves, draw_times
 from lesson.report.tuned.levels import draw_levels
 from lesson.report.tuned.tables import group_table, settings_table
-from lesson.report.words import markdown
+from lesson.report.words import count, markdown
 
 PNG = (".png",)
 _FIGURES = {
     False: {
-        "accuracy": "test accuracy over simulated time, with 95 % bands",
-        "times": "time to the last target, with 95 % intervals",
+        "accuracy": "test accuracy over simulated time",
+        "times": "time to the last target",
     },
-    True: {"levels": "accuracy at the end, time to the first target (× where not every seed arrives), 95 % intervals"},
+    True: {"levels": "final accuracy and time to the first target (× if not every seed reaches it)"},
 }
-"""Captions of a group's figures, without and with levels."""
+"""Captions of a group's figures, without and with levels; the seeds and intervals are added to them."""
 
 
 def write_tuned(study: TunedStudy, out: Path | str, suffixes: Sequence[str] = PNG) -> Path:
@@ -40,7 +41,7 @@ def write_tuned(study: TunedStudy, out: Path | str, suffixes: Sequence[str] = PN
         if len(rows := table[table["group"] == group.name] if len(table) else table):
             tables = group_tables(design, group, rows)
             write_whole(out / f"table-{group.name}.md", tables.encode())
-            parts.append(_section(group, tables))
+            parts.append(_section(design, group, tables))
     write_whole(out / "table.csv", table.to_csv(index=False).encode())
     if _is_tuned(design):
         write_whole(out / "settings.md", _settings(study).encode())
@@ -70,7 +71,7 @@ def group_tables(design: TunedComparison, group: Group, rows: pd.DataFrame) -> s
     for beta in design.rules.betas:
         at_beta = rows[rows["beta"] == beta]
         reference = at_beta["reference"].iloc[0]
-        compared = f"; compared with {reference}" if reference else ""
+        compared = f"; reference: {reference}" if reference else ""
         texts.append(f"**{group.title}, β = {beta:g}**{compared}\n\n{markdown(group_table(at_beta, design.rules))}")
     return "\n".join(texts)
 
@@ -85,26 +86,38 @@ def missing_runs(study: TunedStudy) -> dict[str, int]:
 
 def _head(design: TunedComparison) -> str:
     rules = design.rules
-    seeds, won = "Every entry was run from", ""
+    seeds, last = ", ".join(map(str, rules.seeds)), f"{rules.targets[-1]:.0%}"
+    tuning, chosen = "", ""
     own = design.toml != TunedComparison.load().toml
     command = "lesson sweep study.toml --tune" if own else "lesson sweep --tune"
     if _is_tuned(design):
-        won = "[settings.md](settings.md): which settings won. "
-        seeds = f"""Each entry was
-tuned at each β over at most {MAX_POINTS} settings, by runs of {rules.tuning_s:,.0f} s from seed {rules.tuning_seed};
-the best was run from"""
+        chosen = "[settings.md](settings.md): the settings tried and chosen. "
+        tuning = f"""
+Each entry was tuned at each β over at most {MAX_POINTS} settings, with runs of {rules.tuning_s:,.0f} s and seed
+{rules.tuning_seed}; the best settings were then run with these seeds."""
     return f"""# Strategies compared
 
-{rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seconds, {len(rules.seeds)} seeds. {seeds}
-seeds {", ".join(map(str, rules.seeds))}. Numbers are means over those ± half their 95 % intervals
-by Student's t. A time is given where every seed reaches the target, else how many do. The time ratio is
-the time to {rules.targets[-1]:.0%} over that of the entry compared with, the points are what the accuracy at the end is
-above its; both are paired over seeds, and a ratio is given where every seed of both arrives.
-docs/explanation/comparison.md tells how to read it.
+Data set {rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seconds, seeds {seeds}.{tuning}
 
-{won}[study.toml](study.toml): who takes part, with what settings.
+{_numbers(rules)}
+A time, upload count or energy is given if every seed reaches the target; otherwise the cell says how many seeds do.
+The last two columns compare an entry with the reference, paired over seeds: the time ratio is its time to {last}
+divided by that of the reference, given if both reach {last} with every seed; the accuracy gain is its final accuracy
+minus that of the reference. docs/explanation/comparison.md describes the method.
+
+{chosen}[study.toml](study.toml): all entries with their settings.
 [table.csv](table.csv): all numbers. `runs.jsonl.gz`: the evaluations of every run. Command: `{command}`.
 """
+
+
+def _numbers(rules: Rules) -> str:
+    """Return a sentence that says what the cells of the tables show."""
+    number = len(rules.seeds)
+    if number == 1:
+        return "Numbers are those of the single seed."
+    if number == 2:
+        return "Cells show the values of both seeds."
+    return f"Numbers are the mean ± 95 % confidence interval (Student's t) over {number} seeds."
 
 
 def _is_tuned(design: TunedComparison) -> bool:
@@ -116,17 +129,24 @@ def _missing(study: TunedStudy) -> str:
     if not missing:
         return ""
     listed = ", ".join(f"{name} ({count})" for name, count in missing.items())
-    return f"Incomplete entries, with the number of missing runs: {listed}.\n"
+    return f"Incomplete entries and the number of their missing runs: {listed}.\n"
 
 
-def _section(group: Group, tables: str) -> str:
+def _section(design: TunedComparison, group: Group, tables: str) -> str:
+    number = len(design.rules.seeds)
+    over = (
+        f"mean and 95 % confidence interval over {number} seeds"
+        if number >= MIN_SEEDS
+        else f"mean over {count(number, 'seed')}"
+    )
+
     def figure(name: str, says: str) -> str:
         return f"![{says}]({name}-{group.name}.png)\n"
 
     return "\n".join(
         [
             f"## {group.title}\n",
-            *(figure(name, f"{group.title}: {says}") for name, says in _FIGURES[bool(group.levels)].items()),
+            *(figure(name, f"{group.title}: {says}, {over}") for name, says in _FIGURES[bool(group.levels)].items()),
             tables,
         ]
     )
@@ -136,8 +156,8 @@ def _settings(study: TunedStudy) -> str:
     rules = study.design.rules
     return f"""# Settings tried and chosen
 
-Accuracy at {rules.tuning_s:,.0f} s from seed {rules.tuning_seed}, the mean of the last three evaluations; in bold what
-was chosen, – what has not been run. A run that diverged counts as a guess, {GUESSED:.0%}.
+Accuracy at {rules.tuning_s:,.0f} s with seed {rules.tuning_seed} (mean of the last three evaluations). The chosen
+settings are in bold; – means not run. A run that diverged counts as guessing, {GUESSED:.0%}.
 
 {markdown(settings_table(study))}"""
 
@@ -150,4 +170,4 @@ def _provenance(out: Path) -> str:
     rows = [made.model_dump() for made in marker.provenance]
     for row in rows:
         row |= {"command": f"`{row['command']}`", "commit": row["commit"][:10] or "–"}
-    return f"## Made by\n\n{markdown(pd.DataFrame(rows))}"
+    return f"## Commands that executed the runs\n\n{markdown(pd.DataFrame(rows))}"

@@ -1,5 +1,5 @@
 "use strict";
-/* What every page shares: elements, sections, tables, charts that follow the theme, words for numbers. */
+/* Shared by all pages: elements, sections, tables, charts that follow the theme, and number formats. */
 const Page = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const charts = [];
@@ -19,7 +19,7 @@ const Page = (() => {
     return element;
   }
 
-  /** A section of the page with a heading, a paragraph that leads in, and a link in the navigation. */
+  /** A section of the page with a heading, an introductory paragraph, and a link in the navigation. */
   function section(id, title, lead, short = title) {
     const made = h(
       "section",
@@ -67,8 +67,8 @@ const Page = (() => {
     );
   }
 
-  /** A chart that keeps to the theme. `alt` says in words what is to be seen; `numbers`, a table, is folded under it.
-      Without `zoom` it has no tools and does not react to dragging. */
+  /** A chart that follows the theme. `alt` describes it in words; `numbers`, a table, is folded below it.
+      Without `zoom` it has no toolbar and does not react to dragging. */
   function chart(parent, { alt, height = 380, traces, layout = {}, numbers = null, caption = null, zoom = true }) {
     const place = h("div", { class: "chart", role: "img", "aria-label": alt, style: `height:${height}px` });
     parent.append(
@@ -77,7 +77,7 @@ const Page = (() => {
         {},
         place,
         caption ? h("figcaption", {}, caption) : null,
-        numbers ? h("details", {}, h("summary", {}, "The numbers"), numbers) : null,
+        numbers ? h("details", {}, h("summary", {}, "Show the numbers"), numbers) : null,
       ),
     );
     const still = zoom ? {} : { dragmode: false };
@@ -103,7 +103,7 @@ const Page = (() => {
     };
   }
 
-  /** Draws a chart into a place, and from then on changes it. Its words, traces and layout may differ each time. */
+  /** A function that draws a chart on its first call and updates its description, traces and layout on later ones. */
   function canvas(parent) {
     let drawn = null;
     return (options) => {
@@ -112,7 +112,7 @@ const Page = (() => {
     };
   }
 
-  /** An upright line in a chart. */
+  /** A vertical line in a chart. */
   function upright(x, look) {
     return { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: look };
   }
@@ -127,7 +127,7 @@ const Page = (() => {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: ink, size: narrow ? 11 : 13, family: "system-ui, sans-serif" },
-      margin: { l: 52, r: 12, t: layout.title ? 44 : 16, b: 44 },
+      margin: { l: 52, r: 12, t: narrow && layout.dragmode !== false ? 72 : 16, b: 44 }, // on phones, the toolbar is above the legend
       hoverlabel: { font: { size: 12 } },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink },
       dragmode: narrow ? false : "zoom",
@@ -153,12 +153,12 @@ const Page = (() => {
   function wear(colors) {
     document.documentElement.dataset.theme = colors;
     const button = document.getElementById("theme");
-    button.textContent = { auto: "Colors: as the system", light: "Colors: light", dark: "Colors: dark" }[theme];
+    button.textContent = { auto: "Colors: system", light: "Colors: light", dark: "Colors: dark" }[theme];
     for (const { place, traces, layout } of charts) Plotly.react(place, traces, themed(layout));
     dispatchEvent(new Event("themed"));
   }
 
-  /** Buttons of which one is pressed. `options` are [value, text]; `pick` is told which, and once at the beginning. */
+  /** Buttons of which one is pressed. `options` are [value, text]; `pick` is called with the chosen value, first at once. */
   function choice(label, options, pick) {
     const buttons = options.map(([value, text]) =>
       h("button", { type: "button", "aria-pressed": "false", click: () => press(value) }, text),
@@ -172,7 +172,7 @@ const Page = (() => {
     return group;
   }
 
-  /** Whether text is on the clipboard now; pages opened from a disk may have to take the old way. */
+  /** Copy text to the clipboard and return whether it worked; pages opened from disk may need the old command. */
   async function copied(text) {
     try {
       await navigator.clipboard.writeText(text);
@@ -192,7 +192,7 @@ const Page = (() => {
   function quoted(text, label) {
     const button = h("button", { type: "button", "aria-label": `Copy ${label}`, click: copy }, "Copy");
     async function copy() {
-      button.textContent = (await copied(text)) ? "Copied" : "Select it and press Ctrl-C";
+      button.textContent = (await copied(text)) ? "Copied" : "Select and press Ctrl-C";
       button.focus();
       setTimeout(() => {
         button.textContent = "Copy";
@@ -219,7 +219,7 @@ const Page = (() => {
       : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   }
 
-  /** Text as it is, in charts, which would take some of it for markup. */
+  /** Text escaped for charts, which interpret some markup. */
   function plain(text) {
     return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
   }

@@ -1,11 +1,11 @@
 "use strict";
-/* The deadline explorer: a slider for τ, and what it does to a fleet. `Explorer.mount(section, data)`. */
+/* The deadline explorer: a slider for τ, and its effect on a fleet. `Explorer.mount(section, data)`. */
 const Explorer = (() => {
   const { h, number } = Page;
   const { seconds } = ExplorerWords;
   const CURVE_POINTS = 90;
 
-  /** Put the explorer into a section. `data` is what lesson.report.page.fleet_data makes. */
+  /** Put the explorer into a section. `data` comes from `fleet_data` in lesson.report.page.plan_page. */
   function mount(section, data) {
     const state = {};
     const picker = fleetPicker(
@@ -32,7 +32,7 @@ const Explorer = (() => {
     );
     const charts = ExplorerCharts.mount(section, choose);
 
-    /** Take another fleet, at the deadline it comes with. */
+    /** Switch to another fleet, at its own deadline. */
     function begin(fleetState) {
       Object.assign(state, fleetState, {
         proposed_s: Tiers.proposeDeadline(fleetState.fleet.latency_s),
@@ -43,7 +43,7 @@ const Explorer = (() => {
       beginAt(fleetState.deadline_s ?? state.proposed_s);
     }
 
-    /** Work out what does not depend on the deadline, then the rest at this one. */
+    /** Compute what does not depend on the deadline, then show this deadline. */
     function beginAt(deadline_s) {
       const step = Math.max(1, Math.floor(state.values.length / CURVE_POINTS));
       const chosen = state.values.filter((_, place) => (state.values.length - 1 - place) % step === 0);
@@ -93,12 +93,12 @@ const Explorer = (() => {
     };
   }
 
-  /** A measured fleet is left as it is: nobody is put into tier 1 unless asked for. */
+  /** A measured fleet is left unchanged: no client is promoted to tier 1 unless the user asks for it. */
   function measured(fleet, source) {
     return { fleet, source, original: false, ensureFirstTier: false, deadline_s: null, numClients: fleet.name.length };
   }
 
-  /** Deadlines of two digits from a quarter of the fastest client's latency to the slowest's, rising. */
+  /** Increasing deadlines of two digits, from a quarter of the lowest latency to the highest. */
   function scale({ latency_s }) {
     const last = Tiers.roundUp(Tiers.slowest(latency_s));
     const values = [Tiers.roundUp(Math.max(Tiers.smallest(latency_s) / 4, last / 1e5))];
@@ -106,7 +106,7 @@ const Explorer = (() => {
     return values;
   }
 
-  /** The slider, a field and buttons for the deadline, and a box that keeps tier 1 filled. */
+  /** The slider, field and buttons for the deadline, and a checkbox that keeps tier 1 from being empty. */
   function deadlineControls(choose, ensure) {
     let state = null,
       waiting = null;
@@ -129,7 +129,7 @@ const Explorer = (() => {
     });
     const alert = h("p", { class: "wrong", role: "alert" });
     const proposed = h("button", { type: "button", click: () => choose(state.proposed_s) });
-    const none = h("button", { type: "button", click: () => choose(Infinity) }, "As FedAvg (no deadline)");
+    const none = h("button", { type: "button", click: () => choose(Infinity) }, "No deadline (FedAvg)");
     const box = h("input", { type: "checkbox", change: () => ensure(box.checked) });
 
     function later(deadline_s) {
@@ -192,13 +192,13 @@ const Explorer = (() => {
         { class: "controls" },
         proposed,
         none,
-        h("label", {}, box, " put the fastest client into tier 1 if nobody meets the deadline"),
+        h("label", {}, box, " if no client meets the deadline, promote the fastest to tier 1"),
       ),
     ];
     return { elements, begin, show, reject };
   }
 
-  /** Where the fleet comes from, and how to put another in its place. */
+  /** Shows where the fleet comes from, and loads another one. */
   function fleetPicker(section, take, back) {
     const told = h("span", {}),
       alert = h("p", { class: "wrong", role: "alert" });
@@ -221,7 +221,7 @@ const Explorer = (() => {
           back();
         },
       },
-      "Back to the fleet of this page",
+      "Back to the original fleet",
     );
     const example = `data:text/csv;charset=utf-8,${encodeURIComponent(FleetCsv.EXAMPLE)}`;
     const element = h(
@@ -231,11 +231,11 @@ const Explorer = (() => {
       h(
         "p",
         {},
-        "Your own fleet: drop a CSV file of measured latencies here, or ",
+        "To see your own fleet, drop a CSV file of measured latencies here or ",
         h("label", { class: "file" }, "choose a file", input),
         " (",
-        h("a", { download: "fleet.csv", href: example }, "an example"),
-        "). It stays in this page: nothing is sent.",
+        h("a", { download: "fleet.csv", href: example }, "example"),
+        "). The file stays in your browser.",
       ),
       again,
       alert,
@@ -265,9 +265,9 @@ const Explorer = (() => {
     function show({ fleet, source, original, numClients }) {
       const held = fleet.name.length;
       told.textContent =
-        `${number(numClients)} ${numClients === 1 ? "client" : "clients"}: ${source}.` +
+        `${number(numClients)} ${numClients === 1 ? "client" : "clients"} (${source}).` +
         (held < numClients
-          ? ` This page holds ${number(held)} of them, evenly spread over their latencies; its numbers are of these.`
+          ? ` All numbers below are for a sample of ${number(held)} of them, spread evenly over their latencies.`
           : "");
       again.hidden = original;
     }

@@ -1,5 +1,5 @@
 "use strict";
-/* The charts of the explorer: map, latencies, schedule, and what other deadlines would do. */
+/* The charts of the explorer: map, latencies, schedule, and the effect of other deadlines. */
 const ExplorerCharts = (() => {
   const { h, number, upright } = Page;
   const { fine, seconds } = ExplorerWords;
@@ -12,7 +12,7 @@ const ExplorerCharts = (() => {
     EDGE = "rgba(127,137,150,.55)",
     GREY = "rgb(127,137,150)";
 
-  /** Put the charts into a section. Their first drawing is at once; later ones, one a frame, so that the slider stays smooth. */
+  /** Put the charts into a section. All are drawn at once first, later one per frame, so that the slider stays smooth. */
   function mount(section, choose) {
     const map = h("div", {}),
       strip = h("div", {}),
@@ -40,9 +40,9 @@ const ExplorerCharts = (() => {
       },
     );
     section.append(
-      h("h3", {}, "Who is in which tier"),
+      h("h3", {}, "Clients by tier"),
       h("div", { class: "pair" }, map, strip),
-      h("h3", {}, "The first rounds"),
+      h("h3", {}, "Schedule of the first rounds"),
       rounds,
       schedule,
       h("h3", {}, "Other deadlines"),
@@ -91,11 +91,11 @@ const ExplorerCharts = (() => {
     return {
       reached: some.filter((client) => look.assigned[client]),
       lost: some.filter((client) => !look.assigned[client]),
-      note: step > 1 ? `; one client in ${step} is drawn` : "",
+      note: step > 1 ? `; one in ${step} clients is drawn` : "",
     };
   }
 
-  /** Marks of clients in the colors of their tiers. */
+  /** Markers of clients in the colors of their tiers. */
   function tierMarks({ fleet, look, colors }, clients, x, y) {
     const rank = new Map(look.tiers.map(({ tier }, place) => [tier, place])),
       many = clients.length > 500;
@@ -140,11 +140,11 @@ const ExplorerCharts = (() => {
     const axis = { range: [-reach, reach], zeroline: false, constrain: "domain" };
     return {
       alt: `Map of the clients around the base station, colored by tier: ${tierCounts(state)}.`,
-      caption: `Clients around the base station, ▲, colored by tier${note}`,
+      caption: `Clients around the base station (▲), colored by tier${note}.`,
       height: 340,
       traces: [
         tierMarks(state, reached, ...at(reached)),
-        marks("%{text}: cannot be reached", ...at(lost), { symbol: "x", size: 7, color: GREY }, { text: names }),
+        marks("%{text}: unreachable", ...at(lost), { symbol: "x", size: 7, color: GREY }, { text: names }),
         marks("base station", [0], [0], {
           symbol: "triangle-up",
           size: 16,
@@ -174,12 +174,12 @@ const ExplorerCharts = (() => {
     );
     return {
       alt: `Latency of each client as a dot, colored by tier, with lines at multiples of the deadline: ${tierCounts(state)}.`,
-      caption: `A dot is a client; dotted lines are multiples of the deadline, where a tier ends${note}`,
+      caption: `Each dot is a client. Dotted lines are multiples of the deadline, which separate the tiers${note}.`,
       height: fleet.x_km ? 340 : 260,
       traces: [tierMarks(state, reached, x, y)],
       layout: {
         xaxis: {
-          title: { text: "latency of a client (s)" },
+          title: { text: "client latency (s)" },
           ...(log ? { type: "log" } : { type: "linear", range: [0, 1.04 * high] }),
         },
         yaxis: { title: { text: "clients" }, range: [0, Math.max(4, ...y) * 1.15], tickformat: "d" },
@@ -189,7 +189,7 @@ const ExplorerCharts = (() => {
     };
   }
 
-  /** How high each dot lies on those before it in its bin; places are shares of the width. */
+  /** The height of each dot above those before it in its bin; places are fractions of the width. */
   function stacked(places) {
     const heights = new Map();
     return places.map((place) => {
@@ -202,10 +202,10 @@ const ExplorerCharts = (() => {
 
   function tierCounts({ look }) {
     const shown = look.tiers.slice(0, MAX_ROWS).map(({ tier, clients }) => `${clients.length} in tier ${tier}`);
-    return shown.join(", ") + (look.num_tiers > shown.length ? " and others slower" : "");
+    return shown.join(", ") + (look.num_tiers > shown.length ? " and more in slower tiers" : "");
   }
 
-  /** What each row of the schedule is about: a client where they are few, else a tier, which is as slow as its slowest. */
+  /** The rows of the schedule: one per client of a small fleet, otherwise one per tier, which is as slow as its slowest client. */
   function scheduleRows({ fleet, look, colors }) {
     if (fleet.name.length > MAX_ROWS) {
       return look.tiers.slice(0, MAX_ROWS).map(({ tier, clients }, place) => ({
@@ -225,7 +225,7 @@ const ExplorerCharts = (() => {
     );
   }
 
-  /** What a client does and for how long: a promoted one as much faster in each part as it is taken to be. */
+  /** The phases of a client's work and their lengths, scaled down for a promoted client. */
   function workOf(fleet, look, client) {
     const [compute_s, upload_s] = [fleet.compute_s[client] ?? NaN, fleet.upload_s[client] ?? NaN];
     if (!Number.isFinite(compute_s + upload_s)) return [["trains and uploads", look.latency_s[client]]];
@@ -236,7 +236,7 @@ const ExplorerCharts = (() => {
     ];
   }
 
-  /** The bars of each kind of work and the merges, up to the end of the last round. */
+  /** The bars of each kind of work and the aggregations, up to the end of the last round. */
   function scheduleMarks(rows, round_s, numRounds) {
     const bars = new Map(),
       merges = { x: [], y: [] },
@@ -295,21 +295,21 @@ const ExplorerCharts = (() => {
       color: "#111",
       line: { width: 1, color: "#fff" },
     };
-    const top = innerWidth < 640 ? 92 : 40; // room for the legend and the tools
+    const top = innerWidth < 640 ? 92 : 40; // room for the legend and the toolbar
     const byTier = state.fleet.name.length > MAX_ROWS,
       hidden = byTier ? look.num_tiers - rows.length : 0;
     return {
-      alt: `Schedule of the first ${numRounds} rounds of ${fine(look.round_s)} s. Tier j is merged at the end of every j-th round: ${tierCounts(state)}.`,
+      alt: `Schedule of the first ${numRounds} rounds of ${fine(look.round_s)} s. Updates of tier j are aggregated at the end of every j-th round: ${tierCounts(state)}.`,
       caption:
-        "A bar begins when clients get the newest model; ◆ is where their updates are merged." +
-        (byTier ? " A tier's bar is as long as its slowest client takes." : "") +
+        "A bar starts when clients receive the newest model; ◆ marks the aggregation of their updates." +
+        (byTier ? " The bar of a tier shows its slowest client." : "") +
         (hidden ? ` ${number(hidden)} slower tiers are not drawn.` : "") +
-        " Drag or use the tools to zoom in, double-click to zoom out.",
+        " Drag or use the toolbar to zoom in, double-click to zoom out.",
       height: top + 76 + 30 * Math.max(rows.length, 3),
       zoom: true,
       traces: [
         ...work,
-        marks("merged at %{x:.4~g} s", merges.x, merges.y, diamond, { name: "merged", showlegend: true }),
+        marks("aggregated at %{x:.4~g} s", merges.x, merges.y, diamond, { name: "aggregated", showlegend: true }),
       ],
       layout: {
         barmode: "overlay",
@@ -328,7 +328,7 @@ const ExplorerCharts = (() => {
     };
   }
 
-  /** Updates per 1000 s and staleness over the deadline, with the one chosen now marked. */
+  /** Updates per 1,000 s and staleness over the deadline, with the chosen deadline marked. */
   function curvesChart({ fleet, curve, values, deadline_s, look, fedavg, proposed_s, ensureFirstTier }) {
     const x = curve.map((row) => row.deadline_s),
       [first, last] = [values[0], values.at(-1)],
@@ -369,11 +369,11 @@ const ExplorerCharts = (() => {
     };
     return {
       alt:
-        `Updates per 1000 seconds go from ${fine(shortest.updates_per_1000s)} to ${fine(fedavg.updates_per_1000s)} and staleness from ${fine(shortest.staleness)} ` +
-        `to 0 versions as the deadline grows from ${fine(first)} to ${fine(last)} s; now it is ${seconds(deadline_s)}.`,
+        `Updates per 1,000 s go from ${fine(shortest.updates_per_1000s)} to ${fine(fedavg.updates_per_1000s)} and staleness from ${fine(shortest.staleness)} ` +
+        `to 0 versions as the deadline grows from ${fine(first)} to ${fine(last)} s; the chosen deadline is ${seconds(deadline_s)}.`,
       caption:
-        `The line is the deadline chosen now, dotted the proposed one, ${seconds(proposed_s)}. Click on a curve to go there. ` +
-        `Grey: deadlines nobody meets${ensureFirstTier ? "; the fastest client is taken to" : ""}.`,
+        `The solid vertical line is the chosen deadline, the dotted one the proposed ${seconds(proposed_s)}. Click a curve to choose its deadline. ` +
+        `Gray: deadlines that no client meets${ensureFirstTier ? ", where the fastest client is promoted to tier 1" : ""}.`,
       height: 420,
       traces: [
         line(
@@ -407,8 +407,8 @@ const ExplorerCharts = (() => {
           anchor: "y2",
           tickvals: roundNumbers(first, last),
         },
-        yaxis: { domain: [0.47, 1], rangemode: "tozero", title: { text: "updates / 1000 s" } },
-        yaxis2: { domain: [0, 0.4], rangemode: "tozero", title: { text: "versions old" } },
+        yaxis: { domain: [0.47, 1], rangemode: "tozero", title: { text: "updates per 1,000 s" } },
+        yaxis2: { domain: [0, 0.4], rangemode: "tozero", title: { text: "staleness" } },
         shapes: [
           unmet,
           upright(proposed_s, { color: EDGE, width: 1, dash: "dot" }),

@@ -1,5 +1,5 @@
 "use strict";
-/* The explorer in words: which deadline to take and why, what the chosen one does, cards and tables. */
+/* Text of the explorer: which deadline to start with and why, the effect of the chosen one, cards and tables. */
 const ExplorerWords = (() => {
   const { h, number } = Page;
   const MAX_TIERS = 12;
@@ -20,20 +20,20 @@ const ExplorerWords = (() => {
     return `${number(100 * value, value > 0.99 && value < 1 ? 1 : 0)} %`;
   }
 
-  /** Which deadline to begin with, and why. */
+  /** Which deadline to start with, and why. */
   function answer({ fleet, proposed_s, fedavg }, look) {
     const count = fleet.name.length,
       left = Math.round(count * (1 - look.served_by_fedcs));
     return [
-      h("strong", {}, `Begin with ${seconds(proposed_s)}. `),
-      `The fastest quarter of the clients meet this deadline with a tenth to spare. LESSON then merges ${fine(look.updates_per_1000s)} updates per 1000 s, ` +
-        `${fine(look.staleness)} versions old on average. A shorter deadline gives more updates, but staler ones; a longer one fewer and fresher. ` +
-        `FedCS would leave out ${number(left)} of ${number(count)} clients for good; FedAvg would wait ${seconds(fedavg.round_s)} for the slowest in every round ` +
-        `and merge ${fine(fedavg.updates_per_1000s)} updates per 1000 s.`,
+      h("strong", {}, `Start with ${seconds(proposed_s)}. `),
+      `The fastest quarter of the clients meet this deadline with 10 % to spare. LESSON then aggregates ${fine(look.updates_per_1000s)} updates per 1,000 s, ` +
+        `with a mean staleness of ${fine(look.staleness)} versions. A shorter deadline gives more but staler updates, a longer one fewer but fresher ones. ` +
+        `FedCS would never select ${number(left)} of ${number(count)} clients. FedAvg would wait ${seconds(fedavg.round_s)} for the slowest client in every round ` +
+        `and aggregate ${fine(fedavg.updates_per_1000s)} updates per 1,000 s.`,
     ];
   }
 
-  /** What the deadline chosen now does. */
+  /** The effect of the chosen deadline. */
   function now({ fleet, deadline_s, look }) {
     const [first] = look.tiers,
       count = fleet.name.length,
@@ -41,26 +41,28 @@ const ExplorerWords = (() => {
     const told = [];
     if (look.promoted !== null) {
       told.push(
-        `Nobody meets ${seconds(deadline_s)}: the fastest client, ${fleet.name[look.promoted]}, is taken to, ` +
-          `though it needs ${seconds(fleet.latency_s[look.promoted])}.`,
+        `No client meets ${seconds(deadline_s)}: the fastest client, ${fleet.name[look.promoted]}, is promoted to tier 1, ` +
+          `although it needs ${seconds(fleet.latency_s[look.promoted])}.`,
       );
     } else if (!met) {
       told.push(
-        `Nobody meets ${seconds(deadline_s)}: the first updates are merged after ${number(first.tier)} rounds, ` +
-          "and FedCS has nobody to ask.",
+        `No client meets ${seconds(deadline_s)}: the first updates are aggregated after ${number(first.tier)} rounds, ` +
+          "and FedCS has no clients to select.",
       );
     } else if (look.num_tiers === 1) {
       told.push(
-        `Everybody who can be reached meets ${deadline_s === Infinity ? "it" : seconds(deadline_s)}: LESSON is FedAvg here.`,
+        deadline_s === Infinity
+          ? "Without a deadline, LESSON is FedAvg."
+          : `Every client that can be reached meets ${seconds(deadline_s)}: LESSON is FedAvg here.`,
       );
     } else {
       told.push(
         `At ${seconds(deadline_s)}, ${number(met)} of ${number(count)} clients upload in every round; ` +
-          `the slowest tier does in every ${number(look.tiers.at(-1).tier)} rounds.`,
+          `the slowest tier uploads every ${number(look.tiers.at(-1).tier)} rounds.`,
       );
     }
     if (look.unreachable)
-      told.push(`${number(look.unreachable)} of ${number(count)} clients cannot be reached and are in no tier.`);
+      told.push(`${number(look.unreachable)} of ${number(count)} clients are unreachable and in no tier.`);
     return told.join(" ");
   }
 
@@ -75,28 +77,28 @@ const ExplorerWords = (() => {
       );
     const known = look.joules_per_1000s !== null;
     return [
-      card(seconds(look.round_s), "a round lasts", `FedAvg ${seconds(fedavg.round_s)}`),
-      card(fine(look.updates_per_1000s), "updates merged per 1000 s", `FedAvg ${fine(fedavg.updates_per_1000s)}`),
-      card(fine(look.staleness), "versions an update is old", "FedAvg 0"),
-      card(share(look.served), "of the clients are heard", `FedCS ${share(look.served_by_fedcs)}`),
+      card(seconds(look.round_s), "round length", `FedAvg ${seconds(fedavg.round_s)}`),
+      card(fine(look.updates_per_1000s), "updates per 1,000 s", `FedAvg ${fine(fedavg.updates_per_1000s)}`),
+      card(fine(look.staleness), "mean staleness (versions)", "FedAvg 0"),
+      card(share(look.served), "of the clients served", `FedCS ${share(look.served_by_fedcs)}`),
       known
-        ? card(`${fine(look.joules_per_1000s)} J`, "spent per 1000 s", `FedAvg ${fine(fedavg.joules_per_1000s)} J`)
+        ? card(`${fine(look.joules_per_1000s)} J`, "energy per 1,000 s", `FedAvg ${fine(fedavg.joules_per_1000s)} J`)
         : null,
     ].filter(Boolean);
   }
 
   function comparison({ look, fedavg, fedcs }) {
     const rows = [
-      ["a round lasts", "round_s", seconds],
-      ["updates per 1000 s", "updates_per_1000s", fine],
-      ["staleness (versions)", "staleness", fine],
-      ["clients heard", "served", share],
-      ["joules per update", "joules_per_update", fine],
-      ["joules per 1000 s", "joules_per_1000s", fine],
+      ["round length", "round_s", seconds],
+      ["updates per 1,000 s", "updates_per_1000s", fine],
+      ["mean staleness (versions)", "staleness", fine],
+      ["clients served", "served", share],
+      ["energy per update (J)", "joules_per_update", fine],
+      ["energy per 1,000 s (J)", "joules_per_1000s", fine],
     ];
     const known = rows.filter(([, key]) => fedavg[key] !== null);
     return Page.table(
-      "In the long run, at this deadline",
+      "Long-run averages at this deadline",
       ["", "LESSON", "FedAvg", "FedCS"],
       known.map(([label, key, words]) => [label, ...[look, fedavg, fedcs].map((one) => (one ? words(one[key]) : "–"))]),
     );
@@ -117,8 +119,8 @@ const ExplorerWords = (() => {
       ];
     });
     const table = Page.table(
-      "Tiers: who uploads every how many rounds",
-      ["tier", "clients", "share", "latency (s)", "every"],
+      "Tiers and how often they upload",
+      ["tier", "clients", "share", "latency (s)", "uploads every"],
       rows,
     );
     const more = `… and ${number(hidden)} slower ${hidden === 1 ? "tier" : "tiers"}, up to tier ${number(look.tiers.at(-1).tier)}`;

@@ -1,5 +1,5 @@
 "use strict";
-/* A fleet from a CSV file of measured latencies, with the checks and the words of `lesson plan --latencies`. */
+/* A fleet from a CSV file of measured latencies, with the checks and messages of `lesson plan --latencies`. */
 const FleetCsv = (() => {
   const REQUIRED = ["client", "latency_s"],
     OPTIONAL = ["compute_s", "upload_s", "num_samples"];

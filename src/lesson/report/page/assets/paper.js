@@ -2,7 +2,8 @@
 /* The page of a reproduction: claims with their verdicts, figures and tables. */
 (() => {
   const { data, h, section, table, choice, quoted } = Page;
-  const VERDICTS = { holds: "#009e73", "holds in part": "#e69f00", "does not hold": "#d55e00", open: "#7f7f7f" };
+  const MARKS = { holds: "✓", fails: "✗", inconclusive: "?" };
+  const VERDICTS = { holds: "#009e73", fails: "#d55e00", mixed: "#e69f00", inconclusive: "#7f7f7f" };
 
   function what() {
     const made = section("what", "What was run", data.what);
@@ -14,7 +15,7 @@
     const made = section(
       "claims",
       "The paper's claims",
-      "A claim holds if the whole 95 % interval of what was measured meets it, in every part of it. One that is open could not be told from the seeds there are.",
+      "Each claim has one or more checks. A check holds (✓) if its whole 95 % confidence interval meets the claim, fails (✗) if none of it does, and is inconclusive (?) otherwise. A claim holds if all its checks hold and is mixed if only some do; it is inconclusive if all its checks are, and fails in all other cases.",
     );
     made.append(
       h(
@@ -34,37 +35,32 @@
     const place = h("div", { class: "wrapping" });
     made.append(place);
     place.before(
-      choice("Which claims", [["", "all"], ...Object.keys(VERDICTS).map((verdict) => [verdict, verdict])], (wanted) =>
+      choice("Claims shown", [["", "all"], ...Object.keys(VERDICTS).map((verdict) => [verdict, verdict])], (wanted) =>
         place.replaceChildren(listed(wanted)),
       ),
     );
   }
 
-  function verdictOf(claim) {
-    return claim.open ? "open" : claim.verdict;
+  function mark(outcome) {
+    return h("span", { role: "img", "aria-label": outcome, title: outcome }, MARKS[outcome]);
   }
 
   function listed(wanted) {
-    const chosen = data.claims.filter((claim) => !wanted || verdictOf(claim) === wanted);
+    const chosen = data.claims.filter((claim) => !wanted || claim.verdict === wanted);
     return table(
-      `${chosen.length} claims`,
-      ["claim", "the paper", "ours, mean ± half a 95 % interval", "seeds", "shown in", "verdict"],
+      `${chosen.length} ${chosen.length === 1 ? "claim" : "claims"}`,
+      ["claim", "verdict", "paper", "ours (mean ± 95 % confidence interval)", "seeds", "shown in"],
       chosen.map((claim) => [
         claim.statement,
+        h("strong", { style: `border-bottom:3px solid ${VERDICTS[claim.verdict]}` }, claim.verdict),
         claim.paper,
         h(
           "span",
           {},
-          claim.parts.map((part) => h("div", {}, `${part.label}: ${part.shown}`)),
+          claim.parts.map((part) => h("div", {}, mark(part.outcome), ` ${part.label}: ${part.shown}`)),
         ),
         `${claim.seeds}`,
         claim.items.join(", "),
-        h(
-          "span",
-          {},
-          h("strong", { style: `border-bottom:3px solid ${VERDICTS[verdictOf(claim)]}` }, verdictOf(claim)),
-          !claim.open && claim.which ? ` (${claim.which})` : "",
-        ),
       ]),
     );
   }
@@ -87,7 +83,7 @@
           ),
         );
       else made.append(table(item.name, item.columns, item.rows));
-      made.append(quoted(item.command, `the command of ${item.name}`));
+      made.append(quoted(item.command, `the command for ${item.name}`));
     }
   }
 

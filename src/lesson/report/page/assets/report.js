@@ -1,12 +1,12 @@
 "use strict";
-/* The page of a study: what was run and what came of it. */
+/* The page of a study: what was run, and the results. */
 (() => {
   const { data, h, section, table, quoted } = Page;
   const { groups, several, contenders, strategyName, groupOf } = Looks;
   const IDEA = [
-    "Federated learning trains one model on data that stays with many clients: each takes a step on its own data and sends the result to a server, which averages. Clients differ. Waiting for the slowest in every round (FedAvg) is slow; leaving the slow ones out (FedCS) loses what only they know.",
-    "LESSON does neither. A deadline τ divides time into rounds. A client that needs up to one deadline is in tier 1 and uploads in every round; one that needs up to two is in tier 2 and uploads in every second round; and so on. The server merges whoever is due. Slow clients take larger steps, in proportion to their tier, so that they count as much as fast ones. The price is staleness: what a slow client sends was made from an older model.",
-    "Everything here is measured in simulated time: computing and radio of each client follow a model (or measurements), and every strategy runs on the same clock.",
+    "Federated learning trains one model on data that stays on many clients: each client trains on its own data and uploads the result to a server, which aggregates the results. Clients are unequal. Waiting for the slowest client in every round (FedAvg) takes long; leaving out slow clients (FedCS) loses their data.",
+    "LESSON does neither. A deadline τ divides time into rounds. A client that needs at most one deadline is in tier 1 and uploads every round; one that needs up to two is in tier 2 and uploads every second round; and so on. At the end of a round the server aggregates the updates that are due. Slow clients use a larger step size, in proportion to their tier, to make up for uploading less often. The price is staleness: the update of a slow client starts from an older model.",
+    "All times are simulated: the compute and upload time of each client come from a model or from measurements, and all strategies run on the same clock.",
   ];
 
   function whatWasRun() {
@@ -25,7 +25,7 @@
         h(
           "p",
           { role: "note" },
-          `${failed.length} of the runs failed: `,
+          `${failed.length} ${failed.length === 1 ? "run" : "runs"} failed: `,
           failed
             .slice(0, 5)
             .map(([name, why]) => `${name} (${why})`)
@@ -36,20 +36,37 @@
       h(
         "details",
         { open: true },
-        h("summary", {}, "How LESSON works, in three paragraphs"),
+        h("summary", {}, "How LESSON works"),
         IDEA.map((text) => h("p", {}, text)),
       ),
     );
   }
 
+  /** What the cells of a table show, given the numbers of seeds. */
+  function shownOver(seeds) {
+    const most = Math.max(...seeds),
+      same = Math.min(...seeds) === most;
+    if (most === 1) return "";
+    if (most === 2 && same) return "Both values are shown for the two seeds.";
+    return same
+      ? `Numbers are the mean and 95 % confidence interval over ${most} seeds (Student's t).`
+      : "Numbers are the mean and 95 % confidence interval over seeds (Student's t); for two seeds, both values are shown.";
+  }
+
   function verdict() {
     const made = section(
       "verdict",
-      "The verdict",
-      groups.some((group) => group.seeds > 1)
-        ? "Means over seeds, ± half a 95 % interval by Student's t; with two seeds, both values. Accuracy is the mean of the last ten evaluations, at most the last quarter of the run. Time to a target: first evaluation at which the mean of three consecutive evaluations reaches it, shown if every seed reaches it. A card names a winner if its paired differences over seeds, at least three, have a 95 % interval without 0."
-        : null,
-      "Verdict",
+      "Results",
+      [
+        shownOver(groups.map((group) => group.seeds)),
+        "Accuracy is the mean of the last ten evaluations, but at most of the last quarter of the run. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown if every seed reaches the target.",
+        groups.length > 1
+          ? "A card names a single winner only if there are at least three seeds and the 95 % confidence interval of the paired differences excludes 0."
+          : "",
+      ]
+        .filter(Boolean)
+        .join(" "),
+      "Results",
     );
     made.append(
       h(
@@ -70,7 +87,7 @@
     );
     made.append(
       table(
-        "Every contender",
+        "All configurations",
         [contenders, ...data.verdict.columns],
         data.verdict.rows.map(([label, ...rest]) => [
           groupOf(label) >= 0 ? h("span", {}, strategyName(groupOf(label))) : label,
@@ -84,8 +101,8 @@
     if (!data.fleet) return;
     const made = section(
       "deadline",
-      "The clients and their deadline",
-      "Where the clients are, around the base station, and what another deadline would do to them. Move τ and everything follows; nothing is trained for it.",
+      "Clients and deadline",
+      "The clients, and what another deadline would change. Move τ to see the effect; this needs no training.",
       "Deadline",
     );
     Explorer.mount(made, data.fleet);
@@ -93,12 +110,12 @@
 
   function settings() {
     const again = data.command
-      ? "The same command on the same kind of machine gives the same bytes. Whoever has only this page saves the settings below as config.toml and names that file."
-      : "Real clients do not come twice: these are the settings of the run.";
-    const made = section("settings", "Settings, and how to repeat this", again, "Settings");
+      ? "The same command gives the same bytes on the same kind of machine. If you have only this page, save the settings below as config.toml and pass that file."
+      : "A run on real clients cannot be repeated exactly. These are its settings.";
+    const made = section("settings", "Settings and reproduction", again, "Settings");
     if (data.command) made.append(quoted(data.command, "the command"));
     made.append(
-      h("h3", {}, several ? `All settings, those of ${groups[0].label}` : "All settings"),
+      h("h3", {}, several ? `All settings of ${groups[0].label}` : "All settings"),
       quoted(data.settings, "the settings"),
     );
   }

@@ -1,5 +1,5 @@
 "use strict";
-/* Charts of what clients give and get: participation, fairness, costs. */
+/* Charts of participation, fairness and costs. */
 const Clients = (() => {
   const { data, h, section, table, chart, canvas, choice, number, plain } = Page;
   const { groups, contenders, strategyName, tierName, tierAxis, fill, percent } = Looks;
@@ -9,8 +9,8 @@ const Clients = (() => {
     if (!there.length) return;
     const made = section(
       "participation",
-      "Who takes part, and how stale",
-      "How often a client of each tier is merged in 1,000 simulated seconds, and how many versions of the model were made while it worked. Staleness is the price of not waiting. Tiers are by each contender's deadline, also where its strategy uses none, of the clients of all seeds.",
+      "Participation and staleness",
+      "How many updates of a client are aggregated per 1,000 simulated seconds, and how many versions of the model were made between the start of an update and its aggregation. Staleness is the price of not waiting. Clients of all seeds are grouped into tiers by the deadline, even if the strategy does not use one.",
       "Participation",
     );
     const pair = h("div", { class: "pair" });
@@ -35,16 +35,16 @@ const Clients = (() => {
         height: 330,
         zoom: false,
       });
-    bars("merged_per_1000s", "merged per client in 1,000 s", 1);
+    bars("merged_per_1000s", "updates per client in 1,000 s", 1);
     bars("staleness", "mean staleness (versions)", 2);
     made.append(
       h(
         "details",
         {},
-        h("summary", {}, "The numbers"),
+        h("summary", {}, "Show the numbers"),
         table(
           "Participation by tier",
-          [contenders, "tier", "clients", "merged per client in 1,000 s", "share of all merged", "staleness"],
+          [contenders, "tier", "clients", "updates per client in 1,000 s", "share of all updates", "mean staleness"],
           there.flatMap(([rows, at]) =>
             rows.map((row) => [
               groups[at].label,
@@ -65,8 +65,8 @@ const Clients = (() => {
     if (!there.length) return;
     const made = section(
       "fairness",
-      "Is it fair?",
-      "The final model on each class of test images, and on test images mixed as the data of each tier's clients are: a model that forgets slow clients is worse on their tiers.",
+      "Fairness",
+      "Accuracy of the final model on each class of the test data, and on test data with the class mix of each tier's clients. A model that neglects slow clients is less accurate on their tiers.",
       "Fairness",
     );
     const pair = h("div", { class: "pair" });
@@ -91,7 +91,7 @@ const Clients = (() => {
       zoom: false,
     });
     chart(pair, {
-      alt: `Accuracy by the tier of clients: ${there.map(([one, at]) => `${groups[at].label} ${one.tiers.map((row) => `${tierName(row.tier)} ${percent(row.accuracy)}`).join(", ")}`).join("; ")}.`,
+      alt: `Accuracy by tier: ${there.map(([one, at]) => `${groups[at].label} ${one.tiers.map((row) => `${tierName(row.tier)} ${percent(row.accuracy)}`).join(", ")}`).join("; ")}.`,
       traces: there.map(([one, at]) => ({
         type: "bar",
         name: plain(groups[at].label),
@@ -111,13 +111,17 @@ const Clients = (() => {
     });
     made.append(
       table(
-        "Accuracy over clients, means over seeds",
-        [contenders, "worst client", "a quarter below", "median", "a quarter above", "best client"],
+        "Accuracy per client, mean over seeds",
+        [contenders, "worst client", "first quartile", "median", "third quartile", "best client"],
         there
           .filter(([one]) => one.clients.length)
           .map(([one, at]) => [h("span", {}, strategyName(at)), ...one.clients.map(percent)]),
       ),
     );
+  }
+
+  function whole(share) {
+    return `${(100 * share).toFixed(0)} %`;
   }
 
   function costs() {
@@ -128,10 +132,10 @@ const Clients = (() => {
     const measured = data.costs.some((rows) => rows.some((row) => row.joules !== null));
     const made = section(
       "costs",
-      "What it costs to get there",
+      "Cost of a target accuracy",
       measured
-        ? "Bytes sent by clients and joules they spend, computing and sending, until a target accuracy is reached."
-        : "Bytes sent by clients until a target accuracy is reached. The energy they spend is not known.",
+        ? "Data that clients upload, and energy that they spend on computing and sending, until a target accuracy is reached."
+        : "Data that clients upload until a target accuracy is reached. The energy they spend is unknown.",
       "Costs",
     );
     const pair = h("div", { class: "pair" }),
@@ -164,14 +168,14 @@ const Clients = (() => {
             hovertemplate: "%{y:,.1f}<extra></extra>",
           },
         ];
-        const alt = `${title} to ${percent(target)}: ${there.map(([row, at]) => `${groups[at].label} ${row[key] === null ? "unknown" : number(row[key] * scale, 1)}`).join(", ") || "nobody from every seed"}.`;
+        const alt = `${title} to ${whole(target)}: ${there.map(([row, at]) => `${groups[at].label} ${row[key] === null ? "unknown" : number(row[key] * scale, 1)}`).join(", ") || "not reached with every seed"}.`;
         const layout = { yaxis: { title: { text: title }, rangemode: "tozero" }, xaxis: { type: "category" } };
         canvases[place]({ alt, traces, layout, height: 300, zoom: false });
       });
       numbers.replaceChildren(
         table(
-          `To ${percent(target)}`,
-          [contenders, "seconds", "uploads", "MB uploaded", ...(measured ? ["kJ"] : []), "seeds that arrive"],
+          `Until ${whole(target)} accuracy`,
+          [contenders, "time (s)", "uploads", "uploaded (MB)", ...(measured ? ["energy (kJ)"] : []), "seeds that reach it"],
           rows.map((row, at) => [
             h("span", {}, strategyName(at)),
             number(row.seconds),
@@ -189,10 +193,10 @@ const Clients = (() => {
       h(
         "div",
         { class: "controls" },
-        "To ",
+        "Target accuracy: ",
         choice(
           "Target accuracy",
-          ordered.map((target) => [target, `${(100 * target).toFixed(0)} %`]),
+          ordered.map((target) => [target, whole(target)]),
           pick,
         ),
       ),

@@ -1,5 +1,5 @@
 "use strict";
-/* Charts of how runs went: accuracy, who works when, where the time goes. */
+/* Charts of accuracy, schedule and latency. */
 const Course = (() => {
   const { data, h, section, table, chart, canvas, upright, choice, number, plain } = Page;
   const { groups, contenders, faint, percent } = Looks;
@@ -7,8 +7,8 @@ const Course = (() => {
   function accuracy() {
     if (!data.curves.some((curve) => curve.time_s.at.length)) return;
     const lead =
-      "How good the model is on test images it has never seen. Hover to read all lines at one moment; drag to zoom, double-click to come back." +
-      (data.hidden ? ` The ${groups.length} best of ${groups.length + data.hidden} are drawn.` : "");
+      `Accuracy on the test data${shown()}. Hover to read all lines at one time; drag to zoom in, double-click to zoom out.` +
+      (data.hidden ? ` The ${groups.length} most accurate of ${groups.length + data.hidden} configurations are drawn.` : "");
     const made = section("accuracy", "Accuracy", lead);
     const axes = { time_s: "simulated time (s)", round: "global rounds" };
     const place = h("div"),
@@ -38,6 +38,15 @@ const Course = (() => {
         ),
       ),
     );
+  }
+
+  /** What the lines and bands are, if there are several seeds. */
+  function shown() {
+    const seeds = groups.map((group) => group.seeds),
+      most = Math.max(...seeds);
+    if (most === 1) return "";
+    const over = Math.min(...seeds) === most ? `${most} seeds` : "seeds";
+    return most < 3 ? `, mean over ${over}` : `, mean and 95 % confidence interval over ${over}`;
   }
 
   function lines(curve, group) {
@@ -90,8 +99,8 @@ const Course = (() => {
     if (!there.length) return;
     const made = section(
       "schedule",
-      "Who works when",
-      "A row is a client, the fast ones on top. It trains, uploads, perhaps waits for its round to end, and is merged at the diamond. Drag to zoom." +
+      "Schedule",
+      "Each row is a client, with the fastest at the top. A client trains, uploads and may wait for the end of the round; a diamond marks the aggregation of its update. Drag to zoom in." +
         someDrawn(there),
       "Schedule",
     );
@@ -99,7 +108,7 @@ const Course = (() => {
       draw = canvas(place);
     const pick = (at) => {
       const [traces, layout] = work(data.schedule[at], groups[at].label);
-      const alt = `Schedule of ${groups[at].label}: ${data.schedule[at].pieces.length} pieces of work of ${data.schedule[at].clients.length} clients.`;
+      const alt = `Schedule of ${groups[at].label}: ${data.schedule[at].pieces.length} updates of ${data.schedule[at].clients.length} clients.`;
       draw({ alt, traces, layout, height: 520 });
     };
     made.append(place);
@@ -116,7 +125,7 @@ const Course = (() => {
 
   function someDrawn(there) {
     const [{ clients, num_clients: all }] = there[0];
-    return clients.length < all ? ` ${clients.length} of ${number(all)} clients are drawn.` : "";
+    return clients.length < all ? ` ${clients.length} of ${number(all)} clients are shown.` : "";
   }
 
   function work({ pieces, ends_s: ends, until_s: until, clients, names }, label) {
@@ -140,11 +149,11 @@ const Course = (() => {
     const merged = {
       type: "scatter",
       mode: "markers",
-      name: "is merged",
+      name: "aggregated",
       x: pieces.map((piece) => piece[4]),
       y: pieces.map((piece) => row.get(piece[0])),
       marker: { symbol: "diamond", size: 6, color: "#d55e00" },
-      hovertemplate: "merged at %{x:.1f} s<extra></extra>",
+      hovertemplate: "aggregated at %{x:.1f} s<extra></extra>",
     };
     const every = Math.max(1, Math.ceil(clients.length / 25));
     return [
@@ -163,7 +172,7 @@ const Course = (() => {
           autorange: "reversed",
           tickvals: clients.map((_, place) => place).filter((place) => place % every === 0),
           ticktext: clients.map((client) => `${name.get(client)}`).filter((_, place) => place % every === 0),
-          title: { text: "client, fast to slow" },
+          title: { text: "client, from fast to slow" },
         },
         shapes: ends.map((end) => ({
           ...upright(end, { width: 0.6, color: "rgba(128,128,128,0.5)" }),
@@ -177,14 +186,14 @@ const Course = (() => {
     if (!data.latencies) return;
     const made = section(
       "latency",
-      "Where the time goes",
-      "How long clients take for one piece of local work, for its upload, and for both: the share of clients per second.",
+      "Latency",
+      "Distribution of the time that clients need for local training, for the upload, and for both together.",
       "Latency",
     );
     const names = {
-      compute_s: ["computing", "#4c86b8", "solid"],
-      upload_s: ["uploading", "#e0a030", "solid"],
-      latency_s: ["both", "#888888", "dash"],
+      compute_s: ["compute time", "#4c86b8", "solid"],
+      upload_s: ["upload time", "#e0a030", "solid"],
+      latency_s: ["latency (sum)", "#888888", "dash"],
     };
     const there = Object.keys(names).filter((name) => data.latencies[name]);
     const deadline = data.fleet && data.fleet.deadline_s;
@@ -201,15 +210,15 @@ const Course = (() => {
         hovertemplate: "%{x:.1f} s",
       })),
       layout: {
-        xaxis: { title: { text: "seconds" }, rangemode: "tozero" },
-        yaxis: { title: { text: "share of clients per second" }, rangemode: "tozero" },
+        xaxis: { title: { text: "time per client (s)" }, rangemode: "tozero" },
+        yaxis: { title: { text: "density (1/s)" }, rangemode: "tozero" },
         shapes: deadline
           ? Array.from({ length: Math.min(12, Math.floor(end / deadline)) }, (_, at) =>
               upright((at + 1) * deadline, { dash: "dot", width: 1, color: "rgba(128,128,128,0.8)" }),
             )
           : [],
       },
-      caption: deadline ? "Dotted: multiples of the deadline, where tiers end." : null,
+      caption: deadline ? "Dotted lines are multiples of the deadline, which separate the tiers." : null,
     });
   }
 

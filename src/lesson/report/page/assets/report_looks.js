@@ -1,5 +1,5 @@
 "use strict";
-/* How contenders are named and colored on a report. */
+/* Names and colors of the configurations on a report. */
 const Looks = (() => {
   const { data, h, swatch } = Page;
   const groups = data.groups;
@@ -15,7 +15,7 @@ const Looks = (() => {
   }
 
   function tierName(tier) {
-    return tier ? `tier ${tier}` : "never heard";
+    return tier ? `tier ${tier}` : "unreachable";
   }
 
   /** An axis of tiers, in their order whichever strategy has them first. */

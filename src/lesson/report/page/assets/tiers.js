@@ -1,7 +1,7 @@
 "use strict";
-/* What a deadline does to a fleet: the numbers of `lesson plan`, worked out in the page. Nothing here draws.
-   A fleet is { name, x_km, y_km, compute_s, upload_s, latency_s, compute_j, transmit_j }: lists, one entry per client;
-   null where it is not known, but for latency_s, which is Infinity where a client cannot be reached. */
+/* The effect of a deadline on a fleet: the numbers of `lesson plan`, computed in the page. Nothing is drawn here.
+   A fleet is { name, x_km, y_km, compute_s, upload_s, latency_s, compute_j, transmit_j }: lists with one entry per client.
+   Unknown values are null; latency_s is Infinity for an unreachable client. */
 const Tiers = (() => {
   const TOLERANCE = 1e-12,
     UNREACHABLE = 0,
@@ -20,7 +20,7 @@ const Tiers = (() => {
     });
   }
 
-  /** The fleet at a deadline: tiers, latencies as they are used, and who was put into tier 1, or null. */
+  /** The fleet at a deadline: tiers, latencies as used, and the client promoted to tier 1, or null. */
   function sortFleet(fleet, deadline_s, ensureFirstTier) {
     const tiers = assignTiers(fleet.latency_s, deadline_s);
     if (!ensureFirstTier || tiers.includes(1) || !tiers.some(Boolean))
@@ -55,7 +55,7 @@ const Tiers = (() => {
     };
   }
 
-  /** The same of FedAvg, which waits for the slowest client in every round. */
+  /** The same for FedAvg, which waits for the slowest client in every round. */
   function lookAtFedavg(fleet) {
     const clients = [...fleet.latency_s.keys()].filter((client) => Number.isFinite(fleet.latency_s[client]));
     const joules = sum(clients.map((client) => joulesOf(fleet, client)));
@@ -65,7 +65,7 @@ const Tiers = (() => {
     };
   }
 
-  /** The same of FedCS with the deadline of `look`: tier 1 alone; null where it cannot run. */
+  /** The same for FedCS with the deadline of `look`: tier 1 only; null if it cannot run. */
   function lookAtFedcs(fleet, look) {
     if (look.tiers[0]?.tier !== 1 || look.deadline_s === Infinity) return null;
     const { clients } = look.tiers[0];
@@ -86,7 +86,7 @@ const Tiers = (() => {
     };
   }
 
-  /** Mean over merged updates of the versions made since their base, as lesson.plan.mean_staleness counts them. */
+  /** Mean staleness of aggregated updates, as in `mean_staleness` of lesson.planning.plan. */
   function meanStaleness(groups) {
     if (!groups.length) return null;
     const tiers = groups.map(({ tier }) => tier),
@@ -120,7 +120,7 @@ const Tiers = (() => {
     return low;
   }
 
-  /** The first rounds: when each ends and which tiers are merged then. */
+  /** The first rounds: when each ends and which tiers are aggregated then. */
   function schedule(look, numRounds) {
     return Array.from({ length: numRounds }, (_, place) => {
       const round = place + 1;
@@ -132,7 +132,7 @@ const Tiers = (() => {
     });
   }
 
-  /** A deadline to begin with: what the fastest quarter of the clients need and a tenth more, to two digits. */
+  /** A deadline to start with: the latency that a quarter of the clients do not exceed plus 10 %, rounded up to two digits. */
   function proposeDeadline(latencies) {
     const sorted = latencies.filter(Number.isFinite).sort((one, other) => one - other);
     return roundUp(1.1 * sorted[Math.max(0, Math.ceil(sorted.length / 4) - 1)]);
