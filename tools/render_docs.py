@@ -1,20 +1,22 @@
-"""Generated parts of the documentation: tables of settings, code beside equations, the command line, the public API.
+"""Generated parts of the documentation: settings, code of equations, the command line, the API, results of the paper.
 
     python tools/render_docs.py           # rewrite them in docs/
     python tools/render_docs.py --check   # list the pages that are out of date, exit status 1 if there are any
 
 A generated part stands between two comments, and the first one says what it is made of:
-`<!-- generated: settings run -->` … `<!-- end -->`. The text between them is committed, so that the pages can be read in
-a clone and on a code host; a test keeps it current.
+`<!-- generated: settings run -->` … `<!-- end -->`. The text between them is committed, so that the pages can be read
+in a clone and on a code host; `make docs` checks that it is current.
 """
 
 import argparse
 import dataclasses
 import inspect
+import json
 import pkgutil
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from lesson.settings.reference import Description, as_text, describe_section
 from lesson.strategies import STRATEGIES
 
 DOCS = Path(__file__).parent.parent / "docs"
+RESULTS = DOCS.parent / "experiments" / "paper" / "results"
 PART = re.compile(r"(<!-- generated: (\w+) ?(\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
 HELP_WIDTH = 100
 
@@ -38,10 +41,8 @@ def render(page: str) -> str:
 def settings_table(section: str) -> str:
     """The settings of a section, from the class that validates them."""
     rows = [["name", "default", "unit", "allowed values", "meaning"], ["---"] * 5]
-    rows += [
-        [f"`{setting.name}`", _default(setting), setting.unit, setting.allowed, setting.meaning]
-        for setting in describe_section(section)
-    ]
+    for setting in describe_section(section):
+        rows.append([f"`{setting.name}`", _default(setting), setting.unit, setting.allowed, setting.meaning])
     return _table(rows)
 
 
@@ -49,11 +50,9 @@ def options_table(_: str) -> str:
     """The options of all strategies."""
     rows = [["strategy", "option", "default"], ["---"] * 3]
     for name, kind in sorted(STRATEGIES.items()):
-        rows += [
-            [f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))]
-            for option in dataclasses.fields(kind)  # type: ignore[arg-type]  # every registered strategy is a dataclass
-            if option.init and option.name != "deadline_s"
-        ]
+        for option in dataclasses.fields(kind):  # type: ignore[arg-type]  # every registered strategy is a dataclass
+            if option.init and option.name != "deadline_s":
+                rows.append([f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))])
     return _table(rows)
 
 
@@ -90,6 +89,18 @@ def public_name(name: str) -> str:
     return "\n\n".join(parts)
 
 
+def paper_table(name: str) -> str:
+    """A table of experiments/paper/results; `claims` gives each claim with its verdict, and the counts."""
+    if name != "claims":
+        lines = (RESULTS / f"{name}.md").read_text(encoding="utf-8").splitlines()
+        return "\n".join(line for line in lines if line.startswith("|"))
+    claims = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))
+    verdicts = [f"**{claim['verdict']}**{' (open)' if claim.get('open') else ''}" for claim in claims]
+    rows = [[claim["statement"], verdict] for claim, verdict in zip(claims, verdicts, strict=True)]
+    counts = ", ".join(f"{verdict} {number}" for verdict, number in Counter(verdicts).most_common())
+    return f"{len(claims)} claims: {counts}.\n\n{_table([['the paper says', 'verdict'], ['---'] * 2, *rows])}"
+
+
 def _public_members(kind: griffe.Class) -> Iterator[griffe.Object]:
     """Methods and properties with a docstring of their own or an inherited one, in the order of the source."""
     for member in kind.members.values():
@@ -122,7 +133,9 @@ def _signature(value: griffe.Object, name: str) -> str:
     returns = getattr(value, "returns", None)
     result = f" -> {returns}" if returns and not isinstance(value, griffe.Class) else ""
     line = f"{name}({', '.join(written)}){result}"
-    return line if len(line) <= HELP_WIDTH else "\n".join([f"{name}(", *(f"    {one}," for one in written), f"){result}"])
+    if len(line) <= HELP_WIDTH:
+        return line
+    return "\n".join([f"{name}(", *(f"    {one}," for one in written), f"){result}"])
 
 
 def _has_star(written: list[str]) -> bool:
@@ -165,6 +178,7 @@ RENDERERS = {
     "source": source_code,
     "cli": command_line,
     "api": public_name,
+    "paper": paper_table,
 }
 
 
