@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -55,8 +56,9 @@ def run_python(
     block: Block, names: dict[str, object], page: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> str | None:
     """Execute a block and return what it prints; a first line `# mine.py` also saves it as that file."""
-    if named := re.match(r"# (\w+\.py)\n", block.text):
-        (folder / named[1]).write_text(shortened(block.text))
+    if named := re.match(r"# (\w+)\.py\n", block.text):
+        (folder / f"{named[1]}.py").write_text(shortened(block.text))
+        sys.modules.pop(named[1], None)  # an earlier version of the file, which a later block would import
     capsys.readouterr()
     code = shortened(block.text)
     exec(compile(code, str(page), "exec"), names)
@@ -65,6 +67,9 @@ def run_python(
 
 
 def run_command(words: list[str], output: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if words[0] == "cat":
+        check_shown_file(Path(words[1]), output)
+        return
     if words[0] != "lesson":
         check_other_command(words)
         return
@@ -85,6 +90,14 @@ def run_command(words: list[str], output: list[str], capsys: pytest.CaptureFixtu
         shown = [line for line in output if line != "…"]
         lines = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
         assert lines[: len(shown)] == shown
+
+
+def check_shown_file(path: Path, lines: list[str]) -> None:
+    """Check that `cat FILE` shows the file; one that does not exist yet is the reader's own, and is saved."""
+    text = "".join(f"{line}\n" for line in lines)
+    if not path.exists():
+        path.write_text(text)
+    assert path.read_text() == text, path
 
 
 def read_settings(block: Block, folder: Path) -> None:

@@ -17,6 +17,7 @@ ELSEWHERE = {
     ".": "activates an environment",
     "cd": "",
     "echo": "",
+    "export": "",
     "flower-superlink": "a service",
     "flower-supernode": "a service",
     "flwr": "needs a running SuperLink",
@@ -98,4 +99,5 @@ def check_other_command(words: list[str]) -> None:
     else:
         assert program in ELSEWHERE, f"nothing executes {shlex.join(words)!r}; see ELSEWHERE in {__file__}"
         if program == "python":
-            assert (ROOT / rest[0]).exists() or rest[0] in ("-m", "-c"), words
+            in_reach = (ROOT / rest[0]).exists() or Path(rest[0]).exists()  # the latter: saved by an earlier block
+            assert in_reach or rest[0] in ("-m", "-c"), words
