@@ -10,7 +10,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 from helpers.chromium import Browser
 
 pytestmark = pytest.mark.slow
-RESULTS = "[...document.querySelector('.md-search').shadowRoot.querySelectorAll('a')].map((link) => link.innerText)"
+RESULTS = """[...document.querySelectorAll("*")].filter((element) => element.shadowRoot)
+    .flatMap((element) => [...element.shadowRoot.querySelectorAll("a")].map((link) => link.innerText))"""
+"""Texts of the search results; the theme shows its search in a shadow root."""
 
 
 def test_search_finds_a_word_and_asks_no_other_host(browser: Browser, site: Path) -> None:
