@@ -3,8 +3,8 @@
     python tools/build_site.py [FOLDER]   # default: site/
 
 Pages link to other files of the repository, as code hosts show them. On the site such files stand below repository/:
-Markdown as a page, code and folders of code as a page that shows it, everything else as it is. The pages are copied with
-these links to a stage folder, build/docs/, and Zensical builds the site from there; a broken link is an error.
+Markdown as a page, code and folders of code as a page that shows it, everything else as it is. The pages are copied
+with these links to a stage folder, build/docs/, and Zensical builds the site from there; a broken link is an error.
 """
 
 import posixpath

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import render_docs
 
 import lesson
 import lesson.flower
 import lesson.testing
+import render_docs
 from helpers.small_tasks import TinyNet, tiny_data
 from lesson.experiments import archive, folder
 from lesson.experiments.archive import write_archive

@@ -9,7 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 GENERATED = re.compile(r"<!-- generated: .*?<!-- end -->", re.DOTALL)
-BLOCK = re.compile(r"^(?:<!-- tested by: (?P<test>\S+) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"^(?:<!-- tested by: (?P<test>\S+) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 
 ELSEWHERE = {
     ".": "activates an environment",
