@@ -15,7 +15,7 @@ PYTEST = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
 setup: $(VENV)/.installed
 
 demo: setup
-	$(BIN)/lesson compare --out runs/demo --resume
+	$(BIN)/lesson compare --beta 0.1 --out runs/demo --resume
 
 flower-demo: $(VENV)/.installed-flower
 	$(BIN)/python examples/flower_deployment/federation.py
