@@ -24,8 +24,10 @@ DEPLOYED = [
     FLOWER_APP / "pyproject.toml",
     *sorted(FLOWER_APP.glob("*/*.py")),
     *sorted(EXAMPLES.glob("*_deployment/*.py")),
+    *sorted(EXAMPLES.glob("*_deployment/*.sh")),
+    *sorted(EXAMPLES.glob("*_deployment/systemd/*")),
 ]
-"""Run by tests/flower/test_deployment.py and test_simulation.py, on real nodes."""
+"""Tested in tests/flower: test_deployment.py, test_operations.py and test_simulation.py."""
 
 
 def test_no_example_is_forgotten() -> None:

@@ -38,8 +38,10 @@ def render(page: str) -> str:
 def settings_table(section: str) -> str:
     """The settings of a section, from the class that validates them."""
     rows = [["name", "default", "unit", "allowed values", "meaning"], ["---"] * 5]
-    for setting in describe_section(section):
-        rows.append([f"`{setting.name}`", _default(setting), setting.unit, setting.allowed, setting.meaning])
+    rows += [
+        [f"`{setting.name}`", _default(setting), setting.unit, setting.allowed, setting.meaning]
+        for setting in describe_section(section)
+    ]
     return _table(rows)
 
 
@@ -47,9 +49,11 @@ def options_table(_: str) -> str:
     """The options of all strategies."""
     rows = [["strategy", "option", "default"], ["---"] * 3]
     for name, kind in sorted(STRATEGIES.items()):
-        for option in dataclasses.fields(kind):  # type: ignore[arg-type]  # every registered strategy is a dataclass
-            if option.init and option.name != "deadline_s":
-                rows.append([f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))])
+        rows += [
+            [f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))]
+            for option in dataclasses.fields(kind)  # type: ignore[arg-type]  # every registered strategy is a dataclass
+            if option.init and option.name != "deadline_s"
+        ]
     return _table(rows)
 
 
@@ -118,7 +122,9 @@ def _signature(value: griffe.Object, name: str) -> str:
     returns = getattr(value, "returns", None)
     result = f" -> {returns}" if returns and not isinstance(value, griffe.Class) else ""
     line = f"{name}({', '.join(written)}){result}"
-    return line if len(line) <= HELP_WIDTH else "\n".join([f"{name}(", *(f"    {one}," for one in written), f"){result}"])
+    return (
+        line if len(line) <= HELP_WIDTH else "\n".join([f"{name}(", *(f"    {one}," for one in written), f"){result}"])
+    )
 
 
 def _has_star(written: list[str]) -> bool:

@@ -143,7 +143,7 @@ def test_a_full_disk_stops_a_run_with_status_3_and_a_remedy(
     fsync = os.fsync
 
     def full(number: int) -> None:
-        if f".{at}" in os.readlink(f"/proc/self/fd/{number}"):
+        if f".{at}" in str(Path(f"/proc/self/fd/{number}").readlink()):
             raise OSError(28, "No space left on device")
         fsync(number)
 

@@ -214,7 +214,7 @@ def test_on_the_virtual_clock_everybody_must_answer(make_grid: MakeGrid, tmp_pat
         return answer(message, context)
 
     grid.handle = handle
-    with pytest.raises(InputError, match="every node must answer on the virtual clock, 1 did not"):
+    with pytest.raises(InputError, match="on the virtual clock, every node must answer; 1 did not"):
         serve(grid, context(config))
 
 

@@ -28,7 +28,7 @@ def follow(strategy: Any, fleet: Fleet, rounds: int) -> tuple[Trace, list[Merge]
     merges: list[Merge] = []
     simulation = Simulation(strategy, fleet)
     decide = simulation.strategy.merge
-    simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore
+    simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore[func-returns-value]
     trace: Trace = []
     while len(trace) < rounds and not simulation.stop_reason:
         record = simulation.step()
@@ -322,7 +322,7 @@ def test_semisync_steps_continues_when_a_trace_says_that_computing_takes_no_time
     simulation = Simulation(SemiSyncSteps(), make_fleet([2.0, 10.0]), settings=settings)
     steps = []
     decide = simulation.strategy.open_round
-    simulation.strategy.open_round = lambda view, rng: steps.append(decide(view, rng)) or steps[-1]  # type: ignore
+    simulation.strategy.open_round = lambda view, rng: steps.append(decide(view, rng)) or steps[-1]  # type: ignore[func-returns-value]
     for _ in range(5):
         simulation.step()
     assert [plan.local_steps.tolist() for plan in steps] == [[10, 2], [10, 2], [1, 2], [10, 2], [10, 2]]

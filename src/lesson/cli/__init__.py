@@ -5,6 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from lesson.core.interrupts import INTERRUPTED, StopSignals, ignore_signals, one_line_if_interrupted
 from lesson.core.version import __version__
@@ -116,7 +117,7 @@ def _run(argv: Sequence[str]) -> int:
 def _settle_terminal() -> None:
     """Handle unusual terminals: closed, very narrow, or without Unicode."""
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     if os.environ.get("COLUMNS", "").isdecimal():
         os.environ["COLUMNS"] = str(max(int(os.environ["COLUMNS"]), 40))  # below, tables lose their content
     codecs.register_error("plain", _plain)

@@ -379,7 +379,7 @@ class _Round:
 
 def _one_each(value: npt.NDArray[Any] | float, count: int) -> npt.NDArray[Any] | float:
     """Return a value of a plan with one entry per start; a scalar is returned as it is."""
-    return value if np.ndim(value) == 0 or len(value) == count else np.full(count, value[0])  # type: ignore
+    return value if np.ndim(value) == 0 or len(value) == count else np.full(count, value[0])  # type: ignore[arg-type, index]
 
 
 def _count_misses(arrived: Updates, start_s: float) -> int:

@@ -51,7 +51,7 @@ def load_study(folders: Sequence[Path | str]) -> Study:
     if len(studies) == 1:
         return studies[0]
     # An archived run may be in several groups of a tuned comparison.
-    runs = {(run.path and run.path.resolve()) or id(run.archived): run for study in studies for run in study.runs}
+    runs = {run.path.resolve() if run.path else id(run.archived): run for study in studies for run in study.runs}
     failures = {name: reason for study in studies for name, reason in study.failures.items()}
     return tell_apart([replace(run, labels={}) for run in runs.values()], failures)
 

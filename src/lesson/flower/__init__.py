@@ -3,7 +3,8 @@
 try:
     import flwr  # noqa: F401
 except ImportError:
-    raise ImportError("lesson.flower needs Flower: pip install 'lesson-fl[flower]'") from None
+    remedy = "run pip install 'lesson-fl[flower]', or 'lesson-fl[flower-simulation]' for Flower's simulation engine"
+    raise ImportError(f"Flower is not installed; {remedy}") from None
 
 from lesson.flower.client import make_client_app
 from lesson.flower.server import make_server_app, serve

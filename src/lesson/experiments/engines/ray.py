@@ -110,7 +110,7 @@ class RayEngine:
         try:
             if self.address is None:  # other clusters may add nodes on demand
                 self._check_share(ray.cluster_resources())  # type: ignore[no-untyped-call]
-            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
                 yield ray  # which prints at length when a worker is killed
         finally:
             ray.shutdown()
