@@ -167,9 +167,9 @@ def _section(section: griffe.DocstringSection) -> str:
 
 
 def _item(item: griffe.DocstringElement) -> str:
-    named = f"`{item.name}`" if getattr(item, "name", "") else f"`{item.annotation}`" if item.annotation else ""
+    named = getattr(item, "name", "") or item.annotation
     text = textwrap.indent(item.description.strip(), "  ").strip()
-    return f"- {named}: {text}" if named else f"- {text}"
+    return f"- `{named}`: {text}" if named else f"- {text}"
 
 
 def _default(setting: Description) -> str:

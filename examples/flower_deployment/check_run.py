@@ -71,9 +71,11 @@ def check(lines: Sequence[dict[str, Any]], window: int, empty: int, rejected: fl
     """Return what is wrong in the most recent rounds of a run."""
     recent = lines[-window:]
     findings = [*_check_empty(lines, empty), *_check_rejected(recent, rejected)]
-    for line in recent:
-        if clients := line.get("excluded"):
-            findings.append((WARNING, f"round {line['round']}: excluded clients {clients}"))
+    findings += [
+        (WARNING, f"round {line['round']}: excluded clients {line['excluded']}")
+        for line in recent
+        if line.get("excluded")
+    ]
     return findings + list(_check_clients(lines, window, slower))
 
 
