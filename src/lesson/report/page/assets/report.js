@@ -59,7 +59,7 @@
       "Results",
       [
         shownOver(groups.map((group) => group.seeds)),
-        "Accuracy is the mean of the last ten evaluations, but at most of the last quarter of the run. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown if every seed reaches the target.",
+        "Accuracy is the mean of the last ten evaluations within the last quarter of the run. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown if every seed reaches the target.",
         groups.length > 1
           ? "A card names a single winner only if there are at least three seeds and the 95 % confidence interval of the paired differences excludes 0."
           : "",
