@@ -144,7 +144,8 @@ def _section(section: griffe.DocstringSection) -> str:
 
 
 def _item(item: griffe.DocstringElement) -> str:
-    named = f"`{item.name}`" if getattr(item, "name", "") else f"`{item.annotation}`" if item.annotation else ""
+    name = getattr(item, "name", "") or item.annotation
+    named = f"`{name}`" if name else ""
     text = textwrap.indent(item.description.strip(), "  ").strip()
     return f"- {named}: {text}" if named else f"- {text}"
 
