@@ -68,7 +68,7 @@ def source_code(name: str) -> str:
 
 def command_line(_: str) -> str:
     """The help of every command."""
-    context = click.Context(cli, info_name="lesson")
+    context = click.Context(cli, info_name="lesson", **cli.context_settings)
     parts = [_help(cli, context)]
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
