@@ -229,7 +229,9 @@ def test_a_deadline_that_is_none_is_told(page: Callable[..., Browser]) -> None:
         assert alerts(browser) == [f"the deadline must be a number > 0, got '{written}'"]
         assert rows(browser, "Tiers") == before
     browser.type(FIELD, "1e-300")
-    assert alerts(browser) == ["the deadline must be longer, got 1e-300 s: every client would need more than 2^53 rounds"]
+    assert alerts(browser) == [
+        "the deadline must be longer, got 1e-300 s: every client would need more than 2^53 rounds"
+    ]
 
 
 def test_a_redraw_does_not_overwrite_a_number_that_is_being_typed(page: Callable[..., Browser]) -> None:
@@ -380,7 +382,9 @@ def test_a_narrow_phone_need_not_scroll_sideways(page: Callable[..., Browser]) -
 def test_a_large_fleet_says_that_it_is_a_part(page: Callable[..., Browser], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.report.page.plan_page.MAX_CLIENTS", 20)
     browser = page("drawn")
-    assert "30 clients (released, seed 3). All numbers below are for a sample of 20 of them, spread evenly" in text(browser, ".drop p")
+    assert "30 clients (released, seed 3). All numbers below are for a sample of 20 of them, spread evenly" in text(
+        browser, ".drop p"
+    )
     assert len(drawn_tiers(browser)) == 20
 
 
