@@ -1,21 +1,29 @@
-# make setup | demo | flower-demo | test | test-all | flower-test | check | docs | bench | stress | stress-short
-# PYTHON=python3.12 and VENV=DIR choose another interpreter or folder.
+# make setup | demo | flower-demo | test | test-all | flower-test | check | format | docs | package | bench | stress | stress-short | clean
+# Choose another interpreter or folder with PYTHON=python3.12 and VENV=DIR.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+LOG = $(VENV)/install.log
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
-# On all cores, where pip takes one; the status is that of a few templates in packages, which are not valid Python.
-COMPILE = @$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+EXTRAS = flower-simulation,ray,tensorboard
 SOURCES = pyproject.toml constraints.txt
 
 PYTEST = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
 
-.PHONY: setup demo flower-demo test test-all flower-test check docs format bench stress stress-short clean
+# $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails. compileall uses all cores, where
+# pip compiles on one; its exit status is ignored, because some packages ship templates that are not valid Python.
+define install
+@echo "Installing $(1) into $(VENV) (once; takes a minute or two)"
+@$(PIP) $(2) >$(LOG) 2>&1 || { cat $(LOG) >&2; echo "Cannot install $(1); pip's output is above and in $(LOG)." >&2; exit 1; }
+@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib >/dev/null 2>&1 || true
+endef
+
+.PHONY: setup demo flower-demo test test-all flower-test check docs format package bench stress stress-short clean
 
 setup: $(VENV)/.installed
 
 demo: setup
-	$(BIN)/lesson compare --out runs/demo --resume
+	$(BIN)/lesson compare --beta 0.1 --out runs/demo --resume
 
 flower-demo: $(VENV)/.installed-flower
 	$(BIN)/python examples/flower_deployment/federation.py
@@ -38,17 +46,24 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed-dev
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python tools/render_docs.py --check
+	$(BIN)/python tools/build_site.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The sdist and the wheel in dist/, as they are released.
+package: $(VENV)/.installed-package
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
 bench: setup
 	$(BIN)/python benchmarks/foundation.py
 	$(BIN)/python benchmarks/learning.py
 
-stress: setup # described in docs/reliability.md
+stress: setup # described in docs/explanation/reliability.md
 	@mkdir -p build
 	$(BIN)/python -m tests.stress --out build/stress.json
 
@@ -56,30 +71,31 @@ stress-short: setup
 	$(BIN)/python -m tests.stress --short
 
 clean:
-	rm -rf $(VENV) runs/demo site
+	rm -rf $(VENV) dist runs/demo site
 
-$(VENV)/.made:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-		{ echo "Python 3.11 or newer must be there, $(PYTHON) is not; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@echo "== a virtual environment in $(VENV)"
-	@$(PYTHON) -m venv --clear $(VENV) || \
-		{ echo "the venv module must be there; on Debian: apt install python3-venv"; exit 1; }
+# Python 3.11 comes with pip 23, which cannot install dependency groups.
+$(VENV)/.created:
+	@command -v "$(PYTHON)" >/dev/null || \
+		{ echo "Python 3.11 or newer is required, but '$(PYTHON)' was not found. Choose one with make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is required, but '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1). Choose another with make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@"$(PYTHON)" -m venv --clear $(VENV) || \
+		{ echo "Python's venv module is required. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@$(PIP) 'pip>=25.1' >$(LOG) 2>&1 || { cat $(LOG) >&2; echo "Cannot upgrade pip; its output is above and in $(LOG)." >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.installed: $(SOURCES) | $(VENV)/.made
-	@echo "== installing lesson and what it needs into $(VENV); once, a minute or two"
-	$(PIP) --editable .
-	$(COMPILE)
+$(VENV)/.installed: $(SOURCES) | $(VENV)/.created
+	$(call install,LESSON and its dependencies,--editable .)
 	@touch $@
 
-$(VENV)/.installed-flower: $(SOURCES) | $(VENV)/.made
-	@echo "== installing lesson and Flower into $(VENV); once, a minute or two"
-	$(PIP) --editable '.[flower]'
-	$(COMPILE)
+$(VENV)/.installed-flower: $(SOURCES) | $(VENV)/.created
+	$(call install,LESSON and Flower,--editable '.[flower]')
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-dev: $(SOURCES) | $(VENV)/.made
-	@echo "== installing lesson and what its tests need into $(VENV); once, a minute or two"
-	$(PIP) --editable '.[dev]'
-	$(COMPILE)
+$(VENV)/.installed-package: $(SOURCES) | $(VENV)/.created
+	$(call install,build and twine,--group package)
+	@touch $@
+
+$(VENV)/.installed-dev: $(SOURCES) | $(VENV)/.created
+	$(call install,LESSON and its development tools,--editable '.[$(EXTRAS)]' --group dev)
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-flower

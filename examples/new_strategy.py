@@ -6,7 +6,7 @@ updates that have arrived, with smaller weights for stale ones. Prints a table a
 
     lesson compare --strategies lesson,fedavg,new_strategy:Quorum
 
-`lesson.testing.check_strategy(Quorum)` tests the strategy; docs/extend.md describes what the test covers.
+`lesson.testing.check_strategy(Quorum)` tests the strategy; docs/how-to/extend.md describes what the test covers.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Every example runs, and what README and docs show is what comes out."""
+"""Every example runs, and figures in the docs that scripts compute are current; tests/docs executes code of pages."""
 
 import re
 import runpy
@@ -11,12 +11,10 @@ import pytest
 from nbclient import NotebookClient
 
 import lesson
-from helpers.run_folders import make_comparison
 from lesson.cli import main
 from lesson.experiments.grid import load_grid
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
 EXAMPLES = ROOT / "examples"
 FLOWER_APP = EXAMPLES / "flower_app"
 SCRIPTS, FLEETS, NOTEBOOKS = (sorted(EXAMPLES.glob(f"*.{suffix}")) for suffix in ("py", "csv", "ipynb"))
@@ -26,8 +24,10 @@ DEPLOYED = [
     FLOWER_APP / "pyproject.toml",
     *sorted(FLOWER_APP.glob("*/*.py")),
     *sorted(EXAMPLES.glob("*_deployment/*.py")),
+    *sorted(EXAMPLES.glob("*_deployment/*.sh")),
+    *sorted(EXAMPLES.glob("*_deployment/systemd/*")),
 ]
-"""Run by tests/flower/test_deployment.py and test_simulation.py, on real nodes."""
+"""Tested in tests/flower: test_deployment.py, test_operations.py and test_simulation.py."""
 
 
 def test_no_example_is_forgotten() -> None:
@@ -76,7 +76,7 @@ def test_notebooks_run(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
-def test_a_trial_of_each_strategy_of_example_sweeps_runs_two_rounds(path: Path, tmp_path: Path) -> None:
+def test_a_run_of_each_strategy_of_example_sweeps_takes_two_rounds(path: Path, tmp_path: Path) -> None:
     for strategy, settings in {one.strategy.name: one for one in load_grid(path).trials.values()}.items():
         assert lesson.run(strategy, settings=settings, rounds=2, out=tmp_path / strategy).summary["rounds"] == 2
 
@@ -86,77 +86,9 @@ def test_example_settings_run_two_rounds(path: Path, capsys: pytest.CaptureFixtu
     assert main(["run", "--scenario", str(path), "--rounds", "2", "--out", str(tmp_path / "out")]) == 0
 
 
-# What shortens a command.
-SHORTER = {
-    "compare": ["--strategies", "lesson", "--seeds", "1", "--rounds", "2"],
-    "plan": ["--clients", "10"],
-    "sweep": ["--seconds", "0"],
-}
-
-
-@pytest.mark.slow
-def test_commands_of_the_readme_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = [command for command in re.findall(r"`lesson ([^`]+)`", README) if "--" in command]
-    assert len(commands) >= 6
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.chdir(tmp_path)
-    for command in commands:
-        words = command.split()
-        assert main([*words, *(SHORTER[words[0]] if "--clients" not in words else [])]) == 0, command
-
-
-def test_output_in_the_readme_is_the_real_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command, shown = re.search(r"\$ lesson ([^\n]*--latencies[^\n]*)\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(ROOT)
-    assert main(command.split()) == 0
-
-    def lines(text: str) -> list[str]:
-        return [line.rstrip() for line in text.splitlines() if line.strip()]
-
-    printed = lines(capsys.readouterr().out)
-    assert printed[: len(lines(shown))] == lines(shown)
-
-
-def test_python_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    pattern = r"```python\n(from lesson import FedAvg.*?)```\n\n```text\n(.*?)```"
-    code, shown = re.search(pattern, README, re.DOTALL).groups()  # type: ignore[union-attr]
-    exec(compile(code, "README.md", "exec"), {})
-    assert capsys.readouterr().out == shown
-
-
-def test_the_comparison_in_the_readme_runs(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = re.search(r"```python\n(import lesson\n.*?)```", README, re.DOTALL)[1]  # type: ignore[index]
-    assert len([line for line in code.splitlines() if line]) == 5
-    short = code.replace("5000", "60").replace("num_seeds=3", "num_seeds=1, num_processes=1")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(short, "README.md", "exec"), {"__name__": "__main__"})
-    assert "accuracy_last10" in capsys.readouterr().out
-    assert (tmp_path / "runs" / "mine" / "fedcs-seed0" / "summary.json").exists()
-    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_python_in_the_docs_reads_a_comparison_back(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)[1]  # type: ignore[index]
-    make_comparison(tmp_path / "runs" / "demo")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, "python.md", "exec"), {})
-    assert "accuracy_last10" in capsys.readouterr().out
-    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.slow
 def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "radio.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "radio.md").read_text()
     code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
     exec(compile(code, "radio.md", "exec"), {})
     assert capsys.readouterr().out == shown
@@ -170,17 +102,17 @@ def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_figures_about_radio_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "docs" / "radio_figures.py"))
+    runpy.run_path(str(ROOT / "tools" / "radio_figures.py"))
     rows = [line.replace(": ", " | ") for line in capsys.readouterr().out.splitlines()]
-    text = (ROOT / "docs" / "radio.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "radio.md").read_text()
     assert rows
     assert [row for row in rows if f"| {row} |\n" not in text] == []
 
 
 def test_numbers_about_the_presets_in_the_docs_are_current(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "docs" / "preset_figures.py"))
+    runpy.run_path(str(ROOT / "tools" / "preset_figures.py"))
     printed, released = capsys.readouterr().out.splitlines()
-    text = (ROOT / "docs" / "model.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "model.md").read_text()
     for line, column in ((printed, 1), (released, 2)):
         values = re.findall(r"[\d.]+ ?[s%]", line)[:3]
         for name, value in zip(("mean slowest", "median latency", "share in tier 1"), values, strict=True):

@@ -18,7 +18,8 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -243,7 +244,7 @@ def differences(before: Group, now: Group, label: str) -> list[str]:
 
 
 def first_difference(
-    before: Any, now: Any, ignored: Set[str] = frozenset(), path: str = ""
+    before: Any, now: Any, ignored: AbstractSet[str] = frozenset(), path: str = ""
 ) -> tuple[str, Any, Any] | None:
     """Return the path of the first value that differs, and both values; None if everything is equal."""
     parts: list[tuple[str, Any, Any]] = []
@@ -273,7 +274,7 @@ def only_on_one_side(before: Group, now: Group, label: str) -> list[str]:
     ]
 
 
-def _added_fields(before: Group, now: Group) -> Set[str]:
+def _added_fields(before: Group, now: Group) -> AbstractSet[str]:
     """Return the names of fields that the common cases have now and none of them had before."""
     common = before.keys() & now.keys()
     old, new = ({name for case in common for name in _names(list(side[case].values()))} for side in (before, now))

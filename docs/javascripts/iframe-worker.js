@@ -1,15 +1,13 @@
 /* Search in pages read from disk: browsers reject workers there, so the search's script runs in a hidden frame.
-   The theme asks for a script of this name, and its search looks for parent.IFrameWorker. */
-class IFrameWorker extends EventTarget {
+   The theme loads this script in the place of one from another host. Its search uses only what is defined here. */
+class IFrameWorker {
   constructor(url) {
-    super()
     this.frame = document.createElement("iframe")
     this.frame.hidden = true
     this.frame.srcdoc = "<!doctype html>"
     this.ready = new Promise(resolve => this.frame.addEventListener("load", resolve, { once: true })).then(() => {
       const inside = this.frame.contentWindow
-      inside.postMessage = data => this.dispatchEvent(new MessageEvent("message", { data }))
-      inside.importScripts = (...urls) => urls.reduce((before, each) => before.then(() => this.load(each)), Promise.resolve())
+      inside.postMessage = data => this.onmessage?.(new MessageEvent("message", { data }))
       return this.load(url)
     })
     document.body.append(this.frame)

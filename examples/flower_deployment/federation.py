@@ -2,7 +2,8 @@
 
     python examples/flower_deployment/federation.py --nodes 6 --rounds 9
 
-brings it up, trains MNIST, prints the tiers and the accuracy, and ends every process that it started. See README.md.
+starts the federation, trains MNIST, prints the tiers and the accuracy, and ends every process that it started. See
+README.md.
 """
 
 import argparse
@@ -25,12 +26,12 @@ from local_processes import FederationError, end, end_all, find_all, free_ports,
 
 APP = Path(__file__).parent.parent / "flower_app"
 NAME = "local"
-"""What Flower's commands call the connection to the SuperLink."""
+"""Name of the connection to the SuperLink in Flower's commands."""
 SLOW_S = (0.0, 0.0, 0.15, 0.3, 0.5, 0.75)
-"""Seconds that nodes waste at every minibatch, one node each, over and over."""
+"""Seconds that each node sleeps per minibatch; with more nodes, the values repeat."""
 LOCAL_STEPS = 40
 LEVEL = re.compile(r"^\x1b\[92mINFO \x1b\[0m: {0,6}")
-"""What Flower writes before a line of a log."""
+"""Flower's prefix of a log line."""
 TOOLS = {
     "openssl": "on Debian: apt install openssl",
     "ssh-keygen": "on Debian: apt install openssh-client",
@@ -39,10 +40,10 @@ TOOLS = {
 
 
 class Federation:
-    """SuperLink and SuperNodes while a `with` block lasts; afterwards no process of theirs is left.
+    """A SuperLink and SuperNodes that run during a `with` block; all their processes end with it.
 
-    Each node has a mapping of what its clients are told. Keys, logs and Flower's own files are in a folder, a new one
-    among the temporary ones if none is given.
+    `nodes` holds the node config of each SuperNode. Keys, logs and Flower's own files are written to `folder`, by
+    default a new temporary one.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Federation:
         self.port, *self._node_ports = free_ports(1 + len(nodes))
         self._home = self.folder / "home"
         self._certificate = self.folder / "tls.crt"
-        self._env = os.environ | {
+        self.env = os.environ | {
             "PATH": _path(),
             "FLWR_HOME": str(self._home),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -83,14 +84,14 @@ class Federation:
         self._start_superlink()
         for number in range(len(self.nodes)):
             self.register(self.make_key(f"node{number}"))
-        self.tell(f"== {len(self.nodes)} SuperNodes")
+        self.tell(f"== starting {len(self.nodes)} SuperNodes")
         for number in range(len(self.nodes)):
             self.start_node(number)
         wait("all nodes to be online", 300, self._all_online, self._check_processes)
 
     def _start_superlink(self) -> None:
-        """Start the SuperLink with a certificate that vouches for itself: good for this machine alone."""
-        self.tell(f"== a certificate, and the SuperLink on port {self.port}")
+        """Start the SuperLink with a self-signed certificate, which is valid for this machine only."""
+        self.tell(f"== creating a certificate and starting the SuperLink on port {self.port}")
         self._output("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
             "-days", "30", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
             "-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,digitalSignature,keyCertSign",
@@ -100,17 +101,17 @@ class Federation:
         wait("the SuperLink to listen", 180, lambda: listens(self.port), self._check_processes)
 
     def make_key(self, name: str) -> Path:
-        """A new key for a node; the part to register lies beside it, with `.pub` at the end."""
+        """Create a key pair for a node and return the private key; the public key has the suffix `.pub`."""
         self._output("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", name, "-f", self.folder / name)
         return self.folder / name
 
     def register(self, key: Path) -> None:
-        """Let the node with this key take part."""
+        """Register a key, so that the SuperLink accepts the node that has it."""
         self._flwr("supernode", "register", f"{key}.pub", NAME)
-        self.tell(f"the key of {key.name} is registered")
+        self.tell(f"registered the key of {key.name}")
 
     def start_node(self, number: int, key: Path | None = None) -> None:
-        """Start the SuperNode with this part of the data, with its own key or another."""
+        """Start the SuperNode that holds this partition, with its own key or the given one."""
         told = {"partition-id": number, "num-partitions": len(self.nodes), **self.nodes[number]}
         self._start(f"node{number}", "flower-supernode", "--superlink", f"127.0.0.1:{self.port}",
             "--root-certificates", self._certificate, *self._listens_on(self._node_ports[number]),
@@ -118,15 +119,15 @@ class Federation:
             "--node-config", " ".join(_assignments(told)))  # fmt: skip
 
     def begin(self, config: Mapping[str, Any], app: Path = APP) -> str:
-        """The number of a run of an app that begins, with these changes to its run config."""
+        """Submit a run of an app with these changes to its run config; return the id of the run."""
         changes = [part for change in _assignments(config) for part in ("-c", change)]
         return str(self._flwr("run", app, NAME, *changes)["run-id"])
 
     def follow(self, run: str, limit_s: float = 3600) -> str:
-        """How a run has ended: 'finished:completed' if well. Its log is told meanwhile."""
+        """Print the log of a run until it ends; return its final status, 'finished:completed' if it succeeded."""
         command = ["flwr", "log", run, NAME, "--stream"]
         log = subprocess.Popen(
-            command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         alarm = threading.Timer(limit_s, log.kill)
         alarm.start()
@@ -141,19 +142,19 @@ class Federation:
         return self.status(run)
 
     def status(self, run: str) -> str:
-        """Where a run stands, as Flower calls it; neither its log nor an exit code tells failure from success."""
+        """Return Flower's status of a run; neither the log nor an exit status says whether the run succeeded."""
         return str(self._flwr("ls", NAME, "--run-id", run)["runs"][0]["status"])
 
     def log_of_run(self, run: str) -> str:
-        """What the server of a run has told so far."""
+        """Return the log of a run so far."""
         return self._output("flwr", "log", run, NAME, "--show")
 
     def alive(self) -> dict[int, str]:
-        """Our processes by number, with their commands: also those that others of ours have started."""
+        """Return the command of each process of this federation by its id, including indirectly started ones."""
         return find_all("FLWR_HOME", str(self._home))
 
     def close(self) -> None:
-        """End the nodes, then the SuperLink, then whatever they have left; Ctrl-C does not interrupt that."""
+        """End the nodes, then the SuperLink, then all remaining processes; Ctrl-C does not interrupt this."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self.tell("== shutting down")
@@ -165,26 +166,26 @@ class Federation:
 
     def _all_online(self) -> bool:
         online = [node["status"] for node in self._flwr("supernode", "list", NAME)["nodes"]].count("online")
-        self.tell(f"{online} of {len(self.nodes)} are online")
+        self.tell(f"{online} of {len(self.nodes)} nodes are online")
         return online == len(self.nodes)
 
     def _check_processes(self) -> None:
         for name, process in self.processes.items():
             if process.poll() is not None:
-                raise FederationError(f"{name} has ended; see {self.folder / name}.log")
+                raise FederationError(f"{name} ended unexpectedly; see {self.folder / name}.log")
 
     def _listens_on(self, port: int) -> list[object]:
         secure = ["--ssl-ca-certfile", self._certificate, "--ssl-certfile", self._certificate]
         return ["--host", "127.0.0.1", "--port", port, *secure, "--ssl-keyfile", self.folder / "tls.key"]
 
     def _start(self, name: str, *command: object) -> None:
-        self.processes[name] = start(command, self._env, self.folder / f"{name}.log")
+        self.processes[name] = start(command, self.env, self.folder / f"{name}.log")
 
     def _output(self, *command: object) -> str:
-        return output_of(command, self._env)
+        return output_of(command, self.env)
 
     def _flwr(self, *command: object) -> dict[str, Any]:
-        """What a command of Flower answers."""
+        """Execute a command of Flower and return its answer."""
         answer: dict[str, Any] = json.loads(self._output("flwr", *command, "--format", "json"))
         if not answer.get("success", True):
             raise FederationError(f"flwr {command[0]} failed: {answer.get('error-message', answer)}")
@@ -192,32 +193,35 @@ class Federation:
 
 
 def _path() -> str:
-    """Where commands are looked for: first where Flower's are, beside this interpreter."""
+    """Return the search path for commands; the scripts of this Python environment, such as Flower's, come first."""
     return f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
 
 
 def _check_tools() -> None:
     for tool, remedy in TOOLS.items():
         if shutil.which(tool, path=_path()) is None:
-            raise FederationError(f"{tool} must be there; {remedy}")
+            raise FederationError(f"{tool} was not found; {remedy}")
     if not Path("/proc/self/environ").exists():
-        raise FederationError("/proc must be there, to find processes that are left; run this on Linux")
+        raise FederationError("/proc is needed to find remaining processes; run this on Linux")
 
 
 def _assignments(values: Mapping[str, Any]) -> list[str]:
-    """Each as TOML has it: name=value."""
+    """Return each value as an assignment in TOML: name=value."""
     return [f"{name}={json.dumps(value)}" for name, value in values.items()]
 
 
 def main() -> None:
-    """Run what the command line says."""
+    """Run a federation as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--slow-s", type=float, nargs="+", default=SLOW_S, help="seconds wasted at every minibatch")
-    parser.add_argument("--strategy", default="lesson", help="see 'lesson strategies'")
-    parser.add_argument("--deadline", default="auto", help="seconds of a round; auto: what suits the nodes")
-    parser.add_argument("--out", type=Path, default=Path(time.strftime("runs/flower-%Y%m%d-%H%M%S")))
+    parser.add_argument("--nodes", type=int, default=6, help="number of SuperNodes (default: 6)")
+    parser.add_argument("--rounds", type=int, default=9, help="number of rounds (default: 9)")
+    parser.add_argument(
+        "--slow-s", type=float, nargs="+", default=SLOW_S, help="seconds that each node sleeps per minibatch"
+    )
+    parser.add_argument("--strategy", default="lesson", help="name of a strategy; 'lesson strategies' lists them")
+    parser.add_argument("--deadline", default="auto", help="length of a round in seconds; auto suits the nodes")
+    out = Path(time.strftime("runs/flower-%Y%m%d-%H%M%S"))
+    parser.add_argument("--out", type=Path, default=out, help="output folder (default: a new folder in runs)")
     given = parser.parse_args()
     if given.nodes < 1 or given.rounds < 1:
         parser.error(f"--nodes and --rounds must be >= 1, got {given.nodes} and {given.rounds}")
@@ -232,7 +236,7 @@ def main() -> None:
         "out": str(given.out.absolute()),
         "set": f"training.local_steps={LOCAL_STEPS}",
     }
-    for number in (signal.SIGTERM, signal.SIGHUP):  # so that everything is shut down then, too
+    for number in (signal.SIGTERM, signal.SIGHUP):  # shut everything down then, too
         signal.signal(number, lambda *_: sys.exit(143))
     begin_s = time.monotonic()
 
@@ -251,9 +255,9 @@ def main() -> None:
         status = str(error)
     except KeyboardInterrupt:
         status = "stopped by Ctrl-C"
-    tell("some processes are left" if federation.alive() else "no process is left")
+    tell("some processes are still running" if federation.alive() else "all processes have ended")
     if status != "finished:completed":
-        parser.exit(1, f"error: the run did not end well: {status}; logs are in {federation.folder}\n")
+        parser.exit(1, f"error: the run did not complete: {status}; logs are in {federation.folder}\n")
     shutil.rmtree(federation.folder)
 
 

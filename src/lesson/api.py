@@ -50,11 +50,26 @@ def run(
     trackers: Sequence[Tracker | str] = (),
     **changes: Any,
 ) -> Run:
-    """Train a strategy (by default the one in the settings, "lesson") in the folder `out`, and return the run.
+    """Train one strategy and return the finished run.
 
-    Without `out`, the folder is a subfolder of runs/. If the folder holds a finished run, it is not executed again; an
-    interrupted run is resumed. `options` are the strategy's own settings. `dataset` is the name of a data set, or your
-    own data; `model` replaces the built-in model.
+    If the folder holds a finished run with the same settings, it is loaded instead of executed again.
+
+    Args:
+        strategy: Name of a strategy, or `module:Class`; by default, that of the settings, "lesson".
+        out: Output folder; by default, a subfolder of runs/ named after the settings.
+        settings: Settings of the run; by default, `Settings()`.
+        options: Options of the strategy, such as `{"late": "drop"}`; see `lesson strategies NAME`.
+        resume: Whether to resume an unfinished run in the folder; otherwise, it is an error.
+        data_dir: Folder of the data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
+        dataset: Name of a data set, or your own `Dataset`; by default, that of the settings.
+        model: Function that returns a new `nn.Module`, in place of the built-in model. Requires `out`.
+        trackers: Trackers by name, `module:Class` or as objects.
+        **changes: Settings by name, such as `beta=0.1`, which override those in `settings`.
+
+    Raises:
+        InputError: An argument or a setting is invalid, or the folder holds something else.
+        RunStoppedError: The run cannot continue, for example because the disk is full.
+        DivergedError: Training has diverged.
     """
     _check_out(out, model)
     followers = checked_trackers(trackers)
@@ -86,8 +101,28 @@ def compare(
 ) -> Study:
     """Train several strategies with the same settings and seeds, and return the study.
 
-    Seeds count from the settings' `seed`. Runs that have finished in `out` are not executed again. `options` are the
-    strategies' own settings, by strategy. Runs use all cores; with your own data set or model, they use one process.
+    Finished runs in `out` are not executed again.
+
+    Args:
+        strategies: Names of strategies, or `module:Class`.
+        num_seeds: Number of seeds, from 1 to 1000, starting with the settings' `seed`.
+        out: Output folder, with one subfolder per run; by default, a subfolder of runs/ named after the settings.
+        settings: Settings of all runs; by default, `Settings()`.
+        options: Options of single strategies, such as `{"fedbuff": {"concurrency": 5}}`.
+        resume: Whether to resume unfinished runs in the folder; otherwise, they are an error.
+        num_processes: Number of processes; by default, one per core, or one with your own data set or model.
+        data_dir: Folder of the data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
+        dataset: Name of a data set, or your own `Dataset`; by default, that of the settings.
+        model: Function that returns a new `nn.Module`, in place of the built-in model. Requires `out`.
+        trackers: Trackers by name, `module:Class` or as objects; each process gets a copy.
+        **changes: Settings by name, such as `beta=0.1`, which override those in `settings`.
+
+    Returns:
+        A study with one label, the strategy. Runs that failed are listed in its `failures`.
+
+    Raises:
+        InputError: An argument or a setting is invalid, or the folder holds something else.
+        RunStoppedError: All runs failed.
     """
     _check_out(out, model)
     base, own = _settings(settings, changes, dataset), _own(dataset)
@@ -109,24 +144,42 @@ def sweep(
     trackers: Sequence[Tracker | str] = (),
     **changes: Any,
 ) -> Study:
-    """Train every combination of lists of settings, such as `sweep({"beta": [0.1, 1.0]}, num_seeds=3)`.
+    """Train every combination of lists of settings, and return the study.
 
-    `source` may also be a settings file with a table [sweep] or, with `tune`, the file of a tuned comparison. A file
-    must hold all settings and the seeds. Runs that have finished in `out` are not executed again.
+    For example, `sweep({"beta": [0.1, 1.0], "strategy": ["lesson", "fedavg"]}, num_seeds=3)` executes 12 runs. Finished
+    runs in `out` are not executed again, and unfinished ones are resumed.
+
+    Args:
+        source: Lists of values by name or section.key; or a settings file with a table [sweep]; or, if `tune` is True,
+            the file of a tuned comparison. A file also sets all other settings and the seeds.
+        num_seeds: Number of seeds, from 1 to 1000, starting with the settings' `seed`; only if `source` is a mapping.
+        out: Output folder, with one subfolder per run; by default, runs/sweep or a folder named after the file.
+        settings: Settings that all runs share; only if `source` is a mapping.
+        tune: Whether to tune every entry of the file before running it on all seeds.
+        engine: Executes the runs; by default, one process per core.
+        trackers: Trackers by name, `module:Class` or as objects; each process gets a copy.
+        **changes: Settings by name that all runs share; only if `source` is a mapping.
+
+    Returns:
+        A study labeled by the settings that vary. Runs that failed are listed in its `failures`.
+
+    Raises:
+        InputError: An argument, a setting or the file is invalid, or the folder holds something else.
+        RunStoppedError: All runs failed.
     """
     if not isinstance(source, Mapping | Path | str):
         raise InputError(f"source must be a file or a mapping of lists, got {source!r}")
     if isinstance(source, Mapping):
         if tune:
-            raise InputError("source must be a file with tune=True, got a mapping")
+            raise InputError("source must be a file if tune is True, got a mapping")
         axes = flat_axes(source)
         for key in axes.keys() & flat_axes(changes).keys():
-            raise InputError(f"{key} must be set once, got it as a list and as an argument")
+            raise InputError(f"{key} must be set only once, got it in source and as an argument")
         design: Design = make_grid(_settings(settings, changes).to_sections(), axes, num_seeds)
         path = Path(out) if out is not None else Path("runs/sweep")
     else:
         if changes or settings is not None or num_seeds != 1:
-            raise InputError(f"settings and num_seeds must be in {source}, got some as arguments")
+            raise InputError(f"settings and seeds must be set in {source}, not as arguments")
         design = TunedComparison.load(source) if tune else load_grid(source)
         path = Path(out) if out is not None else out_for(source)
     study = _with_runs(execute_design(design, path, engine or make_engine(), trackers=checked_trackers(trackers)))
@@ -157,14 +210,28 @@ def reproduce(
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
 ) -> Study:
-    """Reproduce figures and tables of the paper (all by default) in a folder, check its claims, and return the runs."""
+    """Reproduce figures and tables of the paper, check its claims, and return the study of all runs.
+
+    Figures, tables and claims are written to `out`. Finished runs in `out` are not executed again.
+
+    Args:
+        *items: Names such as "table2" or "fig5"; by default, all.
+        quick: Whether to take a quick look in minutes: MNIST only and short runs. This is not a valid reproduction.
+        num_seeds: Number of seeds; by default 5, or 2 for a quick look.
+        out: Output folder; by default, runs/paper or runs/paper-quick.
+        data_dir: Folder of the data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
+
+    Raises:
+        InputError: An argument is invalid, or the folder holds something else.
+        RunStoppedError: Runs failed.
+    """
     design = Reproduction(select_items(items), make_scale(quick, num_seeds))
     path = Path(out) if out is not None else out_of_reproduction(quick)
     design.check(path)
     study = execute_design(design, path, make_engine(data_dir=data_dir), on_error="stop")
     if study.failures:
         failed = f"{len(study.failures)} runs failed, first {study.first_failure()}"
-        raise RunStoppedError(f"{failed}; repeat the call to retry")
+        raise RunStoppedError(f"{failed}; repeat the call to retry them")
     write_reproduction(design, study, path)
     return study
 
@@ -177,9 +244,19 @@ def plan(
     settings: Settings | None = None,
     **changes: Any,
 ) -> Plan:
-    """Return what a deadline does to a fleet, without training: tiers, round length, uploads per round.
+    """Return what a deadline does to a fleet, without training: tiers, round lengths and other deadlines.
 
-    Without a fleet, one is drawn from the settings; "auto" proposes a deadline for it.
+    Args:
+        fleet: Clients with their latencies, for example from `read_fleet`; by default, drawn from the settings.
+        deadline_s: Deadline in seconds, > 0; may be inf. "auto" proposes one that about a quarter of the clients meet.
+            By default, that of the settings.
+        num_rounds: Number of rounds to schedule.
+        settings: Settings of the fleet; by default, `Settings()`. They may make times vary; injected faults are
+            ignored.
+        **changes: Settings by name, such as `num_clients=200`, which override those in `settings`.
+
+    Raises:
+        InputError: An argument or a setting is invalid, or no client can be reached.
     """
     base = _settings(settings, changes)
     if fleet is not None and not isinstance(fleet, Fleet):
@@ -230,16 +307,18 @@ def _check_out(out: Path | str | None, model: ModelFactory | None) -> None:
     if model is not None and (not callable(model) or is_module):
         raise InputError(f"model must be a function that returns a new nn.Module, got {type(model).__name__}")
     if model is not None and out is None:
-        raise InputError("out must be given with a model of your own: runs with other models have the same default")
+        raise InputError("out must be given with your own model: runs with other models have the same default folder")
 
 
 def _settings(settings: Settings | None, changes: Mapping[str, Any], dataset: str | Dataset | None = None) -> Settings:
     if settings is not None and not isinstance(settings, Settings):
-        raise InputError(f"settings must be lesson.Settings(…), got {settings!r}")
+        raise InputError(f"settings must be a lesson.Settings object, got {settings!r}")
     if dataset is not None and not isinstance(dataset, str | Dataset):
         raise InputError(f"dataset must be the name of a data set or a lesson.Dataset, got {dataset!r}")
     if "seeds" in changes:
-        raise InputError(f"seeds must be left out, got {changes['seeds']!r}; num_seeds is their number, seed the first")
+        raise InputError(
+            f"seeds is not an argument, got {changes['seeds']!r}; use num_seeds, and seed for the first one"
+        )
     name = dataset.name if isinstance(dataset, Dataset) else dataset
     given = dict(changes) | ({} if name is None else {"dataset": name})
     return Settings(**given) if settings is None else settings.with_changes(**given)

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from lesson import __version__
 from lesson.cli import cli, main
 from lesson.cli.console import print_notes
+from lesson.strategies import STRATEGIES, setting_names
 
 COMMAND = [sys.executable, "-m", "lesson.cli"]
 
@@ -184,15 +186,15 @@ def test_measured_clients_whose_times_vary(
     [
         (
             "fading=rayleigh",
-            "[radio] fading must be left out with measured latencies: they do not tell where clients are",
+            "[radio] fading cannot be combined with measured latencies, which include no client positions",
         ),
         (
             "spectrum=equal",
-            "[radio] spectrum must be left out with measured latencies: they do not tell where clients are",
+            "[radio] spectrum cannot be combined with measured latencies, which include no client positions",
         ),
         (
             "speed_mps=[1,2]",
-            "[radio] speed_mps must be left out with measured latencies: they do not tell where clients are",
+            "[radio] speed_mps cannot be combined with measured latencies, which include no client positions",
         ),
         (
             "slowdown=0.5",
@@ -200,7 +202,7 @@ def test_measured_clients_whose_times_vary(
         ),
     ],
 )
-def test_what_measured_latencies_do_not_tell(
+def test_plans_of_measured_latencies_reject_settings_that_need_positions(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, change: str, message: str
 ) -> None:
     fleet = tmp_path / "fleet.csv"
@@ -211,7 +213,7 @@ def test_what_measured_latencies_do_not_tell(
     assert list(tmp_path.iterdir()) == [fleet]
 
 
-def test_local_work_that_latency_does_not_follow_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_local_training_that_does_not_affect_the_latency_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--set", "training.local_epochs=1"]) == 0
     assert "note: local_epochs = 1 does not change the compute latency" in capsys.readouterr().out
 
@@ -229,77 +231,89 @@ BAD = [
     (["plan", "--json=yes"], "--json must have no value"),
     (["plan", "--seed", "1", "--seed", "2"], "--seed must be given once, got it twice"),
     (["report", ".", "-o", "a.html", "--output=b.html"], "--output must be given once, got it twice"),
-    (["sweep"], "SETTINGS.toml must be given, a file with a table [sweep]; see 'lesson sweep --help'"),
-    (["sweep", "--dry-run"], "SETTINGS.toml must be given, a file with a table [sweep]; see 'lesson sweep --help'"),
+    (["sweep"], "SETTINGS.toml must be given: a file with a table [sweep]; see 'lesson sweep --help'"),
+    (["sweep", "--dry-run"], "SETTINGS.toml must be given: a file with a table [sweep]; see 'lesson sweep --help'"),
     (["sweep", "none.toml"], "none.toml does not exist; a sweep is a settings file with a table [sweep]"),
-    (["sweep", "none.toml", "--entries", "lesson"], "--entries must only be used with --tune"),
-    (["sweep", "--tune", "--set", "run.rounds=2"], "--set must be left out with --tune: the file has the settings"),
-    (["sweep", "--tune", "--entries", "lesson,leson"], "entry 'leson' is unknown; did you mean 'lesson'?"),
+    (["sweep", "none.toml", "--entries", "lesson"], "--entries requires --tune"),
+    (["sweep", "--tune", "--set", "run.rounds=2"], "--set cannot be combined with --tune: the file has the settings"),
+    (["sweep", "--tune", "--entries", "lesson,leson"], "unknown entry 'leson'; did you mean 'lesson'?"),
     (["sweep", "--tune", "--seconds", "-1"], "--seconds must be >= 0, got -1"),
     (["sweep", "--tune", "--seconds", "nan"], "--seconds must be >= 0, got nan"),
     (["sweep", "none.toml", "--tune"], "none.toml does not exist; a tuned comparison is a file with [rules],"),
-    (["sweep", "none.toml", "--engine", "dask"], "engine 'dask' is unknown; one of: local, ray"),
+    (["sweep", "none.toml", "--engine", "dask"], "unknown engine 'dask'; available: local, ray"),
     (["sweep", "none.toml", "--cpus-per-trial", "0"], "--cpus-per-trial must be >= 1, got 0"),
     (
         ["sweep", "none.toml", "--address", "a:1"],
-        "--address and --gpus-per-trial must only be used with --engine ray",
+        "--address requires the engine ray",
     ),
     (["contest"], "'lesson contest' is now 'lesson sweep --tune'"),
     (["contest", "lesson", "--seconds", "60"], "'lesson contest' is now 'lesson sweep --tune'"),
-    (["plan", "--on-time", "0.9"], "--on-time must only be used with --deadline auto: it says how to choose"),
-    (["plan", "--deadline", "20", "--on-time", "0.9"], "--on-time must only be used with --deadline auto"),
-    (["plan", "--deadline", "auto", "--on-time", "0"], "on_time must be > 0 and <= 1, got 0; 0.9 for nine of ten"),
-    (["plan", "--deadline", "auto", "--on-time", "90"], "on_time must be > 0 and <= 1, got 90"),
-    (["plan", "--deadline", "auto", "--on-time", "nan"], "on_time must be > 0 and <= 1, got nan"),
+    (["plan", "--on-time", "0.9"], "--on-time requires --deadline auto"),
+    (["plan", "--deadline", "20", "--on-time", "0.9"], "--on-time requires --deadline auto"),
+    (["plan", "--deadline", "auto", "--on-time", "0"], "--on-time must be > 0 and <= 1, got 0; use 0.9 for 90 %"),
+    (["plan", "--deadline", "auto", "--on-time", "90"], "--on-time must be > 0 and <= 1, got 90"),
+    (["plan", "--deadline", "auto", "--on-time", "nan"], "--on-time must be > 0 and <= 1, got nan"),
     (["plan", "--deadline", "auto", "--on-time", "often"], "--on-time must be a number, got 'often'"),
     (["plan", "--clients", "0"], "[fleet] num_clients must be >= 1, got 0"),
     (["plan", "--clients", "1.5"], "--clients must be a whole number, got '1.5'"),
     (["plan", "--clients", "99999999999"], "[fleet] num_clients must be <= 10000000, got 99999999999"),
     (["plan", "--seed", "-1"], "[run] seed must be >= 0, got -1"),
-    (["plan", "--rounds", "0"], "rounds must be 1 to 100000, got 0"),
-    (["plan", "--scenario", "relased"], "scenario 'relased' is unknown; did you mean 'released'?"),
+    (["plan", "--rounds", "0"], "the number of rounds must be from 1 to 100000, got 0"),
+    (["plan", "--scenario", "relased"], "unknown scenario 'relased'; did you mean 'released'?"),
     (["plan", "--scenario", "none.toml"], "none.toml does not exist; scenario must be a preset"),
     (["plan", "--latencies", "none.csv"], "none.csv does not exist; latencies must be a CSV file"),
-    (["plan", "--latencies", "x.csv", "--clients", "5"], "--clients must be left out with --latencies"),
-    (["plan", "--set", "radio.powr_w=1"], "[radio] setting 'powr_w' is unknown; did you mean 'power_w'?"),
+    (["plan", "--latencies", "x.csv", "--clients", "5"], "--clients cannot be combined with --latencies"),
+    (["plan", "--set", "radio.powr_w=1"], "[radio] unknown setting 'powr_w'; did you mean 'power_w'?"),
     (["plan", "--set", "radio.noise_dbm=1e5"], "no client can be reached: all 50 latencies are infinite"),
     (["plan", "--set", "fleet.area_km=5e-324"], "distance_km must be > 0, got 0.0 for client"),
     (["plan", "--figure", "plan.gif"], "figure must end in .png, .pdf, .svg, got 'plan.gif'"),
     (["plan", "--figure", "nowhere/plan.png"], "figure cannot be written: the folder 'nowhere' does not exist"),
     (["plan", "--html", "plan.txt"], "html must end in .html, .htm, got 'plan.txt'"),
     (["plan", "--html", "nowhere/plan.html"], "html cannot be written: the folder 'nowhere' does not exist"),
-    (["plan", "--dedline", "3"], "option '--dedline' is unknown; did you mean '--deadline'?"),
+    (["plan", "--dedline", "3"], "unknown option '--dedline'; did you mean '--deadline'?"),
     (["plan", "extra"], "unexpected argument 'extra'; see 'lesson plan --help'"),
     (["strategies", "lesson", "more"], "unexpected argument 'more'; see 'lesson strategies --help'"),
-    (["plan", "--dead", "3"], "option '--dead' is unknown; did you mean '--deadline'?"),
-    (["plan", "--on_time", "1"], "option '--on_time' is unknown; did you mean '--on-time'?"),
-    (["--json", "plan"], "option '--json' is unknown; one of: --help, --print-completion, --version"),
-    (["plan", "--bogus"], "option '--bogus' is unknown; one of: --clients"),
+    (["plan", "--dead", "3"], "unknown option '--dead'; did you mean '--deadline'?"),
+    (["plan", "--on_time", "1"], "unknown option '--on_time'; did you mean '--on-time'?"),
+    (["--json", "plan"], "unknown option '--json'; available: --help, --print-completion, --version"),
+    (["plan", "--bogus"], "unknown option '--bogus'; available: --clients"),
     (["plan", "--clients", "None"], "--clients must be a whole number, got 'None'"),
-    (["plan", "--rounds", "100001"], "rounds must be 1 to 100000, got 100001"),
+    (["plan", "--rounds", "100001"], "the number of rounds must be from 1 to 100000, got 100001"),
     (["plan", "--set", "radio.power_w=" + "1" * 5000], "[radio] power_w must be a number, got '1111"),
     (["plan", "--set", "training.local_steps=" + "9" * 30], "[training] local_steps must be <= 1000000000, got 999"),
     (["plan", "--set", "radio.power_w=1\nx=2"], "[radio] power_w must be a number, got '1"),
-    (["plan", "--set", "x\ny"], "--set must be section.key=value, such as radio.power_w=0.2, got 'x y'"),
+    (["plan", "--set", "x\ny"], "a setting must be given as section.key=value, such as radio.power_w=0.2, got 'x y'"),
     (["plan", "--set", "training.theta=1e300"], "no client can be reached"),
     (
         ["plan", "--latencies", "/dev/zero"],
         "/dev/zero cannot be read: it must be a regular file, not a pipe or a device",
     ),
     (["plan", "--figure", "n" * 300 + ".png"], "figure cannot be written: 'nnnn"),
-    (["plam"], "command 'plam' is unknown; did you mean 'plan'? one of: compare, data, plan"),
+    (["plam"], "unknown command 'plam'; did you mean 'plan'? Available: compare, data, plan"),
     (["--print-completion", "tcsh"], "--print-completion must be one of: bash, fish, zsh, got 'tcsh'"),
     (["--print-completion"], "--print-completion must have a value, got none"),
-    (["report", "--figures", "x"], "DIR must be given: the folder of a run or a study"),
+    (["report", "--figures", "x"], "DIR must be given: the output folder of a run or a study"),
     (["report", "none", "other"], "--output or --figures must be given for several folders"),
-    (["report", "none", "--figures", "x"], "none does not exist; it must be the folder of a run or a study"),
-    (["report", ".", "--figures", "x"], ". holds no finished run; it must be the folder of a run or a study"),
-    (["report", ".", "--figures", "x", "--format", "pdf,gif"], "format 'gif' is unknown; one of: pdf, png, svg"),
-    (["report", ".", "--figures", "x", "--format", ""], "format '' is unknown; one of: pdf, png, svg"),
-    (["report", ".", "--figures", "x", "--width", "3.5"], "--width must be a number and in, cm, mm or pt, such as"),
-    (["report", ".", "--figures", "x", "--width", "1mm"], "--width must be 2in to 20in, got '1mm'"),
-    (["report", ".", "--figures", "x", "--width", "nanin"], "--width must be a number and in, cm, mm or pt, such as"),
-    (["strategies", "leson"], "strategy 'leson' is unknown; did you mean 'lesson'? one of: fedasync, fedat, fedavg"),
+    (
+        ["report", "none", "--figures", "x"],
+        "none does not exist; it must be the output folder of run, compare, sweep or reproduce",
+    ),
+    (
+        ["report", ".", "--figures", "x"],
+        ". holds no finished run; it must be the output folder of run, compare, sweep or reproduce",
+    ),
+    (["report", ".", "--figures", "x", "--format", "pdf,gif"], "unknown format 'gif'; available: pdf, png, svg"),
+    (["report", ".", "--figures", "x", "--format", ""], "unknown format ''; available: pdf, png, svg"),
+    (
+        ["report", ".", "--figures", "x", "--width", "3.5"],
+        "--width must be a number with the unit in, cm, mm or pt, such as",
+    ),
+    (["report", ".", "--figures", "x", "--width", "1mm"], "--width must be from 2in to 20in, got '1mm'"),
+    (
+        ["report", ".", "--figures", "x", "--width", "nanin"],
+        "--width must be a number with the unit in, cm, mm or pt, such as",
+    ),
+    (["strategies", "leson"], "unknown strategy 'leson'; did you mean 'lesson'? Available: fedasync, fedat, fedavg"),
 ]
 
 
@@ -316,7 +330,7 @@ def test_bad_input_is_one_line_and_status_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_input_in_a_process_of_its_own() -> None:
+def test_bad_input_in_a_separate_process() -> None:
     result = run("plan", "--deadline", "-1")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == "lesson: [strategy] deadline_s must be > 0, got -1.0\n"
@@ -437,7 +451,15 @@ def test_strategies_are_listed_and_explained(capsys: pytest.CaptureFixture[str])
     listed = capsys.readouterr().out
     assert all(name in listed for name in ("fedavg", "fedcs", "lesson", "Semi-synchronous rounds"))
     assert main(["strategies", "lesson"]) == 0
-    assert "late (default merge)" in capsys.readouterr().out
+    assert "late (default merge): What happens to an update that arrives after its slot: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_every_option_of_a_strategy_is_described(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["strategies", name]) == 0
+    shown = capsys.readouterr().out
+    for option in setting_names(STRATEGIES[name]):
+        assert re.search(rf"^  {option} \([\w .-]+\): [A-Z]", shown, re.MULTILINE), option
 
 
 def test_terminals_without_unicode_get_plain_letters() -> None:
@@ -484,11 +506,11 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         assert producer.wait(60) == 0
 
 
-def test_of_many_notes_the_first_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_first_of_many_notes_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     print_notes(["a", "b", "a", "c", "d"])
     assert capsys.readouterr().out.splitlines() == ["note: a", "note: b", "note: c", "note: d"]
     print_notes("abcdefg")
-    assert capsys.readouterr().out.splitlines()[-2:] == ["note: e", "note: more are in metrics.jsonl"]
+    assert capsys.readouterr().out.splitlines()[-2:] == ["note: e", "note: metrics.jsonl has more notes"]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_name_that_two_sections_share_shows_both(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("noise_db", "setting 'noise_db' is unknown; did you mean 'noise_dbm'? 'lesson settings' lists all"),
+        ("noise_db", "unknown setting 'noise_db'; did you mean 'noise_dbm'? 'lesson settings' lists all"),
         ("scenario.deadline_s", "scenario.deadline_s is now strategy.deadline_s"),
         ("set_aside_after", "set_aside_after is now guards.exclude_after_rejections"),
         ("scenario", "[scenario] was divided into [fleet], "),

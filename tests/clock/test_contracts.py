@@ -213,7 +213,10 @@ class Remembering(Scripted):
 @pytest.mark.parametrize(
     ("saves", "message"),
     [
-        (lambda count: {"count": np.arange(count)}, "state must return values for JSON: .*ndarray.*; use tolist"),
+        (
+            lambda count: {"count": np.arange(count)},
+            "state must return values that JSON can store: .*ndarray.*; use tolist",
+        ),
         (lambda _: None, "state must return a dict, got None"),
     ],
 )
@@ -232,7 +235,7 @@ def test_a_strategy_that_does_not_restore_its_state_is_an_error() -> None:
     simulations[0].step()
     simulations[1].restore(*simulations[0].state())
     assert simulations[1].strategy.count == 1  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match=r"^Remembering\.restore must set everything that its state returned$"):
+    with pytest.raises(InputError, match=r"^Remembering\.restore must restore everything that state returned$"):
         simulations[2].restore(*simulations[0].state())
 
 

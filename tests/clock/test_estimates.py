@@ -18,7 +18,7 @@ def test_the_mean_of_the_last_three() -> None:
     assert seen(SlidingWindow(3, 3), 4.0, 8.0, 3.0, 1.0) == [4.0, 6.0, 5.0, 4.0]
 
 
-def test_a_quantile_is_the_smallest_that_so_many_do_not_exceed() -> None:
+def test_a_quantile_is_the_smallest_time_that_covers_its_share() -> None:
     # Of 4: ceil(0.5 · 4) = the second smallest; of 5, the third.
     assert seen(SlidingWindow(1, 5, 0.5), 9.0, 1.0, 5.0, 7.0, 3.0) == [9.0, 1.0, 5.0, 5.0, 5.0]
     assert seen(SlidingWindow(1, 5, 1.0), 9.0, 1.0, 5.0) == [9.0, 9.0, 9.0]

@@ -59,7 +59,7 @@ def test_rejections_are_written_down_with_reason_and_client(tmp_path: Path) -> N
         assert not set(line.get("merged", [])) & set(line.get("rejections", {}).get("not finite", []))
 
 
-def test_with_faults_off_and_guards_on_nothing_is_other(tmp_path: Path) -> None:
+def test_guards_change_nothing_without_faults(tmp_path: Path) -> None:
     plain = settings("trimmed").model_copy(update={"faults": Settings().faults, "guards": Settings().guards})
     execute(plain, tmp_path / "plain", **PARTS)
     sections = plain.to_sections() | {"guards": {"finite": False, "exclude_after_rejections": 0}}
@@ -68,7 +68,7 @@ def test_with_faults_off_and_guards_on_nothing_is_other(tmp_path: Path) -> None:
         assert (tmp_path / "off" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
 
-def test_a_run_whose_clients_are_all_gone_ends_with_what_it_has(
+def test_a_run_whose_clients_have_all_left_ends_with_its_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
@@ -85,7 +85,7 @@ def test_a_run_whose_clients_are_all_gone_ends_with_what_it_has(
     summary = json.loads((out / "summary.json").read_text())
     assert summary["ended_early"] == NOBODY
     assert summary["notes"][0] == NOBODY
-    assert told.err == f"lesson: lesson, seed 0, ended at {summary['time_s']:g} s: {NOBODY}\n"
+    assert told.err == f"lesson: lesson with seed 0 ended early, at {summary['time_s']:g} s: {NOBODY}\n"
     assert "accuracy" in told.out
     assert (out / "model.safetensors").exists()
     assert main(["run", "--out", str(out), "--time-budget", "5000", "--device", "cpu", *faults]) == 3
@@ -97,8 +97,8 @@ def test_a_comparison_in_which_clients_are_all_excluded(tmp_path: Path, capsys: 
     command = ["compare", "--strategies", "lesson,fedavg", "--seeds", "1", "--out", str(tmp_path / "out"), *flags]
     assert main([*command, "--time-budget", "3000"]) == 3
     told = capsys.readouterr()
-    assert "note: faults.scale = 3.0 has no effect without scaled > 0" in told.out
-    assert "(and 1 more): no client is connected any more; 4 of 4 clients were excluded" in told.err.splitlines()[-1]
+    assert "note: faults.scale = 3.0 has no effect unless scaled is > 0" in told.out
+    assert "(and 1 more): no client is connected anymore; 4 of 4 clients were excluded" in told.err.splitlines()[-1]
     assert (tmp_path / "out" / "report.html").exists()
 
 

@@ -83,7 +83,7 @@ def test_a_deadline_does_not_wait_for_disconnected_clients() -> None:
     ]
 
 
-def test_with_everybody_away_the_next_round_begins_when_somebody_is_back() -> None:
+def test_if_all_clients_are_offline_the_next_round_opens_when_one_rejoins() -> None:
     records = rounds_of([10, 20], 2, disconnections=Scripted({(0, 0): (0.0, 70.0), (1, 0): (0.0, 50.0)}))
     assert [told(record) for record in records] == [(0.0, [0, 1], [], 2), (70.0, [1], [1], 0)]
 
@@ -96,7 +96,7 @@ def test_a_run_whose_clients_are_all_gone_ends() -> None:
     assert simulation.stop_reason == NOBODY
 
 
-def test_a_run_in_which_nobody_is_left_for_the_strategy_ends() -> None:
+def test_a_run_ends_if_the_strategy_has_no_clients_left() -> None:
     """FedCS has only client 0 in tier 1. It disconnects for good in its second local training: no client can start."""
     simulation = disconnecting(FedCS(20.0), make_fleet([10, 30, 40]), Scripted({(0, 1): (0.5, NEVER)}))
     records = []
@@ -138,7 +138,7 @@ def test_a_client_that_leaves_by_the_presence_file_before_it_would_disconnect_re
     assert [record.started.tolist() for record in records] == [[0, 1], [0], [0], [0], [0, 1]]
 
 
-def test_work_that_a_strategy_drops_does_not_bring_back_who_is_gone() -> None:
+def test_a_client_that_disconnected_for_good_stays_offline_after_a_drop() -> None:
     """Client 2 disconnects for good at 0 s, unnoticed. SAFA drops its update and starts it again: lost, too."""
     disconnections = Scripted({(2, 0): (0.0, NEVER)}, detection_delay_s=1000.0)
     records = rounds_of([10, 12, 14], 8, Safa(round_limit_s=20.0, lag_tolerance=3), disconnections=disconnections)
@@ -190,13 +190,18 @@ def test_a_client_rejected_too_often_in_a_row_is_excluded() -> None:
     settings = Settings(exclude_after_rejections=2)
     records = rounds_of([10, 20, 30], 4, model_server=RejectingServer(1), settings=settings)
     assert [record.started.tolist() for record in records] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 2]]
-    assert [record.note for record in records] == ["", "excluded 1: rejected 2 times in a row, not finite", "", ""]
+    assert [record.note for record in records] == [
+        "",
+        "excluded client 1 after 2 consecutive rejected updates: not finite",
+        "",
+        "",
+    ]
     never = Settings(exclude_after_rejections=0)
     kept = rounds_of([10, 20, 30], 9, model_server=RejectingServer(1), settings=never)
     assert all(len(record.started) == 3 for record in kept)
 
 
-def test_a_run_goes_on_after_an_exclusion() -> None:
+def test_a_run_continues_after_an_exclusion() -> None:
     """FedAvg has nothing in flight at the end of a round, yet it starts clients in every one."""
     settings = Settings(exclude_after_rejections=2)
     records = rounds_of([10, 20, 30], 150, model_server=RejectingServer(1), settings=settings)
@@ -216,8 +221,8 @@ def test_work_of_an_excluded_client_is_dropped() -> None:
     )
     records = [simulation.step() for _ in range(12)]
     kept = [record for record in records if record is not None]
-    excluded_at = next(place for place, record in enumerate(kept) if record.note.startswith("excluded 1"))
-    assert kept[excluded_at].note == "excluded 1: rejected 2 times in a row, not finite"
+    excluded_at = next(place for place, record in enumerate(kept) if record.note.startswith("excluded client 1"))
+    assert kept[excluded_at].note == "excluded client 1 after 2 consecutive rejected updates: not finite"
     assert sum(record.rejected for record in kept) == 2
     assert all(1 not in record.merged for record in kept)
     assert all(1 not in record.started for record in kept[excluded_at + 1 :])
@@ -260,7 +265,7 @@ def test_an_upload_can_have_several_faults() -> None:
     assert CorruptedUploads(FaultSettings(corrupting_clients=0.0, nan=1.0), 1, seed=0).is_intact(0, 0)
 
 
-def test_whatever_is_off_leaves_nothing_of_it() -> None:
+def test_disabled_faults_leave_no_trace() -> None:
     assert Disconnections.of(FaultSettings(), 0) is None
     assert CorruptedUploads.of(FaultSettings(), 10, 0) is None
     assert CorruptedUploads.of(FaultSettings(corrupting_clients=0.0, flipped=1.0), 10, 0) is None
@@ -277,7 +282,7 @@ def test_whatever_is_off_leaves_nothing_of_it() -> None:
         ({"detection_delay_s": float("inf")}, "detection_delay_s must be a finite number, got inf"),
         ({"nan": "often"}, "nan must be a number, got 'often'"),
         ({"scale": 0.0}, "scale must be > 0, got 0.0"),
-        ({"dropout": 0.1}, "setting 'dropout' is unknown"),
+        ({"dropout": 0.1}, "unknown setting 'dropout'"),
     ],
 )
 def test_impossible_faults(settings: dict[str, Any], message: str) -> None:
@@ -286,20 +291,20 @@ def test_impossible_faults(settings: dict[str, Any], message: str) -> None:
     assert str(rejected.value).startswith(f"[faults] {message}")
 
 
-def test_settings_without_effect_are_told() -> None:
+def test_settings_without_effect_are_reported() -> None:
     told = FaultSettings(offline_s=3.0, scale=2.0, corrupting_clients=0.5).without_effect(8)
     assert told == [
-        "faults.offline_s = 3.0 has no effect without disconnect_before or disconnect_during",
-        "faults.corrupting_clients = 0.5 has no effect without a corruption, such as flipped",
-        "faults.scale = 2.0 has no effect without scaled > 0",
+        "faults.offline_s = 3.0 has no effect unless disconnect_before or disconnect_during is > 0",
+        "faults.corrupting_clients = 0.5 has no effect unless uploads are corrupted, as with flipped > 0",
+        "faults.scale = 2.0 has no effect unless scaled is > 0",
     ]
     assert FaultSettings(disconnect_before=0.1, offline_s=3.0, corrupting_clients=0.5, nan=0.1).without_effect(8) == []
     assert FaultSettings(corrupting_clients=0.01, nan=1.0).without_effect(8) == [
-        "faults.corrupting_clients = 0.01 of 8 clients rounds to no client"
+        "faults.corrupting_clients = 0.01 of 8 clients rounds to 0 clients"
     ]
 
 
-def test_shares_of_nobody_and_everybody() -> None:
+def test_corrupting_shares_of_no_clients_and_of_all_clients() -> None:
     def wrong(share: float) -> BoolArray:
         return CorruptedUploads(FaultSettings(corrupting_clients=share, nan=1.0), 7, seed=1).is_corrupting
 

@@ -58,7 +58,7 @@ def test_what_closes_a_round(closes: Closing, end_s: float, merged: list[int]) -
 def test_a_round_that_nothing_can_close_ends_with_the_last_arrival_and_says_so(closes: Closing) -> None:
     record = Simulation(Scripted(closes), make_fleet([5.0, 16.0])).step()
     assert (record.end_s, record.merged.tolist()) == (16.0, [0, 1])
-    assert record.note == "nothing in flight could close the round"
+    assert record.note == "no update in flight could close the round"
 
 
 def test_a_run_in_which_nothing_more_can_happen_ends() -> None:
@@ -72,7 +72,7 @@ def test_a_run_in_which_nothing_more_can_happen_ends() -> None:
     assert simulation.stop_reason == records[-1].note
 
 
-def test_time_passes_where_nobody_is_due() -> None:
+def test_time_passes_in_rounds_without_due_updates() -> None:
     records = list(simulate(Lesson(10.0), make_fleet([35.0]), rounds=4))
     assert [(record.end_s, record.merged.tolist()) for record in records] == [(10, []), (20, []), (30, []), (40, [0])]
 
@@ -120,7 +120,7 @@ def test_uploads_in_turn_take_the_time_and_power_of_the_shared_channel() -> None
     assert (record.end_s, record.transmit_j) == (12.0 + 16.0, 60.0)
 
 
-def test_who_waits_for_the_channel_sends_nothing() -> None:
+def test_a_client_that_waits_for_the_channel_uses_no_transmit_energy() -> None:
     """0 sends from 2 to 6 s, 1, ready at 3 s, from 6 to 9 s. At 5 s both are called back: 0 has sent 3 of its 4 s, at
     10 J / 2 s; all is computed. A restored simulation knows as much."""
     fleet = make_fleet([4.0, 6.0], shared_upload_s=[4.0, 3.0])
@@ -144,7 +144,7 @@ def test_more_local_steps_take_longer_and_cost_more() -> None:
     assert record.transmit_j == 10 + 20
 
 
-def test_work_broken_off_costs_what_was_done() -> None:
+def test_canceled_training_costs_the_energy_used_so_far() -> None:
     """Rounds of 1 s, in which two fast clients arrive; 2 and 3 need 50 + 50 s. In round 4, at 3 s, both are called back
     after 3 of their 50 s of computing: 3/50 of 3 and 4 J, nothing sent."""
     simulation = Simulation(Safa(lag_tolerance=3, round_limit_s=1.0), make_fleet([1.0, 1.0, 100.0, 100.0]))
@@ -156,7 +156,7 @@ def test_work_broken_off_costs_what_was_done() -> None:
     assert records[3].transmit_j == 30.0
 
 
-def test_work_broken_off_while_sending() -> None:
+def test_training_canceled_during_the_upload_costs_the_energy_used_so_far() -> None:
     """Ten rounds of 1 s; client 2 computes 4 s, has sent 6 of its 8 s at 10 s: all 3 J and 6/8 of 30 J."""
     fleet = make_fleet([1.0, 1.0, 12.0], compute_share=1 / 3)
     simulation = Simulation(Safa(lag_tolerance=10, round_limit_s=1.0), fleet)
@@ -208,7 +208,7 @@ def test_unknown_energy_stays_unknown() -> None:
         next(simulate(Scripted(Deadline(1), plan=RoundPlan(ids(0), Deadline(1), uploads="in-turn")), fleet, rounds=1))
 
 
-def test_who_is_dropped_and_not_restarted_is_told_of_again() -> None:
+def test_a_client_that_was_dropped_but_not_restarted_is_freed_again() -> None:
     """Client 1 is called back at 1 s; in the round after, it is among those to look at again."""
     seen = []
 
@@ -356,7 +356,7 @@ def test_the_same_seed_gives_the_same_records() -> None:
     assert run(5) != run(6)
 
 
-def test_work_follows_who_takes_part() -> None:
+def test_the_cost_of_a_round_depends_on_the_clients_involved() -> None:
     """Ten clients are due in every round, whatever the fleet's size: no array as long as the fleet is made."""
     fleet: Fleet = make_fleet([1.0] * 10 + [1e9] * 50_000)
     simulation = Simulation(Lesson(1.0), fleet)
@@ -371,7 +371,7 @@ def test_ids_are_found_whether_they_lie_close_or_not(ids: list[int], wanted: lis
 
 
 @pytest.mark.parametrize("known", ["", "compute_s", "upload_s"])
-def test_what_is_not_known_of_a_latency_is_what_is_left_of_it(known: str) -> None:
+def test_an_unknown_part_of_a_latency_is_its_remainder(known: str) -> None:
     """Estimates that are off change nothing about when work arrives: 7 s and 15 s after it begins."""
     fleet = make_fleet([7.0, 15.0])
     for part in {"compute_s", "upload_s"} - {known}:
@@ -450,7 +450,7 @@ def test_releasing_versions_looks_at_those_released_alone() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"rounds": None}, "rounds or until_s must be given: a run has to end"),
+        ({"rounds": None}, "rounds or until_s must be given: otherwise the run would never end"),
         *(
             ({"rounds": wrong}, f"rounds must be a whole number >= 1, got {wrong!r}")
             for wrong in (-3, 0, np.nan, 2.0, True, "x")

@@ -153,7 +153,7 @@ def test_a_checkpoint_that_is_no_regular_file_counts_as_damaged(
             execute(settings(rounds=8), broken.path, resume=True, **PARTS)
         return
     execute(settings(rounds=8), broken.path, resume=True, **PARTS)
-    assert "going on from the checkpoint before" in capsys.readouterr().err
+    assert "resuming from the previous checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])

@@ -34,7 +34,7 @@ class Signaling(FedAvg):
         return super().open_round(view, rng)
 """
 NOTE = "note: stopping after this round; send the signal again to stop at once"
-INTERRUPTED = "lesson: interrupted; the same command with --out run --resume continues"
+INTERRUPTED = "lesson: interrupted; repeat the command with --out run --resume to continue"
 
 
 def send_at(round: int, *numbers: signal.Signals) -> Callable[[dict[str, Any]], None]:
@@ -143,13 +143,13 @@ def test_a_full_disk_stops_a_run_with_status_3_and_a_remedy(
     fsync = os.fsync
 
     def full(number: int) -> None:
-        if f".{at}" in os.readlink(f"/proc/self/fd/{number}"):
+        if f".{at}" in str(Path(f"/proc/self/fd/{number}").readlink()):
             raise OSError(28, "No space left on device")
         fsync(number)
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
-        RunStoppedError, match=rf"{at}\S* cannot be written: No space .*; free some disk space .*--resume"
+        RunStoppedError, match=rf"{at}\S* cannot be written: No space .*; free some disk space .*resume the run"
     ):
         execute(settings(checkpoint_every_s=1e-9 if at == "checkpoint" else 60.0), tmp_path / "run", **PARTS)
     monkeypatch.setattr(os, "fsync", fsync)
@@ -162,7 +162,7 @@ def start(tmp_path: Path, *argv: str, **how: Any) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=tmp_path, stdout=-1, stderr=-1, text=True, **how)
 
 
-def test_a_command_that_is_stopped_says_one_line_and_its_status_tells_the_signal(tmp_path: Path) -> None:
+def test_a_stopped_command_prints_one_line_and_its_status_is_that_of_the_signal(tmp_path: Path) -> None:
     process = start(tmp_path, *LONG)
     while process.poll() is None and not (tmp_path / "run" / "metrics.jsonl").exists():
         time.sleep(0.05)

@@ -19,10 +19,10 @@ from lesson.learn.device import on_device
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 
-BUSY = "is being written by another process; wait for it or end it"
+BUSY = "is in use by another process; wait until it has finished, or stop it"
 
 
-def test_a_second_one_is_rejected_until_the_first_is_done(tmp_path: Path) -> None:
+def test_a_second_process_is_rejected_until_the_first_has_finished(tmp_path: Path) -> None:
     with locked(tmp_path):
         for _ in range(2):
             with pytest.raises(InputError, match=BUSY), locked(tmp_path):
@@ -48,7 +48,7 @@ def test_a_lock_that_its_owner_has_just_removed_is_not_enough(tmp_path: Path, mo
     assert len(calls) == 3  # twice for ours, once for the third process
 
 
-def test_the_lock_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
+def test_the_lock_of_another_process_is_not_removed(tmp_path: Path) -> None:
     """As of a folder whose run was rejected, and in which another has begun at once."""
     with locked(tmp_path):
         (tmp_path / LOCK).unlink()
@@ -61,7 +61,7 @@ def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: py
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("filelock.lock_descriptor", refuse)
-    with pytest.raises(InputError, match="cannot be locked: No locks available; name another folder with --out"):
+    with pytest.raises(InputError, match="cannot be locked: No locks available; choose another output folder"):
         RunFolder(tmp_path).owned().__enter__()
 
 
@@ -100,12 +100,12 @@ def test_commands_work_without_what_windows_lacks(tmp_path: Path, command: str) 
     assert (tmp_path / "out" / "summary.json").exists() == (command == "run")
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be written: No such file or directory; name another folder"):
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written: No such file or directory; choose another output folder"):
         RunFolder(tmp_path / "none").owned().__enter__()
 
 
-def test_who_comes_second_leaves_the_files_of_the_first_alone(tmp_path: Path) -> None:
+def test_a_second_process_leaves_the_files_of_the_first_alone(tmp_path: Path) -> None:
     aside = tmp_path / "run" / ".checkpoint.safetensors.aside"
     folder = RunFolder(tmp_path / "run")
     folder.begin(on_device(settings()))
@@ -124,7 +124,7 @@ def test_a_run_that_another_process_ended_meanwhile_is_not_cut_back(tmp_path: Pa
         execute(others, tmp_path / "run", **PARTS)
         return build(*arguments, **parts)
 
-    said = "belongs to a run with other settings" if others.run.seed else "has just been ended by another process"
+    said = "holds a run with other settings" if others.run.seed else "has just been finished by another process"
     with pytest.raises(InputError, match=said):
         execute(settings(), tmp_path / "run", make=slow, **PARTS)
     execute(others, tmp_path / "again", **PARTS)

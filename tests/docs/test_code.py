@@ -11,7 +11,9 @@ import pytest
 
 from helpers.resuming import StoppedError
 from helpers.runs import PARTS, settings
+from lesson.core.errors import InputError
 from lesson.runs.execute import execute
+from lesson.settings import load_settings
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 Logged = dict[str, list[tuple[int, dict[str, float]]]]
@@ -46,7 +48,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **parts: Any) -> None:
 
 
 def test_a_custom_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_broken_off(python("trackers.md", "class Printed")["Printed"], tmp_path / "run")
+    run_broken_off(python("how-to/trackers.md", "class Printed")["Printed"], tmp_path / "run")
     said = capsys.readouterr().out.splitlines()
     assert said[:2] == ["run lesson starts", "interrupted"]
     assert said[2:4] == ["run lesson resumes", said[3]]
@@ -54,7 +56,7 @@ def test_a_custom_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_page_that_logs_to_tensorboard_says_how_to_get_it() -> None:
-    for page in (*DOCS.glob("*.md"), DOCS.parent / "README.md"):
+    for page in (*DOCS.rglob("*.md"), DOCS.parent / "README.md"):
         for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
             logs, installed = block.find("--log tensorboard"), block.find("[tensorboard]'")
             assert logs < 0 or 0 <= installed < logs, f"{page.name}: the extra is not named before it is needed"
@@ -80,7 +82,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log_metrics=lambda values, step: logged[going.info.run_id].append((step, values)),
         MlflowClient=lambda: SimpleNamespace(get_metric_history=get_metric_history),
     )
-    run_broken_off(python("trackers.md", "class MLflow")["MLflow"], tmp_path / "run")
+    run_broken_off(python("how-to/trackers.md", "class MLflow")["MLflow"], tmp_path / "run")
     assert [step for step, _ in logged["id of run"]] == [1, 2, 3, 4, 5]
     assert logged["id of run"][4][1]["time_s"] == 100.0
     assert params["fleet.num_clients"] == 6
@@ -103,18 +105,18 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         )
 
     module(monkeypatch, "wandb", init=init)
-    run_broken_off(python("trackers.md", "class WandB")["WandB"], tmp_path / "run")
+    run_broken_off(python("how-to/trackers.md", "class WandB")["WandB"], tmp_path / "run")
     (lines,) = runs.values()
     assert [step for step, _ in lines] == [1, 2, 3, 4, 5]
     assert ends == [1, 0]
 
 
-def test_a_custom_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    python("extend.md", "mine = lesson.Dataset")
-    assert (tmp_path / "runs" / "mine" / "summary.json").exists()
-
-
-def test_a_custom_strategy_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(DOCS.parent / "examples")
-    python("extend.md", "check_strategy(Quorum)")
+def test_the_settings_file_of_version_0_1(tmp_path: Path) -> None:
+    page = (DOCS / "how-to" / "migrate-from-0.1.md").read_text()
+    before, now = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "mine.toml").write_text(before)
+    with pytest.raises(InputError, match="preset is now preset, outside all sections"):
+        load_settings(tmp_path / "mine.toml")
+    (tmp_path / "config.toml").write_text(f'{before}\n[versions]\nlesson = "0.1.0"\n')  # as a run wrote it
+    (tmp_path / "now.toml").write_text(now)
+    assert load_settings(tmp_path / "config.toml") == load_settings(tmp_path / "now.toml")

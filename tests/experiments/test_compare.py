@@ -93,7 +93,9 @@ def test_a_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tm
         assert (tmp_path / "alone" / name).read_bytes() == (out / "lesson-seed1" / name).read_bytes()
 
 
-def test_other_settings_are_told_by_name(study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_other_settings_is_rejected_by_name(
+    study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]
+) -> None:
     out, _ = study
     other = [word.replace("num_clients=8", "num_clients=6") for word in SMALL]
     assert main(["compare", "--out", str(out), "--seeds", "2", *other, "--resume"]) == 2
@@ -103,24 +105,27 @@ def test_other_settings_are_told_by_name(study: tuple[Path, Study], capsys: pyte
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["compare", "--strategies", "lesson,leson"], "strategy 'leson' is unknown; did you mean 'lesson'?"),
-        (["compare", "--strategies", "lesson,lesson"], "--strategies must be different names separated by commas"),
-        (["compare", "--seeds", "0"], "--seeds must be 1 to 1000, got 0"),
-        (["run", "--dataset", "mnits"], "dataset 'mnits' is unknown; did you mean 'mnist'?"),
+        (["compare", "--strategies", "lesson,leson"], "unknown strategy 'leson'; did you mean 'lesson'?"),
+        (["compare", "--strategies", "lesson,lesson"], "--strategies must be distinct names separated by commas"),
+        (["compare", "--seeds", "0"], "--seeds must be from 1 to 1000, got 0"),
+        (["run", "--dataset", "mnits"], "unknown dataset 'mnits'; did you mean 'mnist'?"),
         (["run", "--dataset", "cifar10", "--data-dir", "none"], "none/cifar-10-batches-bin/data_batch_1.bin does not"),
-        (["compare", "--dataset", "mnits", "--seeds", "1"], "dataset 'mnits' is unknown"),
+        (["compare", "--dataset", "mnits", "--seeds", "1"], "unknown dataset 'mnits'"),
         (["run", "--beta", "0"], "[data] beta must be > 0, got 0.0"),
         (["run", "--rounds", "0"], "[run] rounds must be >= 1, got 0"),
         (["run", "--device", "gpu"], "[run] device must be 'auto', 'cpu' or 'cuda', got 'gpu'"),
         (["run", "--device", "cuda", "--set", "run.trainer=reference"], "[run] trainer must be auto, fused or batched"),
         (["run", "--strategy", "nowhere:Thing"], "strategy 'nowhere:Thing' cannot be loaded"),
-        (["run", "--set", "strategy.lat=drop"], "[strategy] setting 'lat' is unknown to lesson; did you mean 'late'?"),
+        (["run", "--set", "strategy.lat=drop"], "[strategy] unknown setting 'lat' for lesson; did you mean 'late'?"),
         (["run", "--set", "strategy.late=wait"], "[strategy] late must be 'merge' or 'drop', got 'wait'"),
         (
             ["run", "--set", "run.trainer=fast"],
             "[run] trainer must be 'auto', 'reference', 'fused' or 'batched', got 'fast'",
         ),
-        (["run", "--time-budget", "inf"], "[run] rounds or a finite time_budget_s must be given: a run has to end"),
+        (
+            ["run", "--time-budget", "inf"],
+            "[run] rounds or a finite time_budget_s must be given: otherwise the run would never end",
+        ),
         (
             ["run", "--set", "run.eval_every_s=1e-310"],
             "[run] eval_every_s must be a number >= 0.001 or 'auto', got 1e-310",
@@ -136,42 +141,51 @@ def test_other_settings_are_told_by_name(study: tuple[Path, Study], capsys: pyte
         (["run", "--resume", "--resume"], "--resume must be given once, got it twice"),
         (
             ["run", "--set", "run.rounds=1", "--set", "run.rounds=2"],
-            "run.rounds must be set once, got it twice",
+            "run.rounds must be set only once, got it twice",
         ),
         (
             ["run", "--set", "strategy.deadline_s=5", "--deadline", "20"],
-            "strategy.deadline_s must be set once, got 5 by --set and 20.0 by --deadline",
+            "strategy.deadline_s must be set only once, got 5 with --set and 20.0 with --deadline",
         ),
         (
             ["plan", "--set", "fleet.num_clients=5", "--clients", "5"],
-            "fleet.num_clients must be set once",
+            "fleet.num_clients must be set only once",
         ),
         (
             ["run", "--set", "strategy.name=fedcs", "--strategy", "fedavg"],
-            "strategy.name must be set once, got 'fe",
+            "strategy.name must be set only once, got 'fe",
         ),
         (
             ["compare", "--set", "strategy.name=fedcs"],
-            "strategy.name must not be set in a comparison; --strategies",
+            "strategy.name must not be set in a comparison; use --strategies",
         ),
         (
             ["compare", "--set", "strategy.lat=drop"],
-            "[strategy] setting 'lat' is unknown to lesson and fedavg",
+            "[strategy] unknown setting 'lat' for lesson and fedavg",
         ),
-        (["compare", "--set", "fedbuff.concurrency=5"], "fedbuff.concurrency has no effect: fedbuff is not among"),
-        (["compare", "--set", "lesson.concurrency=5"], "[strategy] setting 'concurrency' is unknown to lesson; one of"),
-        (["compare", "--set", "fedavg.fraction=0.5", "--set", "fedavg.fraction=1"], "fedavg.fraction must be set once"),
+        (
+            ["compare", "--set", "fedbuff.concurrency=5"],
+            "fedbuff.concurrency has no effect: fedbuff is not one of the strategies",
+        ),
+        (
+            ["compare", "--set", "lesson.concurrency=5"],
+            "[strategy] unknown setting 'concurrency' for lesson; available",
+        ),
+        (
+            ["compare", "--set", "fedavg.fraction=0.5", "--set", "fedavg.fraction=1"],
+            "fedavg.fraction must be set only once",
+        ),
         (
             ["compare", "--set", "lesson.late=drop", "--set", "strategy.late=drop"],
-            "strategy.late has no effect: lesson.late is set, too; leave one of them out",
+            "strategy.late has no effect: lesson.late is also set; remove one of them",
         ),
         (
             ["run", "--set", "fedbuff.concurrency=5"],
-            "fedbuff.concurrency has no effect: fedbuff is not among",
+            "fedbuff.concurrency has no effect: fedbuff is not one of the strategies",
         ),
-        (["run", "--clients", "5"], "option '--clients' is unknown"),
-        (["data", "cifar100"], "data set 'cifar100' is unknown; did you mean 'cifar10'?"),
-        (["data", "shares"], "--figure must be given for shares"),
+        (["run", "--clients", "5"], "unknown option '--clients'"),
+        (["data", "cifar100"], "unknown data set 'cifar100'; did you mean 'cifar10'?"),
+        (["data", "shares"], "--figure must be given to draw shares"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -207,7 +221,7 @@ def test_a_comparison_in_which_no_round_ends_says_so(
     flags = ["--strategies", "lesson", "--time-budget", "1", "--seeds", "1"]
     assert main(["compare", "--out", str(tmp_path / "out"), *flags]) == 0
     output = capsys.readouterr()
-    assert "no figures: no round ended within the limits" in output.out
+    assert "note: no figures, because no round ended within the limits" in output.out
     assert output.err.startswith("lesson seed 0: ")
     assert output.err.endswith(" % after 0 s (1 of 1 runs)\n")
 
@@ -257,7 +271,7 @@ def test_a_failed_run_is_shown_in_table_page_and_json(
     failed = "the model is no longer finite after round 3"
     assert last == (
         f"lesson: 1 of 2 runs failed, first fedavg-seed0: {failed}; "
-        f"the same command with --out {out} --resume tries them again"
+        f"repeat the command with --out {out} --resume to retry them"
     )
     assert [line.partition(":")[0] for line in lines] == ["lesson seed 0", "fedavg seed 0"]
     assert lines[0].endswith(" s (1 of 2 runs)")
@@ -379,7 +393,7 @@ class Exits(FedAvg):
         ("'no\\nway'", "SystemExit: no way (exits.py, line 8)"),
     ],
 )
-def test_a_custom_strategy_that_exits_is_told_in_one_line(
+def test_a_custom_strategy_that_exits_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: str, told: str
 ) -> None:
     (tmp_path / "exits.py").write_text(EXITS.format(code=code))

@@ -77,7 +77,7 @@ def test_the_runs_that_follow_tuning_are_counted(timed: Sequence[Settings], tmp_
 
 def test_a_folder_of_something_else_is_an_error(timed: Sequence[Settings], tmp_path: Path) -> None:
     make_run(tmp_path / "run")
-    with pytest.raises(InputError, match="belongs to a single run"):
+    with pytest.raises(InputError, match="holds a single run"):
         estimate(grid(), tmp_path / "run")
     assert not timed
 

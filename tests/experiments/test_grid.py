@@ -58,31 +58,34 @@ BAD = [
     ('[sweep]\nstrategy.name = "lesson"', "strategy.name must be a list of values, got 'lesson'"),
     ("[sweep]\ndata.beta = [0.1, 0.0]", "[data] beta must be > 0, got 0.0"),
     ('[sweep]\ndata.beta = [0.1, "much"]', "[data] beta must be a number, got 'much'"),
-    ("[sweep]\ndata.beta = [10, 0.1, 10.0]", "data.beta must have different values, got 10.0 twice"),
-    ('[sweep]\ndata.beta = [1]\n"data.beta" = [2]', "data.beta must be in [sweep] once"),
+    ("[sweep]\ndata.beta = [10, 0.1, 10.0]", "data.beta must have distinct values, got 10.0 twice"),
+    ('[sweep]\ndata.beta = [1]\n"data.beta" = [2]', "data.beta must be in [sweep] only once"),
     ("[sweep]\nscenario.beta = [0.1]", "scenario.beta is now data.beta"),
-    ("[sweep]\ndata.bta = [0.1]", "[data] setting 'bta' is unknown; did you mean 'beta'?"),
-    ("[sweep]\nbet = [0.1]", "setting 'bet' is unknown; did you mean 'beta'? 'lesson settings' lists all"),
-    ("[sweep]\nlearning_rate = [0.1]", "learning_rate is a setting of [training] and [server]; name one: training"),
+    ("[sweep]\ndata.bta = [0.1]", "[data] unknown setting 'bta'; did you mean 'beta'?"),
+    ("[sweep]\nbet = [0.1]", "unknown setting 'bet'; did you mean 'beta'? 'lesson settings' lists all"),
+    ("[sweep]\nlearning_rate = [0.1]", "learning_rate is a setting of [training] and [server]; use training"),
     (
         "[sweep]\nscenaro.beta = [0.1]",
-        "a key of [sweep] must be seeds or one of fleet, radio, training, data, "
-        "upload, server, strategy, run, faults, guards, a dot",
+        "a key of [sweep] must be seeds or section.key, with one of fleet, radio, training, data, "
+        "upload, server, strategy, run, faults, guards, got",
     ),
-    ("[sweep]\nrun.seed = [1, 2]", "run.seed must not be in [sweep]; use seeds = N for N seeds from run.seed on"),
-    ("[sweep]\ndata.beta = [1]\nseeds = 0", "seeds must be a whole number from 1 to 1000, got 0"),
-    ("[sweep]\ndata.beta = [1]\nseeds = true", "seeds must be a whole number from 1 to 1000, got True"),
-    ('[sweep]\nstrategy.name = ["lesson", "leson"]', "strategy 'leson' is unknown; did you mean 'lesson'?"),
+    (
+        "[sweep]\nrun.seed = [1, 2]",
+        "run.seed must not be in [sweep]; use seeds = N for N seeds that count from run.seed",
+    ),
+    ("[sweep]\ndata.beta = [1]\nseeds = 0", "the number of seeds must be a whole number from 1 to 1000, got 0"),
+    ("[sweep]\ndata.beta = [1]\nseeds = true", "the number of seeds must be a whole number from 1 to 1000, got True"),
+    ('[sweep]\nstrategy.name = ["lesson", "leson"]', "unknown strategy 'leson'; did you mean 'lesson'?"),
     ("[sweep]\nstrategy.name = [5]", "[strategy] name must be text, got 5"),
     ('[sweep]\nstrategy.late = ["merge", "wait"]', "[strategy] late must be 'merge' or 'drop', got 'wait'"),
     (
         '[sweep]\nstrategy.name = ["lesson", "fedavg"]\nstrategy.lat = ["drop"]',
-        "[strategy] setting 'lat' is unknown to lesson and fedavg; did you mean 'late'?",
+        "[strategy] unknown setting 'lat' for lesson and fedavg; did you mean 'late'?",
     ),
-    ('[sweep]\ndata.dataset = ["mnist", "mnits"]', "dataset 'mnits' is unknown; did you mean 'mnist'?"),
+    ('[sweep]\ndata.dataset = ["mnist", "mnits"]', "unknown dataset 'mnits'; did you mean 'mnist'?"),
     ("[sweep]\nrun.rounds = [0]", "[run] rounds must be >= 1, got 0"),
     ("[[sweep]]\ndata.beta = [1]", "sweep must be one table, written [sweep]"),
-    ("[swep]\ndata.beta = [1]", "section 'swep' is unknown; did you mean 'sweep'?"),
+    ("[swep]\ndata.beta = [1]", "unknown section 'swep'; did you mean 'sweep'?"),
     (
         f"[sweep]\nseeds = 1000\ndata.beta = {list(range(1, 102))}",
         "a sweep must have at most 100000 runs, got 101000; use fewer values",
@@ -115,7 +118,7 @@ def test_two_values_that_would_share_a_folder_are_rejected(tmp_path: Path, monke
     (tmp_path / "own_with_path.py").write_text(textwrap.dedent(code))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        InputError, match=r"two runs would be called own_with_path.Mine-path=a.b-seed0; write their values"
+        InputError, match=r"two runs would have the same name, own_with_path.Mine-path=a.b-seed0; write their values"
     ):
         names({"strategy.name": ["own_with_path:Mine"], "strategy.path": ["a/b", "a:b"]})
 
@@ -131,7 +134,9 @@ def test_the_server_may_vary() -> None:
 def test_names_that_only_one_section_has_need_no_section(tmp_path: Path) -> None:
     (tmp_path / "short.toml").write_text("[run]\nrounds = 2\n[sweep]\nbeta = [0.1, 1]\n")
     assert load_grid(tmp_path / "short.toml").keys == ("data.beta",)
-    with pytest.raises(InputError, match=r"data\.beta must be set once, got it by --set and in \[sweep\]"):
+    with pytest.raises(
+        InputError, match=r"data\.beta must be set only once, got it in \[sweep\] and as a change for all runs"
+    ):
         load_grid(tmp_path / "short.toml", ["beta=3"])
 
 
@@ -147,9 +152,11 @@ def test_a_sweep_gives_one_strategy_options_of_its_own(tmp_path: Path) -> None:
     }
     (tmp_path / "written.toml").write_text(grid.toml)
     assert load_grid(str(tmp_path / "written.toml")) == grid
-    with pytest.raises(InputError, match=r"strategy\.late must be set once, got it by --set and in \[sweep\]"):
+    with pytest.raises(
+        InputError, match=r"strategy\.late must be set only once, got it in \[sweep\] and as a change for all runs"
+    ):
         load_grid(str(tmp_path / "grid.toml"), ["strategy.late=drop"])
-    with pytest.raises(InputError, match=r"fedavg\.fraction has no effect: fedavg is not among the strategies"):
+    with pytest.raises(InputError, match=r"fedavg\.fraction has no effect: fedavg is not one of the strategies"):
         make_grid({"fedavg": {"fraction": 0.5}}, {"data.beta": [1.0]})
 
 

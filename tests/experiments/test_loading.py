@@ -142,10 +142,10 @@ def test_the_same_run_in_two_folders_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("none", "does not exist; it must be the folder of a run or a study, such as lesson run,"),
-        ("file", "is a file; it must be the folder of a run or a study, such as lesson run,"),
-        ("empty", "holds no finished run; it must be the folder of a run or a study, such as lesson run,"),
-        ("begun", "holds no finished run; resume one with 'lesson run --scenario"),
+        ("none", "does not exist; it must be the output folder of run, compare, sweep or reproduce"),
+        ("file", "is a file; it must be the output folder of run, compare, sweep or reproduce"),
+        ("empty", "holds no finished run; it must be the output folder of run, compare, sweep or reproduce"),
+        ("begun", "holds no finished run; resume it with the settings in "),
         ("all_begun", "holds no finished run; none of its 2 runs has finished"),
         ("damaged", "damaged/metrics.jsonl line 1 is damaged ("),
     ],

@@ -75,7 +75,7 @@ def test_an_interrupted_run_is_resumed_unless_resume_is_false(tmp_path: Path) ->
     design, engine = grid(1), FakeEngine()
     run_missing(grid(1), tmp_path, FakeEngine(at_most=1))
     begin_run(tmp_path / "fedavg-seed0", design.trials["fedavg-seed0"])
-    with pytest.raises(InputError, match=r"fedavg-seed0 holds a run that has not ended; --resume continues it"):
+    with pytest.raises(InputError, match=r"fedavg-seed0 holds an unfinished run; resume it"):
         run_missing(design, tmp_path, engine, resume=False)
     assert engine.asked == []
     assert len(run_missing(design, tmp_path, engine).runs) == 2
@@ -83,7 +83,7 @@ def test_an_interrupted_run_is_resumed_unless_resume_is_false(tmp_path: Path) ->
     assert len(run_missing(design, tmp_path, engine, resume=False).runs) == 2, "finished runs are no reason"
 
 
-def test_failures_stop_nobody_are_kept_and_are_tried_again(tmp_path: Path) -> None:
+def test_failures_do_not_stop_other_runs_are_recorded_and_retried(tmp_path: Path) -> None:
     errors = {NAMES[0]: BROKEN, NAMES[2]: WRONG, NAMES[3]: DIVERGED}
     study = run_missing(grid(), tmp_path, FakeEngine(errors))
     said = {NAMES[0]: "it broke", NAMES[2]: "no such data", NAMES[3]: "no longer finite"}
@@ -159,12 +159,12 @@ def test_finished_folders_are_archived_although_nothing_is_executed(tmp_path: Pa
 def test_runs_with_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     run_missing(archiving(1), tmp_path, FakeEngine())
     longer = grid(1, run={"time_budget_s": 700.0})
-    reason = r"\(run.time_budget_s = 600.0 there, 700.0 here\); name another folder with --out"
+    reason = r"\(run.time_budget_s = 600.0 there, 700.0 here\); choose another output folder"
     with pytest.raises(InputError, match=rf"holds lesson-seed0 with other settings {reason}"):
         run_missing(longer, tmp_path, FakeEngine())
     (tmp_path / "lesson-seed0" / "summary.json").unlink()
     (tmp_path / "runs.jsonl.gz").unlink()
-    with pytest.raises(InputError, match=rf"lesson-seed0 belongs to a run with other settings {reason}"):
+    with pytest.raises(InputError, match=rf"lesson-seed0 holds a run with other settings {reason}"):
         run_missing(longer, tmp_path, FakeEngine())
 
 
@@ -275,7 +275,7 @@ def test_a_grid_may_grow_and_shrink(tmp_path: Path) -> None:
 def test_folders_of_something_else_are_left_alone(tmp_path: Path) -> None:
     def refused(folder: Path, reason: str) -> None:
         before = sorted(folder.rglob("*"))
-        with pytest.raises(InputError, match=rf"{reason}.*; name another.* with --out$"):
+        with pytest.raises(InputError, match=rf"{reason}.*; choose another output folder$"):
             run_missing(grid(), folder, engine)
         assert sorted(folder.rglob("*")) == before
 
@@ -285,7 +285,7 @@ def test_folders_of_something_else_are_left_alone(tmp_path: Path) -> None:
     refused(tmp_path / "mine", "mine is not empty and holds no study")
     refused(tmp_path / "mine" / "thesis.tex", "is a file, not a folder")
     make_run(tmp_path / "run")
-    refused(tmp_path / "run", "run belongs to a single run")
+    refused(tmp_path / "run", "run holds a single run")
     run_missing(make_grid({}, {"data.beta": [1.0]}), tmp_path / "sweep", FakeEngine())
     refused(tmp_path / "sweep", "sweep holds a sweep, not a comparison")
     run_missing(small(tmp_path), tmp_path / "tuned", FakeEngine(at_most=0))
@@ -383,7 +383,7 @@ class NowhereEngine(FakeEngine):
 def test_results_that_are_not_in_the_folder_are_failures(tmp_path: Path) -> None:
     study = run_missing(grid(1), tmp_path / "out", NowhereEngine())
     assert not study.runs
-    assert "all nodes must see the same storage" in study.failures["fedavg-seed0"]
+    assert "all nodes must share the same storage" in study.failures["fedavg-seed0"]
 
 
 def test_the_folder_is_read_under_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

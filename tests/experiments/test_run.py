@@ -109,7 +109,7 @@ def test_a_name_is_that_of_the_folder_or_of_the_line(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_finished_run_is_reported_with_the_remedy(tmp_path: Path) -> None:
     begin_run(tmp_path / "begun", Settings())
-    with pytest.raises(InputError, match=r"begun holds no finished run; resume one with 'lesson run --scenario"):
+    with pytest.raises(InputError, match=r"begun holds no finished run; resume it with the settings in "):
         Run.load(tmp_path / "begun")
 
 

@@ -134,12 +134,12 @@ def test_filters(conditions: dict[str, Any], num_runs: int, varied: Study) -> No
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("bet", "setting 'bet' is unknown; did you mean 'beta'?"),
-        ("learning_rate", r"learning_rate is a setting of \[training\] and \[server\]; name one"),
-        ("date.beta", "section 'date' is unknown; did you mean 'data'?"),
-        ("data.bet.a", r"\[data\] setting 'bet.a' is unknown"),
-        ("strategy.deadline", r"\[strategy\] setting 'deadline' is unknown"),
-        ("data.bet", r"\[data\] setting 'bet' is unknown; did you mean 'beta'?"),
+        ("bet", "unknown setting 'bet'; did you mean 'beta'?"),
+        ("learning_rate", r"learning_rate is a setting of \[training\] and \[server\]; use training"),
+        ("date.beta", "unknown section 'date'; did you mean 'data'?"),
+        ("data.bet.a", r"\[data\] unknown setting 'bet.a'"),
+        ("strategy.deadline", r"\[strategy\] unknown setting 'deadline'"),
+        ("data.bet", r"\[data\] unknown setting 'bet'; did you mean 'beta'?"),
     ],
 )
 def test_an_unknown_name_is_an_error(name: str, reason: str, varied: Study) -> None:

@@ -70,7 +70,7 @@ def failures(out: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_failed_and_killed_runs_stop_nobody_and_are_repeated(
+def test_failed_and_killed_runs_do_not_stop_others_and_are_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -84,7 +84,7 @@ def test_failed_and_killed_runs_stop_nobody_and_are_repeated(
     *lines, last = error.splitlines()
     reason = "ZeroDivisionError: nobody there (dies.py, line 20)"
     assert last.startswith(f"lesson: 1 of 3 runs failed, first dies.Raises-seed0: {reason}; ")
-    assert last.endswith("; the same command with --out out tries them again")
+    assert last.endswith("; repeat the command with --out out to retry them")
     assert [line.rpartition("(")[2] for line in lines] == [f"{count} of 3 runs)" for count in (1, 2, 3)]
     assert out.startswith("note: the process of dies.Once-seed0 was killed once and replaced\n")
     assert "\n2 of 3 runs done\n" in out
@@ -138,7 +138,7 @@ def test_an_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         told = process.communicate(timeout=60)[1]
-        assert told == "lesson: interrupted; the same command with --out out continues\n"
+        assert told == "lesson: interrupted; repeat the command with --out out to continue\n"
         assert process.returncode == 130
         folders = [RunFolder(path.parent) for path in tmp_path.glob("out/*/config.toml")]
         going = [folder for folder in folders if not folder.summary.exists()]
@@ -167,7 +167,7 @@ def test_an_interrupted_sweep_resumes(tmp_path: Path) -> None:
     while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60)[1] == "lesson: interrupted; the same command with --out out continues\n"
+    assert process.communicate(timeout=60)[1] == "lesson: interrupted; repeat the command with --out out to continue\n"
     assert process.returncode == 130
     folders = [RunFolder(path.parent) for path in tmp_path.glob("out/*/config.toml")]
     assert any(folder.checkpoint.exists() for folder in folders)
@@ -223,11 +223,11 @@ def test_study_toml_can_be_given_again(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "a sweep must be a FILE.toml, got 'grid'"),
-        (["--engine", "rai"], "engine 'rai' is unknown; did you mean 'ray'?"),
+        ([], "a sweep must be a .toml file, got 'grid'"),
+        (["--engine", "rai"], "unknown engine 'rai'; did you mean 'ray'?"),
         (["--cpus-per-trial", "0"], "--cpus-per-trial must be >= 1, got 0"),
         (["--engine", "ray", "--gpus-per-trial", "-1"], "--gpus-per-trial must be >= 0, got -1.0"),
-        (["--address", "auto"], "--address and --gpus-per-trial must only be used with --engine ray"),
+        (["--address", "auto"], "--address requires the engine ray"),
     ],
 )
 def test_bad_flags(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,10 +239,10 @@ def test_bad_flags(flags: list[str], message: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--address", "somewhere"], "address must be HOST:PORT of a cluster's head node, or auto, got 'somewhere'"),
-        (["--address", "127.0.0.1:1"], "address '127.0.0.1:1' does not answer: "),
-        (["--cpus-per-trial", "5000"], "cpus_per_trial must be at most "),
-        (["--gpus-per-trial", "5000"], "gpus_per_trial must be at most "),
+        (["--address", "somewhere"], "--address must be HOST:PORT of a cluster's head node, or auto, got 'somewhere'"),
+        (["--address", "127.0.0.1:1"], "--address '127.0.0.1:1' does not answer: "),
+        (["--cpus-per-trial", "5000"], "--cpus-per-trial must be <= "),
+        (["--gpus-per-trial", "5000"], "--gpus-per-trial must be <= "),
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -261,7 +261,7 @@ def test_bad_input_for_ray(
     assert "--address" not in flags or not (tmp_path / "out").exists()
 
 
-def test_without_ray_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"Ray is not installed; run pip install 'lesson-fl\[ray\]'"):
         run_missing(make_grid(SETTINGS, {"data.beta": [1]}), tmp_path / "out", RayEngine())

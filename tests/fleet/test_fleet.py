@@ -92,14 +92,14 @@ def test_an_empty_first_tier_takes_the_fastest_client() -> None:
     assert fleet.latency_s[1] == 12.0
 
 
-def test_nobody_is_promoted_without_need() -> None:
+def test_no_client_is_promoted_if_tier_1_is_not_empty() -> None:
     fleet = make_fleet([30.0, 10.0], ensure_first_tier=True)
     assert fleet.at_deadline(10.0) is fleet
     unreachable = make_fleet([math.inf], ensure_first_tier=True)
     assert unreachable.at_deadline(10.0) is unreachable
 
 
-def test_somebody_is_in_tier_1_of_a_promoted_fleet_at_any_deadline() -> None:
+def test_tier_1_of_a_promoted_fleet_is_never_empty() -> None:
     for deadline_s in (1e-3, 0.3, 5.0, 10.0):
         fleet = draw_fleet(Settings(), seed=2).at_deadline(deadline_s)
         assert np.count_nonzero(assign_tiers(fleet.latency_s, deadline_s) == 1) == 1

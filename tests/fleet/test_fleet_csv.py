@@ -42,7 +42,7 @@ def test_a_range_of_samples_counts_as_its_middle(tmp_path: Path) -> None:
 def test_measurements_may_be_rounded(tmp_path: Path) -> None:
     text = "client,latency_s,compute_s,upload_s\na,10,5,{upload_s}\n"
     assert read_fleet(write(tmp_path, text.format(upload_s=5.09)), Settings()).upload_s.tolist() == [5.09]
-    with pytest.raises(InputError, match="must be latency_s to 1 %"):
+    with pytest.raises(InputError, match="must equal latency_s to within 1 %"):
         read_fleet(write(tmp_path, text.format(upload_s=5.2)), Settings())
 
 
@@ -72,23 +72,23 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1: the header must be client,latency_s and may add compute_s,upload_s,num_samples, got ''"),
-        ("client,latency\na,1\n", "line 1: the header must be client,latency_s and may add"),
+        ("", "line 1: the header must be client,latency_s, optionally with compute_s,upload_s,num_samples, got ''"),
+        ("client,latency\na,1\n", "line 1: the header must be client,latency_s, optionally with"),
         ("client,latency_s,speed\na,1,2\n", "got 'client,latency_s,speed'"),
         ("client,latency_s,latency_s\na,1,1\n", "line 1: the header must be"),
         ("a,1\nb,2\n", "line 1: the header must be"),
-        ("client,latency_s\n", "has no clients; write one line per client under the header"),
+        ("client,latency_s\n", "has no clients; add one line per client below the header"),
         ("client,latency_s\na,1\nb,-2\n", "line 3: latency_s must be a number > 0, got '-2'"),
         ("client,latency_s\na,0\n", "line 2: latency_s must be a number > 0, got '0'"),
         ("client,latency_s\na,\n", "line 2: latency_s must be a number > 0, got ''"),
         ("client,latency_s\na,nan\n", "line 2: latency_s must be a number > 0, got 'nan'"),
         ("client,latency_s\na,1_0\n", "line 2: latency_s must be a number > 0, got '1_0'"),
         ("client,latency_s\na,٣\n", "line 2: latency_s must be a number > 0, got '٣'"),
-        ('client,latency_s\n"a\nb",1\n"a\nb",2\n', "client 'a b' is there twice"),
+        ('client,latency_s\n"a\nb",1\n"a\nb",2\n', "client 'a b' is listed twice"),
         ("client,latency_s\na,fast\n", "line 2: latency_s must be a number > 0, got 'fast'"),
-        ("client,latency_s\na,1,2\n", "line 2: must have 2 values like the header, got 3"),
-        ("client,latency_s\na\n", "line 2: must have 2 values like the header, got 1"),
-        ("client,latency_s\na,1\na,2\n", "line 3: client 'a' is there twice, first on line 2; rename one"),
+        ("client,latency_s\na,1,2\n", "line 2: a row must have 2 values, as many as the header, got 3"),
+        ("client,latency_s\na\n", "line 2: a row must have 2 values, as many as the header, got 1"),
+        ("client,latency_s\na,1\na,2\n", "line 3: client 'a' is listed twice, first on line 2; rename one"),
         ("client,latency_s\n,1\n", "line 2: client must have a name, got an empty one"),
         (
             "client,latency_s,num_samples\na,1,2.5\n",
@@ -101,12 +101,12 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
         ("client,latency_s,num_samples\na,1,1000000000001\n", "from 1 to 1000000000000, got '1000000000001'"),
         (
             "client,latency_s,compute_s,upload_s\na,10,5,6\n",
-            "line 2: compute_s + upload_s must be latency_s to 1 %, got 11 and 10",
+            "line 2: compute_s + upload_s must equal latency_s to within 1 %, got 11 and 10",
         ),
         ('client,latency_s\n"a,1\n', "cannot be read: after line 2, unexpected end of data"),
         ("client,latency_s\n" + "a" * 140_000 + ",1\n", "cannot be read: after line 2, field larger than field limit"),
-        ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must be within latency_s = 3"),
-        ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must be latency_s to 1 %, got inf and 10"),
+        ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must not exceed latency_s = 3"),
+        ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must equal latency_s to within 1 %, got inf and 10"),
         ("client,latency_s,compute_s\na,3,-1\n", "line 2: compute_s must be a number >= 0, got '-1'"),
         ("client,latency_s\n" + "\0" * (1 << 21), "cannot be read: a line must have at most 1048576 characters"),
         (b"client,latency_s\n\xff\xfe,1\n", "cannot be read: not a CSV file in UTF-8"),
@@ -121,7 +121,7 @@ def test_bad_files_are_one_line_with_the_place(tmp_path: Path, text: str | bytes
     assert "\n" not in str(caught.value)
 
 
-def test_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_files_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none.csv does not exist; latencies must be a CSV file"):
         read_fleet(tmp_path / "none.csv", Settings())
     with pytest.raises(InputError, match="cannot be read: Is a directory"):

@@ -63,11 +63,11 @@ def test_a_longer_deadline_never_raises_a_tier(latency_s: list[float], deadline_
 
 
 @given(latencies)
-def test_an_infinite_deadline_puts_everybody_in_tier_1(latency_s: list[float]) -> None:
+def test_an_infinite_deadline_puts_all_clients_in_tier_1(latency_s: list[float]) -> None:
     assert set(tiers(latency_s, math.inf)) == {1}
 
 
-def test_who_never_arrives_is_in_no_tier() -> None:
+def test_an_unreachable_client_is_in_no_tier() -> None:
     assert tiers([math.inf, 5.0], 10.0) == [UNREACHABLE, 1]
     assert tiers([math.inf], math.inf) == [UNREACHABLE]
     assert tiers([1.0, 1e300], 5e-324) == [UNREACHABLE, UNREACHABLE]

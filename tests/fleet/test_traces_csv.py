@@ -94,7 +94,7 @@ def test_changes_are_net(tmp_path: Path, after_s: float, until_s: float, came: l
     assert [clients.tolist() for clients in changes] == [came, left]
 
 
-def test_presence_of_nobody_listed() -> None:
+def test_clients_without_intervals_are_always_available() -> None:
     presence = Presence(2, ids(), np.empty(0), np.empty(0))
     assert presence.is_available(0.0).tolist() == [True, True]
     assert presence.leaves_s(ids(1), 3.0).tolist() == [INF]
@@ -152,15 +152,15 @@ WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_
             "line 1: the header must be client,round,compute_s,upload_s, got",
         ),
         (read_work, "client,round,compute_s,upload_s,x\n", "got 'client,round,compute_s,upload_s,x'"),
-        (read_work, WORK, "has no rows; write them under the header"),
-        (read_work, WORK + "0,1,1\n", "line 2: must have 4 values like the header, got 3"),
-        (read_work, WORK + "0,1,1,1\n9,1,1,1\n", "line 3: client '9' is unknown; the fleet has 2 clients: 0, 1"),
-        (read_work, WORK + "00,1,1,1\n", "line 2: client '00' is unknown"),
-        (read_work, WORK + ",1,1,1\n", "line 2: client '' is unknown"),
+        (read_work, WORK, "has no rows; add some below the header"),
+        (read_work, WORK + "0,1,1\n", "line 2: a row must have 4 values, as many as the header, got 3"),
+        (read_work, WORK + "0,1,1,1\n9,1,1,1\n", "line 3: unknown client '9'; the fleet has 2 clients: 0, 1"),
+        (read_work, WORK + "00,1,1,1\n", "line 2: unknown client '00'"),
+        (read_work, WORK + ",1,1,1\n", "line 2: unknown client ''"),
         (read_work, WORK + "0,one,1,1\n", "line 2: round must be a number, got 'one'"),
-        (read_work, WORK + "0,0,1,1\n", "line 2: round must be a whole number 1 to 1e9, got 0"),
-        (read_work, WORK + "0,1.5,1,1\n", "line 2: round must be a whole number 1 to 1e9, got 1.5"),
-        (read_work, WORK + "0,inf,1,1\n", "line 2: round must be a whole number 1 to 1e9, got inf"),
+        (read_work, WORK + "0,0,1,1\n", "line 2: round must be a whole number from 1 to 1e9, got 0"),
+        (read_work, WORK + "0,1.5,1,1\n", "line 2: round must be a whole number from 1 to 1e9, got 1.5"),
+        (read_work, WORK + "0,inf,1,1\n", "line 2: round must be a whole number from 1 to 1e9, got inf"),
         (read_work, WORK + "0,1,-2,1\n", "line 2: compute_s must be finite and >= 0, got -2"),
         (read_work, WORK + "0,1,1,inf\n", "line 2: upload_s must be finite and >= 0, got inf"),
         (read_work, WORK + "0,1,nan,1\n", "line 2: compute_s must be a number, got 'nan'"),
@@ -171,10 +171,10 @@ WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_
         (
             read_work,
             WORK + "0,3,1,1\n0,1,1,1\n1,1,1,1\n",
-            "line 2: client '0' has round 1 and 3 but not 2; close the gap",
+            "line 2: client '0' has round 1 and 3 but not 2; add the missing row",
         ),
-        (read_work, WORK + "0,1,1,1\n1,2,1,1\n", "line 3: client '1' has round 2 but not 1; close the gap"),
-        (read_work, WORK + "1,1,1,1\n", "has no row for client '0'; all 2 must be there"),
+        (read_work, WORK + "0,1,1,1\n1,2,1,1\n", "line 3: client '1' has round 2 but not 1; add the missing row"),
+        (read_work, WORK + "1,1,1,1\n", "has no row for client '0'; all 2 clients must be listed"),
         (read_presence, "client,from_s\n0,1\n", "line 1: the header must be client,from_s,to_s, got 'client,from_s'"),
         (read_presence, PRESENCE, "has no rows"),
         (read_presence, PRESENCE + "0,-1,2\n", "line 2: from_s must be finite and >= 0, got -1"),
@@ -184,9 +184,9 @@ WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_
         (
             read_presence,
             PRESENCE + "0,5,20\n1,0,inf\n0,0,5.5\n",
-            "line 4: client '0' is there twice from 5 s on, first on line 2; change one",
+            "line 4: client '0' has overlapping intervals at 5 s, first on line 2; change one",
         ),
-        (read_presence, PRESENCE + "2,0,1\n", "line 2: client '2' is unknown; the fleet has 2 clients: 0, 1"),
+        (read_presence, PRESENCE + "2,0,1\n", "line 2: unknown client '2'; the fleet has 2 clients: 0, 1"),
         (
             read_places,
             "client,time_s,x,y\n",
@@ -196,16 +196,16 @@ WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_
         (
             read_places,
             PLACES + "0,0,1,1\n1,0,0.5,-1.5\n",
-            "line 3: client '1' is at (0.5, -1.5); x_km and y_km must be -1 to 1, or take a larger area_km",
+            "client '1' is at (0.5, -1.5); x_km and y_km must be from -1 to 1; correct them or increase area_km",
         ),
-        (read_places, PLACES + "0,0,inf,1\n", "line 2: client '0' is at (inf, 1); x_km and y_km must be -1 to 1"),
+        (read_places, PLACES + "0,0,inf,1\n", "line 2: client '0' is at (inf, 1); x_km and y_km must be from -1 to 1"),
         (read_places, PLACES + "0,0,nan,1\n", "line 2: x_km must be a number, got 'nan'"),
         (
             read_places,
             PLACES + "0,5,0,1\n0,5,0,0\n",
             "line 3: client '0' has time_s 5 twice, first on line 2; change one",
         ),
-        (read_places, PLACES + "0,5,0,1\n", "has no row for client '1'; all 2 must be there"),
+        (read_places, PLACES + "0,5,0,1\n", "has no row for client '1'; all 2 clients must be listed"),
         *(
             (read, b"\x89PNG\r\n\x1a\n\x00", "not a CSV file in UTF-8")
             for read in (read_work, read_presence, read_places)
@@ -224,21 +224,24 @@ def test_bad_files_are_one_line_with_the_place(
 
 def test_errors_about_large_fleets_stay_short(tmp_path: Path) -> None:
     path = write(tmp_path, WORK + "0,1,1,1\n")
-    with pytest.raises(InputError, match=r"has no row for client '1' and 998 more; all 1000 must be there"):
+    with pytest.raises(InputError, match=r"has no row for client '1' and 998 more; all 1000 clients must be listed"):
         read_work(path, range(1000))
-    with pytest.raises(InputError, match=r"client '0' is unknown; the fleet has 1000 clients: 1, 2, 3, …$"):
+    with pytest.raises(InputError, match=r"unknown client '0'; the fleet has 1000 clients: 1, 2, 3, …$"):
         read_work(path, range(1, 1001))
 
 
 @pytest.mark.parametrize(
     ("read", "message"),
     [
-        (read_work, "none.csv does not exist; trace must be a CSV file with client,round,compute_s,upload_s"),
-        (read_presence, "none.csv does not exist; presence must be a CSV file with client,from_s,to_s"),
-        (read_places, "none.csv does not exist; positions must be a CSV file with client,time_s,x_km,y_km"),
+        (
+            read_work,
+            "none.csv does not exist; trace must be a CSV file with the columns client,round,compute_s,upload_s",
+        ),
+        (read_presence, "none.csv does not exist; presence must be a CSV file with the columns client,from_s,to_s"),
+        (read_places, "none.csv does not exist; positions must be a CSV file with the columns client,time_s,x_km,y_km"),
     ],
 )
-def test_files_that_are_not_there(tmp_path: Path, read: Callable[[Path, Any], Any], message: str) -> None:
+def test_missing_files_are_an_error(tmp_path: Path, read: Callable[[Path, Any], Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(tmp_path / "none.csv", range(2))
     with pytest.raises(InputError, match="cannot be read: Is a directory"):

@@ -121,7 +121,7 @@ def test_profile_out_of_bounds_is_no_answer(make_grid: MakeGrid, changed: dict[s
 def test_as_many_metrics_as_allowed_are_read() -> None:
     allowed = {f"metric {place}": float(place) for place in range(MAX_METRICS)}
     assert read_metrics(RecordDict({"metrics": MetricRecord(allowed)})) == allowed  # type: ignore[arg-type]
-    with pytest.raises(InvalidUpdateError, match="wrong metrics: a reply may have 100 metrics, it has 101"):
+    with pytest.raises(InvalidUpdateError, match="wrong metrics: a reply may have at most 100 metrics, got 101"):
         read_metrics(RecordDict({"metrics": MetricRecord(allowed), "more": MetricRecord({"loss": 1.0})}))
 
 

@@ -98,7 +98,7 @@ def test_a_killed_run_on_the_wall_clock_resumes(make_grid: MakeGrid, tmp_path: P
             {"set": "server.optimizer=adamant"},
             "[server] optimizer must be 'none', 'momentum', 'adagrad', 'adam' or 'yogi', got",
         ),
-        ({"set": "strategy.lateness=1"}, "[strategy] setting 'lateness' is unknown to lesson"),
+        ({"set": "strategy.lateness=1"}, "[strategy] unknown setting 'lateness' for lesson"),
         ({"strategy": "fedcs", "deadline": "inf"}, "[strategy] deadline_s must be finite for fedcs, got inf"),
         ({"min-nodes": 9}, "min-nodes is 9, but only 3 nodes are connected"),
     ],
@@ -214,7 +214,7 @@ def test_on_the_virtual_clock_everybody_must_answer(make_grid: MakeGrid, tmp_pat
         return answer(message, context)
 
     grid.handle = handle
-    with pytest.raises(InputError, match="every node must answer on the virtual clock, 1 did not"):
+    with pytest.raises(InputError, match="on the virtual clock, every node must answer; 1 did not"):
         serve(grid, context(config))
 
 

@@ -220,7 +220,7 @@ def test_a_run_whose_clients_are_all_excluded_ends_with_what_it_has(
     guards = GuardSettings(exclude_after_rejections=2)
     result = run(grid, LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], guards=guards), num_rounds=9)
     assert np.all(values(result) == 0)
-    assert "the run ends: no client is connected any more; 3 of 3 clients were excluded" in caplog.text
+    assert "the run has stopped: no client is connected anymore; 3 of 3 clients were excluded" in caplog.text
 
 
 def test_too_few_nodes(make_grid: MakeGrid) -> None:
@@ -255,8 +255,12 @@ def test_bad_settings_are_one_line(make: Callable[[], LessonStrategy], message: 
 @pytest.mark.parametrize(
     ("options", "config", "message"),
     [
-        ({"clock": "virtual", "latency_s": [1.0, 2.0]}, None, "latency_s must have one per node, got 2 for 3 nodes"),
-        ({"clock": "wall", "latency_s": [1.0] * 4}, None, "latency_s must have one per node, got 4 for 3 nodes"),
+        (
+            {"clock": "virtual", "latency_s": [1.0, 2.0]},
+            None,
+            "latency_s must have one value per node, got 2 for 3 nodes",
+        ),
+        ({"clock": "wall", "latency_s": [1.0] * 4}, None, "latency_s must have one value per node, got 4 for 3"),
         ({"clock": "wall"}, {}, "train_config must have 'lr', the step size of a client in tier 1, got None"),
         ({"clock": "wall"}, {"lr": 0.0}, "train_config must have 'lr', the step size of a client in tier 1, got 0.0"),
         ({"clock": "wall"}, {"lr": "x"}, "train_config must have 'lr', the step size of a client in tier 1, got 'x'"),
@@ -275,7 +279,7 @@ def test_bad_starts_are_one_line(
 
 
 def test_flowers_own_loop_is_not_for_it() -> None:
-    with pytest.raises(NotImplementedError, match="LessonStrategy runs its own loop: call start"):
+    with pytest.raises(NotImplementedError, match="LessonStrategy runs its own round loop; call start"):
         LessonStrategy(1.0).configure_train(1, ArrayRecord(), ConfigRecord(), None)
 
 

@@ -69,7 +69,7 @@ def test_the_same_samples_are_drawn(name: str, epochs: int) -> None:
     assert torch.equal(cuda.minibatches(cohort, 7).cpu(), cpu.minibatches(cohort, 7))
 
 
-def test_kernels_have_the_bits_of_the_plain_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_bit_identical_to_the_plain_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [torch.arange(9), torch.arange(9) * 5 + 2**31, torch.arange(9) + 3]
     there = [column.cuda() for column in ids]
     expected = counters.words((0xA4093822, 0x299F31D0), 7, *ids)
@@ -290,7 +290,7 @@ def test_a_memory_and_an_optimizer_agree_with_the_reference(optimizer: str) -> N
     assert (vector - wanted).norm() < 0.01 * (wanted - cpu.initial_vector()).norm()
 
 
-def test_filled_slots_and_what_is_confirmed_agree_with_the_reference() -> None:
+def test_filled_slots_and_confirmation_agree_with_the_reference() -> None:
     cpu, cuda = tasks("mnist")
     plain, expected = rounds(cpu, CpuBackend(cpu), 20, "reference", kind=LessonFilled)
     fast, given = rounds(cuda, gpu(cuda), 20, "fused", kind=LessonFilled)
@@ -355,7 +355,7 @@ def test_client_scores_agree_with_the_cpu(name: str) -> None:
     assert differing.sum() <= 1e-3 * cpu.holdings.num_samples.sum()  # samples on the edge between two classes
 
 
-def test_what_strategies_are_told_agrees_with_the_cpu() -> None:
+def test_signals_agree_with_the_cpu() -> None:
     chosen, data = Settings(), load_dataset("mnist")
     cpu, cuda = (make_task(chosen, data, 50, 0, None, device, holding_out=True) for device in ("cpu", "cuda"))
     simulation, given = rounds(cuda, gpu(cuda), 10)
@@ -395,7 +395,7 @@ def test_faster_arithmetic_stays_close(precision: str) -> None:
     assert quickly.loss == pytest.approx(exactly.loss, rel=0.05)
 
 
-def test_a_run_has_the_same_bits_twice_and_after_a_stop(tmp_path: Path) -> None:
+def test_a_repeated_or_resumed_run_is_bit_identical(tmp_path: Path) -> None:
     settings = Settings(run={"rounds": 40, "eval_every_s": 100.0, "device": "cuda"})
     execute(settings, tmp_path / "whole")
 
@@ -414,7 +414,7 @@ def test_a_run_has_the_same_bits_twice_and_after_a_stop(tmp_path: Path) -> None:
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes()
 
 
-def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
+def test_a_model_that_overflows_is_reported_at_the_next_evaluation() -> None:
     _, cuda = tasks("tiny")
     backend = gpu(cuda)
     server, evaluator = make_server(cuda, learning_rate=1e30, lr_cap=np.inf, backend=backend), Evaluator(cuda, backend)
@@ -426,7 +426,7 @@ def test_a_model_that_overflows_is_told_at_the_next_evaluation() -> None:
             scored(server.model(simulation.version))
 
 
-def test_run_after_run_in_one_process_has_the_bits_of_each_alone(tmp_path: Path) -> None:
+def test_consecutive_runs_in_one_process_are_bit_identical_to_each_alone(tmp_path: Path) -> None:
     """Graphs of ended runs are freed before they can disturb those of later ones, whenever rubbish is collected."""
     settings = Settings(run={"rounds": 30, "eval_every_s": 100.0, "device": "cuda"})
     for number in range(4):
@@ -438,7 +438,7 @@ def test_run_after_run_in_one_process_has_the_bits_of_each_alone(tmp_path: Path)
     assert len(models) == 1
 
 
-def test_runs_that_share_the_gpu_have_the_bits_of_each_alone(tmp_path: Path) -> None:
+def test_runs_that_share_the_gpu_are_bit_identical_to_each_alone(tmp_path: Path) -> None:
     settings = Settings(run={"rounds": 60, "eval_every_s": 100.0, "device": "cuda"})
     compare(["lesson", "fedavg"], num_seeds=2, settings=settings, out=tmp_path / "alone", num_processes=1)
     compare(["lesson", "fedavg"], num_seeds=2, settings=settings, out=tmp_path / "together", num_processes=4)
@@ -446,7 +446,7 @@ def test_runs_that_share_the_gpu_have_the_bits_of_each_alone(tmp_path: Path) -> 
         assert path.read_bytes() == (tmp_path / "together" / path.parent.name / path.name).read_bytes()
 
 
-def test_a_model_that_cannot_be_recorded_is_told() -> None:
+def test_a_model_that_cannot_be_recorded_is_reported() -> None:
     class Asks(TinyNet):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             assert images.sum().item() >= 0

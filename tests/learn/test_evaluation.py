@@ -139,7 +139,7 @@ def test_together_they_give_the_global_loss(evaluator: Evaluator, model: GlobalM
     assert scores.loss.mean() != pytest.approx(total, rel=1e-6), "the weights do not matter here"
 
 
-def test_the_same_bits_on_any_number_of_threads(task: Task, model: GlobalModel) -> None:
+def test_scores_are_bit_identical_on_any_number_of_threads(task: Task, model: GlobalModel) -> None:
     scores = []
     for num_threads in (1, 3):
         backend = CpuBackend(task, num_threads)

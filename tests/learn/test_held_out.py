@@ -112,7 +112,7 @@ def test_without_held_out_samples_there_is_no_signal() -> None:
     server.close()
 
 
-def test_a_run_that_is_resumed_has_the_same_bits(tmp_path: Path) -> None:
+def test_a_resumed_run_with_held_out_samples_is_bit_identical(tmp_path: Path) -> None:
     def settings(**limits: Any) -> Any:
         run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu"} | limits
         return Settings(**VALUES, strategy=STRATEGY, run=run)

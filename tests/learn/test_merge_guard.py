@@ -85,13 +85,13 @@ def close(one: Tensor, other: Tensor) -> bool:
 @pytest.mark.parametrize(
     ("trainer", "fault"), [("reference", "nan"), ("fused", "nan"), ("batched", "nan"), ("fused", "infinity")]
 )
-def test_what_is_not_finite_is_rejected_and_the_others_stand_for_it(trainer: str, fault: str) -> None:
+def test_non_finite_updates_are_rejected_and_others_get_their_weight(trainer: str, fault: str) -> None:
     with serving(trainer, Corrupted(1, 4, **{fault: 1.0})) as server:
         assert merge(server, updates([0, 1, 2, 4])) == [Rejection(1, 0, NOT_FINITE), Rejection(4, 0, NOT_FINITE)]
         assert close(server.versions[1], mean([trained(server, 0), trained(server, 2)]))
 
 
-def test_of_updates_the_others_stand_for_what_is_rejected() -> None:
+def test_accepted_updates_get_the_weight_of_rejected_ones() -> None:
     """Two from version 0 and two from version 1, one of each rejected: half of each way of the others is gone."""
     with serving(faults=Corrupted(1, 3, nan=1.0)) as server:
         server.versions[1] = server.versions[0] + 0.01
@@ -110,7 +110,7 @@ def test_a_part_of_the_model_that_was_to_stay_stays() -> None:
 
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
-def test_a_merge_of_which_nothing_is_left_makes_no_version(guard: str) -> None:
+def test_a_merge_without_accepted_updates_creates_no_version(guard: str) -> None:
     with serving(faults=Corrupted(0, 1, nan=1.0), aggregation=guard) as server:
         assert len(merge(server, updates([0, 1]))) == 2
         assert list(server.versions) == [0]
@@ -132,7 +132,7 @@ def test_training_that_diverges_by_itself_ends_the_run_all_the_same() -> None:
             merge(server, updates([0, 1, 2]))
 
 
-def test_without_the_guard_what_is_not_finite_ends_the_run() -> None:
+def test_without_the_guard_non_finite_updates_end_the_run() -> None:
     with serving(faults=Corrupted(1, nan=1.0), finite=False) as server, pytest.raises(DivergedError):
         merge(server, updates([0, 1, 2]))
 
@@ -150,13 +150,13 @@ def lengths(server: ModelServer, lr: float = 0.1) -> list[float]:
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_an_update_that_goes_too_far_is_rejected(trainer: str) -> None:
+def test_a_too_large_update_is_rejected(trainer: str) -> None:
     with serving(trainer, Corrupted(3, scaled=1.0, scale=50.0), norm="reject") as server:
         assert merge(server, updates([0, 1, 2, 3])) == [Rejection(3, 0, TOO_FAR)]
         assert close(server.versions[1], mean([trained(server, client) for client in (0, 1, 2)]))
 
 
-def test_an_update_that_goes_too_far_is_clipped_to_so_many_medians() -> None:
+def test_a_too_large_update_is_clipped_to_the_norm_limit() -> None:
     """The median of four lengths, the largest corrupted, is the mean of the second and third of them; 1.5 times that is
     how far client 3's update may go, in its own direction."""
     with serving(faults=Corrupted(3, scaled=1.0, scale=50.0), norm="clip", norm_limit=1.5) as server:
@@ -227,7 +227,7 @@ def test_steps_of_several_minibatches_are_one_update() -> None:
         assert close(robust.versions[1], plain.versions[1])
 
 
-def test_looking_at_everybody_changes_nothing_where_nothing_is_wrong() -> None:
+def test_checking_every_client_changes_nothing_without_faults() -> None:
     with serving(norm="clip", norm_limit=1e6) as guarded, serving() as plain:
         for server in (guarded, plain):
             merge(server, replace(updates([0, 1, 2, 3, 4, 5]), index=np.arange(6)))
@@ -244,14 +244,14 @@ def received(models: dict[int, list[float]], guards: GuardSettings | None = None
 
 
 @pytest.mark.parametrize("guard", ["mean", "median"])
-def test_what_counts_for_nothing_does_not_stand_for_what_is_rejected(guard: Any) -> None:
+def test_updates_without_weight_do_not_get_that_of_rejected_ones(guard: Any) -> None:
     server = received({0: [np.nan, 1.0], 1: [5.0, 5.0]}, guards=GuardSettings(aggregation=guard))
     some, weights = updates([0, 1]), np.array([1.0, 0.0])
     assert len(server.merge(some, weights, Merge(some.id, weights), 0, round=1)) == 1
     assert server.versions[1].tolist() == [2.0, 2.0]
 
 
-def test_what_is_confirmed_is_what_is_merged() -> None:
+def test_confirmation_ignores_rejected_updates() -> None:
     """An update from version 0 moves by (1, 1) where the model has moved by (3, 3): 6 and 18, whatever was rejected."""
     for clients in ([0], [0, 1]):
         server = received({0: [3.0, 3.0], 1: [np.nan, 0.0]})
@@ -298,9 +298,9 @@ def test_impossible_guards(settings: dict[str, Any], message: str) -> None:
     assert str(rejected.value).startswith(f"[guards] {message}")
 
 
-def test_settings_without_effect_are_told() -> None:
+def test_settings_without_effect_are_reported() -> None:
     assert GuardSettings(norm_limit=2.0, trim=0.1).without_effect() == [
-        "guards.norm_limit = 2.0 has no effect without norm = clip or reject",
-        "guards.trim = 0.1 has no effect without aggregation = trimmed-mean",
+        "guards.norm_limit = 2.0 has no effect unless norm is clip or reject",
+        "guards.trim = 0.1 has no effect unless aggregation is trimmed-mean",
     ]
     assert GuardSettings(norm="clip", norm_limit=2.0).without_effect() == []

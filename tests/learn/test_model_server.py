@@ -49,7 +49,7 @@ def test_a_merge_of_updates_by_hand(server: ModelServer) -> None:
 
 
 @pytest.mark.parametrize("of", ["models", "updates"])
-def test_without_a_server_optimizer_a_merge_keeps_its_bits(of: Any) -> None:
+def test_a_merge_without_a_server_optimizer_is_bit_identical(of: Any) -> None:
     """The merge as it was before there were any: cohorts are added to the kept part one by one."""
     plain = make_server(tiny_task(4), trainer="fused")
     plain.versions[1] = plain.versions[0] + 0.01
@@ -129,7 +129,7 @@ def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") ->
     return Simulation(strategy, make_fleet(latencies), model_server=made), made
 
 
-def test_versions_live_while_somebody_works_from_them() -> None:
+def test_versions_live_while_a_client_trains_from_them() -> None:
     """Tiers 1 to 4: at most the four newest versions, and the newest itself, are ever needed."""
     simulated, server = simulation(Lesson(10.0), [5.0, 16.0, 30.0, 38.0])
     for _ in range(40):
@@ -146,7 +146,7 @@ def test_versions_live_while_somebody_works_from_them() -> None:
 
 
 @pytest.mark.parametrize("deadline_s", [38.0, np.inf])
-def test_a_deadline_beyond_everybody_is_fedavg_to_the_bit(deadline_s: float) -> None:
+def test_a_deadline_beyond_all_latencies_is_bit_identical_to_fedavg(deadline_s: float) -> None:
     models = []
     for strategy in (Lesson(deadline_s), FedAvg()):
         simulated, server = simulation(strategy, [5.0, 16.0, 30.0, 38.0])

@@ -91,8 +91,8 @@ def test_a_replica_uses_the_vector_it_was_given() -> None:
             nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)),
             "model must not have Dropout .at '1'.*masks to forward as CifarNet",
         ),
-        (nn.Linear(2, 2).requires_grad_(False), "model must train all its parameters, got .weight. frozen"),
-        (nn.ReLU(), "model must have parameters to train, got none"),
+        (nn.Linear(2, 2).requires_grad_(False), "model must not have frozen parameters, got .weight."),
+        (nn.ReLU(), "model must have trainable parameters, got none"),
     ],
 )
 def test_models_that_cannot_be_merged(module: nn.Module, message: str) -> None:

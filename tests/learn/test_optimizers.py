@@ -81,7 +81,7 @@ def test_without_an_optimizer_the_aggregate_is_the_model() -> None:
         ({"beta2": -0.1}, "beta2 must be >= 0, got -0.1"),
         ({"epsilon": 0.0}, "epsilon must be >= 1e-30, got 0.0"),
         ({"aggregate": "drop"}, "aggregate must be 'strategy', 'models' or 'updates', got 'drop'"),
-        ({"optimiser": "adam"}, "setting 'optimiser' is unknown; did you mean 'optimizer'?"),
+        ({"optimiser": "adam"}, "unknown setting 'optimiser'; did you mean 'optimizer'?"),
     ],
 )
 def test_bad_settings(values: dict[str, object], message: str) -> None:

@@ -28,7 +28,9 @@ def check(partition: Partition, num_labels: int, everything: bool) -> None:
 
 @settings(max_examples=20)
 @given(st.integers(1, 40), st.sampled_from([0.1, 1.0, 10.0]), st.integers(0, 5))
-def test_per_class_covers_everything_and_leaves_nobody_short(num_clients: int, beta: float, seed: int) -> None:
+def test_per_class_split_covers_all_samples_and_gives_each_client_enough(
+    num_clients: int, beta: float, seed: int
+) -> None:
     partition = split_dirichlet_per_class(labels(8000), num_clients, beta, 10, seed)
     check(partition, 8000, everything=True)
     assert len(partition) == num_clients
@@ -61,7 +63,7 @@ def test_per_class_shares_are_dirichlet() -> None:
 
 @settings(max_examples=20)
 @given(st.integers(1, 40), st.sampled_from([0.1, 1.0, 10.0]), st.integers(0, 5))
-def test_per_client_gives_everybody_what_was_asked(num_clients: int, beta: float, seed: int) -> None:
+def test_per_client_split_gives_each_client_the_requested_samples(num_clients: int, beta: float, seed: int) -> None:
     wanted = np.arange(num_clients) + 30
     partition = split_dirichlet_per_client(labels(4000), wanted, beta, seed)
     check(partition, 4000, everything=False)
@@ -113,10 +115,10 @@ def test_the_default_split_of_mnist() -> None:
     [
         ({"split": "dirichlet-per-class", "num_clients": 400}, "num_clients must be at most 300, got 400"),
         ({"split": "dirichlet-per-class", "beta": 0.1, "num_clients": 290}, "leaves one of 290 clients with fewer"),
-        ({"split": "dirichlet-per-client"}, "samples_per_client asks for 50000 samples, there are 6000"),
+        ({"split": "dirichlet-per-client"}, "samples_per_client requires 50000 samples, but the data set has 6000"),
     ],
 )
-def test_splits_that_cannot_be(values: dict[str, object], message: str) -> None:
+def test_impossible_splits_are_rejected(values: dict[str, object], message: str) -> None:
     scenario = Settings(**values)
     with pytest.raises(InputError, match=message):
         make_partition(scenario, labels(6000), scenario.fleet.num_clients, seed=0)

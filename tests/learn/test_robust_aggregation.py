@@ -71,8 +71,8 @@ def test_a_share_is_cut_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 0.5, 1.0, float("nan")])
-def test_a_share_that_leaves_nothing_is_told(share: float) -> None:
-    with pytest.raises(InputError, match=rf"share must be at least 0 and below 0.5, got {share}"):
+def test_a_share_that_leaves_no_values_is_rejected(share: float) -> None:
+    with pytest.raises(InputError, match=rf"share must be >= 0 and < 0.5, got {share}"):
         trimmed_mean(FIVE, share)
 
 

@@ -62,7 +62,7 @@ def test_fused_agrees_with_reference(task: Task, num: int) -> None:
     assert (given - expected).abs().max() < 1e-5 * max(1.0, float(moved))
 
 
-def test_fused_has_the_same_bits_on_any_number_of_threads() -> None:
+def test_fused_sums_are_bit_identical_on_any_number_of_threads() -> None:
     task = make_task(Settings(), load_dataset("mnist"), 50, seed=0)
     cohort = make_cohort(task.initial_vector(), 50)
     results = []
@@ -74,7 +74,7 @@ def test_fused_has_the_same_bits_on_any_number_of_threads() -> None:
     assert torch.equal(results[0], results[2])
 
 
-def test_cohorts_together_have_the_bits_of_each_alone() -> None:
+def test_cohorts_trained_together_are_bit_identical_to_each_alone() -> None:
     """Each alone is trained as all were when a cohort began only after the one before."""
     task = make_task(Settings(), load_dataset("mnist"), 50, seed=0)
     everybody = make_cohort(task.initial_vector(), 50)
@@ -137,7 +137,7 @@ def test_reference_models_are_cohorts_of_one(steps: int) -> None:
         assert torch.allclose(total, sum_of(trainer, cohort), atol=1e-6)
 
 
-def test_fused_models_have_the_same_bits_on_any_number_of_threads() -> None:
+def test_fused_models_are_bit_identical_on_any_number_of_threads() -> None:
     task = make_task(Settings(), load_dataset("mnist"), 50, seed=0)
     results = []
     for count in (1, 2, 5):
@@ -148,7 +148,7 @@ def test_fused_models_have_the_same_bits_on_any_number_of_threads() -> None:
     assert torch.equal(results[0], results[2])
 
 
-def test_workers_models_are_the_references_to_the_bit() -> None:
+def test_models_of_workers_are_bit_identical_to_the_reference() -> None:
     """More rows than a block takes, works of unequal length; what was given stays as it is when others are trained."""
     task = tiny_task(8, proximal_mu=0.5)
     everybody = make_cohort(task.initial_vector(), 8, steps=2)
@@ -193,7 +193,7 @@ def test_models_that_were_received() -> None:
     assert torch.allclose(torch.from_numpy(cohort.weight) @ first, sum_of(received, cohort))
 
 
-def test_workers_are_the_reference_to_the_bit() -> None:
+def test_workers_are_bit_identical_to_the_reference() -> None:
     """With clients of which each makes one pass over its own data."""
     task = tiny_task(6, local_epochs=1)
     cohort, trainer = make_cohort(task.initial_vector(), 6, steps=4), BatchedTrainer(task, 2)
@@ -262,13 +262,13 @@ def test_the_proximal_term_in_numbers() -> None:
     assert given[0].item() == 0
 
 
-def test_the_proximal_term_is_nothing_in_one_step() -> None:
+def test_the_proximal_term_is_zero_in_one_step() -> None:
     cohort = make_cohort(tiny_task(6).initial_vector(), 6)
     pulled, free = (sum_of(ReferenceTrainer(tiny_task(6, proximal_mu=mu)), cohort) for mu in (0.5, 0.0))
     assert torch.equal(pulled, free)
 
 
-def test_without_a_proximal_term_steps_keep_their_bits() -> None:
+def test_steps_without_a_proximal_term_are_bit_identical() -> None:
     """The step as it was before there was one: the parameters move by −λ·∇f and nothing else is added."""
     task = tiny_task(4)
     base, replica = task.initial_vector(), task.replica()
@@ -283,7 +283,7 @@ def test_without_a_proximal_term_steps_keep_their_bits() -> None:
     assert torch.equal(sum_of(ReferenceTrainer(task), cohort), replica.vector())
 
 
-def test_a_clients_work_does_not_depend_on_who_else_trains() -> None:
+def test_a_clients_training_does_not_depend_on_other_clients() -> None:
     task = tiny_task(6)
     cohort, trainer = make_cohort(task.initial_vector(), 6, steps=3), ReferenceTrainer(task)
     parts = [sum_of(trainer, cohort[rows]) for rows in (slice(4, 5), slice(4), slice(5, 6))]
@@ -298,7 +298,7 @@ def test_a_worker_that_dies_stops_the_run() -> None:
     try:
         with pytest.raises(
             RunStoppedError,
-            match=r"a training process was killed, probably for lack of memory; .* then --resume continues",
+            match=r"a training process was killed, probably for lack of memory; .* then resume the run",
         ):
             sum_of(trainer, make_cohort(task.initial_vector(), 6, steps=4))
     finally:
@@ -343,15 +343,17 @@ def test_a_worker_ends_in_the_middle_of_training_when_its_parent_is_killed(tmp_p
         process.wait()
 
 
-def test_a_model_that_workers_cannot_import_is_told() -> None:
+def test_a_model_that_workers_cannot_import_is_reported() -> None:
     task = tiny_task(6)
     task.factory = lambda: TinyNet()
-    with pytest.raises(InputError, match="model must be a class or function of a module to train several steps"):
+    with pytest.raises(
+        InputError, match="model must be a class or function defined in a module to train several local steps"
+    ):
         BatchedTrainer(task, 2)
 
 
 @pytest.mark.parametrize("epochs", [0, 2])
-def test_long_local_work_is_trained_in_parts_with_the_same_bits(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_local_training_in_parts_is_bit_identical(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     task = tiny_task(6, local_epochs=epochs)
     cohort = make_cohort(task.initial_vector(), 6, steps=30)
     whole = sum_of(ReferenceTrainer(task), cohort)
@@ -406,11 +408,11 @@ def fail_with(error: Exception) -> Callable[..., Any]:
     return make
 
 
-def test_a_run_for_which_the_memory_is_not_enough_is_not_to_be_resumed(tmp_path: Path) -> None:
+def test_a_run_that_runs_out_of_memory_should_not_be_resumed(tmp_path: Path) -> None:
     def make(*_: object, **__: object) -> Any:
         torch.empty(1 << 60)
 
-    said = r"not enough memory for this run \(.*you tried to allocate \d+ bytes.*\); use fewer .* --resume fails again"
+    said = r"not enough memory for this run \(.*you tried to allocate \d+ bytes.*\); .* resuming it would fail again"
     with pytest.raises(RunStoppedError, match=said):
         execute(settings(), tmp_path / "run", make=make)
     for error, kept in (

@@ -9,7 +9,7 @@ from lesson.paper.scale import FULL, QUICK
 from lesson.settings.settings import Settings
 
 
-def test_series_are_told_by_what_differs_from_the_preset() -> None:
+def test_series_are_named_after_what_differs_from_the_preset() -> None:
     sections = {
         "data": {"beta": 0.1, "dataset": "cifar10"},
         "strategy": {"deadline_s": 10.0},
@@ -74,8 +74,8 @@ def test_a_quick_look_is_short_and_on_mnist() -> None:
         assert settings.run.rounds or settings.run.time_budget_s <= 600
 
 
-def test_items_come_in_the_order_of_the_paper_and_unknown_ones_are_told() -> None:
+def test_items_are_in_the_order_of_the_paper_and_unknown_ones_are_rejected() -> None:
     assert [item.name for item in select_items(["fig5", "table2"])] == ["table2", "fig5"]
     assert [item.name for item in select_items([])] == list(NAMES)
-    with pytest.raises(InputError, match="item 'fig10' is unknown; did you mean 'fig"):
+    with pytest.raises(InputError, match="unknown item 'fig10'; did you mean 'fig"):
         select_items(["fig5", "fig10"])

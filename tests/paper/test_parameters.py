@@ -5,7 +5,7 @@ from lesson.settings.presets import PRINTED
 from lesson.settings.settings import Settings, section_of
 
 
-def test_every_setting_exists_and_every_difference_is_told() -> None:
+def test_every_setting_exists_and_every_difference_is_listed() -> None:
     table = parameters()
     assert list(table.columns) == ["parameter", "setting", "paper", "printed", "released"]
     names = [name.strip() for row in table["setting"] for name in row.split(",")]

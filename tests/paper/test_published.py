@@ -59,4 +59,4 @@ def test_the_readme_shows_the_verdicts(findings: list[Finding]) -> None:
 def test_tables_in_the_docs_follow_from_the_kept_runs(name: str, runs: dict[str, Run]) -> None:
     table = markdown(item_table(load_item(name), by_series(runs.values()), FULL))
     assert (FOLDER / f"{name}.md").read_text().endswith(f"\n\n{table}")
-    assert table in (ROOT / "docs" / "reproduction.md").read_text()
+    assert table in (ROOT / "docs" / "explanation" / "reproduction.md").read_text()

@@ -85,10 +85,10 @@ def test_the_archive_is_written_again_from_the_folders_of_runs(made: Path) -> No
         ("[", "study.toml"),
         ("[study]\nformat = 1\n", r"study.toml is damaged: \[study\] kind is missing"),
         ("[study]\nformat = 9\nkind = 'reproduction'\n", "study.toml: format must be 1, got 9: another version"),
-        ("[study]\nformat = 1\nkind = 'sweep'\n", "holds a sweep, not a reproduction; name another folder"),
+        ("[study]\nformat = 1\nkind = 'sweep'\n", "holds a sweep, not a reproduction; choose another output folder"),
     ],
 )
-def test_what_is_wrong_with_a_folder_is_told_before_anything_is_run(tmp_path: Path, text: str, said: str) -> None:
+def test_an_unusable_folder_is_reported_before_anything_is_executed(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "study.toml").write_text(text)
     with pytest.raises(InputError, match=said):
         run_missing(FIG5, tmp_path, Failing())
@@ -97,13 +97,15 @@ def test_what_is_wrong_with_a_folder_is_told_before_anything_is_run(tmp_path: Pa
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").touch()
-    with pytest.raises(InputError, match="is not empty and holds no study; name another folder with --out"):
+    with pytest.raises(InputError, match="is not empty and holds no study; choose another output folder"):
         run_missing(FIG5, tmp_path, Failing())
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
 
 
 @pytest.mark.parametrize("asked", ["", "[reproduction]\nquick = 3\nseeds = 5\n", "[reproduction]\nquick = true\n"])
-def test_a_damaged_scale_is_told_in_one_line(tmp_path: Path, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_scale_is_reported_in_one_line(
+    tmp_path: Path, asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "study.toml").write_text(f"{asked}[study]\nformat = 1\nkind = 'reproduction'\n")
     for words in (["reproduce", "table1", "--out"], ["report"]):
         assert main([*words, str(tmp_path)]) == 2
@@ -150,7 +152,7 @@ def test_failed_runs_stop_the_command_before_anything_is_drawn(
     assert main(["reproduce", "fig5", "--quick", "--seeds", "1", "--out", str(tmp_path / "out")]) == 3
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("lesson: 3 of 3 runs failed, first lesson-mnist-seed0: no longer finite; ")
-    assert told.endswith(f"; the same command with --out {tmp_path / 'out'} tries them again")
+    assert told.endswith(f"; repeat the command with --out {tmp_path / 'out'} to retry them")
     assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["study.toml"]
 
 
@@ -162,7 +164,7 @@ def with_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b'"', b"a" * 200_000])
-def test_a_damaged_table_is_told_in_one_line(
+def test_a_damaged_table_is_reported_in_one_line(
     content: bytes, with_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = Path(shutil.copytree(with_table, tmp_path / "out"))
@@ -174,7 +176,7 @@ def test_a_damaged_table_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", None])
-def test_a_damaged_table_is_told_when_the_readme_is_written(content: bytes | None, tmp_path: Path) -> None:
+def test_a_damaged_table_is_reported_when_the_readme_is_written(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "table1.md").write_bytes(content)
     with pytest.raises(InputError, match=r"table1.md .*; rewrite it with lesson reproduce table1$"):
@@ -224,8 +226,8 @@ def test_items_leave_files_settings_and_a_page(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["fig55"], "item 'fig55' is unknown; did you mean 'fig5'?"),
-        (["fig4", "--seeds", "0"], "seeds must be a whole number from 1 to 1000, got 0"),
+        (["fig55"], "unknown item 'fig55'; did you mean 'fig5'?"),
+        (["fig4", "--seeds", "0"], "the number of seeds must be a whole number from 1 to 1000, got 0"),
     ],
 )
 def test_wrong_input_is_one_line(

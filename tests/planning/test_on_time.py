@@ -54,14 +54,14 @@ def test_lost_update_misses_its_slot(tmp_path: Path) -> None:
     assert found.share == 73 / 74
 
 
-def test_a_slot_that_is_over_counts_whether_or_not_its_update_comes(tmp_path: Path) -> None:
+def test_an_ended_slot_counts_even_if_its_update_never_arrives(tmp_path: Path) -> None:
     """The second piece of work takes 10,000 s: when the last round ends it is on its way, and long too late."""
     trace = written(tmp_path / "work.csv", "client,round,compute_s,upload_s", "0,1,3,4", "0,2,3,9997", "1,1,3,12")
     settings = Settings(trace=trace)
     assert simulate_on_time(draw_fleet(settings, 2), 10.0, settings).by_tier == {1: 1 / 2, 2: 1.0}
 
 
-def test_all_is_on_time_where_nothing_varies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_updates_are_on_time_if_nothing_varies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.planning.on_time.Simulation", None)
     fleet = draw_fleet(Settings(), 20)
     for settings in (None, Settings(), Settings(shadowing_db=6.0, estimate="quantile")):
@@ -75,7 +75,7 @@ def test_an_infinite_deadline_is_always_met() -> None:
     assert simulate_on_time(draw_fleet(RAYLEIGH, 10), math.inf, RAYLEIGH).share == 1.0
 
 
-def test_where_no_slot_ends_nothing_is_known() -> None:
+def test_share_on_time_is_unknown_if_no_slot_has_ended() -> None:
     """A deadline of a millisecond makes tiers of thousands of rounds, more than are tried."""
     found = simulate_on_time(draw_fleet(RAYLEIGH, 5), 1e-3, RAYLEIGH)
     assert (found.share, found.of_tier(1)) == (None, None)
@@ -93,7 +93,7 @@ def test_longer_deadlines_are_not_clearly_worse_under_fading(seed: int) -> None:
     assert shares[-1] == 1.0
 
 
-def test_careful_estimates_are_met_more_often() -> None:
+def test_conservative_estimates_are_met_more_often() -> None:
     careful = Settings(fading="rayleigh", estimate="quantile")
     fleet = draw_fleet(careful)
     assert (simulate_on_time(fleet, 5.0, careful).share or 0) > (
@@ -101,7 +101,7 @@ def test_careful_estimates_are_met_more_often() -> None:
     ) + 0.05
 
 
-def test_the_deadline_found_is_the_first_that_does() -> None:
+def test_the_deadline_found_is_the_shortest_that_suffices() -> None:
     fleet = draw_fleet(RAYLEIGH)
     tried: list[float] = []
     deadline_s = find_deadline_s(fleet, 0.97, propose_deadline_s(fleet), settings=RAYLEIGH, tell=tried.append)
@@ -113,11 +113,11 @@ def test_the_deadline_found_is_the_first_that_does() -> None:
     assert all(float(f"{one_s:.2g}") == one_s for one_s in tried)
 
 
-def test_where_nothing_varies_the_proposal_stands() -> None:
+def test_if_nothing_varies_the_proposed_deadline_is_used() -> None:
     assert find_deadline_s(make_fleet([10.0, 40.0]), 1.0, 11.0) == 11.0
 
 
-def test_what_no_deadline_reaches(tmp_path: Path) -> None:
+def test_a_share_that_no_deadline_reaches_is_an_error(tmp_path: Path) -> None:
     """Client 0 takes 7 s and 10,000 s in turn, far longer than the 35 s up to which deadlines are looked for."""
     rows = ["client,round,compute_s,upload_s", "0,1,3,4", "0,2,3,9997"]
     settings = Settings(trace=written(tmp_path / "work.csv", *rows))
@@ -129,12 +129,12 @@ def test_what_no_deadline_reaches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.01, math.nan])
-def test_shares_that_cannot_be_asked_for(share: float) -> None:
+def test_invalid_shares_on_time_are_rejected(share: float) -> None:
     with pytest.raises(InputError, match="on_time must be > 0 and <= 1, got"):
         find_deadline_s(make_fleet([5.0]), share, 5.0)
 
 
-def test_a_fleet_that_is_cut_is_the_smaller_one() -> None:
+def test_the_first_clients_of_a_fleet_equal_a_smaller_fleet() -> None:
     """But for the band of all, which is that of the larger fleet."""
     settings = Settings(fading="rayleigh", shadowing_db=6.0, samples_per_client=(10, 90))
     whole, small = draw_fleet(settings, 40, seed=3), draw_fleet(settings, 15, seed=3)
@@ -154,13 +154,13 @@ def test_a_fleet_that_is_cut_is_the_smaller_one() -> None:
     assert whole.first(40) is whole
 
 
-def test_a_promoted_client_is_kept_if_it_is_there() -> None:
+def test_a_promoted_client_is_kept_if_it_is_among_the_first() -> None:
     fleet = make_fleet([15.0, 12.0, 30.0], ensure_first_tier=True).at_deadline(10.0)
     assert fleet.first(2).promoted == fleet.promoted
     assert fleet.first(1).promoted is None
 
 
-def test_of_a_large_fleet_the_first_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_clients_of_a_large_fleet_are_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.planning.on_time.MAX_ROUNDS", 3)
     monkeypatch.setattr("lesson.planning.on_time.MIN_ROUNDS", 3)
     whole = draw_fleet(RAYLEIGH, MAX_CLIENTS + 500)

@@ -118,9 +118,9 @@ def test_compared_deadlines_suit_the_fleet(slowest_s: float, expected: list[floa
     ("latencies", "deadline_s", "rounds", "message"),
     [
         ([5.0], 0.0, 12, "deadline_s must be > 0, got 0.0"),
-        ([5.0], 10.0, 0, "rounds must be 1 to 100000, got 0"),
+        ([5.0], 10.0, 0, "the number of rounds must be from 1 to 100000, got 0"),
         ([math.inf], 10.0, 12, "no client can be reached: all 1 latencies are infinite"),
-        ([5.0], 1e-300, 12, "deadline_s must be longer, got 1e-300: every client would take over"),
+        ([5.0], 1e-300, 12, "deadline_s must be longer, got 1e-300: every client would need more than"),
     ],
 )
 def test_bad_plans(latencies: list[float], deadline_s: float, rounds: int, message: str) -> None:
@@ -155,7 +155,7 @@ def test_a_quarter_of_the_clients_meet_a_proposed_deadline(latencies: list[float
     assert np.count_nonzero(fleet.latency_s <= deadline_s) >= len(latencies) / 4
 
 
-def test_nothing_is_proposed_where_nobody_can_be_reached() -> None:
+def test_no_deadline_is_proposed_if_no_client_is_reachable() -> None:
     with pytest.raises(InputError, match="no client can be reached: all 2 latencies are infinite"):
         propose_deadline_s(make_fleet([math.inf, math.inf]))
 

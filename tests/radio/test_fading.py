@@ -59,7 +59,7 @@ def test_clients_and_blocks_fade_on_their_own(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "rayleigh", "rician"])
-def test_a_client_fades_alike_whoever_else_is_asked(kind) -> None:
+def test_the_fading_of_a_client_does_not_depend_on_other_clients(kind) -> None:
     drawn, some = gains(kind), np.array([9_999, 4, 77])
     assert np.array_equal(gains(kind, clients=some[:, None], blocks=np.array([8, 2])), drawn[some][:, [8, 2]])
     assert np.array_equal(gains(kind, clients=some, blocks=np.array(99)), drawn[some, 99])

@@ -63,7 +63,7 @@ def test_a_place_keeps_its_value() -> None:
     assert again(x_km[:6].reshape(2, 3), y_km[:6].reshape(2, 3)).tolist() == drawn[:6].reshape(2, 3).tolist()
 
 
-def test_seeds_and_names_have_fields_of_their_own() -> None:
+def test_seeds_and_names_have_separate_fields() -> None:
     here = np.array([0.0]), np.array([0.0])
     others = [(0, "shadowing"), (1, "shadowing"), (0, "other")]
     assert len({float(GaussianField(*other, CORRELATION_KM)(*here)[0]) for other in others}) == 3

@@ -73,12 +73,12 @@ def test_a_block_border_changes_the_rate_of_one() -> None:
     assert through_s(shared) == {0: 3.5, 1: 2.75, 2: 4.125}
 
 
-def test_two_may_be_through_at_once() -> None:
+def test_two_uploads_may_complete_at_once() -> None:
     # 60 bit/s each: both need 2 s.
     assert through_s(band("equal", [(4, 1.0, 120.0), (3, 1.0, 120.0)])) == {4: 3.0, 3: 3.0}
 
 
-def test_who_comes_later_slows_the_others_down() -> None:
+def test_a_later_upload_slows_down_the_others() -> None:
     shared = band("equal", [(0, 0.0, 240.0)])
     assert through_s(shared) == {0: 2.0}
     shared.advance(1.0)
@@ -122,7 +122,7 @@ def test_the_others_speed_up_when_one_is_removed() -> None:
     assert through_s(shared) == {1: 3.0, 0: 4.0}
 
 
-def test_nothing_to_send_and_nobody_there() -> None:
+def test_a_band_without_bits_or_clients() -> None:
     assert through_s(band("equal", [(0, 3.0, 0.0), (1, 3.0, 120.0)])) == {0: 3.0, 1: 4.0}
     # In turn, even nothing waits: client 1 is behind client 0.
     assert through_s(band("in-turn", [(0, 3.0, 120.0), (1, 3.0, 0.0)])) == {0: 4.0, 1: 4.0}
@@ -135,7 +135,7 @@ def test_nothing_to_send_and_nobody_there() -> None:
 
 
 @pytest.mark.parametrize("coherence_s", [1.0, math.inf])
-def test_no_rate_for_ever_is_never_through(coherence_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transfer_at_rate_0_never_completes(coherence_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def only_first(clients: np.ndarray, block: int, num: int) -> np.ndarray:
         return np.where(clients == 0, 120.0 / num, 0.0)
 
@@ -208,7 +208,7 @@ def test_what_is_not_left_was_sent(
 
 
 @given(uploads=UPLOADS, coherence_s=st.sampled_from([0.3, 1.0, 7.0]))
-def test_equal_shares_without_interference_are_bands_of_their_own(
+def test_equal_shares_without_interference_are_separate_bands(
     uploads: list[tuple[int, float, float]], coherence_s: float
 ) -> None:
     client, ready_s, bits = (np.array(column) for column in zip(*uploads, strict=True))
@@ -250,7 +250,7 @@ def test_a_restored_band_continues_bit_identically(discipline: Discipline) -> No
     assert sent_s(first, 0, 2, 3) == sent_s(second, 0, 2, 3)
 
 
-def test_a_state_does_not_move_on() -> None:
+def test_a_saved_state_does_not_change() -> None:
     shared = band("equal", [(0, 0.0, 240.0)])
     state = shared.state()
     shared.advance(1.0)

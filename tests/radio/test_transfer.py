@@ -73,7 +73,7 @@ def test_nothing_to_send_and_never_beginning(coherence_s: float) -> None:
     assert finish([], [], [], coherence_s=coherence_s).shape == (0,)
 
 
-def test_no_rate_for_ever_is_never_through() -> None:
+def test_a_transfer_at_rate_0_never_completes() -> None:
     # Client 4 sends 1 bit at 4 bit/s in two blocks of an eighth of a second.
     assert finish([0, 4], [0.0, 0.0], [1.0, 1.0], steady, 0.125).tolist() == [math.inf, 0.25]
 
@@ -116,7 +116,7 @@ def test_as_a_plain_loop(transfers: list[tuple[int, float, float]], coherence_s:
     assert finish(clients, begin_s, bits, faded, coherence_s) == pytest.approx(expected_s, rel=1e-9)
 
 
-def test_company_does_not_show() -> None:
+def test_a_transfer_does_not_depend_on_other_clients() -> None:
     rng = np.random.default_rng(0)
     clients, begin_s, bits = np.arange(40_000), rng.uniform(0, 9, 40_000), rng.uniform(0, 3000, 40_000)
     through_s = finish_s(clients, begin_s, bits, faded, 1.0)

@@ -78,7 +78,7 @@ def test_many_tiers_are_cut_and_said_so() -> None:
 
 def test_notes_tell_of_unreachable_and_promoted_clients() -> None:
     shown = text(make_fleet([12.0, 25.0, np.inf], ensure_first_tier=True), 10.0, width=120)
-    assert "note: tier 1 would be empty: the fastest client, 0, is taken as 10 s instead of 12 s" in shown
+    assert "note: tier 1 would be empty: the latency of the fastest client, 0, is set to 10 s instead of 12 s" in shown
     assert "note: 1 of 3 clients are unreachable and in no tier" in shown
     assert "FedCS has no clients: tier 1 is empty" in text(make_fleet([12.0]), 10.0)
 

@@ -74,7 +74,7 @@ def test_a_plot_is_the_mean_with_a_band(study: Study) -> None:
     over_rounds = study.plot(by="round").axes[0]
     assert over_rounds.lines[0].get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
     assert over_rounds.get_xlabel() == "global rounds"
-    with pytest.raises(InputError, match="by 'rounds' is unknown; did you mean 'round'"):
+    with pytest.raises(InputError, match="unknown axis 'rounds'; did you mean 'round'"):
         study.plot(by="rounds")  # type: ignore[arg-type]
 
 

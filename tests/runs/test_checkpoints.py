@@ -67,7 +67,7 @@ def broken(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "run")
 
 
-def test_the_one_before_is_kept(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_previous_checkpoint_is_kept(broken: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     newest, before = (unpacked(path)[0]["metrics_bytes"] for path in (broken.checkpoint, broken.before))
     lines = broken.metrics.read_bytes().splitlines(keepends=True)
     assert (newest, before) == tuple(sum(map(len, lines[:count])) for count in (STOP - 1, STOP - 2))
@@ -77,15 +77,15 @@ def test_the_one_before_is_kept(broken: RunFolder, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("damage", [*DAMAGE, "gone"])
-def test_a_damaged_checkpoint_leads_to_the_one_before_and_the_same_end(
+def test_a_run_with_a_damaged_checkpoint_resumes_from_the_previous_one(
     broken: RunFolder, damage: str, whole: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     DAMAGE.get(damage, Path.unlink)(broken.checkpoint)
     execute(settings(), broken.path, resume=True, **PARTS)
     told = capsys.readouterr().err
-    said = "is not there" if damage == "gone" else "cannot be used ("
+    said = "does not exist" if damage == "gone" else "cannot be used ("
     assert told.startswith(f"note: {broken.checkpoint} {said}")
-    assert told.endswith("; going on from the checkpoint before\n")
+    assert told.endswith("; resuming from the previous checkpoint\n")
     assert told.count("\n") == 1
     assert content(broken.path) == whole
 
@@ -94,16 +94,14 @@ def test_a_damaged_checkpoint_leads_to_the_one_before_and_the_same_end(
 def test_two_damaged_checkpoints_are_an_error(broken: RunFolder, damage: str) -> None:
     for path in (broken.checkpoint, broken.before):
         DAMAGE[damage](path)
-    with pytest.raises(
-        InputError, match=r"checkpoint.safetensors cannot be used \(.*\); remove the folder and run again"
-    ):
+    with pytest.raises(InputError, match=r"checkpoint.safetensors cannot be used \(.*\); remove the folder and rerun"):
         execute(settings(), broken.path, resume=True, **PARTS)
     assert broken.config.exists()
 
 
-def test_a_checkpoint_that_was_only_moved_is_told(broken: RunFolder) -> None:
+def test_a_checkpoint_that_was_only_moved_is_reported(broken: RunFolder) -> None:
     of_another_run(broken.checkpoint)
-    with pytest.raises(InputError, match=r"checkpoint.safetensors does not fit this run .*; remove the folder"):
+    with pytest.raises(InputError, match=r"checkpoint.safetensors does not match this run .*; remove the folder"):
         execute(settings(), broken.path, resume=True, **PARTS)
 
 

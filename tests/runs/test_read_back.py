@@ -31,7 +31,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_lies_are_told_in_one_line(run: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_values_are_reported_in_one_line(
+    run: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Through `lesson.load`, the figures and the page; values that cannot do harm are accepted."""
     rejected = 0
     for number, (what, content) in enumerate(list(lies_about(name, (run / name).read_text()))[::25]):
@@ -66,7 +68,7 @@ def test_lies_are_told_in_one_line(run: Path, tmp_path: Path, name: str, capsys:
         ("summary.json", {"time_to_s": {}}, r"summary.json is damaged \(time_to_s must have 0.5\)"),
         ("clients.json", {"clients": {}}, r"clients.json is damaged \(clients.number is missing\); remove it"),
         ("clients.json", {"promoted": {"client": 1}}, r"clients.json is damaged \(promoted.latency_s is missing\)"),
-        ("clients.json", {"num_clients": 1}, r"clients.json is damaged \(clients.number must be different numbers"),
+        ("clients.json", {"num_clients": 1}, r"clients.json is damaged \(clients.number must be distinct numbers"),
     ],
 )
 def test_the_field_is_named(run: Path, tmp_path: Path, name: str, change: dict[str, Any], said: str) -> None:
@@ -88,7 +90,7 @@ def main_like_report(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_are_none_are_rejected(run: Path, tmp_path: Path, constant: str) -> None:
+def test_values_that_are_not_numbers_are_rejected(run: Path, tmp_path: Path, constant: str) -> None:
     summary = json.loads((run / "summary.json").read_text())
     folder = Path(shutil.copytree(run, tmp_path / "run"))
     (folder / "summary.json").write_text(json.dumps(summary | {"loss": 0.125}).replace("0.125", constant))
@@ -150,11 +152,11 @@ def test_clients_must_have_columns_of_one_length(run: Path, tmp_path: Path) -> N
         wrong = copy.deepcopy(kept)
         wrong["clients"][name].pop()
         (tmp_path / "clients.json").write_text(json.dumps(wrong))
-        with pytest.raises(InputError, match=f"{name} must have 6 values like number, got 5"):
+        with pytest.raises(InputError, match=f"{name} must have 6 values, as many as number, got 5"):
             read_clients(tmp_path / "clients.json")
 
 
-def test_a_resumed_run_tells_of_a_line_that_was_changed(tmp_path: Path) -> None:
+def test_a_resumed_run_reports_a_changed_line(tmp_path: Path) -> None:
     def stop(line: dict[str, Any]) -> None:
         if line["round"] == 5:
             raise StoppedError

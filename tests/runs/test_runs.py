@@ -68,7 +68,7 @@ def test_a_folder_holds_the_contract(tmp_path: Path) -> None:
     }
 
 
-def test_who_took_part_is_written_down(tmp_path: Path) -> None:
+def test_participating_clients_are_recorded(tmp_path: Path) -> None:
     chosen = settings()
     execute(chosen, tmp_path / "run", **PARTS)
     kept = json.loads((tmp_path / "run" / "clients.json").read_text())
@@ -88,9 +88,7 @@ def test_who_took_part_is_written_down(tmp_path: Path) -> None:
     run.close()
 
 
-def test_of_many_clients_some_are_written_down_and_rounds_without_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_fleets_are_sampled_and_rounds_name_no_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.runs.execute.MAX_NAMED", 5)
     monkeypatch.setattr("lesson.runs.summary.MAX_CLIENTS", 3)
     execute(settings(), tmp_path / "run", **PARTS)
@@ -197,7 +195,7 @@ def test_ctrl_c_in_the_last_moment_is_not_lost(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
-def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.toml.aside").write_text("[scen")
     execute(settings(), tmp_path / "run", **PARTS)
@@ -208,7 +206,7 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path: Path) -> None:
 def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.begin(on_device(settings()))
-    with folder.owned(), pytest.raises(InputError, match="is being written by another process"):
+    with folder.owned(), pytest.raises(InputError, match="is in use by another process"):
         execute(settings(), tmp_path / "run", resume=True, **PARTS)
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
@@ -227,7 +225,7 @@ def test_lost_metrics_are_noticed(tmp_path: Path, damage: str) -> None:
         metrics.unlink()
     else:
         os.truncate(metrics, 10)
-    with pytest.raises(InputError, match=r"metrics.jsonl has lost lines since the checkpoint"):
+    with pytest.raises(InputError, match=r"metrics.jsonl lacks lines that the checkpoint counts"):
         execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
@@ -242,7 +240,7 @@ def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
     renamed = [whole.replace(f'"{name}"', f'"{name[:-1]}"') for name in json.loads(whole) if name not in NEWER]
     for damaged in (whole[:50], "[]", "[" * 100_000, *renamed, whole.replace('"0.5"', '"0.4"')):
         summary.write_text(damaged)
-        with pytest.raises(InputError, match=r"summary.json is damaged .*; remove the folder and run again"):
+        with pytest.raises(InputError, match=r"summary.json is damaged .*; remove the folder and rerun"):
             execute(settings(), tmp_path / "run", **PARTS)
 
 
@@ -300,7 +298,7 @@ def test_a_run_rejected_in_its_first_round_leaves_no_folder(tmp_path: Path) -> N
 
 def test_a_folder_of_another_run_is_rejected(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", **PARTS)
-    with pytest.raises(InputError, match=r"belongs to a run with other settings .*; name another folder"):
+    with pytest.raises(InputError, match=r"holds a run with other settings .*; choose another output folder"):
         execute(settings(seed=1), tmp_path / "run", resume=True, **PARTS)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
@@ -308,23 +306,23 @@ def test_a_folder_of_another_run_is_rejected(tmp_path: Path) -> None:
         execute(settings(), tmp_path / "mine", **PARTS)
 
 
-def test_an_unfinished_run_wants_to_be_resumed(tmp_path: Path) -> None:
+def test_an_unfinished_run_must_be_resumed_explicitly(tmp_path: Path) -> None:
     def break_off(line: dict[str, Any]) -> None:
         raise StoppedError
 
     with pytest.raises(StoppedError):
         execute(settings(), tmp_path / "run", progress=break_off, **PARTS)
-    with pytest.raises(InputError, match="holds a run that has not ended; --resume continues it"):
+    with pytest.raises(InputError, match="holds an unfinished run; resume it"):
         execute(settings(), tmp_path / "run", **PARTS)
 
 
 @pytest.mark.parametrize("time_budget_s", [30.0, 10.0])
-def test_a_run_in_which_nobody_arrives_says_so(tmp_path: Path, time_budget_s: float) -> None:
+def test_a_run_without_arrivals_says_so(tmp_path: Path, time_budget_s: float) -> None:
     """Rounds of 20 s and slow radio: nobody is there at 20 s, and none ends within 10 s."""
     slow = settings(rounds=None, time_budget_s=time_budget_s)
     far = slow.with_changes(power_w=1e-9, ensure_first_tier=False)
     summary = execute(far, tmp_path / "run", **PARTS)
-    assert (summary["uploads"], summary["notes"]) == (0, ["no update has arrived: the model is the initial one"])
+    assert (summary["uploads"], summary["notes"]) == (0, ["no update arrived, so the final model is the initial one"])
 
 
 def test_a_run_that_ends_far_worse_than_guessing_says_so(tmp_path: Path) -> None:
@@ -333,8 +331,10 @@ def test_a_run_that_ends_far_worse_than_guessing_says_so(tmp_path: Path) -> None
     summary = execute(wild.model_copy(update={"training": training}), tmp_path / "run", **PARTS)
     assert summary["loss"] > 100
     (note,) = summary["notes"]
-    assert note.startswith(f"the final loss, {summary['loss']:.3g}, is far above the 2.3 of guessing among ten classes")
-    assert note.endswith("take a smaller learning_rate or lr_cap")
+    assert note.startswith(
+        f"the final loss, {summary['loss']:.3g}, is far above 2.3, that of guessing among ten classes"
+    )
+    assert note.endswith("use a smaller learning_rate or lr_cap")
     assert execute(settings(rounds=10), tmp_path / "usual", **PARTS)["notes"] == []
 
 
@@ -347,7 +347,7 @@ def test_numbers_that_training_cannot_compute_with_are_rejected(section: str, na
 def test_a_run_that_diverges_by_its_proximal_term_names_it(tmp_path: Path) -> None:
     wild = settings(rounds=10)
     pulled = wild.with_changes(proximal_mu=1e30, local_steps=4)
-    with pytest.raises(DivergedError, match="take a smaller learning_rate, lr_cap or proximal_mu"):
+    with pytest.raises(DivergedError, match="use a smaller learning_rate, lr_cap or proximal_mu"):
         execute(pulled, tmp_path / "run", **PARTS)
 
 
@@ -366,15 +366,15 @@ def test_a_run_resumed_under_other_versions_says_so(tmp_path: Path, capsys: pyte
     with pytest.raises(StoppedError):
         execute(settings(), tmp_path / "run", resume=True, progress=break_off, **PARTS)
     assert capsys.readouterr().err == (
-        f"note: {tmp_path / 'run'} was begun with cpu_capability Z80 (here {here['cpu_capability']}); "
-        "results may differ from an undisturbed run by rounding\n"
+        f"note: {tmp_path / 'run'} was started with cpu_capability Z80 (here {here['cpu_capability']}); "
+        "results may differ from those of an uninterrupted run in rounding\n"
     )
     hostile = "\\u001b[31m" + "Z" * 1000
     config.write_text(config.read_text().replace('cpu_capability = "Z80"', f'cpu_capability = "{hostile}"'))
     with pytest.raises(StoppedError):
         execute(settings(), tmp_path / "run", resume=True, progress=break_off, **PARTS)
     shown = f"\\x1b[31m{'Z' * 31}…"  # 40 characters
-    assert f"was begun with cpu_capability {shown} (here " in capsys.readouterr().err
+    assert f"was started with cpu_capability {shown} (here " in capsys.readouterr().err
     config.write_text(
         config.read_text().replace(f'cpu_capability = "{hostile}"\n', "")
     )  # written by an earlier release
@@ -395,7 +395,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("strategy", sorted(GOLDEN))
-def test_short_curves_are_what_they_were(tmp_path: Path, strategy: str) -> None:
+def test_short_curves_are_unchanged(tmp_path: Path, strategy: str) -> None:
     """Losses every 100 s over 60 rounds; a change to the numerics shows here, the rounding of another CPU does not."""
     execute(settings(strategy, rounds=60), tmp_path / "run", **PARTS)
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -404,8 +404,8 @@ def test_short_curves_are_what_they_were(tmp_path: Path, strategy: str) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
-def test_a_gpu_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="device must be auto or cpu here, got 'cuda': torch sees no GPU"):
+def test_a_missing_gpu_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="device must be auto or cpu here, got 'cuda': torch finds no GPU"):
         execute(Settings(run={"rounds": 1, "device": "cuda"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -420,7 +420,7 @@ def test_a_run_records_its_device_and_resumes_only_there(tmp_path: Path) -> None
     for change in ({}, {"device": "auto"}, {"precision": "float32"}):
         folder.check(here.model_copy(update={"run": here.run.model_copy(update=change)}), resume=True)
     for change in ({"device": "cuda"}, {"precision": "bfloat16"}):
-        with pytest.raises(InputError, match="belongs to a run with other settings"):
+        with pytest.raises(InputError, match="holds a run with other settings"):
             folder.check(here.model_copy(update={"run": here.run.model_copy(update=change)}), resume=True)
 
 
@@ -433,7 +433,7 @@ def test_a_run_started_on_a_gpu_is_read_anywhere_and_resumes_only_there(tmp_path
     assert execute(settings(device="auto"), tmp_path / "run", **PARTS)["rounds"] == 30
     folder.summary.unlink()
     with pytest.raises(
-        InputError, match=r"holds a run that was begun on a GPU: \[run\] device must be .*torch sees no GPU"
+        InputError, match=r"holds a run that was started on a GPU: \[run\] device must be .*torch finds no GPU"
     ):
         execute(settings(device="auto"), tmp_path / "run", resume=True, **PARTS)
 

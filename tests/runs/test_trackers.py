@@ -37,7 +37,7 @@ class Noted(Told):
         (self.folder / "told.json").write_text(json.dumps(self.calls, default=str))
 
 
-def test_a_tracker_is_told_of_every_round_once(tmp_path: Path) -> None:
+def test_a_tracker_receives_every_round_once(tmp_path: Path) -> None:
     told = Told()
     execute(settings(rounds=3), tmp_path / "run", trackers=[told], **PARTS)
     assert told.calls == [("lesson", tmp_path / "run", []), 1, 2, 3, 3]
@@ -61,7 +61,7 @@ def test_a_resumed_run_passes_its_kept_lines_to_trackers(tmp_path: Path) -> None
     assert told.calls == [("lesson", tmp_path / "run", [1, 2]), 3, 4, 5, 5]
 
 
-def test_a_run_rejected_in_its_first_round_is_not_told(tmp_path: Path) -> None:
+def test_a_run_rejected_in_its_first_round_is_not_tracked(tmp_path: Path) -> None:
     told = Told()
     nobody = Settings(strategy={"ensure_first_tier": False, "deadline_s": 1e-3}, run={"rounds": 3})
     fedcs = nobody.model_copy(update={"strategy": nobody.strategy.model_copy(update={"name": "fedcs"})})
@@ -117,7 +117,7 @@ def test_an_evaluation_is_logged_while_the_run_is_in_progress(tmp_path: Path) ->
 
 
 @needs_tensorboard
-def test_a_tracker_changes_no_bit(tmp_path: Path) -> None:
+def test_a_run_with_a_tracker_is_bit_identical(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "plain", **PARTS)
     execute(settings(), tmp_path / "tracked", trackers=[TensorBoard()], **PARTS)
     assert content(tmp_path / "tracked") == content(tmp_path / "plain")
@@ -197,7 +197,7 @@ def test_log_tensorboard(
 
 
 @pytest.mark.parametrize("command", [["run"], ["compare"], ["sweep", str(ROOT / "examples" / "sweep.toml")]])
-def test_a_tracker_that_cannot_be_had_is_told_before_training(
+def test_an_unavailable_tracker_is_reported_before_training(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -208,10 +208,13 @@ def test_a_tracker_that_cannot_be_had_is_told_before_training(
         ("tensorboard", "TensorBoard is not installed; run pip install 'lesson-fl[tensorboard]'"),
         (
             "tensorbord",
-            "tracker 'tensorbord' is unknown; did you mean 'tensorboard'? one of: module:Class, tensorboard",
+            "unknown tracker 'tensorbord'; did you mean 'tensorboard'? Available: module:Class, tensorboard",
         ),
-        ("nowhere:Mine", "tracker 'nowhere:Mine' cannot be loaded: No module named 'nowhere'; write module:Class"),
-        ("empty_tracker:Nothing", "tracker 'empty_tracker:Nothing' must have begin, line and end"),
+        (
+            "nowhere:Mine",
+            "tracker 'nowhere:Mine' cannot be loaded: No module named 'nowhere'; the name must be module:Class",
+        ),
+        ("empty_tracker:Nothing", "tracker 'empty_tracker:Nothing' must have the methods begin, line and end"),
         (
             "asking_tracker:Failing",
             "tracker 'asking_tracker:Failing' cannot be created: TypeError: Failing.__init__() missing 1 required "
@@ -241,7 +244,7 @@ def test_a_tracker_that_fails_stops_a_run_that_can_resume_without_it(
     failing, told = Failing(method), Told()
     message = (
         r"^tracker helpers.trackers:Failing: OSError: \[Errno 28\] No space left \(trackers.py, line \d+\); "
-        "--resume without --log continues without trackers$"
+        "resume the run without trackers to continue$"
     )
     with pytest.raises(RunStoppedError, match=message):
         execute(settings(), tmp_path / "run", trackers=[failing, told], **PARTS)

@@ -62,8 +62,8 @@ def test_given_values_win_over_the_preset() -> None:
         ({"local_steps": 10**30}, "[training] local_steps must be <= 1000000000, got 1000000000000000000000000000000"),
         ({"batch_size": 10**9000}, "[training] batch_size must be <= 1000000000, got a huge number"),
         ({"training": {"epsilon": 1.0}}, "[training] epsilon must be < 1, got 1.0"),
-        ({"epsilon": 0.1}, "epsilon is a setting of [training] and [server]; name one: training.epsilon, server.ep"),
-        ({"radio": {"powr_w": 1.0}}, "[radio] setting 'powr_w' is unknown; did you mean 'power_w'?"),
+        ({"epsilon": 0.1}, "epsilon is a setting of [training] and [server]; use training.epsilon or server.ep"),
+        ({"radio": {"powr_w": 1.0}}, "[radio] unknown setting 'powr_w'; did you mean 'power_w'?"),
         ({"deadline_s": 0.0}, "[strategy] deadline_s must be > 0, got 0.0"),
         ({"deadline_s": math.nan}, "[strategy] deadline_s must be > 0, got nan"),
         (
@@ -82,9 +82,9 @@ def test_given_values_win_over_the_preset() -> None:
         ({"proximal_mu": math.inf}, "[training] proximal_mu must be a finite number, got inf"),
         ({"weighting": "equal"}, "[training] weighting must be 'uniform' or 'samples', got 'equal'"),
         ({"ensure_first_tier": 1}, "[strategy] ensure_first_tier must be true or false, got 1"),
-        ({"preset": "relased"}, "preset 'relased' is unknown; did you mean 'released'? one of: printed, released"),
-        ({"self": 1.0}, "setting 'self' is unknown; 'lesson settings' lists all"),
-        ({"powr_w": 1.0}, "setting 'powr_w' is unknown; did you mean 'power_w'? 'lesson settings' lists all"),
+        ({"preset": "relased"}, "unknown preset 'relased'; did you mean 'released'? Available: printed, released"),
+        ({"self": 1.0}, "unknown setting 'self'; 'lesson settings' lists all"),
+        ({"powr_w": 1.0}, "unknown setting 'powr_w'; did you mean 'power_w'? 'lesson settings' lists all"),
     ],
 )
 def test_bad_values_are_one_line(values: dict[str, Any], message: str) -> None:
@@ -103,14 +103,14 @@ def test_deadline_may_be_infinite() -> None:
     assert Settings(deadline_s=math.inf).strategy.deadline_s == math.inf
 
 
-def test_local_work_that_the_latency_does_not_follow_is_told() -> None:
+def test_local_training_that_does_not_affect_the_latency_is_reported() -> None:
     assert Settings().caveats() == []
     assert Settings(local_steps=5, latency_samples="processed").caveats() == []
     (caveat,) = Settings(local_steps=5).caveats()
     assert caveat.startswith("local_steps = 5 does not change the compute latency, which is charged for 20 samples")
 
 
-def test_a_proximal_term_that_one_step_does_not_feel_is_told() -> None:
+def test_a_proximal_term_without_effect_on_one_step_is_reported() -> None:
     (caveat,) = Settings(proximal_mu=0.1).caveats()
     assert caveat.startswith("proximal_mu = 0.1 has no effect on a single local step")
     for more in ({"local_steps": 2}, {"local_epochs": 1}):
@@ -158,7 +158,7 @@ def test_seeds_differ() -> None:
 
 @pytest.mark.parametrize(
     ("count", "seed", "message"),
-    [(0, 0, "num_clients must be 1 to 10000000, got 0"), (5, -1, "seed must be >= 0, got -1")],
+    [(0, 0, "num_clients must be from 1 to 10000000, got 0"), (5, -1, "seed must be >= 0, got -1")],
 )
 def test_bad_draws(count: int, seed: int, message: str) -> None:
     with pytest.raises(InputError, match=message):

@@ -28,7 +28,7 @@ def follow(strategy: Any, fleet: Fleet, rounds: int) -> tuple[Trace, list[Merge]
     merges: list[Merge] = []
     simulation = Simulation(strategy, fleet)
     decide = simulation.strategy.merge
-    simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore
+    simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore[func-returns-value]
     trace: Trace = []
     while len(trace) < rounds and not simulation.stop_reason:
         record = simulation.step()
@@ -145,7 +145,7 @@ def test_fedbuff_keeps_its_concurrency() -> None:
     assert {who for _, starts, _, _ in trace for who in starts} == set(range(12))
 
 
-def test_the_work_of_fedbuff_follows_who_takes_part() -> None:
+def test_the_cost_of_fedbuff_depends_on_the_clients_involved() -> None:
     simulation = Simulation(FedBuff(buffer_size=3, concurrency=4), make_fleet([1.0 + who for who in range(50_000)]))
     assert peak_bytes(simulation) < 50_000
 
@@ -214,7 +214,7 @@ def test_safa(fleet: Fleet) -> None:
     assert merges[4].groups.names == ["client 0", "client 1"]
 
 
-def test_safa_breaks_off_who_lags_and_ends_rounds_at_the_limit() -> None:
+def test_safa_cancels_lagging_clients_and_ends_rounds_at_the_limit() -> None:
     """Rounds of 10 s, two picks. Round 2: 1, not picked before, then 0. Round 3: 2, then 0. Round 4: client 3, at work
     for three rounds, is deprecated, starts anew at 30 s, and its entry is the newest model; 1 is back at 36 s."""
     fleet = make_fleet([5.0, 16.0, 30.0, 38.0], weight=[1, 3, 2, 2])
@@ -292,11 +292,11 @@ def test_bad_settings(make: Any, message: str) -> None:
         (FedBuff(buffer_size=5, concurrency=2), "buffer_size must be <= 4, the number of clients"),
         (FedBuff(buffer_size=2, concurrency=5), "concurrency must be <= 4, the number of clients"),
         (FedAT(num_tiers=5), "num_tiers must be <= 4, the number of clients that can be reached, got 5"),
-        (Safa(lag_tolerance=2, round_limit_s=2.4), "safa would hear nobody: the fastest client takes 5 s"),
+        (Safa(lag_tolerance=2, round_limit_s=2.4), "safa would never receive an update: the fastest client takes 5 s"),
     ],
     ids=str,
 )
-def test_what_only_the_fleet_can_tell(strategy: Strategy, message: str) -> None:
+def test_options_that_do_not_suit_the_fleet_are_rejected(strategy: Strategy, message: str) -> None:
     with pytest.raises(InputError, match=message):
         next(simulate(strategy, make_fleet([5.0, 16.0, 30.0, 38.0, np.inf]), rounds=1))
 
@@ -322,7 +322,7 @@ def test_semisync_steps_continues_when_a_trace_says_that_computing_takes_no_time
     simulation = Simulation(SemiSyncSteps(), make_fleet([2.0, 10.0]), settings=settings)
     steps = []
     decide = simulation.strategy.open_round
-    simulation.strategy.open_round = lambda view, rng: steps.append(decide(view, rng)) or steps[-1]  # type: ignore
+    simulation.strategy.open_round = lambda view, rng: steps.append(decide(view, rng)) or steps[-1]  # type: ignore[func-returns-value]
     for _ in range(5):
         simulation.step()
     assert [plan.local_steps.tolist() for plan in steps] == [[10, 2], [10, 2], [1, 2], [10, 2], [10, 2]]
@@ -403,6 +403,8 @@ def test_fedbuff_continues_with_a_full_buffer_after_a_restart() -> None:
     assert kept.now_s == 10.0
 
 
-def test_semisync_steps_rejects_clients_worlds_apart() -> None:
-    with pytest.raises(InputError, match="semisync-steps would give client 0 2e\\+12 steps a round, over 10000000"):
+def test_semisync_steps_rejects_extremely_unequal_clients() -> None:
+    with pytest.raises(
+        InputError, match="semisync-steps would give client 0 2e\\+12 steps per round, more than 10000000"
+    ):
         Simulation(SemiSyncSteps(), make_fleet([1e-4, 1e8])).step()

@@ -39,7 +39,7 @@ def test_strategies_with_options_keep_the_contract(strategy: Any) -> None:
 @everyone
 @settings(max_examples=25)
 @given(fleet=fleets)
-def test_nobody_is_merged_early_or_twice_and_time_moves_forward(kind: type[Any], fleet: Fleet) -> None:
+def test_no_update_is_merged_early_or_twice_and_time_moves_forward(kind: type[Any], fleet: Fleet) -> None:
     _, records = run(Watched(make(kind)), fleet)
     for before, after in pairwise(records):
         assert after.start_s == before.end_s
@@ -111,7 +111,7 @@ def test_weights_are_shares_however_large_or_small_they_are(kind: type[Any], wei
     ("weights", "got"),
     [([0.0] * 4, "0 for all"), ([1.0, np.nan, 1.0, 1.0], "nan"), ([1.0, 1.0, -2.0, 1.0], "-2"), ([np.inf] * 4, "inf")],
 )
-def test_weights_that_are_no_shares_are_rejected_in_one_line(kind: type[Any], weights: list[float], got: str) -> None:
+def test_invalid_client_weights_are_rejected_in_one_line(kind: type[Any], weights: list[float], got: str) -> None:
     message = rf"client_weight must be >= 0 and finite, and > 0 for some client, got {got}$"
     with pytest.raises(InputError, match=message):
         run(make(kind), make_fleet([3.0, 7.0, 15.0, 25.0], weight=weights))
@@ -129,5 +129,7 @@ def test_aggregated_clients_must_have_a_weight(kind: type[Any]) -> None:
 def test_registered_strategies_explain_themselves(name: str) -> None:
     kind = STRATEGIES[name]
     assert kind.__doc__
-    assert "\n" not in kind.__doc__
+    summary, _, rest = kind.__doc__.partition("\n")
+    assert summary.endswith(".")
+    assert not rest or rest.startswith("\n")
     assert inspect.getmodule(kind).__doc__  # type: ignore[union-attr]

@@ -54,7 +54,7 @@ def test_joules_are_those_of_the_time_on_the_air(fleet: Fleet) -> None:
     assert record.transmit_j == pytest.approx(10 * 1 / 2.5 + 30 * 2 / 15 + 40 * 1 / 19)
 
 
-def test_a_fraction_is_asked_and_the_deadline_passes_where_none_of_it_fits(fleet: Fleet) -> None:
+def test_if_no_candidate_fits_the_round_lasts_until_the_deadline(fleet: Fleet) -> None:
     """Within 10 s client 0 alone fits. Two of four are asked, 0 among them in half of the rounds."""
     records = list(simulate(FedCSGreedy(10.0, fraction=0.5), fleet, rounds=400))
     for record in records:
@@ -63,7 +63,7 @@ def test_a_fraction_is_asked_and_the_deadline_passes_where_none_of_it_fits(fleet
     assert abs(sum(len(record.merged) for record in records) - 200) < 40  # four standard deviations of 10
 
 
-def test_a_schedule_is_made_of_those_asked(fleet: Fleet) -> None:
+def test_only_candidates_are_scheduled(fleet: Fleet) -> None:
     """Without 2, client 1 is second, at 8 + 10 = 18 s, for 3 would grow the round from 3.5 to 20 s."""
     records = simulate(FedCSGreedy(1e3, fraction=0.75), fleet, rounds=50)
     assert {(*record.merged.tolist(), record.end_s - record.start_s) for record in records} == {
@@ -118,7 +118,7 @@ def test_a_measured_upload_is_that_of_the_channel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["client,latency_s\na,3\n", "client,latency_s,compute_s,upload_s\na,3,2,1\nb,5,1,\n"])
-def test_a_file_without_the_parts_is_told(tmp_path: Path, text: str) -> None:
+def test_a_file_without_compute_and_upload_times_is_an_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "fleet.csv"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
@@ -128,12 +128,12 @@ def test_a_file_without_the_parts_is_told(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.25])
-def test_nobody_fits(fleet: Fleet, fraction: float) -> None:
+def test_a_deadline_that_no_client_meets_is_an_error(fleet: Fleet, fraction: float) -> None:
     with pytest.raises(InputError) as caught:
         next(simulate(FedCSGreedy(3.4, fraction), fleet, rounds=1))
     assert str(caught.value) == (
-        "fedcs-greedy has nobody to train: no client is within deadline_s = 3.4; "
-        "the fastest, client 0, takes 3.5 s alone, take a longer deadline"
+        "fedcs-greedy has no client to train: none meets deadline_s = 3.4, "
+        "the fastest, client 0, takes 3.5 s alone; use a longer deadline"
     )
 
 

@@ -29,7 +29,7 @@ def test_a_late_reply_is_merged_when_it_comes_or_dropped(late: Any, merged: list
     assert merge.drops.tolist() == dropped
 
 
-def test_who_waits_at_the_server_does_not_start_again() -> None:
+def test_a_client_whose_update_waits_at_the_server_does_not_start() -> None:
     """Clients 0 and 2 are idle and free; client 1 is idle, but its early reply still waits."""
     plan = Lesson(10.0).open_round(view(3, now_s=20.0, waiting=[0, 1, 0]), np.random.default_rng(0))
     assert plan.starts.tolist() == [0, 2]
@@ -55,7 +55,7 @@ def test_a_shorter_deadline_merges_at_the_first_round_end_after_the_expected_arr
     assert merges == {10.0: [0], 20.0: [0], 30.0: [0], 35.0: [0], 40.0: [1, 0], 45.0: [0]}
 
 
-def test_a_longer_deadline_makes_nobody_late() -> None:
+def test_a_longer_deadline_makes_no_update_late() -> None:
     """One round of 10 s, then of 40 s: client 1, 38 s from 0 s, is due at 50 s and not late there."""
     simulation = Simulation(Lesson(10.0, late="drop"), make_fleet([5.0, 38.0]))
     simulation.step()
@@ -64,7 +64,7 @@ def test_a_longer_deadline_makes_nobody_late() -> None:
     assert (record.end_s, record.merged.tolist()) == (50.0, [0, 1])
 
 
-def test_fedcs_rejects_who_is_late() -> None:
+def test_fedcs_drops_late_updates() -> None:
     merge = FedCS(10.0).merge(view(3), arrived([10.0, 10.0], started_round=[2, 3]))
     assert merge.updates.tolist() == [101]
     assert merge.drops.tolist() == [100]
@@ -135,7 +135,7 @@ def test_participation_of_everybody_is_lesson() -> None:
     assert limited == plain
 
 
-def test_at_most_so_many_of_a_tier_start_when_its_slot_begins() -> None:
+def test_participation_limits_the_starts_of_a_tier() -> None:
     """Twenty clients in tier 1 and nine in tier 3: two of each, tier 3 in rounds 1, 4, 7, …"""
     fleet = make_fleet([5.0] * 20 + [25.0] * 9)
     counts = np.zeros(29, dtype=np.int64)

@@ -15,7 +15,7 @@ from lesson import InputError, Simulation, simulate
 from lesson.strategies import LessonAdaptive, make_strategy
 
 LATENCIES = [5.0, 16.0, 30.0, 38.0]
-HELD = "held where a tenth to a half of the clients are in tier 1"
+HELD = "limited so that a tenth to a half of the clients are in tier 1"
 
 
 class Confirming:
@@ -47,7 +47,7 @@ def test_trace_of_a_change() -> None:
     tau = 10 * math.exp(0.3 * 0.25)
     records = run(LessonAdaptive(deadline_s=10.0), Confirming((0.0, 2.0)), 56)
     assert {record.note for record in records[:50]} == {""}
-    assert records[50].note == "deadline 10 s → 10.78 s: 0.00 confirmed, 0.25 wished"
+    assert records[50].note == "deadline 10 s → 10.78 s: 0.00 confirmed, target 0.25"
     assert [(record.started.tolist(), sorted(record.merged.tolist())) for record in records[48:56]] == [
         ([0, 1, 2, 3], [0]),
         ([0], [0, 1]),
@@ -61,56 +61,56 @@ def test_trace_of_a_change() -> None:
     assert [record.end_s for record in records[49:56]] == [500.0, *(500 + n * tau for n in range(1, 7))]
 
 
-def test_what_was_seen_fades_and_bounds_hold() -> None:
+def test_old_measurements_fade_and_bounds_hold() -> None:
     """Looks at 1.0, 1.0 and 0.2: down by the most, exp(−0.12); down again, to the bound of 8.3 s. Then, with a fifth of
     what was seen before the change, c = (0.2·(0.2·4 + 4) + 0.8) / (0.2·(0.2·4 + 4) + 4) = 1.76 / 4.96: at the bound."""
     strategy = LessonAdaptive(deadline_s=10.0)
     records = run(strategy, Confirming((4.0, 4.0), (4.0, 4.0), (0.8, 4.0)), 151)
     assert [record.note for record in records if record.note] == [
-        "deadline 10 s → 8.869 s: 1.00 confirmed, 0.25 wished",
-        f"deadline 8.869 s → 8.3 s: 1.00 confirmed, 0.25 wished; {HELD}",
-        "deadline stays at 8.3 s: 0.35 confirmed, 0.25 wished",
+        "deadline 10 s → 8.869 s: 1.00 confirmed, target 0.25",
+        f"deadline 8.869 s → 8.3 s: 1.00 confirmed, target 0.25; {HELD}",
+        "deadline stays at 8.3 s: 0.35 confirmed, target 0.25",
     ]
 
 
 @pytest.mark.parametrize(("begin_s", "bound_s"), [(60.0, 23.0), (1.0, 8.3)])
-def test_it_begins_within_its_bounds(begin_s: float, bound_s: float) -> None:
+def test_the_initial_deadline_is_within_its_bounds(begin_s: float, bound_s: float) -> None:
     strategy = LessonAdaptive(deadline_s=begin_s)
     (record,) = run(strategy, Confirming(), 1)
     assert record.note == f"deadline {begin_s:g} s → {bound_s:g} s: {HELD}"
     assert record.end_s == bound_s
 
 
-def test_nobody_to_be_reached_is_no_error() -> None:
+def test_an_unreachable_fleet_is_not_an_error() -> None:
     records = run(LessonAdaptive(deadline_s=10.0), Confirming(), 2, [math.inf, math.inf])
     assert "none can start" in records[0].note
 
 
-def test_unmoved_looks_fade_to_seven_tenths() -> None:
+def test_measurements_fade_to_seven_tenths_if_the_deadline_stays() -> None:
     """c = 0.3 and then (0.7·1.2 + 1.0) / (0.7·4 + 4) = 0.27: neither moves τ by 5 %."""
     records = run(LessonAdaptive(deadline_s=10.0), Confirming((1.2, 4.0), (1.0, 4.0)), 101)
     assert [record.note for record in records if record.note] == [
-        "deadline stays at 10 s: 0.30 confirmed, 0.25 wished",
-        "deadline stays at 10 s: 0.27 confirmed, 0.25 wished",
+        "deadline stays at 10 s: 0.30 confirmed, target 0.25",
+        "deadline stays at 10 s: 0.27 confirmed, target 0.25",
     ]
 
 
-def test_a_wish_of_four_hundredths_is_not_granted() -> None:
+def test_a_change_of_four_percent_is_not_made() -> None:
     """exp(0.3·(0.25 − 0.12)) = 1.04."""
     records = run(LessonAdaptive(deadline_s=10.0), Confirming((0.12, 1.0)), 51)
-    assert records[50].note == "deadline stays at 10 s: 0.12 confirmed, 0.25 wished"
+    assert records[50].note == "deadline stays at 10 s: 0.12 confirmed, target 0.25"
 
 
-def test_who_cannot_be_reached_does_not_count_for_the_bounds() -> None:
+def test_unreachable_clients_do_not_affect_the_bounds() -> None:
     latencies = [*LATENCIES, 300.0, math.inf, math.inf]
     first = run(LessonAdaptive(deadline_s=100.0), Confirming((0.0, 1.0)), 51, latencies)[0]
     assert first.note == f"deadline 100 s → 30 s: {HELD}"
 
 
-def test_small_steps_are_not_taken_and_silence_is_said() -> None:
+def test_small_changes_are_not_made_and_missing_stale_updates_are_noted() -> None:
     """At 0.2 τ would grow by 1.5 %. Nothing seen since: 0.7 of it is still remembered."""
     records = run(LessonAdaptive(deadline_s=10.0), Confirming((0.8, 4.0), (0.0, 0.0)), 101)
-    assert records[50].note == records[100].note == "deadline stays at 10 s: 0.20 confirmed, 0.25 wished"
+    assert records[50].note == records[100].note == "deadline stays at 10 s: 0.20 confirmed, target 0.25"
     silent = run(LessonAdaptive(deadline_s=10.0), Confirming((0.0, 0.0)), 51)
     assert silent[50].note == "deadline stays at 10 s: no stale updates"
 

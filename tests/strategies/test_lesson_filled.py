@@ -64,7 +64,7 @@ def test_a_tier_that_is_due_alone_counts_whatever_the_discount() -> None:
     assert [merge.weights.tolist() for merge in merges] == [[], [1.0], [1.0]]
 
 
-def test_late_ones_are_dropped_where_that_is_asked_for() -> None:
+def test_late_updates_of_filled_slots_are_dropped_if_late_is_drop() -> None:
     """Expected after 12 s, in round 2; if it comes in round 3 it is never merged."""
     strategy = LessonFilled(deadline_s=10.0, late="drop")
     late = arrived([12.0], started_round=[1])
@@ -83,7 +83,7 @@ def test_a_slot_that_is_filled_to_the_last_moment_counts_as_full(deadline_s: flo
     assert all(0 in record.merged for record in records)
 
 
-def test_nobody_takes_more_minibatches_than_it_has_samples() -> None:
+def test_no_client_takes_more_minibatches_than_it_has_samples() -> None:
     fleet = make_fleet([9.0], compute_share=1e-6)
     plan_of: list[Any] = []
     strategy = LessonFilled(deadline_s=1e6)
@@ -94,7 +94,7 @@ def test_nobody_takes_more_minibatches_than_it_has_samples() -> None:
 
 
 def test_rejected() -> None:
-    with pytest.raises(InputError, match="take local_steps 1 and local_epochs 0"):
+    with pytest.raises(InputError, match="set local_steps = 1 and local_epochs = 0"):
         list(simulate(LessonFilled(deadline_s=10.0), make_fleet(LATENCIES, local_steps=2), rounds=1))
     unknown = make_fleet(LATENCIES)
     unknown.compute_s[:] = unknown.upload_s[:] = np.nan

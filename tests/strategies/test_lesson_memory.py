@@ -52,7 +52,7 @@ def test_trace() -> None:
     assert [plan.lr_scale for plan in plans] == [1.0] * 5
 
 
-def test_memory_moves_the_model_when_nobody_is_due() -> None:
+def test_memory_changes_the_model_even_if_no_update_is_due() -> None:
     """Tiers 2 and 3 alone: nothing in round 1, nobody due in round 5, but both remembered."""
     strategy = LessonMemory(deadline_s=10.0)
     merges = watched(strategy)[1]
@@ -70,14 +70,14 @@ def test_scaling_gives_tier_j_the_step_size_of_eq_12() -> None:
     assert [np.asarray(plan.lr_scale).tolist() for plan in plans] == [[1, 2, 3], [1]]
 
 
-def test_unreachable_clients_count_for_nothing() -> None:
+def test_unreachable_clients_have_no_weight() -> None:
     strategy = LessonMemory(deadline_s=10.0)
     merges = watched(strategy)[1]
     list(simulate(strategy, make_fleet([5.0, np.inf, 16.0], weight=[1, 5, 3]), rounds=2))
     assert shown(merges[1]) == (["1", "2"], [1.0, 1.0], {"1": 0.25, "2": 0.75})
 
 
-def test_some_of_a_tier_stand_for_all_of_it() -> None:
+def test_participants_of_a_tier_represent_the_whole_tier() -> None:
     """With participation the tier's update is the mean of those drawn; the tier still counts for all its data."""
     strategy = LessonMemory(deadline_s=10.0, participation=1)
     merges = watched(strategy)[1]
@@ -85,7 +85,7 @@ def test_some_of_a_tier_stand_for_all_of_it() -> None:
     assert shown(merges[1]) == (["1", "2"], [1.0, 1.0], {"1": 0.2, "2": 0.8})
 
 
-def test_late_replies_are_dropped_where_asked() -> None:
+def test_late_updates_are_dropped_if_late_is_drop() -> None:
     strategy = LessonMemory(deadline_s=10.0, late="drop")
     simulation = Simulation(strategy, make_fleet([5.0, 16.0]))
     assert [simulation.step().merged.tolist() for _ in range(2)] == [[0], [0, 1]]  # type: ignore[union-attr]

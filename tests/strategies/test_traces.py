@@ -85,7 +85,7 @@ def test_merges_are_weighted_by_data() -> None:
     assert merges[1].weights.tolist() == [0.25, 0.75]
 
 
-def test_a_round_in_which_nobody_is_due_leaves_the_model() -> None:
+def test_a_round_without_due_updates_leaves_the_model_unchanged() -> None:
     """Tiers 2 and 3 alone. Versions are made in rounds 2, 3, 4, 6; client 1, from version 0, misses that of round 2."""
     records = list(simulate(Lesson(deadline_s=10.0), make_fleet([15.0, 26.0]), rounds=6))
     assert [record.merged.tolist() for record in records] == [[], [0], [1], [0], [], [0, 1]]
@@ -94,7 +94,7 @@ def test_a_round_in_which_nobody_is_due_leaves_the_model() -> None:
     assert [record.end_s for record in records] == [10, 20, 30, 40, 50, 60]
 
 
-def test_everybody_in_tier_1_closes_at_the_last_arrival() -> None:
+def test_a_round_with_all_clients_in_tier_1_closes_at_the_last_arrival() -> None:
     """Client 1 is the last, 8 s after each start."""
     assert trace(Lesson(deadline_s=10.0), make_fleet([5.0, 8.0, 7.0]), 3) == [
         (8.0, [0, 1, 2], [0, 2, 1], [0, 0, 0]),
@@ -104,7 +104,7 @@ def test_everybody_in_tier_1_closes_at_the_last_arrival() -> None:
 
 
 @pytest.mark.parametrize("kind", [Lesson, LessonAdaptive, LessonFilled, LessonMemory])
-def test_everybody_in_tier_1_waits_for_the_deadline_without_close_early(kind: type[Lesson]) -> None:
+def test_without_close_early_a_round_waits_for_the_deadline(kind: type[Lesson]) -> None:
     """The same clients and updates, but round k closes at k·10 s, as in the paper.
 
     With lesson-filled, client 0 fits three minibatches of 2.5 s before its upload of 2.5 s and arrives last, at 10 s;
@@ -126,15 +126,17 @@ def test_lesson_with_an_unreachable_client_leaves_it_out() -> None:
 
 
 def test_fedcs_without_a_first_tier_says_so() -> None:
-    with pytest.raises(InputError, match=r"no client is within deadline_s = 10; the fastest takes 15 s"):
+    with pytest.raises(InputError, match=r"none meets deadline_s = 10, the fastest takes 15 s"):
         list(simulate(FedCS(deadline_s=10.0), make_fleet([15.0, 25.0]), rounds=1))
 
 
-def test_a_promoted_client_is_told_in_the_first_record() -> None:
+def test_the_first_record_mentions_a_promoted_client() -> None:
     records = list(
         simulate(FedCS(deadline_s=10.0), make_fleet([15.0, 25.0], ensure_first_tier=True).at_deadline(10.0), rounds=2)
     )
-    assert records[0].note == "tier 1 would be empty: the fastest client, 0, is taken as 10 s instead of 15 s"
+    assert (
+        records[0].note == "tier 1 would be empty: the latency of the fastest client, 0, is set to 10 s instead of 15 s"
+    )
     assert records[1].note == ""
     assert records[0].merged.tolist() == [0]
 

@@ -106,12 +106,15 @@ ODD_FILES: dict[str, Write] = {
 def trials(shared: Path, short: bool) -> list[Trial]:
     """Return trials with checkpoints, settings and tables, each for the commands that read them."""
     made = [_checkpoint(shared, case) for case in (list(CHECKPOINTS)[:3] if short else CHECKPOINTS)]
+    commands = [["plan", "--scenario"]] if short else [["plan", "--scenario"], ["sweep"], ["sweep", "--tune"]]
     for case in ["nested 100,000 deep", "a megabyte of escaped quotes"] if short else SETTINGS:
-        for words in (["plan", "--scenario"],) if short else (["plan", "--scenario"], ["sweep"], ["sweep", "--tune"]):
-            made.append(_file("TOML", f"{case}, {' '.join(words)}", SETTINGS[case], [*words, "file.toml"], "file.toml"))
+        made += [
+            _file("TOML", f"{case}, {' '.join(words)}", SETTINGS[case], [*words, "file.toml"], "file.toml")
+            for words in commands
+        ]
     for case in list(TABLES)[1:2] if short else TABLES:
-        for name in ["latencies"] if short else READERS:
-            made.append(_file("CSV", f"{case}, {name}", TABLES[case], READERS[name], "file"))
+        names = ["latencies"] if short else list(READERS)
+        made += [_file("CSV", f"{case}, {name}", TABLES[case], READERS[name], "file") for name in names]
     for case in list(ODD_FILES)[:2] if short else ODD_FILES:
         made += [_file("file", f"{case}, settings", ODD_FILES[case], ["plan", "--scenario", "file.toml"], "file.toml")]
         for name in ["latencies"] if short else READERS:

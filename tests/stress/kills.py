@@ -16,7 +16,7 @@ from tests.stress.trial import Facts, Trial
 
 PER_TRIAL = 3
 ORPHANS_S = 30.0
-BUSY = "is being written by another process"
+BUSY = "is in use by another process"
 
 
 def trials(shared: Path, short: bool) -> list[Trial]:

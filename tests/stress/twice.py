@@ -9,7 +9,7 @@ from tests.stress.commands import RUN, undisturbed
 from tests.stress.folders import check_same
 from tests.stress.trial import Facts, Trial
 
-REFUSED = ("is being written by another process", "has just been ended by another process")
+REFUSED = ("is in use by another process", "has just been finished by another process")
 
 
 def trials(shared: Path, short: bool) -> list[Trial]:

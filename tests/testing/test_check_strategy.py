@@ -120,8 +120,12 @@ class SavesAnArray(Counting):
 
 
 BROKEN: list[tuple[Callable[[Any], None], type[Any], str]] = [
-    (strategies.check_needs, ListOfNeeds, "needs must be a frozenset of signals, client_accuracy and confirmation or"),
-    (strategies.check_needs, UnknownNeed, "or fewer, got frozenset({'client_loss'})"),
+    (
+        strategies.check_needs,
+        ListOfNeeds,
+        "needs must be a frozenset of signals among client_accuracy and confirmation",
+    ),
+    (strategies.check_needs, UnknownNeed, "client_accuracy and confirmation, got frozenset({'client_loss'})"),
     (strategies.check_progress, DropsEverything, "one client, nominal: nothing is aggregated in 40 rounds, and no"),
     (strategies.check_waiting, LeavesSomeWaiting, "4 equal clients, nominal: round 31: update 3 has waited at the"),
     (strategies.check_without_signals, ReliesOnSignals, "one client, nominal: round 1: KeyError: 'client_accuracy'"),
@@ -133,7 +137,7 @@ BROKEN: list[tuple[Callable[[Any], None], type[Any], str]] = [
     (
         strategies.check_resume,
         SavesAnArray,
-        "round 2: InputError: SavesAnArray.state must return values for JSON: Object",
+        "round 2: InputError: SavesAnArray.state must return values that JSON can store: Object",
     ),
 ]
 
@@ -220,16 +224,16 @@ def test_more_clients_may_be_busy_than_were_started() -> None:
         check_strategy(Refilling)
 
 
-def test_a_shared_state_that_is_read_is_said_to_be_shared() -> None:
+def test_shared_state_of_a_strategy_is_reported() -> None:
     with pytest.raises(AssertionError, match=r"lr_scale was .*; a run must not change the object it is given"):
         check_strategy(SharesItsCount)
 
 
-def test_a_strategy_that_declines_every_fleet_is_told_so() -> None:
+def test_a_strategy_that_rejects_every_fleet_fails() -> None:
     def decline(view: ServerView, plan: RoundPlan) -> RoundPlan:
         raise InputError("too few clients")
 
-    with pytest.raises(AssertionError, match=r"^Mine: must accept some fleet; .* InputError: too few clients$"):
+    with pytest.raises(AssertionError, match=r"^Mine: must accept at least one fleet; .* InputError: too few clients$"):
         check_strategy(changing(decline))
 
 

@@ -167,7 +167,7 @@ def test_there_is_a_broken_world_for_every_check() -> None:
     assert {check for check, *_ in BROKEN} == checks
 
 
-def test_errors_of_a_world_are_told_in_one_line() -> None:
+def test_errors_of_a_world_are_reported_in_one_line() -> None:
     class Mine(NominalWorld):
         def cancel(self, updates: Updates) -> None:
             raise RuntimeError("not yet")

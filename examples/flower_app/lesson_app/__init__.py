@@ -1,1 +1,1 @@
-"""A strategy of lesson on the clients of a Flower federation."""
+"""A Flower app that runs a LESSON strategy on the clients of a federation."""

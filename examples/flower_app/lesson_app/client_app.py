@@ -1,4 +1,4 @@
-"""A client: its part of the data set of the run config, and the paper's network."""
+"""The client: trains the paper's network on its partition of the data set that the run config names."""
 
 from lesson.flower import make_client_app
 

@@ -1,4 +1,4 @@
-"""The server: it does what the run config says. docs/flower.md has the keys."""
+"""The server: runs the strategy that the run config names. docs/how-to/flower.md lists the keys."""
 
 from lesson.flower import make_server_app
 

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from lesson.core.interrupts import INTERRUPTED, StopSignals, ignore_signals, one_line_if_interrupted
 from lesson.core.version import __version__
@@ -23,7 +24,7 @@ with one_line_if_interrupted():
     from lesson.cli.settings import SettingsCommand
     from lesson.cli.strategies import StrategiesCommand
     from lesson.cli.sweep import SweepCommand
-    from lesson.core.errors import InputError, RunStoppedError
+    from lesson.core.errors import ArgumentError, InputError, RunStoppedError
 
 
 # Replacements for characters that a terminal cannot show.
@@ -65,7 +66,7 @@ cli.add_section(
     reproduce=ReproduceCommand,
 )
 cli.add_section("Results", report=ReportCommand)
-cli.add_section("Look up", strategies=StrategiesCommand, settings=SettingsCommand, data=DataCommand)
+cli.add_section("Reference", strategies=StrategiesCommand, settings=SettingsCommand, data=DataCommand)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,7 +97,8 @@ def _run(argv: Sequence[str]) -> int:
         print(f"lesson: {input_error(error)}", file=sys.stderr)
         return 2
     except InputError as error:
-        print(f"lesson: {error}", file=sys.stderr)
+        shown = error.as_option() if isinstance(error, ArgumentError) else error
+        print(f"lesson: {shown}", file=sys.stderr)
         return 2
     except RunStoppedError as error:
         print(f"lesson: {error}", file=sys.stderr)
@@ -116,7 +118,7 @@ def _run(argv: Sequence[str]) -> int:
 def _settle_terminal() -> None:
     """Handle unusual terminals: closed, very narrow, or without Unicode."""
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     if os.environ.get("COLUMNS", "").isdecimal():
         os.environ["COLUMNS"] = str(max(int(os.environ["COLUMNS"]), 40))  # below, tables lose their content
     codecs.register_error("plain", _plain)

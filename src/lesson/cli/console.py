@@ -32,7 +32,7 @@ def print_notes(notes: Iterable[str]) -> None:
     for note in different[:MAX_NOTES]:
         print(f"note: {note}")
     if len(different) > MAX_NOTES:
-        print("note: more are in metrics.jsonl")
+        print("note: metrics.jsonl has more notes")
 
 
 def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
@@ -40,21 +40,21 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
     early = [summary for summary in summaries if summary.get("ended_early")]
     if early:
         first, others = early[0], f" (and {len(early) - 1} more)" if len(early) > 1 else ""
-        who = f"{first['strategy']}, seed {first['seed']}"
-        raise RunStoppedError(f"{who}, ended at {first['time_s']:g} s{others}: {first['ended_early']}")
+        who = f"{first['strategy']} with seed {first['seed']}"
+        raise RunStoppedError(f"{who} ended early, at {first['time_s']:g} s{others}: {first['ended_early']}")
 
 
 def check_failed(study: "Study", num_runs: int, flags: str) -> None:
     """Raise RunStoppedError if runs of a study failed, with the reason of the first."""
     if study.failures:
         failed = f"{len(study.failures)} of {num_runs} runs failed, first {study.first_failure()}"
-        raise RunStoppedError(f"{failed}; the same command with {flags} tries them again")
+        raise RunStoppedError(f"{failed}; repeat the command with {flags} to retry them")
 
 
 def execute_design(
-    design: "Design", out: Path, engine: "Engine", again: str, **how: Any
+    design: "Design", out: Path, engine: "Engine", flags: str, **how: Any
 ) -> "tuple[Study, StudyProgress]":
-    """Execute the missing runs of a design and show progress; `again` tells users how to continue after Ctrl-C."""
+    """Execute the missing runs of a design and show progress; after Ctrl-C, say with which flags to continue."""
     from lesson import api
     from lesson.report.progress import StudyProgress
 
@@ -62,7 +62,7 @@ def execute_design(
     try:
         return api.execute_design(design, out, engine, progress=progress, command=command, **how), progress
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {again} continues") from None
+        raise KeyboardInterrupt(f"interrupted; repeat the command with {flags} to continue") from None
 
 
 def print_report(study: "Study", folder: Path) -> None:

@@ -17,13 +17,13 @@ class DataCommand:
     name: str = argument(
         "name",
         metavar="NAME",
-        help="cifar10: download and verify CIFAR-10 if it is missing. "
+        help="cifar10: download CIFAR-10 if it is missing, and verify it. "
         "shares: draw the label shares of 10 clients at beta = 0.1, 1 and 10.",
     )
     dir: Path | None = option(
         "--dir", type=DIR, show_default="$LESSON_DATA_DIR or the cache", help="Folder of the data sets."
     )
-    figure: Path | None = option("--figure", type=FILE, help="Output file of shares: .png, .pdf or .svg.")
+    figure: Path | None = option("--figure", type=FILE, help="Output file for shares: .png, .pdf or .svg.")
 
     def run(self) -> None:
         if self.name == "cifar10":
@@ -36,7 +36,7 @@ class DataCommand:
             from lesson.report.shares_figure import draw_label_shares
 
             if self.figure is None:
-                raise InputError("--figure must be given for shares, such as --figure shares.png")
+                raise InputError("--figure must be given to draw shares, such as --figure shares.png")
             check_figure_path(self.figure)
             save_figure(draw_label_shares(num_clients=10), self.figure)
             print(f"figure: {self.figure}")

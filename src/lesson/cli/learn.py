@@ -41,7 +41,10 @@ class _Learning:
         "--dataset", metavar="NAME", show_default="mnist", help="Data set: mnist, cifar10 or fashion-mnist."
     )
     beta: float | None = _experiment(
-        "--beta", type=NUMBER, show_default="1", help="Concentration of the Dirichlet split; smaller is more uneven."
+        "--beta",
+        type=NUMBER,
+        show_default="1",
+        help="Concentration of the Dirichlet split; smaller values give more unequal clients.",
     )
     deadline: float | None = _experiment(
         "--deadline", type=SECONDS, show_default="20", help="Round deadline in seconds, or inf."
@@ -56,7 +59,7 @@ class _Learning:
     )
     out: Path | None = _output("--out", type=DIR, show_default="runs/...", help="Output folder.")
     resume: bool = _output(
-        "--resume", is_flag=True, help="Continue the unfinished run or comparison in the output folder."
+        "--resume", is_flag=True, help="Resume the unfinished run or comparison in the output folder."
     )
     log: tuple[str, ...] = log_option(heading="Output")
     device: str | None = _machine(
@@ -65,7 +68,7 @@ class _Learning:
     data_dir: Path | None = data_dir_option(heading="Machine")
 
     def settings(self, changes: Sequence[str], strategy: str | None = None) -> Settings:
-        """Return the settings from the flags and the changes by --set, and print their warnings."""
+        """Return the settings that the flags and --set define, and print their warnings."""
         flags = {
             "data.dataset": self.dataset,
             "data.beta": self.beta,
@@ -122,7 +125,8 @@ class RunCommand(_Learning):
                     data_dir=self.data_dir,
                 )
             except KeyboardInterrupt:
-                raise KeyboardInterrupt(f"interrupted; the same command with --out {out} --resume continues") from None
+                flags = f"--out {out} --resume"
+                raise KeyboardInterrupt(f"interrupted; repeat the command with {flags} to continue") from None
             except (InputError, RunStoppedError):
                 raise
             except (Exception, SystemExit) as error:
@@ -131,13 +135,13 @@ class RunCommand(_Learning):
                 raise RunStoppedError(f"{settings.strategy.name}: {describe(error)}") from None
         print(
             f"{summary['strategy']} on {summary['dataset']}: accuracy {summary['accuracy']:.4f} "
-            f"({summary['accuracy_last10']:.4f} on average at the end) after {summary['rounds']} rounds, "
+            f"({summary['accuracy_last10']:.4f} averaged over the last evaluations) after {summary['rounds']} rounds, "
             f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads{_troubles(summary)}; "
             f"{summary['wall_s']:.1f} s of real time on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
         )
         print_notes(summary["notes"])
         print_report(Study([Run.load(out)]), out)
-        print(f"folder: {out}{' (had finished before, not run again)' if ended else ''}")
+        print(f"folder: {out}{' (already finished, not run again)' if ended else ''}")
         check_ended([summary])
 
 
@@ -159,7 +163,7 @@ class CompareCommand(_Learning):
     strategies: str = _experiment(
         "--strategies", type=STRATEGY, metavar="A,B,...", default="lesson,fedavg,fedcs", help="Strategies to compare."
     )
-    seeds: int = _experiment("--seeds", type=WHOLE, default=3, help="Number of seeds, counted from --seed.")
+    seeds: int = _experiment("--seeds", type=WHOLE, default=3, help="Number of seeds, starting with --seed.")
 
     def run(self) -> None:
         from lesson.api import out_of_comparison
@@ -174,17 +178,17 @@ class CompareCommand(_Learning):
         trackers = make_trackers(self.log)
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
         if not names or len(set(names)) != len(names):
-            raise InputError(f"--strategies must be different names separated by commas, got '{self.strategies}'")
+            raise InputError(f"--strategies must be distinct names separated by commas, got '{self.strategies}'")
         if not 1 <= self.seeds <= 1000:
-            raise InputError(f"--seeds must be 1 to 1000, got {self.seeds}")
+            raise InputError(f"--seeds must be from 1 to 1000, got {self.seeds}")
         changes, options = split_changes(self.set)
         if any(change.partition("=")[0].strip() == "strategy.name" for change in changes):
-            raise InputError("strategy.name must not be set in a comparison; --strategies names what to compare")
+            raise InputError("strategy.name must not be set in a comparison; use --strategies")
         settings = self.settings(changes)
         out = self.out or out_of_comparison(settings)
         design, engine = compare_strategies(settings, names, self.seeds, options), make_engine(data_dir=self.data_dir)
-        again = f"the same command with --out {out} --resume"
-        study, _ = execute_design(design, out, engine, again, on_error="stop", resume=self.resume, trackers=trackers)
+        flags = f"--out {out} --resume"
+        study, _ = execute_design(design, out, engine, flags, on_error="stop", resume=self.resume, trackers=trackers)
         title = title_of(settings)
         write_table(study, out / TABLE)
         console = PipedConsole()
@@ -197,7 +201,7 @@ class CompareCommand(_Learning):
             self._draw(study, title, out)
             print_report(study, out)
         print(f"folder: {out}")
-        check_failed(study, len(names) * self.seeds, f"--out {out} --resume")
+        check_failed(study, len(names) * self.seeds, flags)
         check_ended(run.summary for run in study.runs)
 
     def _draw(self, study: "Study", title: str, out: Path) -> None:
@@ -207,4 +211,4 @@ class CompareCommand(_Learning):
         for path in figures:
             print(f"figure: {path}")
         if not figures:
-            print("no figures: no round ended within the limits")
+            print("note: no figures, because no round ended within the limits")

@@ -24,7 +24,7 @@ MOVED = {"contest": "lesson sweep --tune"}
 
 
 class Number(click.ParamType[Any, Any]):
-    """A number, or one of the given words, such as auto; `name` is shown in the help."""
+    """A number, or one of the given words, such as "auto"; `name` is shown in the help."""
 
     def __init__(self, name: str, kind: str, read: Callable[[str], float], *words: str) -> None:
         self.name, self._kind, self._read, self._words = name, kind, read, words
@@ -108,7 +108,8 @@ def log_option(**attributes: Any) -> Any:
 
 def data_dir_option(**attributes: Any) -> Any:
     """Return the option --data-dir, which several commands have."""
-    return option("--data-dir", type=DIR, help="Folder of the data sets.", **attributes)
+    where = "$LESSON_DATA_DIR or the cache"
+    return option("--data-dir", type=DIR, show_default=where, help="Folder of the data sets.", **attributes)
 
 
 class Runnable(Protocol):

@@ -36,7 +36,10 @@ class PlanCommand:
 
     scenario: str = scenario_option(heading="Fleet")
     latencies: Path | None = _fleet(
-        "--latencies", type=FILE, metavar="FILE.csv", help="Measured latencies, with the columns client,latency_s."
+        "--latencies",
+        type=FILE,
+        metavar="FILE.csv",
+        help="CSV file of measured latencies with the columns client,latency_s.",
     )
     clients: int | None = _fleet("--clients", type=WHOLE, show_default="50", help="Number of clients to draw.")
     seed: int | None = _fleet("--seed", type=WHOLE, show_default="0", help="Random seed of the fleet.")
@@ -51,21 +54,24 @@ class PlanCommand:
         help="Round deadline in seconds, or inf; auto proposes one that a quarter of the clients meet.",
     )
     on_time: float | None = _schedule(
-        "--on-time", type=NUMBER, metavar="SHARE", help="With --deadline auto: the share of updates that must meet it."
+        "--on-time",
+        type=NUMBER,
+        metavar="SHARE",
+        help="With --deadline auto: share of updates that must be on time, such as 0.9.",
     )
     rounds: int = _schedule("--rounds", type=WHOLE, default=12, help="Number of rounds to schedule.")
     figure: Path | None = _output(
-        "--figure", type=FILE, help="Also draw map, latency density and schedule: .png, .pdf or .svg."
+        "--figure", type=FILE, help="Also draw a map, the latency density and the schedule: .png, .pdf or .svg."
     )
     html: Path | None = _output(
-        "--html", type=FILE, help="Also write an interactive page: move the deadline, or load other latencies."
+        "--html", type=FILE, help="Also write an interactive HTML page to try deadlines and load other latencies."
     )
     json: bool = _output("--json", is_flag=True, help="Print JSON instead of tables.")
 
     def run(self) -> None:
         from_file = self.latencies is not None
         if from_file and self.clients is not None:
-            raise InputError("--clients must be left out with --latencies: the file lists the clients")
+            raise InputError("--clients cannot be combined with --latencies: the file lists the clients")
         self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
         flags = {"strategy.deadline_s": given_s, "fleet.num_clients": self.clients, "run.seed": self.seed}
@@ -118,7 +124,7 @@ class PlanCommand:
         if self.on_time is None:
             return
         if self.deadline != "auto":
-            raise InputError("--on-time must only be used with --deadline auto: it says how to choose one")
+            raise InputError("--on-time requires --deadline auto")
         check_share(self.on_time)
 
     def _deadline_s(self, fleet: Fleet, settings: Settings, status: Status) -> float:

@@ -27,11 +27,11 @@ class ReportCommand:
         "folders", nargs=-1, type=DIR, metavar="DIR...", help="Output folders of run, compare, sweep or reproduce."
     )
     output: Path | None = option(
-        "-o", "--output", type=FILE, show_default="DIR/report.html", help="Report to write, a self-contained HTML file."
+        "-o", "--output", type=FILE, show_default="DIR/report.html", help="Report to write: a self-contained HTML file."
     )
-    figures: Path | None = option("--figures", type=DIR, help="Folder for the figures; created if it does not exist.")
+    figures: Path | None = option("--figures", type=DIR, help="Folder for the figures, created if it does not exist.")
     format: str = option(
-        "--format", metavar="A,B,...", default="pdf", help="Format of figures: pdf, png, svg, or several."
+        "--format", metavar="A,B,...", default="pdf", help="Formats of the figures: pdf, png, svg, or several."
     )
     width: str = option(
         "--width",
@@ -42,10 +42,10 @@ class ReportCommand:
 
     def run(self) -> None:
         if not self.folders:
-            raise InputError("DIR must be given: the folder of a run or a study")
+            raise InputError("DIR must be given: the output folder of a run or a study")
         suffixes, width_in = suffixes_of(self.format), inches(self.width)
         if self.output is None and self.figures is None and len(self.folders) > 1:
-            raise InputError("--output or --figures must be given for several folders: what to write, and where")
+            raise InputError("--output or --figures must be given for several folders")
         if self.output is not None:
             check_page_path(self.output)
         from lesson.experiments.loading import load_study
@@ -101,8 +101,8 @@ def inches(length: str) -> float:
     """Convert a length such as 89mm to inches."""
     found = re.fullmatch(rf"(\d+(?:\.\d*)?|\.\d+) *({'|'.join(INCH)})", length.strip())
     if not found:
-        raise InputError(f"--width must be a number and in, cm, mm or pt, such as 3.5in, got '{length}'")
+        raise InputError(f"--width must be a number with the unit in, cm, mm or pt, such as 3.5in, got '{length}'")
     width_in = float(found[1]) * INCH[found[2]]
     if not MIN_WIDTH_IN <= width_in <= MAX_WIDTH_IN:
-        raise InputError(f"--width must be {MIN_WIDTH_IN:g}in to {MAX_WIDTH_IN:g}in, got '{length}'")
+        raise InputError(f"--width must be from {MIN_WIDTH_IN:g}in to {MAX_WIDTH_IN:g}in, got '{length}'")
     return width_in

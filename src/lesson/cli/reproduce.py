@@ -11,7 +11,7 @@ from lesson.cli.parser import DIR, WHOLE, argument, data_dir_option, option
 
 @dataclass(frozen=True)
 class ReproduceCommand:
-    """Reproduce the paper's figures and check its claims. Rerun to continue.
+    """Reproduce the paper's figures and check its claims. Repeat the command to continue.
 
     Example: lesson reproduce table2 fig2 fig3 fig4
     """
@@ -29,7 +29,7 @@ class ReproduceCommand:
     )
     seeds: int | None = option("--seeds", type=WHOLE, show_default="5, or 2 with --quick", help="Number of seeds.")
     out: Path | None = option(
-        "--out", type=DIR, show_default="runs/paper[-quick]", help="Output folder; existing results are reused."
+        "--out", type=DIR, show_default="runs/paper[-quick]", help="Output folder; finished runs in it are reused."
     )
     data_dir: Path | None = data_dir_option()
 
@@ -45,9 +45,9 @@ class ReproduceCommand:
         design = Reproduction(select_items(self.items), make_scale(self.quick, self.seeds))
         out = self.out or out_of_reproduction(self.quick)
         design.check(out)
-        again = f"the same command with --out {out}"
-        study, _ = execute_design(design, out, make_engine(data_dir=self.data_dir), again, on_error="stop")
-        check_failed(study, len(design.runs({})), f"--out {out}")
+        flags = f"--out {out}"
+        study, _ = execute_design(design, out, make_engine(data_dir=self.data_dir), flags, on_error="stop")
+        check_failed(study, len(design.runs({})), flags)
         with Console(stderr=True).status("") as status:
             written = write_reproduction(design, study, out, tell=status.update)
         if about := written.findings_about(design.items):

@@ -1,7 +1,10 @@
 """The command `lesson strategies`."""
 
 import dataclasses
+import inspect
+import re
 import sys
+import textwrap
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -10,6 +13,8 @@ from rich.table import Table
 from lesson.cli.console import PipedConsole
 from lesson.cli.parser import STRATEGY, argument
 from lesson.strategies import STRATEGIES, find_strategy
+
+WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -25,12 +30,26 @@ class StrategiesCommand:
         if self.name is None:
             table = Table("strategy", "what it does", box=SIMPLE_HEAD)
             for name, kind in sorted(STRATEGIES.items()):
-                table.add_row(name, kind.__doc__)
+                table.add_row(name, (kind.__doc__ or "").partition("\n")[0])
             PipedConsole().print(table)
             return
         kind = find_strategy(self.name)
         print((sys.modules[kind.__module__].__doc__ or "").strip())
+        meanings = _meanings(kind)
+        print("\nOptions:")
         for setting in dataclasses.fields(kind):  # type: ignore[arg-type]  # every registered strategy is a dataclass
             if setting.init:
-                default = "required" if setting.default is dataclasses.MISSING else f"default {setting.default}"
-                print(f"  {setting.name} ({default})")
+                required = "set by --deadline" if setting.name == "deadline_s" else "required"
+                default = required if setting.default is dataclasses.MISSING else f"default {setting.default}"
+                line = f"{setting.name} ({default}): {meanings.get(setting.name, '')}".removesuffix(": ")
+                print(textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent="      "))
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """Return what the docstrings of a class and its bases say about each option under "Args:"."""
+    found = {}
+    for one in reversed(kind.__mro__):
+        _, _, described = inspect.cleandoc(one.__doc__ or "").partition("\nArgs:\n")
+        for name, text in re.findall(r"^    (\w+): (.*(?:\n        .*)*)", described, re.MULTILINE):
+            found[name] = " ".join(text.split())
+    return found

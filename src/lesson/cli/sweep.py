@@ -26,7 +26,7 @@ _tuning = partial(option, heading="Tuned comparison")
 
 @dataclass(frozen=True)
 class SweepCommand:
-    """Train every combination of lists of settings. Rerun to continue.
+    """Train every combination of lists of settings. Repeat the command to continue.
 
     Example: lesson sweep examples/sweep.toml --out runs/sweep
     """
@@ -36,7 +36,7 @@ class SweepCommand:
         required=False,
         type=FILE,
         metavar="SETTINGS.toml",
-        help="Settings file with a table [sweep] of lists; with --tune, a file of entries.",
+        help="Settings file with a table [sweep] of lists; with --tune, the file of a tuned comparison.",
     )
     set: tuple[str, ...] = option(
         "--set",
@@ -46,7 +46,7 @@ class SweepCommand:
     )
     out: Path | None = option("--out", type=DIR, show_default="runs/...", help="Output folder, one subfolder per run.")
     dry_run: bool = option(
-        "--dry-run", is_flag=True, help="Only print the number of runs, and the time and memory they need."
+        "--dry-run", is_flag=True, help="Only print the number of runs and the time and memory that they need."
     )
     log: tuple[str, ...] = log_option()
     data_dir: Path | None = data_dir_option()
@@ -54,7 +54,7 @@ class SweepCommand:
         "--tune",
         is_flag=True,
         help="Tune each entry of the file on a small grid, then run its best settings on all seeds. "
-        "Without a file: the strategies of docs/comparison.md.",
+        "Without a file: the strategies of docs/explanation/comparison.md.",
     )
     entries: str | None = _tuning(
         "--entries", metavar="A,B,...", show_default="all", help="Run only these entries or groups of entries."
@@ -89,8 +89,8 @@ class SweepCommand:
         if self.dry_run:
             self._print_estimate(design, out)
             return
-        again, on_error = f"the same command with --out {out}", "stop" if self.tune else "continue"
-        study, progress = execute_design(design, out, engine, again, on_error=on_error, trackers=trackers)
+        flags, on_error = f"--out {out}", "stop" if self.tune else "continue"
+        study, progress = execute_design(design, out, engine, flags, on_error=on_error, trackers=trackers)
         for name, times in progress.restarts.items():
             print(f"note: the process of {name} was killed {'once' if times == 1 else f'{times} times'} and replaced")
         if study.failures:
@@ -104,7 +104,7 @@ class SweepCommand:
             num_runs = len(design.runs({}))
             self._show(study, out, num_runs)
         print(f"folder: {out}")
-        check_failed(study, num_runs, f"--out {out}")
+        check_failed(study, num_runs, flags)
         check_ended(run.summary for run in study.runs if not run.diverged)
 
     def _design(self) -> "Design":
@@ -115,12 +115,12 @@ class SweepCommand:
 
         if self.tune:
             if self.set:
-                raise InputError("--set must be left out with --tune: the file has the settings of every entry")
+                raise InputError("--set cannot be combined with --tune: the file has the settings of every entry")
             return TunedComparison.load(self.file or STRATEGIES).select(self.entries.split(",") if self.entries else ())
         if self.entries is not None:
-            raise InputError("--entries must only be used with --tune")
+            raise InputError("--entries requires --tune")
         if self.file is None:
-            raise InputError("SETTINGS.toml must be given, a file with a table [sweep]; see 'lesson sweep --help'")
+            raise InputError("SETTINGS.toml must be given: a file with a table [sweep]; see 'lesson sweep --help'")
         grid = load_grid(self.file, self.set)
         told = [settings.caveats() for settings in grid.trials.values()]
         for caveat in told[0]:
@@ -132,17 +132,14 @@ class SweepCommand:
         """Return the engine that the options select; raise InputError if they are invalid."""
         from lesson.experiments.engines import make_engine
 
-        try:
-            return make_engine(
-                self.engine,
-                data_dir=self.data_dir,
-                seconds=self.seconds,
-                address=self.address,
-                cpus_per_trial=self.cpus_per_trial,
-                gpus_per_trial=self.gpus_per_trial,
-            )
-        except InputError as error:
-            raise InputError(_as_options(str(error))) from None
+        return make_engine(
+            self.engine,
+            data_dir=self.data_dir,
+            seconds=self.seconds,
+            address=self.address,
+            cpus_per_trial=self.cpus_per_trial,
+            gpus_per_trial=self.gpus_per_trial,
+        )
 
     def _print_estimate(self, design: "Design", out: Path) -> None:
         from lesson.experiments.estimate import estimate
@@ -189,10 +186,3 @@ class SweepCommand:
         if len(missing) > MAX_MISSING:
             print(f"and {len(missing) - MAX_MISSING} more entries; repeat the command to continue")
         print(f"page: {page}")
-
-
-def _as_options(message: str) -> str:
-    """Return a message about arguments of `make_engine` with the names of the command's options."""
-    for name in ("cpus_per_trial", "gpus_per_trial", "address", "seconds", "engine ray"):
-        message = message.replace(name, f"--{name.replace('_', '-')}")
-    return message

@@ -273,7 +273,9 @@ def state_of(strategy: Strategy) -> dict[str, Any]:
     try:
         json.dumps(state)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name}.state must return values for JSON: {error}; use tolist() for arrays") from None
+        raise InputError(
+            f"{name}.state must return values that JSON can store: {error}; use tolist() for arrays"
+        ) from None
     return state
 
 
@@ -281,4 +283,4 @@ def restore_strategy(strategy: Strategy, state: dict[str, Any]) -> None:
     """Restore the state of a strategy; raise InputError if it does not come back as it was."""
     strategy.restore(state)
     if json.dumps(state_of(strategy), sort_keys=True) != json.dumps(state, sort_keys=True):
-        raise InputError(f"{type(strategy).__name__}.restore must set everything that its state returned")
+        raise InputError(f"{type(strategy).__name__}.restore must restore everything that state returned")

@@ -27,7 +27,7 @@ from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.strategies.base import NO_UPDATES, Merge, RoundPlan, ServerView, Strategy, Updates
 
 MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
-NOBODY = "no client is connected any more"
+NOBODY = "no client is connected anymore"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
 _OF_LEDGER = ("connected", "idle", "busy", "waiting", "started_round", "started_s")
 _VALUES = ("round", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty")
@@ -58,9 +58,21 @@ class ModelServer(Protocol):
 class RoundLoop:
     """Runs a strategy in a world, one round per `step`.
 
-    The loop works on `strategy`, a copy of the object it is given, so one object can drive any number of runs. The copy
-    includes any state that the object has from earlier calls of its methods. A client is excluded after `exclude_after`
-    consecutive rejections, 0 for never; `tell` receives a log line for each rejection and exclusion.
+    Args:
+        strategy: Strategy object. The loop works on a copy, which includes any state that the object has from earlier
+            calls of its methods, so one object can drive any number of runs.
+        world: Provides time, arrivals and latency estimates.
+        model_server: Trains and aggregates models; None to simulate only the timing.
+        seed: Random seed of the strategy's choices.
+        exclude_after: Number of consecutive rejected updates after which a client is excluded; 0 for never.
+        tell: Called with a log line for each rejection and exclusion.
+
+    Attributes:
+        round: Number of rounds so far.
+        now_s: Current time in seconds since the run began.
+        fleet: The fleet as the server knows it, with its current latency estimates.
+        ledger: State of all clients and updates.
+        stop_reason: Why the run has ended; empty while it continues.
     """
 
     def __init__(
@@ -379,7 +391,7 @@ class _Round:
 
 def _one_each(value: npt.NDArray[Any] | float, count: int) -> npt.NDArray[Any] | float:
     """Return a value of a plan with one entry per start; a scalar is returned as it is."""
-    return value if np.ndim(value) == 0 or len(value) == count else np.full(count, value[0])  # type: ignore
+    return value if np.ndim(value) == 0 or len(value) == count else np.full(count, value[0])  # type: ignore[arg-type, index]
 
 
 def _count_misses(arrived: Updates, start_s: float) -> int:

@@ -10,47 +10,58 @@ from lesson.fleet.fleet import Fleet
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What happened in one round. Clients are identified by number; energy is None if the fleet does not provide it."""
+    """What happened in one round. Clients are identified by number, times are in seconds since the run began.
+
+    Attributes:
+        round: Number of the round, from 1.
+        start_s: When the round opened: at the end of the previous round, or later if the server had to wait for
+            clients.
+        end_s: When the round closed.
+        version: Model version after the round.
+        started: Clients that started local training in this round.
+        merged: Clients whose updates were aggregated in this round.
+        merged_index: Index of each aggregated update among those of its client, from 0, in the order of `merged`.
+        staleness: Number of versions created between each update's base version and its aggregation, in the order of
+            `merged`.
+        merged_started_s: When the local training of each aggregated update started, in the order of `merged`.
+        merged_expected_s: Latency that the server expected for each aggregated update when it started.
+        merged_arrived_s: When each aggregated update arrived.
+        uploads: Number of updates that arrived in this round, including those rejected on arrival, but not duplicates.
+        bytes_up: Bytes that clients uploaded in this round.
+        bytes_down: Bytes that clients downloaded in this round.
+        compute_j: Compute energy in joules of all updates that arrived, were canceled or were lost in this round; None
+            if the fleet has no energies.
+        transmit_j: Transmit energy in joules of the same updates; None if the fleet has no energies.
+        note: Remarks for the user; empty if there are none.
+        rejections: Updates rejected in this round; with real clients, also updates that the server stopped waiting for.
+        excluded: Clients excluded at the end of this round.
+        misses: Number of updates that arrived in a later round than expected; None if times do not vary.
+        retiered: Number of clients that started in another tier than the time before; None if times do not vary.
+        lost: Number of updates whose clients left or disconnected before the upload ended; None if times do not vary.
+    """
 
     round: int
     start_s: float
-    """When the round opened: at the end of the previous round, or later if the server had to wait for clients."""
     end_s: float
     version: int
-    """Model version after the round."""
     started: IntArray
-    """Clients that started local training in this round."""
     merged: IntArray
-    """Clients whose updates were aggregated in this round."""
     merged_index: IntArray
-    """Index of each aggregated update among those of its client, from 0, in the order of `merged`."""
     staleness: IntArray
-    """Number of versions created between each update's base version and its aggregation, in the order of `merged`."""
     merged_started_s: FloatArray
-    """When the local training of each aggregated update started, in the order of `merged`."""
     merged_expected_s: FloatArray
-    """Latency that the server expected for each aggregated update when it started."""
     merged_arrived_s: FloatArray
-    """When each aggregated update arrived."""
     uploads: int
-    """Number of updates that arrived in this round, including those rejected on arrival, but not duplicates."""
     bytes_up: int
     bytes_down: int
     compute_j: float | None
     transmit_j: float | None
-    """Compute and transmit energy in joules of all updates that arrived, were canceled or were lost in this round."""
     note: str
-    """Remarks for the user; empty if there are none."""
     rejections: tuple[Rejection, ...] = ()
-    """Updates rejected in this round; with real clients, also updates that the server stopped waiting for."""
     excluded: tuple[int, ...] = ()
-    """Clients excluded at the end of this round."""
     misses: int | None = None
-    """Number of updates that arrived in a later round than expected; None if times do not vary."""
     retiered: int | None = None
-    """Number of clients that started in another tier than the time before; None if times do not vary."""
     lost: int | None = None
-    """Number of updates whose clients left or disconnected before the upload ended; None if times do not vary."""
 
     @property
     def rejected(self) -> int:
@@ -64,8 +75,8 @@ def first_tier_note(fleet: Fleet) -> str:
         return ""
     client, real_s = fleet.promoted.client, fleet.promoted.latency_s
     return (
-        f"tier 1 would be empty: the fastest client, {fleet.names[client]}, "
-        f"is taken as {fleet.latency_s[client]:g} s instead of {real_s:.4g} s"
+        f"tier 1 would be empty: the latency of the fastest client, {fleet.names[client]}, "
+        f"is set to {fleet.latency_s[client]:g} s instead of {real_s:.4g} s"
     )
 
 
@@ -79,8 +90,9 @@ def exclusion_note(excluded: Mapping[int, str], names: Sequence[int | str], excl
     for reason in dict.fromkeys(excluded.values()):
         who = [str(names[client]) for client, why in excluded.items() if why == reason]
         more = f" and {len(who) - MAX_NAMED} more" if len(who) > MAX_NAMED else ""
-        times = f"{exclude_after} times in a row" if exclude_after > 1 else "once"
-        notes.append(f"excluded {', '.join(who[:MAX_NAMED])}{more}: rejected {times}, {reason}")
+        after = f"{exclude_after} consecutive rejected updates" if exclude_after > 1 else "a rejected update"
+        noun = "client" if len(who) == 1 else "clients"
+        notes.append(f"excluded {noun} {', '.join(who[:MAX_NAMED])}{more} after {after}: {reason}")
     return "; ".join(notes)
 
 

@@ -24,8 +24,16 @@ def Simulation(  # noqa: N802
 ) -> RoundLoop:
     """Return the round loop of a strategy and a fleet in simulated time; its method `step` runs one round.
 
-    `settings` may make times vary, disconnect clients and exclude those whose updates are rejected. Without
-    settings, every update takes exactly its client's latency in the fleet.
+    Args:
+        strategy: Strategy object, such as `Lesson(20.0)`. The loop works on a copy of it.
+        fleet: Clients with their latencies, from `draw_fleet` or `read_fleet`.
+        model_server: Trains and aggregates models; None to simulate only the timing.
+        seed: Random seed of the strategy's choices and of varying times.
+        settings: May make times vary, disconnect clients and exclude those whose updates are rejected. By default,
+            every update takes exactly its client's latency in the fleet.
+
+    Raises:
+        InputError: An argument is invalid.
     """
     _check_objects(strategy, fleet, settings)
     settings = settings or Settings()
@@ -42,10 +50,22 @@ def simulate(
     seed: int = 0,
     settings: Settings | None = None,
 ) -> Iterator[RoundRecord]:
-    """Return an iterator over the records of at most `rounds` rounds, all of which close by `until_s`.
+    """Simulate the timing of a strategy without training, and return an iterator over the records of its rounds.
 
-    There are fewer if the run ends early. `settings` may make times vary and disconnect clients; corrupted uploads
-    have no effect, as nothing is trained. Invalid arguments raise InputError at once, not in the first round.
+    Args:
+        strategy: Strategy object, such as `Lesson(20.0)`. The simulation works on a copy of it.
+        fleet: Clients with their latencies, from `draw_fleet` or `read_fleet`.
+        rounds: Maximum number of rounds; None for no limit. There are fewer if the run ends early.
+        until_s: Simulated time in seconds by which all rounds must have closed; inf for no limit.
+        seed: Random seed of the strategy's choices and of varying times.
+        settings: May make times vary and disconnect clients. Corrupted uploads have no effect, because nothing is
+            trained. By default, every update takes exactly its client's latency in the fleet.
+
+    Returns:
+        An iterator that simulates a round at each step.
+
+    Raises:
+        InputError: An argument is invalid, or neither `rounds` nor `until_s` is given. It is raised by the call itself.
     """
     if rounds is not None:
         _check_whole("rounds", rounds, least=1)
@@ -53,7 +73,7 @@ def simulate(
     if not isinstance(until_s, float | int | np.floating | np.integer) or not until_s > 0:
         raise InputError(f"until_s must be a number > 0, got {shown(until_s)}")
     if rounds is None and until_s == np.inf:
-        raise InputError("rounds or until_s must be given: a run has to end")
+        raise InputError("rounds or until_s must be given: otherwise the run would never end")
     return _records(Simulation(strategy, fleet, seed=seed, settings=settings), rounds, until_s)
 
 

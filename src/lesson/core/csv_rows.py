@@ -38,12 +38,13 @@ def read_rows(
                 if not any(cells):
                     continue
                 if len(cells) != len(header):
-                    wanted = f"must have {len(header)} values like the header, got {len(cells)}"
+                    wanted = f"a row must have {len(header)} values, as many as the header, got {len(cells)}"
                     raise InputError(f"{path} line {reader.line_num}: {wanted}")
                 cells.append("")
                 yield reader.line_num, [cells[place] for place in places]
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist; {what} must be a CSV file with {','.join(required)}") from None
+        columns = ",".join(required)
+        raise InputError(f"{path} does not exist; {what} must be a CSV file with the columns {columns}") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -56,7 +57,9 @@ def _lines(path: Path, file: TextIO) -> Iterator[str]:
     """Yield the lines of a file; raise InputError for one longer than MAX_LINE, before it fills the memory."""
     while line := file.readline(MAX_LINE + 1):
         if len(line) > MAX_LINE:
-            raise InputError(f"{path} cannot be read: a line must have at most {MAX_LINE} characters; is it CSV?")
+            raise InputError(
+                f"{path} cannot be read: a line must have at most {MAX_LINE} characters; is it a CSV file?"
+            )
         yield line
 
 
@@ -108,7 +111,7 @@ class Table:
             self.check(column, (values >= 0) & (values < np.inf), "finite and >= 0")
 
     def check_pairs(self, clash: BoolArray, what: str) -> None:
-        """Raise InputError for the first row of a sorted table that clashes with the previous row of the same client.
+        """Raise InputError for the first row of a sorted table that conflicts with the previous row of the same client.
 
         `clash[i]` is about rows i and i + 1. `what` may refer to the row's numbers as {column}.
         """
@@ -128,7 +131,8 @@ class Table:
         if not counts.all():
             missing, name = np.count_nonzero(counts == 0), str(self.names[int(np.argmin(counts))])[:40]
             rest = f" and {missing - 1} more" if missing > 1 else ""
-            raise InputError(f"{self.path} has no row for client '{name}'{rest}; all {len(self.names)} must be there")
+            everyone = f"all {len(self.names)} clients must be listed"
+            raise InputError(f"{self.path} has no row for client '{name}'{rest}; {everyone}")
         return np.concatenate([[0], np.cumsum(counts)])
 
 
@@ -162,7 +166,7 @@ def _read_table(path: Path, what: str, names: tuple[int | str, ...], columns: tu
         if name not in places:
             known = ", ".join([*map(str, names[:3]), "…"][: len(names)])
             known = f"the fleet has {len(names)} clients: {known}"
-            raise InputError(f"{path} line {line}: client '{name[:40]}' is unknown; {known}")
+            raise InputError(f"{path} line {line}: unknown client '{name[:40]}'; {known}")
         values = [number(cell) for cell in cells]
         for column, cell, value in zip(columns, cells, values, strict=True):
             if value != value:
@@ -171,7 +175,7 @@ def _read_table(path: Path, what: str, names: tuple[int | str, ...], columns: tu
         clients.append(places[name])
         flat.extend(values)
     if not lines:
-        raise InputError(f"{path} has no rows; write them under the header")
+        raise InputError(f"{path} has no rows; add some below the header")
     numbers = np.array(flat).reshape(-1, len(columns))
     by_column = {column: numbers[:, place].copy() for place, column in enumerate(columns)}
     return Table(path, names, np.array(lines), np.array(clients), by_column)
@@ -181,5 +185,5 @@ def _check_header(path: Path, header: list[str], required: Sequence[str], option
     wrong = [name for name in header if name not in (*required, *optional)]
     missing = [name for name in required if name not in header]
     if wrong or missing or len(set(header)) != len(header):
-        allowed = ",".join(required) + (f" and may add {','.join(optional)}" if optional else "")
+        allowed = ",".join(required) + (f", optionally with {','.join(optional)}" if optional else "")
         raise InputError(f"{path} line 1: the header must be {allowed}, got '{','.join(header)[:80]}'")

@@ -8,32 +8,49 @@ from pathlib import Path
 MAX_LENGTH = 700
 MAX_SHOWN = 200
 """Maximum number of characters shown of an untrusted text."""
-LACK_OF_MEMORY = "probably for lack of memory; use fewer clients, a smaller batch_size or fewer runs at a time"
+LACK_OF_MEMORY = "probably for lack of memory; use fewer clients, a smaller batch_size or fewer concurrent runs"
 """Likely cause, and remedy, when the operating system kills a process."""
 
 
 class InputError(ValueError):
-    """The user's input is invalid. The message is one line of at most MAX_LENGTH characters and says how to fix it."""
+    """An argument, a setting or an input file is invalid. The message is one line that says how to fix it."""
 
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
         super().__init__(line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…")
 
 
+class ArgumentError(InputError):
+    """An argument of a function is invalid. The message starts with its name; a command shows its option instead."""
+
+    def __init__(self, argument: str, problem: str) -> None:
+        super().__init__(f"{argument} {problem}")
+        self.argument, self.problem = argument, problem
+
+    def as_option(self) -> InputError:
+        """Return the error with the command-line option of the same name."""
+        return InputError(f"--{self.argument.replace('_', '-')} {self.problem}")
+
+
 class RunStoppedError(Exception):
-    """A run cannot continue although its input is valid; the message says why in one line."""
+    """A run cannot continue although its input is valid. The message is one line that says why."""
 
 
 class DivergedError(RunStoppedError):
-    """The model or the loss is no longer finite."""
+    """Training has diverged: the model or the loss is no longer finite."""
 
 
-def unknown(kind: str, given: str, allowed: Iterable[str], to: str = "") -> InputError:
-    """Return the error for a name that is not in `allowed`, with the closest match; `to` is the strategy without it."""
+def unknown(kind: str, given: str, allowed: Iterable[str], *, section: str = "", to: str = "") -> InputError:
+    """Return the error for a name that is not in `allowed`, with the closest match.
+
+    `section` is the section of the settings in which the name was given, `to` the strategy for which it was given.
+    """
     names = sorted(allowed)
     hint = suggestion(given, names)
-    whom = f" to {to}" if to else ""
-    return InputError(f"{kind} '{given[:80]}' is unknown{whom}; {hint}one of: {', '.join(names)}")
+    whom = f" for {to}" if to else ""
+    listed = f"{'Available' if hint else 'available'}: {', '.join(names)}"
+    where = f"[{section}] " if section else ""
+    return InputError(f"{where}unknown {kind} '{given[:80]}'{whom}; {hint}{listed}")
 
 
 def suggestion(given: str, names: Iterable[str], cutoff: float = 0.6) -> str:

@@ -183,5 +183,5 @@ def _not_written(path: Path, error: OSError) -> InputError | RunStoppedError:
     """Return the error for a file that cannot be written, with the remedy."""
     said = f"{path} cannot be written: {error.strerror}"
     if error.errno in _DISK_ERRORS:
-        return RunStoppedError(f"{said}; free some disk space and repeat the command")
+        return RunStoppedError(f"{said}; free some disk space and try again")
     return InputError(said)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, Self
 
 INTERRUPTED = "lesson: interrupted"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
@@ -40,7 +40,7 @@ class StopSignals:
     def __init__(self) -> None:
         self._caught: list[int] = []
 
-    def __enter__(self) -> "StopSignals":
+    def __enter__(self) -> Self:
         others = set(STOP_SIGNALS) - {signal.SIGINT}  # which raises KeyboardInterrupt already
         self._taken = [number for number in others if _is_ours(number, signal.SIG_DFL)]
         for number in self._taken:

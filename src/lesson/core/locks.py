@@ -34,15 +34,15 @@ def _lock(folder: Path) -> BinaryIO:
             file = open_to_change(folder / LOCK)
         except OSError as error:
             what = folder / LOCK if os.path.lexists(folder / LOCK) else folder
-            raise InputError(f"{what} cannot be written: {error.strerror}; name another folder with --out") from None
+            raise InputError(f"{what} cannot be written: {error.strerror}; choose another output folder") from None
         try:
             acquired = lock(file)
         except OSError as error:  # the file system has no locks
             file.close()
-            raise InputError(f"{folder} cannot be locked: {error.strerror}; name another folder with --out") from None
+            raise InputError(f"{folder} cannot be locked: {error.strerror}; choose another output folder") from None
         if not acquired:
             file.close()
-            raise InputError(f"{folder} is being written by another process; wait for it or end it")
+            raise InputError(f"{folder} is in use by another process; wait until it has finished, or stop it")
         if is_at(file, folder / LOCK):
             return file
         file.close()  # its holder removed it before we locked it; another process may hold a new one

@@ -16,6 +16,8 @@ def load_class(kind: str, name: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), class_name)
     except SystemExit as error:
-        raise InputError(f"{kind} '{name}' cannot be loaded: {describe(error)}; its module must not exit") from None
+        raise InputError(
+            f"{kind} '{name}' cannot be loaded: {describe(error)}; its module must not call exit"
+        ) from None
     except Exception as error:  # a custom module may raise anything
-        raise InputError(f"{kind} '{name}' cannot be loaded: {error}; write module:Class") from None
+        raise InputError(f"{kind} '{name}' cannot be loaded: {error}; the name must be module:Class") from None

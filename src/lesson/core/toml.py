@@ -30,7 +30,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     place = 0
     while found := _TOKEN.match(text, place):
         if found["long"]:
-            raise ValueError(f"a key must have at most {MAX_PARTS} parts with dots between")
+            raise ValueError(f"a key must have at most {MAX_PARTS} parts separated by dots")
         place = found.end()
     # No token matches at an unterminated string, where the parser stops as well.
     return tomllib.loads(text)

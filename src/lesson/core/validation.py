@@ -57,7 +57,7 @@ class Checked(BaseModel):
         except ValidationError as error:
             raise InputError(f"{self._where()}{self._one_line(error)}") from None
         except RecursionError:
-            raise InputError(f"{self._where()}values must not be nested so deeply") from None
+            raise InputError(f"{self._where()}values are nested too deeply") from None
 
     @classmethod
     def _where(cls) -> str:
@@ -73,7 +73,7 @@ class Checked(BaseModel):
         `needed` maps names of settings to whether their prerequisite is switched on, and what it is.
         """
         return [
-            f"{section}{name} = {getattr(self, name)} has no effect without {what}"
+            f"{section}{name} = {getattr(self, name)} has no effect unless {what}"
             for names, (there, what) in needed.items()
             for name in self.changed(*names)
             if not there

@@ -55,8 +55,8 @@ def read_archive(path: Path) -> list[Run]:
     """Return the runs of an archive; none if there is no such file."""
     runs: list[Run] = []
     try:
-        for line in _lines(path) if os.path.lexists(path) else ():
-            runs.append(_parsed(line))
+        if os.path.lexists(path):
+            runs.extend(_parsed(line) for line in _lines(path))
         if len({run.name for run in runs}) < len(runs):
             raise ValueError("two runs have the same name")
     except _DAMAGED as error:

@@ -20,7 +20,7 @@ def combined(parts: Iterable[Named]) -> Named:
     for part in parts:
         for name, settings in part.items():
             if runs.setdefault(name, settings) != settings:
-                raise InputError(f"two runs would be called {name}; write their values differently")
+                raise InputError(f"two runs would have the same name, {name}; write their values differently")
     return runs
 
 

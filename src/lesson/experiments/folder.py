@@ -28,7 +28,7 @@ from lesson.settings.toml_text import to_toml
 
 MARKER = "study.toml"
 FORMAT = 1
-UNFINISHED = "it has not finished; repeat the command to resume it"
+UNFINISHED = "it has not finished; execute the study again to resume it"
 
 
 class Made(Shape):
@@ -62,7 +62,7 @@ class StudyFolder:
         """Return the table [study] of study.toml; None if there is no such file."""
         if not os.path.lexists(self.marker):
             return None
-        _, tables = read_toml(self.marker, "a study writes it")
+        _, tables = read_toml(self.marker, "a study creates it")
         try:
             marker = Marker.model_validate(tables.get("study"))
         except ValidationError as error:
@@ -76,14 +76,14 @@ class StudyFolder:
     def check(self, design: Design) -> None:
         """Raise InputError if the folder holds anything other than a study of this kind. Writes nothing."""
         if (self.path / "config.toml").exists():
-            raise InputError(f"{self.path} belongs to a single run; name another folder with --out")
+            raise InputError(f"{self.path} holds a single run; choose another output folder")
         if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file, not a folder; name another with --out")
+            raise InputError(f"{self.path} is a file, not a folder; choose another output folder")
         marker = self.read()
         if marker is None and self.path.exists() and any(self.path.glob("[!.]*")):
-            raise InputError(f"{self.path} is not empty and holds no study; name another folder with --out")
+            raise InputError(f"{self.path} is not empty and holds no study; choose another output folder")
         if marker is not None and marker.kind != design.kind:
-            raise InputError(f"{self.path} holds a {marker.kind}, not a {design.kind}; name another folder with --out")
+            raise InputError(f"{self.path} holds a {marker.kind}, not a {design.kind}; choose another output folder")
 
     @contextlib.contextmanager
     def owned(self, design: Design) -> Iterator[Marker]:

@@ -75,13 +75,13 @@ def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
     """
     path = Path(source)
     if path.suffix != ".toml":
-        raise InputError(f"a sweep must be a FILE.toml, got '{source}'")
+        raise InputError(f"a sweep must be a .toml file, got '{source}'")
     sections = _read_tables(path)
     try:
         axes = flat_axes(sections.pop("sweep", {}))
         check_set_once(changes)
         for key in axes.keys() & set(changed_keys(changes)):
-            raise InputError(f"{key} must be set once, got it by --set and in [sweep]")
+            raise InputError(f"{key} must be set only once, got it in [sweep] and as a change for all runs")
         changes, own = split_changes(changes)
         apply_changes(sections, changes)
         for name, options in own.items():
@@ -134,7 +134,7 @@ def read_asked(path: Path | str) -> Asked:
 def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
     wanted = "a sweep is a settings file with a table [sweep]"
     if {"rules", "entries"} & read_toml(path, wanted)[1].keys():
-        raise InputError(f"{path} has entries to tune; add --tune")
+        raise InputError(f"{path} defines a tuned comparison; set tune to run it")
     tables = read_sections(path, wanted, (*SECTIONS, "sweep", "study"), also=STRATEGIES)
     return {name: table for name, table in tables.items() if name != "study"}
 
@@ -170,7 +170,7 @@ def make_grid(
 def check_num_seeds(num_seeds: object) -> None:
     """Raise InputError unless this is a number of seeds."""
     if isinstance(num_seeds, bool) or not isinstance(num_seeds, int) or not 1 <= num_seeds <= MAX_SEEDS:
-        raise InputError(f"seeds must be a whole number from 1 to {MAX_SEEDS}, got {num_seeds!r}")
+        raise InputError(f"the number of seeds must be a whole number from 1 to {MAX_SEEDS}, got {num_seeds!r}")
 
 
 def compare_strategies(
@@ -206,7 +206,7 @@ def flat_axes(table: Mapping[str, Any]) -> dict[str, Any]:
         full = full if "." in full or key == "seeds" or isinstance(value, dict) else f"{section_of(key)}.{key}"
         inner = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {full: value}
         if twice := flat.keys() & inner.keys():
-            raise InputError(f"{min(twice)} must be in [sweep] once, got it in quotes and without")
+            raise InputError(f"{min(twice)} must be in [sweep] only once, got it with and without quotes")
         flat |= inner
     return flat
 
@@ -217,20 +217,20 @@ def _check_axis(key: str, values: Any) -> None:
     check_name(key)
     if section not in SECTIONS or not name:
         raise InputError(
-            f"a key of [sweep] must be seeds or one of {', '.join(SECTIONS)}, a dot and a key, got '{key}'"
+            f"a key of [sweep] must be seeds or section.key, with one of {', '.join(SECTIONS)}, got '{key}'"
         )
     if key == "run.seed":
-        raise InputError("run.seed must not be in [sweep]; use seeds = N for N seeds from run.seed on")
+        raise InputError("run.seed must not be in [sweep]; use seeds = N for N seeds that count from run.seed")
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise InputError(f"{key} must be a list of values, got {values!r}")
     said = set[str]()
     for value in values:
         if value is None:
-            raise InputError(f"{key} must be a list of values, got None among them")
+            raise InputError(f"{key} must be a list of values without None")
         if value == "auto" and key in [f"run.{name}" for name in AUTOMATIC]:
-            raise InputError(f"{key} must be values that a run can have, got 'auto', which a run replaces")
+            raise InputError(f"{key} must not contain 'auto', which every run replaces by a value; list the values")
         if in_words(value) in said:
-            raise InputError(f"{key} must have different values, got {value!r} twice")
+            raise InputError(f"{key} must have distinct values, got {value!r} twice")
         said.add(in_words(value))
 
 
@@ -251,7 +251,7 @@ def _points(sections: Sections, axes: Mapping[str, Sequence[Any]], own_dataset: 
         settings = _settings(sections, values, allowed, fixed, own_dataset)
         name = run_name(settings, values)
         if points.setdefault(name, (values, settings))[0] != values:
-            raise InputError(f"two runs would be called {name}; write their values differently")
+            raise InputError(f"two runs would have the same name, {name}; write their values differently")
     return [settings for _, settings in points.values()]
 
 

@@ -14,13 +14,20 @@ from lesson.experiments.tuned.design import TunedComparison
 from lesson.runs.folder import RunFolder
 from lesson.settings.loading import load_settings
 
-_WANTED = "it must be the folder of a run or a study, such as lesson run, compare, sweep and reproduce write"
+_WANTED = "it must be the output folder of run, compare, sweep or reproduce"
 
 
 def load(folder: Path | str) -> Run | Study:
     """Load the finished run of a folder, or the study of a comparison, a sweep, a tuned comparison or a reproduction.
 
-    `failures` of a study lists the runs that failed or have not finished.
+    Args:
+        folder: Output folder of run, compare, sweep or reproduce. A study may be in progress or archived.
+
+    Returns:
+        A `Run`, or a `Study` whose `failures` lists the runs that failed or have not finished.
+
+    Raises:
+        InputError: The folder holds no finished run, or its files are damaged.
     """
     if not isinstance(folder, Path | str):
         raise InputError(f"folder must be a path, got {folder!r}; {_WANTED}")
@@ -51,7 +58,7 @@ def load_study(folders: Sequence[Path | str]) -> Study:
     if len(studies) == 1:
         return studies[0]
     # An archived run may be in several groups of a tuned comparison.
-    runs = {(run.path and run.path.resolve()) or id(run.archived): run for study in studies for run in study.runs}
+    runs = {run.path.resolve() if run.path else id(run.archived): run for study in studies for run in study.runs}
     failures = {name: reason for study in studies for name, reason in study.failures.items()}
     return tell_apart([replace(run, labels={}) for run in runs.values()], failures)
 

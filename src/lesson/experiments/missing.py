@@ -38,7 +38,7 @@ def run_missing(
     one run stops all runs and is raised. `command` is recorded in study.toml.
     """
     if on_error not in ("continue", "stop"):
-        raise unknown("on_error", str(on_error), ["continue", "stop"])
+        raise unknown("value of on_error", str(on_error), ["continue", "stop"])
     folder = StudyFolder(out)
     engine.check()
     folder.check(design)
@@ -96,7 +96,7 @@ class _Progress:
     def check_found(self, done: Mapping[str, Run]) -> None:
         """Turn runs that an engine reported as done, but whose results are not in the folder, into errors."""
         for name in self._new - done.keys():
-            lost = f"its results are not in {self._folder.path / name}: all nodes must see the same storage"
+            lost = f"its results are not in {self._folder.path / name}: all nodes must share the same storage"
             self.errors[name] = {"error": lost, "kind": RunStoppedError.__name__}
         self._new &= done.keys()
 
@@ -135,4 +135,4 @@ def check_runs(wanted: Named, done: Mapping[str, Run], out: Path, resume: bool) 
         if name not in done:
             RunFolder(out / name).check(settings, resume)
         elif different := settings.differences(done[name].settings):
-            raise InputError(f"{out} holds {name} with other settings ({different[0]}); name another folder with --out")
+            raise InputError(f"{out} holds {name} with other settings ({different[0]}); choose another output folder")

@@ -31,18 +31,23 @@ GUESSED = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run that has finished or diverged."""
+    """A run that has finished or diverged, as returned by `lesson.run` and `lesson.load`.
+
+    Attributes:
+        path: Its folder; None if only the archived line is left.
+        settings: Its settings.
+        summary: The content of summary.json, such as `summary["accuracy"]`.
+        diverged: Why training diverged; empty for a run that finished.
+        labels: Labels that a design adds to its settings, such as the entry in a tuned comparison.
+        archived: The content of its line in an archive; None for a run that has a folder.
+    """
 
     path: Path | None
-    """Its folder; None if only the archived line is left."""
     settings: Settings
     summary: dict[str, Any]
     diverged: str = ""
-    """Why training diverged; empty for a run that finished."""
     labels: Mapping[str, Any] = field(default_factory=dict)
-    """Labels that a design adds to its settings, such as the entry in a tuned comparison."""
     archived: "Archived | None" = field(default=None, repr=False)
-    """The content of its line in an archive."""
 
     @classmethod
     def load(cls, path: Path | str) -> "Run":
@@ -50,8 +55,7 @@ class Run:
         path = Path(path)
         folder = RunFolder(path)
         if (summary := folder.finished()) is None:
-            command = f"lesson run --scenario {folder.config} --out {path} --resume"
-            raise InputError(f"{path} holds no finished run; resume one with '{command}'")
+            raise InputError(f"{path} holds no finished run; resume it with the settings in {folder.config}")
         return cls(path, load_settings(str(folder.config)), summary)
 
     @classmethod

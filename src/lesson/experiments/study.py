@@ -30,12 +30,17 @@ _BESIDES = (STRATEGY, "run.seed", "run.checkpoint_every_s", "run.device", "run.p
 
 @dataclass(frozen=True)
 class Study:
-    """Finished runs, labeled by what varies besides the seed: the strategy, or settings as section.key."""
+    """Finished runs of several strategies or settings over several seeds.
+
+    Attributes:
+        runs: The finished runs.
+        by: Labels of a run: what varies besides the seed, "strategy" or settings as section.key.
+        failures: Why runs are missing, by the name of the run.
+    """
 
     runs: Sequence[Run]
     by: tuple[str, ...] = ("strategy",)
     failures: Mapping[str, str] = field(default_factory=dict)
-    """Why runs are missing, by the name of the run."""
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per run: its labels, seed and summary."""
@@ -136,7 +141,7 @@ def _value(run: Run, key: str) -> Any:
     section, _, name = (key if "." in key else f"{_section_of(key)}.{key}").partition(".")
     known = section in NAMES.get(name, ()) or (section == "strategy" and _is_option(name))
     if section in SECTIONS and not known and name not in run.sections[section]:
-        raise unknown(f"[{section}] setting", name, run.sections[section])
+        raise unknown("setting", name, run.sections[section], section=section)
     return value_at(run.sections, f"{section}.{name}")
 
 

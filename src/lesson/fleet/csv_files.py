@@ -21,12 +21,20 @@ SPLIT_TOLERANCE = 0.01
 
 
 def read_fleet(path: Path | str, settings: Settings | None = None) -> Fleet:
-    """Read a fleet with measured latencies. An infinite latency marks an unreachable client.
+    """Read a fleet with measured latencies from a CSV file with the columns `client,latency_s`.
 
-    Missing values of `compute_s` and `upload_s` are NaN; a missing `num_samples` is taken from the settings, the middle
-    of a range. Names become integers if all of them are whole numbers. A measured `upload_s` also serves as the upload
-    time on a shared band. `ensure_first_tier` applies only if the settings set it explicitly: a preset does not change
-    measured latencies.
+    The file may also have the columns `compute_s`, `upload_s` and `num_samples`, in any order. An infinite latency
+    marks an unreachable client. Missing values of `compute_s` and `upload_s` are NaN; missing values of `num_samples`
+    come from the settings, the middle if they give a range. Names become integers if all of them are whole numbers. A
+    measured `upload_s` also serves as the upload time on a shared band.
+
+    Args:
+        path: CSV file.
+        settings: Training, weighting and model size; by default, `Settings()`. `ensure_first_tier` applies only if it
+            is set explicitly: a preset does not change measured latencies.
+
+    Raises:
+        InputError: The file cannot be read, or a setting needs client positions. The message names the line.
     """
     path, settings = Path(path), settings or Settings()
     check_measured(settings)
@@ -39,14 +47,14 @@ def read_fleet(path: Path | str, settings: Settings | None = None) -> Fleet:
         if not name:
             raise InputError(f"{where}: client must have a name, got an empty one")
         if name in names:
-            raise InputError(f"{where}: client '{name[:40]}' is there twice, first on line {names[name]}; rename one")
+            raise InputError(f"{where}: client '{name[:40]}' is listed twice, first on line {names[name]}; rename one")
         names[name] = line
         for column, values in seconds.items():
             values.append(_seconds(row[column], column, where))
         _check_split(where, *(values[-1] for values in seconds.values()))
         samples.append(_samples(row["num_samples"], where) or _usual_samples(settings))
     if not names:
-        raise InputError(f"{path} has no clients; write one line per client under the header")
+        raise InputError(f"{path} has no clients; add one line per client below the header")
     num_samples = np.array(samples, dtype=np.int64)
     numbered = [int(name) for name in names] if all(map(_is_number, names)) else list(names)
     fleet = measured_fleet(settings, numbered, num_samples, **{name: np.array(part) for name, part in seconds.items()})
@@ -94,9 +102,10 @@ def _usual_samples(settings: Settings) -> int:
 def _check_split(where: str, compute_s: float, upload_s: float, latency_s: float) -> None:
     total_s = compute_s + upload_s
     if not math.isnan(total_s) and not math.isclose(total_s, latency_s, rel_tol=SPLIT_TOLERANCE):
-        raise InputError(f"{where}: compute_s + upload_s must be latency_s to 1 %, got {total_s:g} and {latency_s:g}")
+        got = f"got {total_s:g} and {latency_s:g}"
+        raise InputError(f"{where}: compute_s + upload_s must equal latency_s to within 1 %, {got}")
     if any(part_s > latency_s * (1 + SPLIT_TOLERANCE) for part_s in (compute_s, upload_s)):
-        raise InputError(f"{where}: compute_s and upload_s must be within latency_s = {latency_s:g}")
+        raise InputError(f"{where}: compute_s and upload_s must not exceed latency_s = {latency_s:g}")
 
 
 def _is_number(name: str) -> bool:

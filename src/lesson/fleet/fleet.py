@@ -35,29 +35,43 @@ class Fleet:
     """What the clock and the server know about each client; arrays have shape (num_clients,), NaN where unknown.
 
     The arrays are never modified: code that updates estimates works on copies.
+
+    Attributes:
+        names: Name of each client in files and reports; numbers from 0 for drawn clients.
+        compute_s: Compute time of one local training in seconds.
+        upload_s: Upload time on the client's own band in seconds.
+        shared_upload_s: Upload time alone on the combined band of all clients in seconds, for strategies whose clients
+            upload in turn.
+        latency_s: Time from start to arrival in seconds: download, compute and upload time. inf: the client is
+            unreachable.
+        download_s: Download time of the model in seconds; 0 if it is neglected, as in the paper.
+        compute_j: Compute energy of one local training in joules.
+        transmit_j: Energy of one upload on the client's own band in joules.
+        shared_transmit_j: Energy of one upload alone on the combined band in joules.
+        num_samples: Number of training samples.
+        client_weight: Aggregation weight before normalization: the number of samples, or 1.
+        local_steps: Number of minibatches in one local training, for all of which `compute_s` is charged.
+        model_bits: Size of a transmitted model in bits.
+        population: Positions and CPUs of drawn clients; None if latencies were measured.
+        ensure_first_tier: Whether `at_deadline` promotes the fastest client if no client meets the deadline.
+        promoted: The promoted client and its actual latency; None if there is none.
     """
 
     names: Sequence[int | str]
     compute_s: FloatArray
     upload_s: FloatArray
     shared_upload_s: FloatArray
-    """Upload time alone on the combined band of all clients, for strategies whose clients upload in turn."""
     latency_s: FloatArray
     download_s: FloatArray
-    """Download time of the model, included in `latency_s`; 0 if it is neglected, as in the paper."""
     compute_j: FloatArray
     transmit_j: FloatArray
     shared_transmit_j: FloatArray
     num_samples: IntArray
     client_weight: FloatArray
-    """Aggregation weight before normalization: the number of samples, or 1."""
     local_steps: IntArray
-    """Number of minibatches in one local training, for all of which `compute_s` is charged."""
     model_bits: float
-    """Size of a transmitted model in bits."""
     population: Population | None = None
     ensure_first_tier: bool = False
-    """Whether `at_deadline` promotes the fastest client if no client meets the deadline."""
     promoted: Promotion | None = None
 
     def __len__(self) -> int:
@@ -131,7 +145,17 @@ class Fleet:
 
 
 def draw_fleet(settings: Settings, num_clients: int | None = None, seed: int | None = None) -> Fleet:
-    """Draw a population and return its fleet; by default, the settings give the number of clients and the seed."""
+    """Draw a random population of clients and return its fleet, with the latencies of Eq. (3) to (6).
+
+    Args:
+        settings: Area, radio, CPUs and training.
+        num_clients: Number of clients; by default, that of the settings. A client has the same values in a larger
+            fleet.
+        seed: Random seed; by default, that of the settings.
+
+    Raises:
+        InputError: `num_clients`, `seed` or an input file of the settings is invalid.
+    """
     return fleet_of(settings, draw_population(settings, num_clients, seed))
 
 
@@ -183,9 +207,8 @@ def measured_fleet(
 def check_measured(settings: Settings) -> None:
     """Raise InputError if a setting needs client positions, which measured latencies do not provide."""
     for name in settings.changed_names(*NEEDS_POSITIONS):
-        raise InputError(
-            f"[{section_of(name)}] {name} must be left out with measured latencies: they do not tell where clients are"
-        )
+        place = f"[{section_of(name)}] {name}"
+        raise InputError(f"{place} cannot be combined with measured latencies, which include no client positions")
 
 
 def _as_itinerary_begins(people: Population, settings: Settings) -> Population:

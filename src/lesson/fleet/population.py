@@ -14,7 +14,17 @@ from lesson.settings.settings import Settings
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Drawn clients, one row each; arrays have shape (num_clients,). The base station is at (0, 0)."""
+    """Drawn clients, one row each; arrays have shape (num_clients,). The base station is at (0, 0).
+
+    Attributes:
+        x_km: x coordinate in km.
+        y_km: y coordinate in km.
+        power_w: Transmit power p in watts.
+        cpu_hz: CPU frequency f in Hz.
+        cycles_per_sample: CPU cycles C to train on one sample.
+        num_samples: Number of training samples.
+        seed: Random seed of the clients and of their shadowing.
+    """
 
     x_km: FloatArray
     y_km: FloatArray
@@ -23,7 +33,6 @@ class Population:
     cycles_per_sample: FloatArray
     num_samples: IntArray
     seed: int = 0
-    """Random seed of the clients and of their shadowing."""
 
     def __len__(self) -> int:
         return len(self.x_km)
@@ -42,12 +51,19 @@ class Population:
 def draw_population(settings: Settings, num_clients: int | None = None, seed: int | None = None) -> Population:
     """Draw clients uniformly in the square, with uniform CPU frequency and cycles per sample.
 
-    A client has the same values in a larger population.
+    Args:
+        settings: Area, radio and CPUs.
+        num_clients: Number of clients; by default, that of the settings. A client has the same values in a larger
+            population.
+        seed: Random seed; by default, that of the settings.
+
+    Raises:
+        InputError: `num_clients` or `seed` is invalid.
     """
     fleet, seed = settings.fleet, settings.run.seed if seed is None else seed
     count = fleet.num_clients if num_clients is None else num_clients
     if not 1 <= count <= MAX_CLIENTS:
-        raise InputError(f"num_clients must be 1 to {MAX_CLIENTS}, got {count}")
+        raise InputError(f"num_clients must be from 1 to {MAX_CLIENTS}, got {count}")
     if seed < 0:
         raise InputError(f"seed must be >= 0, got {seed}")
 

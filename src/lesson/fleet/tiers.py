@@ -24,7 +24,12 @@ def check_deadline(deadline_s: float) -> float:
 def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
     """Return the tier of each client, shape (num_clients,). Eq. (7): the smallest j with t ≤ j·τ, to a relative 10⁻¹².
 
-    A client with an infinite latency, or one of 2⁵³ or more deadlines, is UNREACHABLE.
+    Args:
+        latency_s: Latency t of each client in seconds.
+        deadline_s: Deadline τ in seconds, > 0; may be inf.
+
+    Returns:
+        Tiers from 1. A client with an infinite latency, or one of 2⁵³ or more deadlines, is in tier 0 (UNREACHABLE).
     """
     check_deadline(deadline_s)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -37,16 +42,18 @@ def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
 
 
 def client_to_promote(latency_s: FloatArray, tiers: IntArray) -> int | None:
-    """Return the fastest client if nobody is in tier 1; None if somebody is, or if no client is in any tier."""
+    """Return the fastest client if tier 1 is empty; None if it is not, or if all tiers are."""
     if np.any(tiers == 1) or np.all(tiers == UNREACHABLE):
         return None
     return int(np.argmin(latency_s))
 
 
 def due(tiers: IntArray, round: int) -> BoolArray:
-    """Return which clients upload by the end of a round (counted from 1), shape (num_clients,).
+    """Return which clients upload by the end of a round, shape (num_clients,). Eq. (8) and (9): k % j == 0.
 
-    Eq. (8) and (9): k % j == 0, for clients that keep their tier from the start of the run.
+    Args:
+        tiers: Tier j of each client, which must not change from the start of the run.
+        round: Number k of the round, from 1.
     """
     slots: BoolArray = (tiers != UNREACHABLE) & (round % np.maximum(tiers, 1) == 0)
     return slots

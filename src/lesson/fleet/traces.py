@@ -98,7 +98,7 @@ def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
     path = Path(path)
     table = read_table(path, "trace", names, ("round", "compute_s", "upload_s"))
     rounds, compute_s, upload_s = table.numbers.values()
-    table.check("round", (rounds >= 1) & (rounds <= 1e9) & (np.floor(rounds) == rounds), "a whole number 1 to 1e9")
+    table.check("round", (rounds >= 1) & (rounds <= 1e9) & (np.floor(rounds) == rounds), "a whole number from 1 to 1e9")
     table.check_finite("compute_s", "upload_s")
     table.check("compute_s", (compute_s > 0) | (upload_s > 0), "> 0 where upload_s is 0")
     table = table.sorted_by("round")
@@ -110,7 +110,9 @@ def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
         row = int(np.argmax(rounds != expected))
         there, missing = f"{rounds[row]:.0f}", expected[row]
         there = there if missing == 1 else f"{missing - 1} and {there}"
-        raise InputError(f"{table.where(row)}: {table.who(row)} has round {there} but not {missing}; close the gap")
+        raise InputError(
+            f"{table.where(row)}: {table.who(row)} has round {there} but not {missing}; add the missing row"
+        )
     return WorkTrace(compute_s, upload_s, offsets)
 
 
@@ -125,7 +127,7 @@ def read_presence(path: Path | str, names: Sequence[int | str]) -> Presence:
     table.check("to_s", table.numbers["to_s"] > table.numbers["from_s"], "> from_s, or inf")
     table = table.sorted_by("from_s")
     from_s, to_s = table.numbers.values()
-    table.check_pairs(from_s[1:] < to_s[:-1], "is there twice from {from_s:.12g} s on")
+    table.check_pairs(from_s[1:] < to_s[:-1], "has overlapping intervals at {from_s:.12g} s")
     goes_on = (from_s[1:] == to_s[:-1]) & (table.client[1:] == table.client[:-1])
     begins, ends = np.concatenate([[True], ~goes_on]), np.concatenate([~goes_on, [True]])
     return Presence(len(names), table.client[begins], from_s[begins], to_s[ends])
@@ -145,9 +147,11 @@ def read_positions(
     outside = ~((np.abs(x_km) <= area_km / 2) & (np.abs(y_km) <= area_km / 2))
     if outside.any():
         row = int(np.argmax(outside))
-        allowed = f"x_km and y_km must be {-area_km / 2:g} to {area_km / 2:g}"
+        allowed = f"x_km and y_km must be from {-area_km / 2:g} to {area_km / 2:g}"
         here = f"({x_km[row]:.12g}, {y_km[row]:.12g})"
-        raise InputError(f"{table.where(row)}: {table.who(row)} is at {here}; {allowed}, or take a larger area_km")
+        raise InputError(
+            f"{table.where(row)}: {table.who(row)} is at {here}; {allowed}; correct them or increase area_km"
+        )
     table = table.sorted_by("time_s")
     time_s, x_km, y_km = table.numbers.values()
     table.check_pairs(time_s[1:] == time_s[:-1], "has time_s {time_s:.12g} twice")

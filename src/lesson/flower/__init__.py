@@ -1,9 +1,10 @@
-"""The strategies of this package on real clients, through Flower; see docs/flower.md."""
+"""The strategies of this package on real clients, through Flower; see docs/how-to/flower.md."""
 
 try:
     import flwr  # noqa: F401
 except ImportError:
-    raise ImportError("lesson.flower needs Flower: pip install 'lesson-fl[flower]'") from None
+    remedy = "run pip install 'lesson-fl[flower]', or 'lesson-fl[flower-simulation]' for Flower's simulation engine"
+    raise ImportError(f"Flower is not installed; {remedy}") from None
 
 from lesson.flower.client import make_client_app
 from lesson.flower.server import make_server_app, serve

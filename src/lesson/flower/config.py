@@ -28,11 +28,11 @@ DEFAULTS: dict[str, Any] = {
     "out": "",
     "resume": False,
 }
-"""Keys that `flwr run -c` accepts; 0 for rounds, time-budget or eval-every keeps the value of the preset or settings
+"""Keys that `flwr run -c` accepts. For rounds, time-budget and eval-every, 0 keeps the value of the preset or settings
 file."""
 
 
-KINDS = {str: "text", float: "a number", int: "a whole number", bool: "true or false"}
+KINDS = {str: "a string", float: "a number", int: "a whole number", bool: "true or false"}
 
 
 def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def deadline_of(config: Mapping[str, Any]) -> float | None:
             return deadline_s
     except ValueError:
         pass
-    raise InputError(f"deadline must be seconds > 0 or 'auto', got {given!r}")
+    raise InputError(f"deadline must be a number of seconds > 0 or 'auto', got {given!r}")
 
 
 def settings_of(config: Mapping[str, Any], num_clients: int, deadline_s: float | None = None) -> Settings:
@@ -71,9 +71,7 @@ def settings_of(config: Mapping[str, Any], num_clients: int, deadline_s: float |
     try:
         changes = shlex.split(config["set"])
     except ValueError as error:
-        raise InputError(
-            f"set must be KEY=VALUE, several with spaces between, got {config['set']!r}: {error}"
-        ) from None
+        raise InputError(f"set must be KEY=VALUE pairs separated by spaces, got {config['set']!r}: {error}") from None
     given = {name: value for name, value in config.items() if value != DEFAULTS[name]}
     flags = {
         "fleet.num_clients": num_clients,

@@ -229,7 +229,7 @@ def _fault(update: Key, error: Error) -> Reply:
 def _arrays(content: RecordDict) -> ArrayRecord:
     records = list(content.array_records.values())
     if len(records) != 1:
-        raise InvalidUpdateError(WRONG_ARRAYS, f"a reply must have one record of arrays, it has {len(records)}")
+        raise InvalidUpdateError(WRONG_ARRAYS, f"a reply must have one record of arrays, got {len(records)}")
     return records[0]
 
 

@@ -62,7 +62,7 @@ def read_metrics(content: RecordDict) -> dict[str, Metric]:
     """Return the metrics of a reply by name; raise InvalidUpdateError if there are too many or a name is invalid."""
     records = content.metric_records.values()
     if (count := sum(len(record) for record in records)) > MAX_METRICS:
-        raise InvalidUpdateError(WRONG_METRICS, f"a reply may have {MAX_METRICS} metrics, it has {count}")
+        raise InvalidUpdateError(WRONG_METRICS, f"a reply may have at most {MAX_METRICS} metrics, got {count}")
     metrics = {name: value for record in records for name, value in record.items()}
     for name in metrics:
         if len(name) > MAX_SHOWN or not name.isprintable():

@@ -50,7 +50,7 @@ WAIT_S = 300.0
 
 
 def make_server_app() -> ServerApp:
-    """Return a ServerApp that runs what its run config says; `lesson.flower.config.DEFAULTS` has the keys."""
+    """Return a ServerApp that executes the run in its run config; `lesson.flower.config.DEFAULTS` has the keys."""
     app = ServerApp()
 
     @app.main()
@@ -65,7 +65,7 @@ def make_server_app() -> ServerApp:
 
 
 def serve(grid: Grid, context: Context) -> dict[str, Any]:
-    """Run what the run config says on the nodes of a grid, in a run folder, and return the summary."""
+    """Execute the run that the run config describes on the nodes of a grid, in a run folder; return its summary."""
     config = check_config(context.run_config)
     wished = settings_of(config, max(2, config["min-nodes"]))  # an invalid config fails here, not on the clients
     strategy_of(wished)
@@ -73,7 +73,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     _check_faults(wished.faults, clock)
     folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
     if (ended := _ended(folder, config)) is not None:
-        tell(f"{folder.path} holds a run that has ended; it is not run again")
+        tell(f"the run in {folder.path} has already finished; it is not executed again")
         return _whole(ended)
     if config["resume"] and not folder.config.exists():
         tell(f"no run to resume in {folder.path}; starting a new one")
@@ -181,7 +181,7 @@ def _check_everybody(clients: Mapping[int, Profile], wrong: Mapping[int, str]) -
     """Raise InputError unless all clients have answered, which the virtual clock requires."""
     num_clients = max((profile.num_clients for profile in clients.values()), default=len(wrong))
     if missing := num_clients - len(clients):
-        raise InputError(f"every node must answer on the virtual clock, {missing} did not{_reasons(wrong)}")
+        raise InputError(f"on the virtual clock, every node must answer; {missing} did not{_reasons(wrong)}")
 
 
 def _reasons(wrong: Mapping[int, str]) -> str:

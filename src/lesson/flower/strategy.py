@@ -69,10 +69,10 @@ class MeasuredFirst:
 class LessonStrategy(FlowerStrategy):
     """Replaces FedAvg in a Flower app: rounds last `deadline_s` seconds, and slower clients upload in fewer of them.
 
-    Clients get `server-round` and their own `lr`, which is that of the train config times their tier, and reply as they
-    would to FedAvg. On the wall clock the first round is FedAvg's, to measure latencies, unless `latency_s` is given.
-    On the virtual clock, for Flower's simulation, `latency_s` has the latency of each partition; by default latencies
-    are drawn as for the paper's clients.
+    Clients receive `server-round` and their own `lr`, which is that of the train config times their tier, and reply as
+    they would to FedAvg. On the wall clock, the first round is a round of FedAvg, which measures latencies, unless
+    `latency_s` is given. On the virtual clock, for Flower's simulation, `latency_s` is the latency of each partition;
+    by default, latencies are drawn as for the paper's clients.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class LessonStrategy(FlowerStrategy):
         if evaluate_config is not None:
             tell("evaluate_config has no effect: the model is evaluated on the server, by evaluate_fn")
         if not isinstance(initial_arrays, ArrayRecord) or not len(initial_arrays):
-            raise InputError(f"initial_arrays must be an ArrayRecord with a model in it, got {initial_arrays!r:.80}")
+            raise InputError(f"initial_arrays must be an ArrayRecord that holds a model, got {initial_arrays!r:.80}")
         layout = Layout.of(initial_arrays)
         loop, reports, server = self._round_loop(grid, initial_arrays, layout, config, timeout)
         rejected_by = Counter[str]()
@@ -147,12 +147,12 @@ class LessonStrategy(FlowerStrategy):
             try:
                 record = loop.step()
             except RunStoppedError as error:
-                tell(f"the run ends: {error}")
+                tell(f"stopping the run: {error}")
                 break
             if record is None:
                 break
             tell(
-                f"round {record.round}/{num_rounds}: {len(record.merged)} merged, {len(record.started)} started, "
+                f"round {record.round}/{num_rounds}: {len(record.merged)} aggregated, {len(record.started)} started, "
                 f"{record.end_s:.1f} s{f'; {record.note}' if record.note else ''}"
             )
             rejected_by.update(rejection.reason for rejection in record.rejections)
@@ -161,7 +161,7 @@ class LessonStrategy(FlowerStrategy):
             result.arrays = layout.record(server.versions[loop.version].numpy())
             self._evaluate(record.round, result.arrays, evaluate_fn, result)
         if loop.stop_reason:
-            tell(f"the run ends: {loop.stop_reason}")
+            tell(f"the run has stopped: {loop.stop_reason}")
         tell_clients(loop.fleet, self.deadline_s, rejected_by)
         tell(f"{loop.round} rounds in {time.monotonic() - begin_s:.1f} s")
         return result
@@ -180,13 +180,13 @@ class LessonStrategy(FlowerStrategy):
         latency_s = self.latency_s
         if clock == "virtual" and latency_s is None:
             latency_s = draw_fleet(Settings(), len(nodes), self.seed).latency_s.copy()
-            tell("latencies are drawn as for the paper's wireless clients; latency_s=[…] gives others, one per node")
+            tell("drawing latencies as for the paper's wireless clients; latency_s=[…] sets others, one value per node")
         if latency_s is not None and len(latency_s) != len(nodes):
-            raise InputError(f"latency_s must have one per node, got {len(latency_s)} for {len(nodes)} nodes")
+            raise InputError(f"latency_s must have one value per node, got {len(latency_s)} for {len(nodes)} nodes")
         try:
             initial = as_tensor(layout.vector(arrays))
         except InvalidUpdateError as error:
-            raise InputError(f"initial_arrays must be numbers: {error.detail}") from None
+            raise InputError(f"initial_arrays must hold numbers: {error.detail}") from None
         received = Received()
         server = ModelServer(
             initial,
@@ -225,6 +225,6 @@ class LessonStrategy(FlowerStrategy):
 
     def configure_train(self, *_: Any, **__: Any) -> NoReturn:
         """Raise NotImplementedError: rounds overlap, so no message belongs to a single round."""
-        raise NotImplementedError("LessonStrategy runs its own loop: call start")
+        raise NotImplementedError("LessonStrategy runs its own round loop; call start")
 
     aggregate_train = configure_evaluate = aggregate_evaluate = configure_train

@@ -36,7 +36,9 @@ class BatchedTrainer:
         try:
             pickle.dumps(task.factory)
         except (pickle.PicklingError, AttributeError) as error:
-            raise InputError(f"model must be a class or function of a module to train several steps: {error}") from None
+            raise InputError(
+                f"model must be a class or function defined in a module to train several local steps: {error}"
+            ) from None
         context = processes.get_context("spawn")
         num_parameters = len(task.initial_vector())
         self._base = torch.empty(num_parameters)
@@ -78,8 +80,8 @@ class BatchedTrainer:
         for worker in self._workers:
             worker.join(END_S / len(self._workers))
         if any(worker.exitcode == -getattr(signal, "SIGKILL", 9) for worker in self._workers):
-            return f"a training process was killed, {LACK_OF_MEMORY}, then --resume continues from the last checkpoint"
-        return "a training process has ended; --resume continues from the last checkpoint"
+            return f"a training process was killed, {LACK_OF_MEMORY}, then resume the run from its last checkpoint"
+        return "a training process has ended unexpectedly; resume the run from its last checkpoint"
 
     def _from(self, base: Tensor) -> Callable[[Cohort], Tensor]:
         """Return a function that trains from this model; valid until the next call."""

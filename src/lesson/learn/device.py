@@ -23,7 +23,7 @@ def on_device(settings: Settings) -> Settings:
     if limits.device == "cuda" and limits.trainer == "reference":
         raise InputError("[run] trainer must be auto, fused or batched on a GPU, got 'reference'; set device = 'cpu'")
     if limits.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("[run] device must be auto or cpu here, got 'cuda': torch sees no GPU")
+        raise InputError("[run] device must be auto or cpu here, got 'cuda': torch finds no GPU")
     gpu = limits.device == "cuda" or (
         limits.device == "auto" and limits.trainer != "reference" and torch.cuda.is_available()
     )
@@ -48,7 +48,7 @@ def hardware(device: str) -> str:
         names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     except OSError:
         names = []
-    return f"{os.cpu_count()} cores of {names[0] if names else platform.processor() or 'an unknown kind'}"
+    return f"{os.cpu_count()} cores of {names[0] if names else platform.processor() or 'unknown type'}"
 
 
 def lacks_memory(error: MemoryError | RuntimeError) -> bool:

@@ -278,7 +278,7 @@ def _smaller_steps(training: TrainingSettings, server: ServerSettings) -> str:
     plain = server.optimizer == "none"
     rates = ["learning_rate", "lr_cap"] if plain else ["server.learning_rate", "training.learning_rate"]
     rates += ["proximal_mu"] if training.proximal_mu else []
-    return f"take a smaller {', '.join(rates[:-1])} or {rates[-1]}"
+    return f"use a smaller {', '.join(rates[:-1])} or {rates[-1]}"
 
 
 def _stands_for(cohorts: Sequence[Cohort], accepted: Sequence[Cohort]) -> dict[str, float]:

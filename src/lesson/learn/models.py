@@ -123,9 +123,9 @@ def check_model(model: nn.Module) -> None:
             )
     frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
     if frozen:
-        raise InputError(f"model must train all its parameters, got '{frozen[0]}' frozen")
+        raise InputError(f"model must not have frozen parameters, got '{frozen[0]}'")
     if not list(model.parameters()):
-        raise InputError("model must have parameters to train, got none")
+        raise InputError("model must have trainable parameters, got none")
 
 
 class Replica:

@@ -127,7 +127,7 @@ def split_dirichlet_per_class(
             return Partition.of([np.sort(np.concatenate(part)) for part in parts])
     raise InputError(
         f"[data] beta = {beta:g} leaves one of {num_clients} clients with fewer than {min_samples} samples in each "
-        f"of {MAX_TRIES} draws; take a larger beta, fewer clients or split = 'dirichlet-per-client'"
+        f"of {MAX_TRIES} draws; use a larger beta, fewer clients or split = 'dirichlet-per-client'"
     )
 
 
@@ -140,7 +140,8 @@ def split_dirichlet_per_client(labels: IntArray, num_samples: IntArray, beta: fl
     num_clients = len(num_samples)
     if num_samples.sum() > len(labels):
         raise InputError(
-            f"[data] samples_per_client asks for {num_samples.sum()} samples, there are {len(labels)}; take fewer"
+            f"[data] samples_per_client requires {num_samples.sum()} samples, but the data set has {len(labels)}; "
+            "use a smaller number, or fewer clients"
         )
     rng = stream(seed, "partition/per-client")
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(int(labels.max()) + 1)]
@@ -169,7 +170,7 @@ def _draw_counts(rng: np.random.Generator, shares: FloatArray, wanted: int, left
 def _check_enough(num_labels: int, num_clients: int, min_samples: int) -> None:
     if min_samples > num_labels:
         raise InputError(
-            f"[training] batch_size must be at most {num_labels}, the samples there are, got {min_samples}"
+            f"[training] batch_size must be at most {num_labels}, the number of samples, got {min_samples}"
         )
     if num_clients * min_samples > num_labels:
         raise InputError(

@@ -32,7 +32,7 @@ class SimulatedClients:
         self.remedy = (
             ""
             if self.trusted
-            else "faults are injected into uploads; set guards.finite = true or guards.norm = 'reject' to reject them"
+            else "injected faults corrupt uploads; set guards.finite = true or guards.norm = 'reject' to reject them"
         )
 
     def trainer_for(self, updates: Updates) -> Trainer:

@@ -57,7 +57,7 @@ class Reproduction:
         there = read_scale(out)
         if there is not None and (there.quick, there.seeds) != (self.scale.quick, self.scale.seeds):
             kind = "a quick look" if there.quick else "a full reproduction"
-            raise InputError(f"{out} holds {kind} with {there.seeds} seeds; name another folder with --out")
+            raise InputError(f"{out} holds {kind} with {there.seeds} seeds; choose another output folder")
 
 
 def read_scale(folder: Path | str) -> Scale | None:
@@ -66,7 +66,7 @@ def read_scale(folder: Path | str) -> Scale | None:
     marker = study.read()
     if marker is None or marker.kind != Reproduction.kind:
         return None
-    tables: dict[str, Any] = read_toml(study.marker, "a study writes it")[1]
+    tables: dict[str, Any] = read_toml(study.marker, "a study creates it")[1]
     try:
         asked = _Asked.model_validate(tables.get("reproduction"))
     except ValidationError as error:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lesson.clock.simulate import Simulation
 from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
-from lesson.core.errors import InputError
+from lesson.core.errors import ArgumentError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers
 from lesson.settings.settings import Settings
@@ -125,7 +125,7 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
 def check_share(share: float) -> None:
     """Raise unless a share of updates is > 0 and <= 1."""
     if not 0 < share <= 1:
-        raise InputError(f"on_time must be > 0 and <= 1, got {share:g}; 0.9 for nine of ten updates")
+        raise ArgumentError("on_time", f"must be > 0 and <= 1, got {share:g}; use 0.9 for 90 % of the updates")
 
 
 def find_deadline_s(
@@ -153,10 +153,11 @@ def find_deadline_s(
             return deadline_s
         best, best_s = max((best, best_s), (found, deadline_s))
         deadline_s = _a_tenth_more(deadline_s)
-    raise InputError(
-        f"on_time must be at most {math.floor(best * 1000) / 1000:g}, the best of all deadlines up to {limit_s:.3g} s "
-        f"(at {best_s:g} s), got {share:g}; ask for less, or let the server expect more: "
-        'server.estimate = "quantile", and a larger estimate_quantile'
+    raise ArgumentError(
+        "on_time",
+        f"must be at most {math.floor(best * 1000) / 1000:g}, the best of all deadlines up to {limit_s:.3g} s "
+        f"(at {best_s:g} s), got {share:g}; ask for a smaller share, or make latency estimates more conservative: "
+        'server.estimate = "quantile" with a larger estimate_quantile',
     )
 
 

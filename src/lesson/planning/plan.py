@@ -26,7 +26,16 @@ _SLOTS_LOOKED_AT = 500_000
 
 @dataclass(frozen=True)
 class TierRow:
-    """One tier of a fleet."""
+    """One tier of a fleet.
+
+    Attributes:
+        tier: Number of the tier, from 1.
+        clients: Clients in the tier.
+        fastest_s: Latency of its fastest client in seconds.
+        slowest_s: Latency of its slowest client in seconds.
+        uploads_per_1000s: Updates that the clients of the tier upload in 1000 s.
+        on_time: Share of updates started in this tier that arrive by the end of their slots; None if no slot has ended.
+    """
 
     tier: int
     clients: IntArray
@@ -34,12 +43,24 @@ class TierRow:
     slowest_s: float
     uploads_per_1000s: float
     on_time: float | None
-    """Share of updates started in this tier that arrive by the end of their slots; None if no slot has ended."""
 
 
 @dataclass(frozen=True)
 class DeadlineRow:
-    """How LESSON performs with one deadline in the long run."""
+    """How LESSON performs with one deadline in the long run.
+
+    Attributes:
+        deadline_s: The deadline in seconds.
+        num_tiers: Number of tiers with clients.
+        round_s: Round length in seconds.
+        updates_per_1000s: Updates aggregated in 1000 s.
+        staleness: Mean staleness of aggregated updates, in versions.
+        served: Share of clients whose updates are ever aggregated.
+        served_by_fedcs: The same with FedCS: the share of clients in tier 1.
+        joules_per_update: Mean energy of an aggregated update; None if it is unknown.
+        promoted: Whether a client was promoted because tier 1 would have been empty.
+        on_time: Share of all updates that arrive by the end of their slots; None if no slot has ended.
+    """
 
     deadline_s: float
     num_tiers: int
@@ -47,31 +68,35 @@ class DeadlineRow:
     updates_per_1000s: float
     staleness: float
     served: float
-    """Share of clients whose updates are ever aggregated."""
     served_by_fedcs: float
-    """The same with FedCS: the share of clients in tier 1."""
     joules_per_update: float | None
     promoted: bool
-    """Whether a client was promoted because tier 1 would have been empty."""
     on_time: float | None
-    """Share of all updates that arrive by the end of their slots; None if no slot has ended."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Everything `lesson plan` shows."""
+    """What a deadline does to a fleet, as returned by `lesson.plan` and shown by `lesson plan`.
+
+    Attributes:
+        fleet: The fleet as LESSON uses it, possibly with a client promoted into an empty tier 1.
+        deadline_s: The deadline in seconds.
+        tiers: Tier of each client, shape (num_clients,); 0 for an unreachable client.
+        tier_rows: One row per tier.
+        round_s: Round length in seconds of "lesson", "fedavg" and "fedcs"; None if the strategy cannot run.
+        rounds: Records of LESSON's first rounds.
+        deadlines: LESSON's long-run performance with this deadline and with others, in increasing order.
+        varying: Settings that make times vary; if there are any, latencies and tiers are the first estimates.
+    """
 
     fleet: Fleet
-    """The fleet as LESSON uses it, possibly with a client promoted into an empty tier 1."""
     deadline_s: float
     tiers: IntArray
     tier_rows: Sequence[TierRow]
     round_s: dict[str, float | None]
-    """Round length of each strategy; None if the strategy cannot run."""
     rounds: Sequence[RoundRecord]
     deadlines: Sequence[DeadlineRow]
     varying: Sequence[str] = ()
-    """Settings that make times vary; with any, latencies and tiers are the first estimates."""
 
     @property
     def num_unreachable(self) -> int:
@@ -133,12 +158,14 @@ def make_plan(
     settings = None if settings is None else settings.without_faults()
     check_deadline(deadline_s)
     if not 1 <= num_rounds <= MAX_ROUNDS:
-        raise InputError(f"rounds must be 1 to {MAX_ROUNDS}, got {num_rounds}")
+        raise InputError(f"the number of rounds must be from 1 to {MAX_ROUNDS}, got {num_rounds}")
     slowest_s = fleet.slowest_s
     used = fleet.at_deadline(deadline_s)
     tiers = assign_tiers(used.latency_s, deadline_s)
     if not tiers.any():
-        raise InputError(f"deadline_s must be longer, got {deadline_s:g}: every client would take over 2^53 rounds")
+        raise InputError(
+            f"deadline_s must be longer, got {deadline_s:g}: every client would need more than 2^53 rounds"
+        )
     rounds = list(simulate(Lesson(deadline_s), used, rounds=num_rounds, settings=settings, seed=seed))
     on_time = simulate_on_time(used, deadline_s, settings, seed)
     here = _deadline_row(used, tiers, deadline_s, on_time.share)

@@ -78,7 +78,7 @@ class RandomWaypoint:
         Times must ascend in each row.
         """
         if not np.all((times_s >= 0) & (times_s < np.inf)):
-            raise InputError("times_s must be >= 0 and finite; where a client that never stops ends has no answer")
+            raise InputError("times_s must be finite and >= 0")
         starts = self._starts_at(clients, times_s[:, 0])
         x_km, y_km = np.empty_like(times_s), np.empty_like(times_s)
         rows = np.arange(len(clients))
@@ -182,11 +182,11 @@ class Itinerary:
         for client, (times_s, x_km, y_km) in enumerate(waypoints):
             if not 0 < len(times_s) == len(x_km) == len(y_km):
                 raise InputError(
-                    f"waypoints of client {client} must be as many times_s, x_km and y_km, at least one, "
+                    f"times_s, x_km and y_km of client {client} must have the same length, at least 1, "
                     f"got {len(times_s)}, {len(x_km)} and {len(y_km)}"
                 )
             if np.any(np.diff(times_s) <= 0):
-                raise InputError(f"times_s of client {client} must ascend; sort its waypoints and drop repeated ones")
+                raise InputError(f"times_s of client {client} must increase; sort its waypoints and remove duplicates")
         counts = np.array([len(times_s) for times_s, _, _ in waypoints])
         self._last = np.cumsum(counts) - 1
         self._first = self._last - counts + 1

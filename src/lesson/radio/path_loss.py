@@ -15,6 +15,6 @@ def log_distance_path_loss_db(distance_km: FloatArray, at_1km_db: float, slope_d
         client = int(np.argmax(distance_km <= 0))
         raise InputError(
             f"distance_km must be > 0, got {distance_km[client]} for client {client}; "
-            "path loss has no meaning at the base station, move the client"
+            "path loss is undefined at the base station; move the client"
         )
     return at_1km_db + slope_db * np.log10(distance_km)

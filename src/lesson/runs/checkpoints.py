@@ -40,7 +40,7 @@ def unpacked(path: Path) -> tuple[dict[str, Any], Tensors]:
         raise ValueError("its values are nested too deeply") from None
     except (safetensors.SafetensorError, OSError, MemoryError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ValueError(reason or "it is too large for the memory there is") from None
+        raise ValueError(reason or "it does not fit into memory") from None
     if told.get("sha256") != _digest(state, tensors):
         raise ValueError("its SHA-256 does not match its content")
     size = values.get("metrics_bytes") if isinstance(values, dict) else None

@@ -64,7 +64,7 @@ def execute(
         why = f" ({printable(' '.join(str(error).split()))})" if str(error) else ""
         remedy = "use fewer clients or a smaller batch_size"
         raise RunStoppedError(
-            f"not enough memory for this run{why}; {remedy}: with the same ones, --resume fails again"
+            f"not enough memory for this run{why}; {remedy}: with the same settings, resuming it would fail again"
         ) from None
 
 
@@ -134,7 +134,7 @@ def _run_rounds(
             if interrupt.asked:
                 interrupt.stop()
             if tracking.problem is not None:
-                raise RunStoppedError(f"{tracking.problem}; --resume without --log continues without trackers")
+                raise RunStoppedError(f"{tracking.problem}; resume the run without trackers to continue")
         lines.settle()
 
 
@@ -203,7 +203,7 @@ class _Interrupt:
 
     def stop(self) -> NoReturn:
         """Raise for the recorded signal."""
-        assert self.asked is not None, "somebody asked for it"
+        assert self.asked is not None, "no signal was recorded"
         raise _StoppedBySignal(self.asked, self._before[self.asked])
 
     def _note(self, number: int, _: object) -> None:

@@ -36,7 +36,7 @@ from lesson.settings.loading import FORMAT, load_settings
 from lesson.settings.settings import AUTOMATIC, Settings
 from lesson.settings.toml_text import to_toml
 
-_REMEDY = "free some disk space or mend the folder, then --resume continues from the last checkpoint"
+_REMEDY = "free some disk space or repair the folder, then resume the run from its last checkpoint"
 Kept = TypeVar("Kept")
 
 
@@ -59,14 +59,14 @@ class RunFolder:
         if self.config.exists():
             if different := settings.differences(load_settings(str(self.config))):
                 raise InputError(
-                    f"{self.path} belongs to a run with other settings ({different[0]}); name another folder with --out"
+                    f"{self.path} holds a run with other settings ({different[0]}); choose another output folder"
                 )
             if not resume and not self.summary.exists():
-                raise InputError(f"{self.path} holds a run that has not ended; --resume continues it")
+                raise InputError(f"{self.path} holds an unfinished run; resume it, or choose another output folder")
         elif self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file, not a folder; name another with --out")
+            raise InputError(f"{self.path} is a file, not a folder; choose another output folder")
         elif self.path.exists() and any(self.path.glob("[!.]*")):
-            raise InputError(f"{self.path} is not empty and holds no run; name another folder with --out")
+            raise InputError(f"{self.path} is not empty and holds no run; choose another output folder")
 
     def settled(self, settings: Settings) -> Settings:
         """Return the settings with "auto" replaced by the values of the folder's run or, without one, this machine."""
@@ -77,14 +77,14 @@ class RunFolder:
         try:
             return on_device(settings.model_copy(update={"run": settings.run.model_copy(update=chosen)}))
         except InputError as error:
-            raise InputError(f"{self.path} holds a run that was begun on a GPU: {error}") from None
+            raise InputError(f"{self.path} holds a run that was started on a GPU: {error}") from None
 
     def make(self) -> None:
         """Create the folder if it does not exist."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{self.path} cannot be made: {error.strerror}; name another folder with --out") from None
+            raise InputError(f"{self.path} cannot be created: {error.strerror}; choose another output folder") from None
 
     def begin(self, settings: Settings) -> None:
         """Create the folder of this run or check an existing one; raise InputError if another process is writing it."""
@@ -105,15 +105,15 @@ class RunFolder:
         other = [name for name in NUMERIC if str(begun.get(name, here[name])) != here[name]]
         if other:
             told = ", ".join(f"{name} {printable(str(begun[name]), 40)} (here {here[name]})" for name in other)
-            why = "results may differ from an undisturbed run by rounding"
-            print(f"note: {self.path} was begun with {told}; {why}", file=sys.stderr)
+            why = "results may differ from those of an uninterrupted run in rounding"
+            print(f"note: {self.path} was started with {told}; {why}", file=sys.stderr)
 
     def finished(self) -> dict[str, Any] | None:
         """Return the summary of a finished run; None if the run has not finished. Deletes nothing."""
         if not os.path.lexists(self.summary):
             return None
         resumable = self.checkpoint.exists() or self.before.exists()
-        remedy = "remove it to resume from the checkpoint" if resumable else "remove the folder and run again"
+        remedy = "remove it to resume from the checkpoint" if resumable else "remove the folder and rerun"
         return read_summary(self.summary, tuple(f"{target:g}" for target in TARGETS), remedy)
 
     def read_clients(self) -> dict[str, Any]:
@@ -167,13 +167,13 @@ class RunFolder:
     def load(self, run: TrainingRun) -> None:
         """Resume from the newest undamaged checkpoint, or start from the beginning if there is none."""
         if self.summary.exists():
-            raise InputError(f"{self.path} has just been ended by another process; the same command again shows it")
+            raise InputError(f"{self.path} has just been finished by another process; try again to read its results")
         size = 0
         if (kept := self._newest_whole()) is not None:
             path, values, tensors = kept
             size = values["metrics_bytes"]
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
-                raise InputError(f"{self.metrics} has lost lines since the checkpoint; remove the folder and run again")
+                raise InputError(f"{self.metrics} lacks lines that the checkpoint counts; remove the folder and rerun")
             try:
                 run.server.restore({name: one for name, one in tensors.items() if not name.startswith("loop.")})
                 run.loop.restore(values, with_prefix(tensors, "loop."))
@@ -181,7 +181,7 @@ class RunFolder:
                 raise
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 raise InputError(
-                    f"{path} does not fit this run ({describe(error)}); remove the folder and run again"
+                    f"{path} does not match this run ({describe(error)}); remove the folder and rerun"
                 ) from None
         if os.path.lexists(self.metrics):
             try:
@@ -200,15 +200,15 @@ class RunFolder:
                 wrong.append(f"{path} cannot be used ({error})")
                 continue
             if path == self.before:
-                why = wrong[0] if wrong else f"{self.checkpoint} is not there"
-                print(f"note: {why}; going on from the checkpoint before", file=sys.stderr)
+                why = wrong[0] if wrong else f"{self.checkpoint} does not exist"
+                print(f"note: {why}; resuming from the previous checkpoint", file=sys.stderr)
                 try:
                     self.before.replace(self.checkpoint)  # otherwise the next save would replace it by the damaged one
                 except OSError as error:
                     raise InputError(f"{self.checkpoint} cannot be replaced: {error.strerror}; remove it") from None
             return found
         if wrong:
-            raise InputError(f"{wrong[0]}; remove the folder and run again")
+            raise InputError(f"{wrong[0]}; remove the folder and rerun")
         return None
 
     def finish(self, run: TrainingRun, summary: dict[str, Any]) -> None:

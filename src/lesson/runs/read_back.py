@@ -138,7 +138,7 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
     if not os.path.lexists(path):
         return
     number, time_s = 0, 0.0
-    remedy = "remove the folder and run again"
+    remedy = "remove the folder and rerun"
     try:
         with open_input(path) as file:
             for number, content in enumerate(_lines(file), start=1):
@@ -147,7 +147,9 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
                 if line["round"] != number:
                     raise ValueError(f"round must be {number}, got {line['round']}")
                 if line["time_s"] < time_s:
-                    raise ValueError(f"time_s must be at least that of the line before, {time_s}, got {line['time_s']}")
+                    raise ValueError(
+                        f"time_s must be at least that of the previous line, {time_s}, got {line['time_s']}"
+                    )
                 time_s = line["time_s"]
                 _check_lengths(line, _MERGED)
                 yield line
@@ -178,15 +180,15 @@ def read_clients(path: Path) -> dict[str, Any]:
         columns = kept["clients"]
         _check_lengths(columns, tuple(name for name, values in columns.items() if isinstance(values, list)))
         if len(set(columns["number"])) < len(columns["number"]) or max(columns["number"]) >= kept["num_clients"]:
-            raise ValueError("clients.number must be different numbers below num_clients")
+            raise ValueError("clients.number must be distinct numbers below num_clients")
 
-    kept: dict[str, Any] = _read(path, check, "remove it, or put back a copy")
+    kept: dict[str, Any] = _read(path, check, "remove it or restore a copy")
     return kept
 
 
 def read_json(path: Path, kind: TypeAdapter[Any], remedy: str) -> Any:
     """Return the content of a JSON file, validated by `kind`."""
-    return _read(path, kind.validate_python, f"put back a copy or {remedy}")
+    return _read(path, kind.validate_python, f"restore a copy or {remedy}")
 
 
 def _read(path: Path, check: Callable[[Any], object], remedy: str) -> Any:
@@ -208,12 +210,12 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
             if len(content) > MAX_LINE:
                 raise ValueError(f"a line must have at most {MAX_LINE} bytes")
             if b"\0" in more:
-                raise ValueError("it holds NUL bytes")
+                raise ValueError("it contains NUL bytes")
         yield content
 
 
 def _reject(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_reject)
@@ -230,7 +232,7 @@ def _check_lengths(columns: dict[str, Any], names: tuple[str, ...]) -> None:
     for name, length in lengths.items():
         first, wanted = next(iter(lengths.items()))
         if length != wanted:
-            raise ValueError(f"{name} must have {wanted} values like {first}, got {length}")
+            raise ValueError(f"{name} must have {wanted} values, as many as {first}, got {length}")
 
 
 def reason_of(error: Exception) -> str:

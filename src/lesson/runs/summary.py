@@ -39,7 +39,7 @@ def summarize(settings: Settings, metrics: Path, accuracy: float, loss: float, s
     uploads = sum(line["uploads"] for line in lines)
     early = "" if stop_reason == "time limit reached" else stop_reason
     ended = [] if not early or any(early in line.get("note", "") for line in lines[-1:]) else [early]
-    silent = [] if uploads else ["no update has arrived: the model is the initial one"]
+    silent = [] if uploads else ["no update arrived, so the final model is the initial one"]
     return {
         "strategy": settings.strategy.name,
         "dataset": settings.data.dataset,
@@ -92,8 +92,8 @@ def _divergence_note(loss: float) -> list[str]:
     """
     if loss <= DIVERGED_LOSS:
         return []
-    far = f"the final loss, {loss:.3g}, is far above the {math.log(10):.1f} of guessing among ten classes"
-    return [f"{far}: training has diverged; take a smaller learning_rate or lr_cap"]
+    far = f"the final loss, {loss:.3g}, is far above {math.log(10):.1f}, that of guessing among ten classes"
+    return [f"{far}: training has diverged; use a smaller learning_rate or lr_cap"]
 
 
 def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:

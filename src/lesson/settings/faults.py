@@ -23,21 +23,22 @@ class FaultSettings(Checked):
         0.0, description="probability that a client disconnects during a local training, at a uniformly random moment"
     )
     offline_s: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=True)] = Field(
-        100.0, description="mean time until a disconnected client is back, exponentially distributed; inf for never"
+        100.0, description="mean time until a disconnected client rejoins, exponentially distributed; inf for never"
     )
-    offline_forever: Share = Field(0.0, description="probability that a disconnected client never comes back")
+    offline_forever: Share = Field(0.0, description="probability that a disconnected client never rejoins")
     detection_delay_s: Annotated[float, Field(ge=0, le=MAX_S, strict=True)] = Field(
         0.0, description="time until the server notices that a client has disconnected"
     )
-    corrupting_clients: Share = Field(1.0, description="share of the clients whose uploads may be corrupted")
-    nan: Share = Field(0.0, description="probability that an upload of theirs contains a NaN")
-    infinity: Share = Field(0.0, description="probability that an upload of theirs contains an infinite value")
+    corrupting_clients: Share = Field(1.0, description="share of clients whose uploads may be corrupted")
+    nan: Share = Field(0.0, description="probability that an upload of such a client contains a NaN")
+    infinity: Share = Field(0.0, description="probability that an upload of such a client contains an infinite value")
     scaled: Share = Field(
-        0.0, description="probability that an upload of theirs moves the model `scale` times as far as training did"
+        0.0,
+        description="probability that an upload of such a client moves the model `scale` times as far as training did",
     )
-    scale: Positive = Field(10.0, description="factor of scaled uploads")
+    scale: Positive = Field(10.0, description="factor by which a scaled upload exaggerates the client's update")
     flipped: Share = Field(
-        0.0, description="probability that an upload of theirs moves the model in the opposite direction"
+        0.0, description="probability that an upload of such a client moves the model in the opposite direction"
     )
 
     @field_validator("offline_s")
@@ -66,15 +67,15 @@ class FaultSettings(Checked):
         needed = {
             ("offline_s", "offline_forever", "detection_delay_s"): (
                 self.disconnects,
-                "disconnect_before or disconnect_during",
+                "disconnect_before or disconnect_during is > 0",
             ),
-            ("corrupting_clients",): (self._corruption_chosen, "a corruption, such as flipped"),
-            ("scale",): (self.scaled > 0, "scaled > 0"),
+            ("corrupting_clients",): (self._corruption_chosen, "uploads are corrupted, as with flipped > 0"),
+            ("scale",): (self.scaled > 0, "scaled is > 0"),
         }
         lines = self.unused(needed, "faults.")
         if self._corruption_chosen and not self.num_corrupting(num_clients):
             lines.append(
-                f"faults.corrupting_clients = {self.corrupting_clients} of {num_clients} clients rounds to no client"
+                f"faults.corrupting_clients = {self.corrupting_clients} of {num_clients} clients rounds to 0 clients"
             )
         return lines
 

@@ -20,13 +20,13 @@ class GuardSettings(Checked):
         3.0, description="largest accepted norm of an update, as a multiple of the median of recent norms"
     )
     norm_window: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] = Field(
-        200, description="number of recent updates that the median is taken over"
+        200, description="number of recent updates over which the median is computed"
     )
     aggregation: Literal["mean", "median", "trimmed-mean"] = Field(
         "mean", description="the strategy's weighted mean, or the coordinate-wise median or trimmed mean"
     )
     trim: Annotated[float, Field(ge=0, lt=0.5, strict=True)] = Field(
-        0.2, description="share of the updates that a trimmed mean leaves out at either end"
+        0.2, description="share of the updates that a trimmed mean leaves out at each end"
     )
     exclude_after_rejections: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
         5, description="consecutive rejected updates after which a client is excluded; 0 for never"
@@ -35,13 +35,13 @@ class GuardSettings(Checked):
     @model_validator(mode="after")
     def _check_finite(self) -> Self:
         if not self.finite and (self.norm != "none" or self.aggregation != "mean"):
-            raise ValueError("finite must be true with norm or aggregation: values that are not finite have no median")
+            raise ValueError("finite must be true with norm or aggregation: a median requires finite values")
         return self
 
     def without_effect(self) -> list[str]:
         """Return a line for each setting that was changed but has no effect, with what it requires."""
         needed = {
-            ("norm_limit", "norm_window"): (self.norm != "none", "norm = clip or reject"),
-            ("trim",): (self.aggregation == "trimmed-mean", "aggregation = trimmed-mean"),
+            ("norm_limit", "norm_window"): (self.norm != "none", "norm is clip or reject"),
+            ("trim",): (self.aggregation == "trimmed-mean", "aggregation is trimmed-mean"),
         }
         return self.unused(needed, "guards.")

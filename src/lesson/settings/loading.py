@@ -1,4 +1,4 @@
-"""Settings from a preset or a TOML file, changed by `--set` and flags."""
+"""Settings from a preset or a TOML file, changed by `--set` and by flags."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +22,13 @@ Tables = dict[str, Any]
 def load_settings(source: Path | str, changes: Sequence[str] = (), flags: Mapping[str, Any] | None = None) -> Settings:
     """Return the settings of a preset or of a TOML file.
 
-    Changes are `section.key=value` or `key=value`, of which the last wins. Flags are values by `section.key`; those
-    that are not None win over both.
+    Args:
+        source: "released", "printed" or a TOML file, such as the config.toml of a run.
+        changes: Changes of single settings as `section.key=value`, or `key=value` for a unique name; the last one wins.
+        flags: Values by `section.key` that override the changes; those that are None are ignored.
+
+    Raises:
+        InputError: The file cannot be read, or a setting is unknown or invalid.
     """
     source = str(source)
     if source in PRESETS:
@@ -62,12 +67,13 @@ def check_set_once(changes: Sequence[str], flags: Mapping[str, Any] | None = Non
     for change in changes:
         section, key, value = _parse_change(change)
         if (name := f"{section}.{key}") in changed:
-            raise InputError(f"{name} must be set once, got it twice by --set")
+            raise InputError(f"{name} must be set only once, got it twice with --set")
         changed[name] = value
     given = without_none(flags or {})
     for name in given.keys() & changed.keys():
         flag = _FLAGS.get(key := name.partition(".")[2], key)
-        raise InputError(f"{name} must be set once, got {changed[name]!r} by --set and {given[name]!r} by --{flag}")
+        both = f"{changed[name]!r} with --set and {given[name]!r} with --{flag}"
+        raise InputError(f"{name} must be set only once, got {both}")
 
 
 def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, also: Collection[str] = ()) -> Tables:
@@ -111,7 +117,7 @@ def _parse_change(change: str, allowed: Sequence[str] | None = None) -> tuple[st
     name, equals, text = change.partition("=")
     section, dot, key = name.strip().rpartition(".")
     if not (equals and key):
-        raise InputError(f"--set must be section.key=value, such as radio.power_w=0.2, got '{change}'")
+        raise InputError(f"a setting must be given as section.key=value, such as radio.power_w=0.2, got '{change}'")
     check_name(name.strip())
     if not dot:
         section = "" if key == "preset" else section_of(key)

@@ -66,7 +66,7 @@ def check_names(tables: Mapping[str, Any]) -> None:
         for name in values if isinstance(values, dict) else ():
             if renamed := new_name(section, name):
                 place, _, key = renamed.rpartition(".")
-                where = f"[{place}] {key}" if place else f"{key}, outside all sections"
+                where = f"[{place}] {key}" if place else f"{key}, before all sections"
                 raise InputError(f"[{section}] {name} is now {where}")
     if "scenario" in tables:
         raise InputError(

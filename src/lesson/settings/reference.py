@@ -91,7 +91,7 @@ def find_descriptions(name: str) -> list[Description]:
     if section not in SECTIONS:
         raise unknown("section", section, SECTIONS)
     if key not in _names(section):
-        raise unknown(f"[{section}] setting", key, _names(section))
+        raise unknown("setting", key, _names(section), section=section)
     return [describe(section, key)]
 
 

@@ -57,7 +57,8 @@ class FleetSettings(Checked):
         "", description="CSV file client,from_s,to_s with the times when clients are available; others always are"
     )
     trace: Text = Field(
-        "", description="CSV file client,round,compute_s,upload_s with measured times that replace the model's"
+        "",
+        description="CSV file client,round,compute_s,upload_s with measured times that replace those of the model",
     )
 
 
@@ -65,7 +66,7 @@ class RadioSettings(Checked):
     """The channel between a client and the base station."""
 
     section: ClassVar[str] = "radio"
-    wanted: ClassVar[dict[str, str]] = {"speed_mps": "[low, high], both 0 to 1000"}
+    wanted: ClassVar[dict[str, str]] = {"speed_mps": "[low, high], both from 0 to 1000"}
 
     bandwidth_hz: Positive = Field(30e3, description="bandwidth b of each client")
     power_w: Positive = Field(0.1, description="transmit power p of a client")
@@ -112,7 +113,7 @@ class RadioSettings(Checked):
         if low > high or (low == 0) != (high == 0):
             raise ValueError(
                 f"speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [{low:g}, {high:g}]; "
-                "with low = 0, clients end up standing still"
+                "with low = 0, clients come to a standstill over time"
             )
         return self
 
@@ -137,7 +138,7 @@ class TrainingSettings(Checked):
         "uniform", description="weight of a client in an aggregation: equal for all, or its number of samples"
     )
     latency_samples: Count | Literal["processed"] = Field(
-        20, description="samples that the compute latency is charged for; 'processed': those the local training sees"
+        20, description="samples for which compute latency is charged; 'processed': as many as the local training uses"
     )
     theta: Positive = Field(1.0, description="θ of the number of local iterations θ·log2(1/ε)")
     epsilon: Annotated[float, Field(gt=0, lt=1, strict=True)] = Field(
@@ -181,7 +182,7 @@ class ServerSettings(Checked):
     section: ClassVar[str] = "server"
 
     optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = Field(
-        "none", description="server optimizer; none uses the aggregated model as it is"
+        "none", description="server optimizer; with none, the aggregated model becomes the global model"
     )
     learning_rate: Positive | None = Field(
         None, description="step size of the optimizer; by default 1 for momentum and 0.01 for adaptive ones"
@@ -191,7 +192,7 @@ class ServerSettings(Checked):
         0.99, description="decay of the mean square v, for adam and yogi"
     )
     epsilon: Annotated[float, Field(ge=1e-30, le=1e15, strict=True)] = Field(
-        1e-3, description="bounds the steps of adagrad, adam and yogi; τ in their paper"
+        1e-3, description="limits the steps of adagrad, adam and yogi; τ in their paper"
     )
     aggregate: Literal["strategy", "models", "updates"] = Field(
         "strategy",
@@ -248,7 +249,7 @@ class StrategySettings(Checked):
                 kinds = "text, a number, true, false, or a list or table of those"
                 raise ValueError(f"{str(name)[:80]} must be {kinds}, got {shown(value)}") from None
         if len(to_toml({"strategy": stored})) > MAX_OPTIONS:
-            raise ValueError(f"options must take at most {MAX_OPTIONS} characters in a settings file")
+            raise ValueError(f"options must fit into {MAX_OPTIONS} characters of a settings file")
         return values | {"options": stored}
 
     def to_table(self) -> dict[str, Any]:
@@ -276,9 +277,11 @@ class RunSettings(Checked):
     )
     checkpoint_every_s: Positive = Field(20.0, description="wall-clock time between checkpoints")
     trainer: Literal["auto", "reference", "fused", "batched"] = Field(
-        "auto", description="implementation that trains cohorts; all agree up to rounding"
+        "auto", description="implementation of local training; all give the same results up to rounding"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to train; auto uses a GPU if present")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="device to train on; auto uses a GPU if there is one"
+    )
     precision: Literal["auto", "tf32", "float32", "bfloat16"] = Field(
         "auto", description="precision of matrix products; auto: tf32 on a GPU, float32 on a CPU"
     )
@@ -286,7 +289,7 @@ class RunSettings(Checked):
     @model_validator(mode="after")
     def _check_end(self) -> Self:
         if self.rounds is None and self.time_budget_s == float("inf"):
-            raise ValueError("rounds or a finite time_budget_s must be given: a run has to end")
+            raise ValueError("rounds or a finite time_budget_s must be given: otherwise the run would never end")
         return self
 
     def share_done(self, num_rounds: int, time_s: float) -> float:

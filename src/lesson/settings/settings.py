@@ -36,12 +36,25 @@ _VARYING = {
 
 
 class Settings(Checked):
-    """Everything that determines the result of a run.
+    """Everything that determines the result of a run, in ten sections. Invalid values raise InputError.
 
-    Give settings by name, `Settings(num_clients=100, fading="rayleigh")`, or by section,
-    `Settings(radio={"fading": "rayleigh"})`; a name that two sections share needs the section. The others have the
-    defaults of `preset`.
-    Without a limit, a run lasts 10,000 simulated seconds.
+    Give settings by name, `Settings(num_clients=100, fading="rayleigh")`, or by section, `Settings(radio={"fading":
+    "rayleigh"})`; a name that two sections share needs the section. All others have the defaults of `preset`:
+    "released" (the authors' code, the default) or "printed" (the paper's text). Without a limit, a run lasts 10,000
+    simulated seconds. `lesson settings` lists all settings with their units and defaults.
+
+    Attributes:
+        preset: Which defaults are used.
+        fleet: Number of clients, their area, CPUs and availability.
+        radio: Channel between a client and the base station.
+        training: Local training, and the compute time that is charged for it.
+        data: Data set and how it is split over the clients.
+        upload: Size of a model.
+        server: Server optimizer, aggregation and latency estimates.
+        strategy: Strategy, deadline and the strategy's own options.
+        run: Seed, length, evaluation, checkpoints and hardware.
+        faults: Injected faults.
+        guards: Which updates the server rejects, and how it aggregates the others.
     """
 
     preset: str = Field("released", description="defaults: released (the authors' code) or printed (the paper's text)")
@@ -62,19 +75,19 @@ class Settings(Checked):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.radio.speed_mps[1] and self.fleet.positions:
-            raise InputError("[fleet] positions must be left out with [radio] speed_mps: both move clients")
+            raise InputError("[fleet] positions cannot be combined with [radio] speed_mps: both move clients")
         if self.fleet.trace:
             for name in self.changed_names("fading", "spectrum", "slowdown", "speed_mps", "positions"):
-                raise InputError(f"[fleet] trace must be left out with {name}: it gives the times itself")
+                raise InputError(f"[fleet] trace cannot be combined with {name}: the trace already sets all times")
         if self.radio.spectrum != "fixed" and self.fleet.presence:
             raise InputError(
-                "[fleet] presence must be left out with a shared [radio] spectrum: clients cannot leave during a "
+                "[fleet] presence cannot be combined with a shared [radio] spectrum: clients cannot leave during a "
                 "shared upload"
             )
         if self.radio.spectrum != "fixed" and self.server.changed("refresh_estimates_every_s"):
             raise InputError(
-                "[server] refresh_estimates_every_s must be left out with a shared [radio] spectrum: nobody knows who "
-                "else will upload"
+                "[server] refresh_estimates_every_s cannot be combined with a shared [radio] spectrum: upload times "
+                "depend on which other clients upload"
             )
         return self
 
@@ -119,20 +132,23 @@ class Settings(Checked):
         return [
             *radio.unused(
                 {
-                    ("line_of_sight", "carrier_ghz"): (urban, "path_loss = uma or umi"),
+                    ("line_of_sight", "carrier_ghz"): (urban, "path_loss is uma or umi"),
                     ("shadowing_km",): (radio.shadowing_db > 0, "shadowing_db > 0"),
-                    ("rician_k_db",): (radio.fading == "rician", "fading = rician"),
-                    ("coherence_s",): (self.channel_changes, "fading, speed_mps or positions"),
-                    ("pause_s",): (moving, "speed_mps"),
-                    ("station_power_w",): (radio.download, "download = true"),
-                    ("shadowing_db", "path_loss"): (not fleet.trace or radio.download, "times that no trace gives"),
+                    ("rician_k_db",): (radio.fading == "rician", "fading is rician"),
+                    ("coherence_s",): (self.channel_changes, "fading, speed_mps or positions is set"),
+                    ("pause_s",): (moving, "speed_mps is set"),
+                    ("station_power_w",): (radio.download, "download is true"),
+                    ("shadowing_db", "path_loss"): (
+                        not fleet.trace or radio.download,
+                        "trace is unset or download is true",
+                    ),
                 }
             ),
             *server.unused(
                 {
-                    ("estimate_window",): (server.estimate != "last", "estimate = mean or quantile"),
-                    ("estimate_quantile",): (server.estimate == "quantile", "estimate = quantile"),
-                    ("estimate", "refresh_estimates_every_s"): (self.varies, "times that vary, such as fading"),
+                    ("estimate_window",): (server.estimate != "last", "estimate is mean or quantile"),
+                    ("estimate_quantile",): (server.estimate == "quantile", "estimate is quantile"),
+                    ("estimate", "refresh_estimates_every_s"): (self.varies, "times vary, as with fading"),
                 }
             ),
         ]
@@ -205,10 +221,10 @@ def section_of(name: str) -> str:
     sections = NAMES.get(name, ())
     if not sections:
         hint = suggestion(name, NAMES, cutoff=0.7)
-        raise InputError(f"setting '{name[:80]}' is unknown; {hint}'lesson settings' lists all")
+        raise InputError(f"unknown setting '{name[:80]}'; {hint}'lesson settings' lists all")
     if len(sections) > 1:
         both = " and ".join(f"[{section}]" for section in sections)
-        raise InputError(f"{name} is a setting of {both}; name one: {', '.join(f'{one}.{name}' for one in sections)}")
+        raise InputError(f"{name} is a setting of {both}; use {' or '.join(f'{one}.{name}' for one in sections)}")
     return sections[0]
 
 
@@ -230,7 +246,7 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
         if name not in (*SECTIONS, "preset") and value is not None:
             section, key = _placed(name)
             if key in tables[section]:
-                raise InputError(f"{section}.{key} must be set once, got {tables[section][key]!r} and {value!r}")
+                raise InputError(f"{section}.{key} must be set only once, got {tables[section][key]!r} and {value!r}")
             tables[section][key] = value
     tables["strategy"] = _with_options(tables["strategy"])
     run = tables["run"]

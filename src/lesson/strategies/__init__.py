@@ -51,9 +51,9 @@ def find_strategy(name: str) -> type[Strategy]:
         return STRATEGIES[name]
     kind: type[Strategy] = load_class("strategy", name)
     if not all(callable(getattr(kind, method, None)) for method in ("open_round", "merge", "state", "restore")):
-        raise InputError(f"strategy '{name}' must have open_round, merge, state and restore")
+        raise InputError(f"strategy '{name}' must have the methods open_round, merge, state and restore")
     if not hasattr(kind, "needs"):
-        raise InputError(f"strategy '{name}' must have needs, the signals it looks at; frozenset() for none")
+        raise InputError(f"strategy '{name}' must have needs, the set of signals that it reads; frozenset() for none")
     return kind
 
 
@@ -68,14 +68,14 @@ def make_strategy(name: str, deadline_s: float, options: dict[str, Any] | None =
     allowed = setting_names(kind)
     for option in options or {}:
         if option not in allowed:
-            raise unknown("[strategy] setting", option, allowed or ["(none)"], to=name)
+            raise unknown("setting", option, allowed or ["(none)"], section="strategy", to=name)
     deadline = {"deadline_s": deadline_s} if "deadline_s" in allowed else {}
     try:
         return kind(**deadline | (options or {}))
     except InputError as error:
         raise InputError(f"[strategy] {error}") from None
     except TypeError as error:
-        raise InputError(f"strategy {name} cannot be made: {error}") from None
+        raise InputError(f"strategy {name} cannot be created: {error}") from None
 
 
 def split_changes(changes: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
@@ -109,19 +109,17 @@ def options_of(
         for option in options:
             if name not in known:
                 raise InputError(
-                    f"{name}.{option} has no effect: {name} is not among the strategies, {', '.join(names)}"
+                    f"{name}.{option} has no effect: {name} is not one of the strategies {', '.join(names)}"
                 )
             if option not in known[name]:
-                raise unknown("[strategy] setting", option, known[name] or ["(none)"], to=name)
+                raise unknown("setting", option, known[name] or ["(none)"], section="strategy", to=name)
     for option in common:
         knowing = [name for name in names if option in known[name]]
         if not knowing:
             everything = {option for options in known.values() for option in options}
-            raise unknown("[strategy] setting", option, everything or ["(none)"], to=" and ".join(names))
+            raise unknown("setting", option, everything or ["(none)"], section="strategy", to=" and ".join(names))
         if all(option in own.get(name, {}) for name in knowing):
-            raise InputError(
-                f"strategy.{option} has no effect: {knowing[0]}.{option} is set, too; leave one of them out"
-            )
+            raise InputError(f"strategy.{option} has no effect: {knowing[0]}.{option} is also set; remove one of them")
     return {
         name: {option: value for option, value in common.items() if option in known[name]} | dict(own.get(name, {}))
         for name in names

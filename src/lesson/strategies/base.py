@@ -1,4 +1,4 @@
-"""What a strategy receives and what it returns. A strategy never touches a tensor or a clock.
+"""The protocol of strategies: what a strategy receives and returns. It never touches a tensor or a clock.
 
 Clients are numbered 0 … num_clients − 1. A client trains for at most one update at a time. An update that has arrived
 but has not been aggregated waits at the server, and its client may start again meanwhile. Rounds count from 1, model
@@ -19,8 +19,44 @@ from lesson.core.errors import InputError
 class ServerView:
     """What the server knows when a round opens or closes. Arrays have shape (num_clients,) and are read-only.
 
-    Times are the server's estimates, not the actual ones. The arrays are those that the round loop works on: they are
-    valid until the strategy returns and change later. A strategy that needs their values in a later round copies them.
+    Times are the server's estimates, in seconds, not the actual times. The arrays are those that the round loop works
+    on: they are valid until the strategy returns and change later. A strategy that needs their values in a later round
+    must copy them.
+
+    Attributes:
+        round: Number of the round, from 1.
+        version: Newest model version, from 0.
+        now_s: Current time in seconds since the run began.
+        num_connected: Number of connected clients.
+        connected: Whether each client can be reached, idle or busy. Real clients disconnect and rejoin.
+        compute_s: Compute time of the usual local training.
+        upload_s: Upload time on the client's own band.
+        shared_upload_s: Upload time of a client alone on the band of all clients together, for plans with uploads in
+            turn.
+        download_s: Download time of the model; 0 if downloads are neglected.
+        latency_s: Sum of download, compute and upload time. A fleet from a file may have only this sum; the parts are
+            then NaN.
+        first_latency_s: Latencies estimated before anything was measured, for tiers that are formed once and kept. In
+            real time, where clients join later, the newest estimates.
+        local_steps: Number of minibatches in the usual local training, to which `compute_s` refers.
+        num_samples: Number of training samples of each client.
+        client_weight: Weight of each client in an average, before normalization.
+        idle: Whether each client is connected and not training.
+        busy: Whether each client is connected and training.
+        num_busy: Number of busy clients.
+        waiting: Number of updates of each client that wait at the server.
+        freed: Clients to reconsider when a round opens, sorted: since the last round opened, they have become idle,
+            their estimates were refreshed, or one of their updates left the server. In the first round, all connected
+            clients; empty in `merge`. The cost of a strategy that looks only at these clients does not grow with the
+            fleet.
+        started_round: Round in which each client last started; 0 before its first start.
+        started_s: When each client last started; NaN before its first start.
+        signals: The signals in the strategy's `needs` that the model server provides, each computed when it is
+            accessed. "client_accuracy": accuracy of the newest model on the data that each client holds out, a tenth of
+            its samples, shape (num_clients,); NaN for a client without such data. Clients hold data out only if the
+            strategy needs this signal. "confirmation": the sums Σ a·v·d and Σ a·d·d over all updates aggregated so far
+            that started from an older version, where v is the update, d the change of the global model since that
+            version, and a the update's weight.
     """
 
     round: int
@@ -28,52 +64,44 @@ class ServerView:
     now_s: float
     num_connected: int
     connected: BoolArray
-    """Whether each client can be reached, idle or busy. Real clients disconnect and rejoin."""
     compute_s: FloatArray
-    """Compute time of the usual local training."""
     upload_s: FloatArray
-    """Upload time on the client's own band."""
     shared_upload_s: FloatArray
-    """Upload time of a client alone on the band of all clients together, for plans whose uploads go in turn."""
     download_s: FloatArray
-    """Download time of the model; 0 if downloads are neglected."""
     latency_s: FloatArray
-    """Sum of download, compute and upload time. A fleet from a file may have only this sum; the parts are then NaN."""
     first_latency_s: FloatArray
-    """Latencies estimated before anything was measured, for tiers that are formed once and kept. In real time, where
-    clients join later, the newest estimates."""
     local_steps: IntArray
-    """Number of minibatches in the usual local training, to which `compute_s` refers."""
     num_samples: IntArray
     client_weight: FloatArray
-    """Weight of each client in an average, before normalization."""
     idle: BoolArray
-    """Whether each client is connected and not training."""
     busy: BoolArray
-    """Whether each client is connected and training."""
     num_busy: int
     waiting: IntArray
-    """Number of updates of each client that wait at the server."""
     freed: IntArray
-    """Clients to reconsider when a round opens: since the last round opened, they have become idle, their estimates
-    were refreshed, or one of their updates left the server. Sorted; in the first round, all connected clients; empty in
-    `merge`. The cost of a strategy that looks only at these clients does not grow with the fleet."""
     started_round: IntArray
-    """Round in which each client last started; 0 before its first start."""
     started_s: FloatArray
-    """When each client last started; NaN before its first start."""
     signals: Mapping[str, Any]
-    """The signals that the strategy `needs`, as far as the model server provides them; each is computed when accessed.
-
-    client_accuracy: accuracy of the newest model on the data that each client holds out, a tenth of its samples, shape
-    (num_clients,); NaN for a client without such data. Clients hold data out only if the strategy needs this signal.
-    confirmation: Σ a·v·d and Σ a·d·d over all updates aggregated so far that started from an older version, where v is
-    the update, d the change of the global model since that version, and a the update's weight."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Updates:
-    """Updates, one row each, in order of arrival; arrays have shape (num_updates,)."""
+    """Updates, one row each, in order of arrival; arrays have shape (num_updates,).
+
+    Attributes:
+        id: Id of the update, which `Merge` refers to.
+        client: Client that trained the update.
+        base_version: Model version from which the local training started.
+        started_round: Round in which the local training started.
+        started_s: When the local training started, in seconds.
+        expected_s: Latency that the server expected when the client started, in seconds.
+        arrived_s: When the update arrived; while it is in flight, when it will arrive, inf if that is not known yet.
+        index: Number of local trainings that the client had started before this one.
+        lr_scale: Factor of the step size, from the plan that started the local training.
+        local_steps: Number of local steps, from the same plan.
+        batches: Number of minibatches per step, from the same plan.
+        compute_scale: Compute time of this local training divided by that of the client's usual one.
+        in_turn: Whether the client uploads in turn, alone on the band of all clients together.
+    """
 
     id: IntArray
     client: IntArray
@@ -81,19 +109,13 @@ class Updates:
     started_round: IntArray
     started_s: FloatArray
     expected_s: FloatArray
-    """Latency that the server expected when the client started, in seconds."""
     arrived_s: FloatArray
-    """When the update arrived; while it is in flight, when it will arrive, inf if that is not known yet."""
     index: IntArray
-    """Number of local trainings that the client had started before this one."""
     lr_scale: FloatArray
     local_steps: IntArray
     batches: IntArray
-    """`lr_scale`, `local_steps` and `batches` are those of the plan that started the local training."""
     compute_scale: FloatArray
-    """Compute time of this local training divided by that of the client's usual one."""
     in_turn: BoolArray
-    """Whether the client uploads in turn, alone on the band of all clients together."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -135,14 +157,23 @@ NO_UPDATES = Updates(
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The round closes at `by_s`."""
+    """The round closes at a given time.
+
+    Attributes:
+        by_s: Time in seconds since the run began.
+    """
 
     by_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The round closes when `count` updates have arrived in it, or at `by_s`."""
+    """The round closes when a number of updates have arrived in it.
+
+    Attributes:
+        count: Number of updates.
+        by_s: Time in seconds at which the round closes at the latest; inf for no limit.
+    """
 
     count: int
     by_s: float = np.inf
@@ -150,7 +181,12 @@ class Arrivals:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AllOf:
-    """The round closes when none of these clients is busy any more, or at `by_s`."""
+    """The round closes when none of the given clients is busy anymore.
+
+    Attributes:
+        clients: Ids of the clients.
+        by_s: Time in seconds at which the round closes at the latest; inf for no limit.
+    """
 
     clients: IntArray
     by_s: float = np.inf
@@ -158,7 +194,14 @@ class AllOf:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AnyOf:
-    """The round closes when one of these groups has no busy client left, or at `by_s`. Idle groups do not count."""
+    """The round closes when one of the given groups has no busy client left.
+
+    Groups without a busy client from the start do not count.
+
+    Attributes:
+        groups: Client ids of each group.
+        by_s: Time in seconds at which the round closes at the latest; inf for no limit.
+    """
 
     groups: Sequence[IntArray]
     by_s: float = np.inf
@@ -172,34 +215,39 @@ class RoundPlan:
     """Which clients start now, how they train, and what closes the round.
 
     Lists, tuples and ranges are accepted in place of arrays.
+
+    Attributes:
+        starts: Idle clients that start from the newest model now.
+        closes: Condition that closes the round: `Deadline`, `Arrivals`, `AllOf` or `AnyOf`.
+        lr_scale: Factor of the step size, one per start or one for all.
+        local_steps: Number of local steps of each start, one minibatch each, which scales the compute time. None: the
+            usual number.
+        batches: Number of minibatches over which the gradient of a step is averaged, one per start or one for all,
+            which scales the compute time. More than 1 requires local training of a single step. None: 1.
+        uploads: "parallel", or "in-turn" if clients upload one after the other, in the order of `starts`, in
+            `shared_upload_s` each.
+        drops: Busy clients whose local training is canceled. They become idle at once and may be among `starts`.
+        tiers: Tier of each start, to count tier changes; None for strategies without tiers.
+        note: Explanation for the round's record; may be empty.
     """
 
     starts: IntArray
-    """Idle clients that start from the newest model now."""
     closes: Closing
     _: KW_ONLY
     lr_scale: FloatArray | float = 1.0
-    """Factor of the step size, one per start or one for all."""
     local_steps: IntArray | None = None
-    """Number of local steps of each start, one minibatch each; scales the compute time. None: the usual number."""
     batches: IntArray | None = None
-    """Number of minibatches over which the gradient of a step is averaged, one per start or one for all; it scales the
-    compute time. More than 1 requires local training of a single step. None: 1."""
     uploads: Literal["parallel", "in-turn"] = "parallel"
-    """With "in-turn", clients upload one after the other, in the order of `starts`, in `shared_upload_s` each."""
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
-    """Busy clients whose local training is canceled. They become idle at once and may be among `starts`."""
     tiers: IntArray | None = None
-    """Tier of each start, to count tier changes; None for strategies without tiers."""
     note: str = ""
-    """Explanation for the round's record; may be empty."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupMemory:
     """Named groups of updates. The server keeps one vector per group between aggregations and aggregates these vectors.
 
-    `names` gives the group of each aggregated update. An aggregation has three steps:
+    An aggregation has three steps:
     1. The vectors of the groups in `resets` are set to the newest model.
     2. The vector of each group in `names` is set to the weighted sum of its updates. In a group, the weights of the
        merge must sum to at most 1.
@@ -207,6 +255,11 @@ class GroupMemory:
        model changes even if no update is aggregated.
     Before it is first set, the vector of a group is the initial model. If the merge is of updates, it is zero instead,
     and step 1 sets it to zero.
+
+    Attributes:
+        names: Group of each aggregated update.
+        weights: Weight of each group's vector.
+        resets: Groups whose vectors are reset first.
     """
 
     names: Sequence[str]
@@ -221,24 +274,31 @@ class Merge:
     Lists, tuples and ranges are accepted in place of arrays. With w the global model, and a, m and base the weight, the
     model and the base version of each update, the new model is:
 
-    models:  w ← (1 − Σa)·w + Σ a·m
-    updates: w ← w + Σ a·(m − base)
+        models:  w ← (1 − Σa)·w + Σ a·m
+        updates: w ← w + Σ a·(m − base)
+
+    Attributes:
+        updates: Ids of the updates to aggregate.
+        weights: Weight of each update; for models, the weights must sum to at most 1.
+        of: Which of the two formulas is used, "models" or "updates".
+        groups: Groups of updates that the server keeps between aggregations; None for none.
+        drops: Ids of waiting updates to discard.
     """
 
     updates: IntArray
-    """Ids of the updates to aggregate."""
     weights: FloatArray
-    """Weight of each update; for models, the weights sum to at most 1."""
     _: KW_ONLY
     of: Literal["models", "updates"] = "models"
-    """Which of the two formulas is used."""
     groups: GroupMemory | None = None
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
-    """Ids of waiting updates to discard."""
 
 
 class Strategy(Protocol):
-    """Decides which clients train, when a round closes and which updates are aggregated."""
+    """Decides which clients train, when a round closes and which updates are aggregated.
+
+    Derive from `Stateless` if a strategy reads no signals and keeps no state between rounds.
+    `lesson.testing.check_strategy` tests a strategy.
+    """
 
     @property
     def needs(self) -> frozenset[str]:
@@ -276,7 +336,13 @@ class Stateless:
 
 
 def average(view: ServerView, updates: Updates, drops: IntArray = NO_CLIENTS) -> Merge:
-    """Return the merge of Eq. (10): a mean of models, weighted by `client_weight`."""
+    """Return the merge of Eq. (10): a mean of models, weighted by `client_weight`.
+
+    Args:
+        view: What the server knows, as passed to `Strategy.merge`.
+        updates: Updates to aggregate.
+        drops: Ids of other waiting updates to discard.
+    """
     return Merge(updates.id, shares(view.client_weight[updates.client]), drops=drops)
 
 

@@ -26,12 +26,18 @@ _USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}
 
 @dataclass
 class FedAsync(Stateless):
-    """Every update is mixed into the model on arrival, with less weight if it is stale."""
+    """Every update is mixed into the model on arrival, with less weight if it is stale.
+
+    Args:
+        mixing: Weight α of an update that is not stale, > 0 and <= 1.
+        staleness: How the weight decreases with staleness: "constant", "polynomial" or "hinge".
+        a: Parameter a of the staleness function, > 0. None: 0.5 for polynomial, 10 for hinge; constant does not use it.
+        b: Staleness in versions up to which hinge does not reduce the weight, >= 0.
+    """
 
     mixing: float = 0.6
     staleness: Staleness = "polynomial"
     a: float | None = None
-    """None: 0.5 for polynomial, 10 for hinge; constant does not use it."""
     b: float = 4.0
 
     def __post_init__(self) -> None:

@@ -27,10 +27,15 @@ USUAL_TIERS = 5
 
 @dataclass
 class FedAT:
-    """Asynchronous tiers; those that report rarely weigh more."""
+    """Asynchronous tiers; those that report rarely weigh more.
+
+    Args:
+        num_tiers: Number M of tiers, >= 1. None: 5, or the number of reachable clients in the first round if that is
+            less.
+        fraction: Fraction of a tier's clients that start together, > 0 and <= 1.
+    """
 
     num_tiers: int | None = None
-    """None: 5, or the number of reachable clients in the first round if that is less."""
     fraction: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset()
     _num_reports: list[int] = field(default_factory=list, init=False, repr=False)

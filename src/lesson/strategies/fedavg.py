@@ -15,7 +15,11 @@ from lesson.strategies.checks import check_number, draw_share
 
 @dataclass
 class FedAvg(Stateless):
-    """Synchronous rounds that wait for all clients, or for a random fraction of them."""
+    """Synchronous rounds that wait for all clients, or for a random fraction of them.
+
+    Args:
+        fraction: Fraction C of the connected clients that start in a round, > 0 and <= 1.
+    """
 
     fraction: float = 1.0
 

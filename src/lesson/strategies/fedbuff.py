@@ -28,12 +28,18 @@ USUAL_BUFFER_SIZE, USUAL_CONCURRENCY = 10, 20
 
 @dataclass
 class FedBuff:
-    """A fixed number of clients train at all times; updates are aggregated when a buffer is full."""
+    """A fixed number of clients train at all times; updates are aggregated when a buffer is full.
+
+    Args:
+        buffer_size: Number K of updates in a full buffer, >= 1. None: 10, or the number of reachable clients in the
+            first round if that is less.
+        concurrency: Number of clients that train at the same time, >= 1. None: 20, or all clients in a smaller fleet.
+        scale_staleness: Whether stale updates get less weight, 1 / √(1 + staleness).
+        server_lr: Factor η of the aggregated update, > 0.
+    """
 
     buffer_size: int | None = None
-    """None: 10, or the number of reachable clients in the first round if that is less."""
     concurrency: int | None = None
-    """None: 20, or all clients in a smaller fleet."""
     scale_staleness: bool = True
     server_lr: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset()

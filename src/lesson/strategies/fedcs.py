@@ -19,21 +19,25 @@ from lesson.strategies.base import Deadline, Merge, RoundPlan, ServerView, State
 
 @dataclass
 class FedCS(Stateless):
-    """Synchronous rounds of fixed length with the clients that meet the deadline."""
+    """Synchronous rounds of fixed length with the clients that meet the deadline.
+
+    Args:
+        deadline_s: Deadline τ in seconds, > 0 and finite: the length of a round.
+    """
 
     deadline_s: float
 
     def __post_init__(self) -> None:
         if math.isinf(check_deadline(self.deadline_s)):
-            raise InputError("deadline_s must be finite for fedcs, got inf; fedavg waits for everybody")
+            raise InputError("deadline_s must be finite for fedcs, got inf; use fedavg to wait for all clients")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         ready = view.freed[view.idle[view.freed]]
         starts = ready[assign_tiers(view.latency_s[ready], self.deadline_s) == 1]
         if view.round == 1 and not len(starts) and not np.any(assign_tiers(view.latency_s, self.deadline_s) == 1):
             raise InputError(
-                f"fedcs has nobody to train: no client is within deadline_s = {self.deadline_s:g}; "
-                f"the fastest takes {view.latency_s.min():.4g} s, take a longer deadline or ensure_first_tier"
+                f"fedcs has no client to train: none meets deadline_s = {self.deadline_s:g}, the fastest takes "
+                f"{view.latency_s.min():.4g} s; use a longer deadline, or set ensure_first_tier"
             )
         # With real clients, rounds may end late; from then on, each round lasts τ from its own start.
         on_time = view.now_s == (view.round - 1) * self.deadline_s

@@ -29,7 +29,12 @@ from lesson.strategies.checks import check_connected, check_number, draw_share
 
 @dataclass
 class FedCSGreedy(Stateless):
-    """Greedy selection of clients that can upload one after the other within the deadline."""
+    """Greedy selection of clients that can upload one after the other within the deadline.
+
+    Args:
+        deadline_s: Deadline T_round in seconds, > 0, by which all selected clients must have uploaded.
+        fraction: Fraction C of the connected clients that are candidates in a round, > 0 and <= 1.
+    """
 
     deadline_s: float
     fraction: float = 1.0
@@ -58,8 +63,8 @@ class FedCSGreedy(Stateless):
         if not np.any(alone_s <= self.deadline_s * (1 + TOLERANCE)):
             fastest = int(np.argmin(alone_s))
             raise InputError(
-                f"fedcs-greedy has nobody to train: no client is within deadline_s = {self.deadline_s:g}; the fastest, "
-                f"client {reachable[fastest]}, takes {alone_s[fastest]:.4g} s alone, take a longer deadline"
+                f"fedcs-greedy has no client to train: none meets deadline_s = {self.deadline_s:g}, the fastest, "
+                f"client {reachable[fastest]}, takes {alone_s[fastest]:.4g} s alone; use a longer deadline"
             )
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:

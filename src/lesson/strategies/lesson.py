@@ -33,7 +33,16 @@ from lesson.strategies.checks import check_count, check_flag
 
 @dataclass
 class Lesson:
-    """Semi-synchronous rounds: clients of tier j upload every j rounds."""
+    """Semi-synchronous rounds: clients of tier j upload every j rounds.
+
+    Args:
+        deadline_s: Deadline τ in seconds, > 0: the length of a round. inf makes rounds like those of FedAvg.
+        late: What happens to an update that arrives after its slot: "merge" aggregates it at the end of the round,
+            "drop" discards it.
+        participation: Maximum number of clients of a tier that start when its slot begins, >= 1; None for all.
+        scaling: Whether clients of tier j use step size j·δ, Eq. (12), instead of δ.
+        close_early: Whether a round closes at the last arrival, before the deadline, if all clients are in tier 1.
+    """
 
     deadline_s: float
     late: Literal["merge", "drop"] = "merge"

@@ -30,7 +30,13 @@ from lesson.strategies.checks import check_connected, check_count, check_number,
 
 @dataclass
 class Safa:
-    """The server caches every client's model; a round waits for a fraction of the clients."""
+    """The server caches every client's model; a round waits for a fraction of the clients.
+
+    Args:
+        fraction: Fraction C of the connected clients that are picked in a round, > 0 and <= 1.
+        lag_tolerance: Number τ of rounds after which the local training of a client is canceled, >= 1.
+        round_limit_s: Maximum length of a round in seconds, > 0; inf for no limit.
+    """
 
     fraction: float = 0.5
     lag_tolerance: int = 5
@@ -50,8 +56,9 @@ class Safa:
         check_connected(view)
         if view.round == 1 and (fastest_s := view.latency_s.min()) > self.lag_tolerance * self.round_limit_s:
             raise InputError(
-                f"safa would hear nobody: the fastest client takes {fastest_s:.4g} s, more than lag_tolerance = "
-                f"{self.lag_tolerance} rounds of round_limit_s = {self.round_limit_s:g}; raise one of them"
+                f"safa would never receive an update: the fastest client takes {fastest_s:.4g} s, more than "
+                f"lag_tolerance = {self.lag_tolerance} rounds of round_limit_s = {self.round_limit_s:g}; "
+                "increase one of them"
             )
         connected = np.flatnonzero(view.connected)
         lags = view.busy[connected] & (view.round - view.started_round[connected] >= self.lag_tolerance)

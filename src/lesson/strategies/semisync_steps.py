@@ -26,7 +26,11 @@ MAX_STEPS = 10_000_000
 
 @dataclass
 class SemiSyncSteps(Stateless):
-    """All clients train for the same period, each with as many steps as fit."""
+    """All clients train for the same period, each with as many steps as fit.
+
+    Args:
+        period_factor: Length λ of the period, in units of the slowest client's usual compute time, > 0.
+    """
 
     period_factor: float = 2.0
 
@@ -56,13 +60,14 @@ class SemiSyncSteps(Stateless):
         if len(unknown):
             raise InputError(
                 f"semisync-steps needs compute_s > 0 of every client, got {view.compute_s[unknown[0]]:g} for client "
-                f"{unknown[0]}; give it in the file of latencies, or in the first row of a trace"
+                f"{unknown[0]}; add it to the file of latencies, or to the first row of a trace"
             )
         steps = self._fitting(view, reachable)
         if np.any(steps > MAX_STEPS):
             raise InputError(
-                f"semisync-steps would give client {reachable[np.argmax(steps)]} {steps.max():.3g} steps a round, over "
-                f"{MAX_STEPS}: the slowest client is too slow for it; leave it out or take a smaller period_factor"
+                f"semisync-steps would give client {reachable[np.argmax(steps)]} {steps.max():.3g} steps per round, "
+                f"more than {MAX_STEPS}: the slowest client is too slow for it; remove that client or use a smaller "
+                "period_factor"
             )
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:

@@ -32,14 +32,20 @@ USUAL_TIERS = 5
 
 @dataclass
 class TiFL:
-    """One tier trains in each round; tiers with lower accuracy are drawn more often."""
+    """One tier trains in each round; tiers with lower accuracy are drawn more often.
+
+    Args:
+        num_tiers: Number of tiers, >= 1. None: 5, or the number of reachable clients in the first round if that is
+            less.
+        clients_per_round: Number of clients of the drawn tier that start in a round, >= 1.
+        interval: Number of rounds between computations of the tiers' accuracies, >= 1.
+        credits: Maximum number of rounds in which a tier can be drawn, >= 1; None for no limit.
+    """
 
     num_tiers: int | None = None
-    """None: 5, or the number of reachable clients in the first round if that is less."""
     clients_per_round: int = 10
     interval: int = 20
     credits: int | None = None
-    """None: unlimited."""
     needs: ClassVar[frozenset[str]] = frozenset({"client_accuracy"})
     _num_drawn: list[int] = field(default_factory=list, init=False, repr=False)
     """Credits that each tier has used, fastest first; empty before the tiers are formed."""

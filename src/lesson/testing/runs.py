@@ -1,4 +1,4 @@
-"""What the checks share: fleets, situations and a model server to run in, and what happened in each round."""
+"""Shared by the checks: fleets, situations and a model server to run in, and what happened in each round."""
 
 import csv
 import dataclasses
@@ -87,7 +87,7 @@ class Case:
 
 
 def default_fleets() -> dict[str, Fleet]:
-    """Return small fleets in which strategies often go wrong; the last one is larger, and unequal in everything."""
+    """Return small fleets in which strategies often fail; the last is larger and unequal in all respects."""
     return {
         "one client": _measured(12.0),
         "4 equal clients": _measured(15.0, 15.0, 15.0, 15.0),
@@ -170,7 +170,7 @@ def _measured(*latency_s: float) -> Fleet:
 
 
 def _write_presence(path: Path, fleet: Fleet, unit_s: float) -> Path:
-    """Write when clients are available: half of them come and go, and later nobody is there for a while."""
+    """Write when clients are available: half of them leave and rejoin, and later none is available for a while."""
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["client", "from_s", "to_s"])

@@ -1,4 +1,4 @@
-"""`check_strategy`: what every strategy must keep, whatever it decides.
+"""`check_strategy`: the rules that every strategy must obey, whatever it decides.
 
 Each check is a function. It takes a `Subject`, the strategy with the cases it is run in, and raises AssertionError with
 one line that names the case, the round and what is wrong. The round loop checks plans and merges; a strategy cannot
@@ -48,13 +48,20 @@ def check_strategy(
     rounds: int = 40,
     fleets: Mapping[str, Fleet] | None = None,
 ) -> None:
-    """Run the contract tests on a strategy; raise AssertionError with one line if it breaks a rule.
+    """Run the contract tests on a strategy.
 
-    `strategy` is a class, an object or a function without arguments that returns one. A class is called with
-    `deadline_s`, if it has such an argument, and with its defaults otherwise. It is run for `rounds` rounds on `fleets`
-    by name: by default, on one client, four equal ones, six unequal ones, one of them unreachable, and 24 drawn ones.
     The largest fleet is also run with varying times, with clients that join and leave or disconnect, and with rejected
     updates. In round 1, a strategy may raise InputError on fleets that do not suit it, but not on all of them.
+
+    Args:
+        strategy: A class, an object or a function without arguments that returns one. A class is called with
+            `deadline_s`, if it has such an argument, and with its defaults otherwise.
+        rounds: Number of rounds in each fleet.
+        fleets: Fleets by name; by default, one client, four equal ones, six unequal ones, one of them unreachable, and
+            24 drawn ones.
+
+    Raises:
+        AssertionError: The strategy breaks a rule. The message is one line that names the case, the round and the rule.
     """
     with tempfile.TemporaryDirectory() as folder:
         subject = Subject(strategy, make_cases(fleets or default_fleets(), Path(folder)), rounds)
@@ -85,7 +92,7 @@ class Subject:
                     raise
                 reason = str(error)
         if not accepted:
-            raise AssertionError(f"{self.name}: must accept some fleet; {reason}")
+            raise AssertionError(f"{self.name}: must accept at least one fleet; {reason}")
         return accepted
 
     def nominal(self) -> Iterator[tuple[Case, list[Round]]]:
@@ -143,7 +150,7 @@ def check_needs(subject: Subject) -> None:
     needs = subject.strategy.needs
     if not isinstance(needs, frozenset) or not needs <= SIGNALS.keys():
         raise AssertionError(
-            f"{subject.name}: needs must be a frozenset of signals, {' and '.join(SIGNALS)} or fewer, got {needs!r}"
+            f"{subject.name}: needs must be a frozenset of signals among {' and '.join(SIGNALS)}, got {needs!r}"
         )
 
 
@@ -160,7 +167,7 @@ def check_progress(subject: Subject) -> None:
     """If nothing fails, something is aggregated, or a note of a plan says why not."""
     for case, rounds in subject.nominal():
         if not any(one["version"] or one["plan.note"] for one in rounds):
-            raise subject.error(case, f"nothing is aggregated in {len(rounds)} rounds, and no note says why")
+            raise subject.error(case, f"nothing is aggregated in {len(rounds)} rounds, and no note explains why")
 
 
 def check_waiting(subject: Subject) -> None:

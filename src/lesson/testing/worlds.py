@@ -1,4 +1,4 @@
-"""`check_world`: what every world must keep, wherever its times come from.
+"""`check_world`: the rules that every world must obey, wherever its times come from.
 
 Checks of single calls are functions that `_Watched` calls whenever the round loop calls the world; checks of whole runs
 take a `Subject`. All raise AssertionError with one line; `Subject` adds the strategy and the round.
@@ -25,12 +25,20 @@ from lesson.testing.runs import SEED, FakeServer, Round, default_fleets, differe
 
 
 def check_world(make_world: Callable[..., World], *, rounds: int = 40, simulated: bool = True) -> None:
-    """Run the contract tests on a world; raise AssertionError with one line if it breaks a rule.
+    """Run the contract tests on a world.
 
-    `make_world` returns a new world; if it has an argument without default, it is called with a fleet of 24 clients.
     FedAvg, LESSON, FedAsync and SAFA, which cancels local trainings, are run in it; updates of some clients are
-    rejected until they are excluded. A world in real time (`simulated=False`) may close rounds late, and its runs need
-    not be repeatable.
+    rejected until they are excluded.
+
+    Args:
+        make_world: Function that returns a new world. If it has an argument without default, it is called with a fleet
+            of 24 clients.
+        rounds: Number of rounds of each strategy.
+        simulated: False for a world in real time, which may close rounds late and whose runs need not be repeatable.
+
+    Raises:
+        AssertionError: The world breaks a rule. The message is one line that names the strategy, the round and the
+            rule.
     """
     subject = Subject(make_world, rounds, simulated)
     for check in WORLD_CHECKS:
@@ -162,7 +170,7 @@ def check_ledger(ledger: Ledger) -> None:
     }
     for rule, kept in rules.items():
         if not np.all(kept):
-            who = "" if np.ndim(kept) == 0 else f": not so for client {np.flatnonzero(~np.asarray(kept))[0]}"
+            who = "" if np.ndim(kept) == 0 else f": violated for client {np.flatnonzero(~np.asarray(kept))[0]}"
             raise AssertionError(f"ledger: {rule}{who}; change it through its methods")
 
 

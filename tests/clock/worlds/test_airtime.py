@@ -75,7 +75,7 @@ def test_a_band_that_is_used_in_turn() -> None:
 
 
 @pytest.mark.usefixtures("_six_bits_a_second")
-def test_who_starts_later_slows_down_those_who_send() -> None:
+def test_an_upload_that_starts_later_slows_down_the_others() -> None:
     """Split equally. 0 and 2 start at 0 s: 0 sends alone from 1 s, 6 bits by 2 s. 1, started at 1 s, joins then: 3
     bit/s each; 2 joins at 3 s: 0, with 3 bits left, and 1, with 9, have 2 bit/s, as 2 has. 0 is through at 4.5 s. Then
     1 has 6 bits left and 2 has 9: 3 bit/s, 1 is through at 6.5 s; 2 sends its last 3 bits by 7 s."""
@@ -93,7 +93,7 @@ def test_who_starts_later_slows_down_those_who_send() -> None:
 
 @pytest.mark.parametrize(("spectrum", "arrives_s", "sent_s"), [("equal", 3.5, 1.0), ("in-turn", 3.0, 0.0)])
 @pytest.mark.usefixtures("_six_bits_a_second")
-def test_who_is_called_back_leaves_the_band(spectrum: str, arrives_s: float, sent_s: float) -> None:
+def test_a_canceled_upload_leaves_the_band(spectrum: str, arrives_s: float, sent_s: float) -> None:
     """0 and 1 are ready at 1 s; 1 is called back at 2 s. Split equally, 0 has sent 3 bits by then and sends the other 9
     in 1.5 s; 1 has been on air for 1 s. In turn, 1 was waiting all the time. A restored simulation knows as much."""
     settings = Settings(spectrum=spectrum)
@@ -199,7 +199,7 @@ def test_a_client_that_walks_away_sends_more_slowly(tmp_path: Path) -> None:
     assert simulation.fleet.upload_s[0] == pytest.approx(far_s)
 
 
-def test_asked_clients_tell_the_mean_of_their_channel_where_they_are(tmp_path: Path) -> None:
+def test_refreshed_estimates_use_the_mean_channel_at_the_current_position(tmp_path: Path) -> None:
     """Client 0 stands at 1 km when it is asked, at 40 s, in the middle of nothing; fading is not told."""
     text = "client,time_s,x_km,y_km 0,0,0.2,0 0,5,1,0 1,0,0.1,0"
     changes: dict[str, Any] = {"positions": traced(tmp_path / "places.csv", text), "download": True}
@@ -256,7 +256,7 @@ def test_greedy_fedcs_schedules_uploads_after_the_download() -> None:
 
 
 @pytest.mark.parametrize("settings", [None, Settings(slowdown=1e-300)], ids=["as expected", "varying"])
-def test_work_broken_off_in_the_download_has_cost_nothing(settings: Settings | None) -> None:
+def test_training_canceled_during_the_download_costs_no_energy(settings: Settings | None) -> None:
     """Rounds of 1 s. At 3 s clients 2 and 3 are called back: 2 after 3 s of its download of 4 s; 3, with one of 1 s,
     after 2 of 50 s of computing for 4 J."""
     fleet = with_download(make_fleet([1.0, 1.0, 100.0, 100.0]), [0.0, 0.0, 4.0, 1.0])

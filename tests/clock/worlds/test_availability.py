@@ -42,7 +42,7 @@ class Forgetful:
         return {}
 
 
-def test_who_leaves_in_the_middle_is_lost(tmp_path: Path) -> None:
+def test_an_update_is_lost_if_its_client_leaves_during_training(tmp_path: Path) -> None:
     """Rounds of 10 s; 0 takes 5 s, 1 takes 16 s, half of both for computing. 1 leaves at 12 s: it has computed its 8 s,
     2 J, and sent 4 of 8 s, half of 20 J. Without it everybody is in tier 1, and round 3 closes as 0 arrives, at 25 s.
     Then 1 is back and starts; it is merged at 45 s. Version 0, which it had at first, is let go of when it is lost."""
@@ -68,14 +68,14 @@ def test_who_leaves_in_the_middle_is_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("leaves_s", "joules"), [(3.0, (3 / 8 * 2, 0.0)), (8.0, (2.0, 0.0)), (10.0, (2.0, 2 / 8 * 20))]
 )
-def test_lost_work_has_cost_what_was_done(tmp_path: Path, leaves_s: float, joules: tuple[float, float]) -> None:
+def test_lost_updates_cost_the_energy_used_so_far(tmp_path: Path, leaves_s: float, joules: tuple[float, float]) -> None:
     """8 s of computing for 2 J, then 8 s of sending for 20 J."""
     (record,) = run(tmp_path, FedAvg(), [1.0, 16.0], f"1,0,{leaves_s}", rounds=1)
     assert (record.end_s, record.merged.tolist(), record.lost) == (leaves_s, [0], 1)
     assert (record.compute_j, record.transmit_j) == pytest.approx((1 + joules[0], 10 + joules[1]))
 
 
-def test_who_is_through_when_it_leaves_is_merged(tmp_path: Path) -> None:
+def test_an_update_that_arrives_before_its_client_leaves_is_merged(tmp_path: Path) -> None:
     """There until 16 s exactly, when it arrives; it does not start again."""
     records = run(tmp_path, Lesson(10.0), [5.0, 16.0], "1,0,16", rounds=4)
     assert [record.merged.tolist() for record in records] == [[0], [0, 1], [0], [0]]
@@ -91,7 +91,7 @@ def test_an_update_that_waits_is_merged_while_its_client_is_away(tmp_path: Path)
     assert [record.started.tolist() for record in records] == [[0, 1, 2], [0], [0], [0], [0, 1]]
 
 
-def test_who_leaves_and_is_back_in_the_same_round_starts_again(tmp_path: Path) -> None:
+def test_a_client_that_leaves_and_rejoins_in_one_round_starts_again(tmp_path: Path) -> None:
     """1 is lost at 2 s and back at 3 s; 0 as well, but was through."""
     records = run(tmp_path, FedAvg(), [1.0, 4.0, 9.0], "1,0,2 1,3,inf 0,0,2 0,3,inf", rounds=2)
     assert [(record.end_s, record.merged.tolist(), record.lost) for record in records] == [
@@ -100,7 +100,7 @@ def test_who_leaves_and_is_back_in_the_same_round_starts_again(tmp_path: Path) -
     ]
 
 
-def test_where_nobody_is_there_the_clock_jumps(tmp_path: Path) -> None:
+def test_the_clock_advances_to_the_next_join_if_no_client_is_available(tmp_path: Path) -> None:
     """Both are away from 20 to 100 s, in round 3. LESSON's grid begins anew at 100 s; time is not lost to anybody."""
     records = run(tmp_path, Lesson(10.0), [5.0, 16.0], "0,0,20 0,100,inf 1,0,20 1,105,inf", rounds=5)
     assert [(record.start_s, record.end_s) for record in records] == [
@@ -114,7 +114,7 @@ def test_where_nobody_is_there_the_clock_jumps(tmp_path: Path) -> None:
     assert [record.merged.tolist() for record in records] == [[0], [0, 1], [0], [0], [0, 1]]
 
 
-def test_a_run_may_begin_with_nobody(tmp_path: Path) -> None:
+def test_a_run_may_begin_without_clients(tmp_path: Path) -> None:
     records = run(tmp_path, FedAvg(), [5.0, 16.0], "0,30,inf 1,40,inf", rounds=2)
     assert [(record.start_s, record.end_s, record.merged.tolist()) for record in records] == [
         (30, 35, [0]),
@@ -123,7 +123,7 @@ def test_a_run_may_begin_with_nobody(tmp_path: Path) -> None:
 
 
 @everyone
-def test_a_run_ends_when_nobody_comes_any_more(kind: type[Any], tmp_path: Path) -> None:
+def test_a_run_ends_when_no_client_will_ever_join(kind: type[Any], tmp_path: Path) -> None:
     """Some leave in the middle of their work; the last at 130 s, after a while in which nobody was there."""
     text = HEADER + "0,0,31 1,0,52.5 2,0,33 3,20,40 0,100,130 2,101,120"
     settings = Settings(presence=traced(tmp_path / "presence.csv", text))
@@ -132,7 +132,7 @@ def test_a_run_ends_when_nobody_comes_any_more(kind: type[Any], tmp_path: Path) 
     while not simulation.stop_reason and simulation.round < 500:
         if (record := simulation.step()) is not None:
             records.append(record)
-    assert simulation.stop_reason == "no client is connected any more"
+    assert simulation.stop_reason == "no client is connected anymore"
     assert records[-1].end_s == pytest.approx(130.0, abs=10.0)
     assert any(record.start_s == 100 for record in records), "a round opens when the first client is back"
     assert sum(record.lost for record in records) > 0
@@ -155,7 +155,7 @@ def test_a_time_budget_is_not_passed_by_waiting(kind: type[Any], tmp_path: Path)
 
 
 @everyone
-def test_presence_of_everybody_changes_nothing(kind: type[Any], tmp_path: Path) -> None:
+def test_constant_presence_of_all_clients_changes_nothing(kind: type[Any], tmp_path: Path) -> None:
     """Actual times equal the estimates, in round numbers: records are bit-identical, except the fields about misses."""
     settings = Settings(presence=traced(tmp_path / "presence.csv", HEADER + "0,0,inf 2,0,1e9"))
     fleet = make_fleet([3.0, 15.0, 25.0, 7.0, 7.0])
@@ -195,12 +195,12 @@ def test_clients_that_are_away_do_not_train(times: list[np.ndarray], data: st.Da
             assert np.any((client == who) & (from_s <= began_s) & (arrived_s <= to_s * (1 + 1e-12)))
         num_started, num_lost = num_started + len(record.started), num_lost + record.lost
         num_merged += len(record.merged)
-    assert simulation.stop_reason == "no client is connected any more"
+    assert simulation.stop_reason == "no client is connected anymore"
     assert num_started == num_lost + num_merged
     assert num_lost <= len(rows)
 
 
-def test_an_early_reply_waits_for_its_slot_though_nobody_is_there(tmp_path: Path) -> None:
+def test_an_early_update_waits_for_its_slot_without_connected_clients(tmp_path: Path) -> None:
     """Estimated at 45 s, client 0 is in tier 3 of τ = 20 s; it takes 8 s, leaves at 10 s, and is merged at 60 s."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,40,5 0,2,4,4")
     presence = traced(tmp_path / "presence.csv", HEADER + "0,0,70")
@@ -212,10 +212,10 @@ def test_an_early_reply_waits_for_its_slot_though_nobody_is_there(tmp_path: Path
     # Now it is estimated at 45 s again and takes 8 s: there at 68 s, due at 120 s, and gone at 70 s.
     ends = [record for record in (simulation.step() for _ in range(4)) if record is not None]
     assert [(record.end_s, record.merged.tolist()) for record in ends] == [(80.0, []), (100.0, []), (120.0, [0])]
-    assert simulation.stop_reason == "no client is connected any more"
+    assert simulation.stop_reason == "no client is connected anymore"
 
 
-def test_whoever_leaves_makes_room_on_a_channel_used_in_turn(tmp_path: Path) -> None:
+def test_a_client_that_leaves_frees_a_channel_used_in_turn(tmp_path: Path) -> None:
     """Client 0 begins to upload at 1 s and would need 30 s, but leaves at 3 s; client 1 then needs 40 s."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,1,30 1,1,1.5,40")
     presence = traced(tmp_path / "presence.csv", HEADER + "0,0,3")

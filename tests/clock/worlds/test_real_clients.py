@@ -83,7 +83,7 @@ def test_lesson_on_the_wall_by_hand() -> None:
     assert not federation.rejected
 
 
-def test_who_is_late_can_be_dropped() -> None:
+def test_late_updates_can_be_dropped_in_real_time() -> None:
     """As above, but what comes at 24 s was due at 10 s, and what comes at 94 s at 70 s: neither is merged, and both
     clients start again when the round in which they came is over."""
     federation, _ = on_the_wall(Lesson(10.0, late="drop"), make_fleet(EST_S), TAKES)
@@ -96,7 +96,7 @@ def test_who_is_late_can_be_dropped() -> None:
     ]
 
 
-def test_lesson_begins_again_where_everybody_came_early() -> None:
+def test_lesson_moves_its_grid_if_all_updates_arrive_early() -> None:
     """All in tier 1: the round closes at the last arrival, and the grid of round ends begins there. From round 2 on
     client 1 takes 13 s: merged in round 3, at 8 + 2·10 s, and in tier 2 then."""
     federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 8.0]), [[5.0], [8.0, 13.0]])
@@ -187,7 +187,7 @@ def test_an_error_reply_frees_the_client() -> None:
     assert federation.fleet.latency_s.tolist() == [5.0, 6.0, 12.0]
 
 
-def test_who_is_told_hears_of_every_fault() -> None:
+def test_every_fault_is_logged() -> None:
     heard: list[str] = []
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], [9.0]], tell=heard.append)
     clients.clock.at(2.0, Reply(1, 0, fault="client error", detail="code 2: no"))
@@ -263,7 +263,7 @@ def test_a_client_that_joins_late_brings_its_latency() -> None:
     assert (fleet.compute_s[1], fleet.upload_s[1], fleet.shared_upload_s[1]) == (6.0, 7.0, 7.0)
 
 
-def test_how_long_more_work_takes_is_known_of_who_joins_late() -> None:
+def test_the_duration_of_longer_training_is_known_for_late_joiners() -> None:
     """Client 1 is there from 1 s and computes 3 of its 4 s. At a deadline of 10 s lesson-filled gives it three
     minibatches, (10 − 1) / 3, which take it 3·3 + 1 s: as before, it is estimated at 4 s for one."""
     federation, clients = on_the_wall(LessonFilled(10.0), make_fleet([12.0, math.inf]), [[18.0], [10.0]])
@@ -272,7 +272,7 @@ def test_how_long_more_work_takes_is_known_of_who_joins_late() -> None:
     assert federation.fleet.latency_s[1] == pytest.approx(4.0)
 
 
-def test_joules_of_who_joins_late_are_not_known_but_no_cause_for_a_warning() -> None:
+def test_unknown_energy_of_late_joiners_causes_no_warning() -> None:
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, math.inf]), [[5.0], [5.0]])
     clients.clock.at(1.0, Joined(1, 5.0))
     federation.step()
@@ -307,7 +307,7 @@ def test_a_reply_to_work_given_up_does_not_disturb_newer_work(fault: str) -> Non
     assert federation.fleet.latency_s.tolist() == [5.0, 7.0]
 
 
-def test_an_answer_nobody_has_asked_for_is_counted() -> None:
+def test_an_unrequested_reply_is_rejected_and_counted() -> None:
     """An update that comes while its client is at nothing."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 9.0]), [[5.0], [9.0]])
     clients.clock.at(6.0, Reply(0, 7))
@@ -317,7 +317,7 @@ def test_an_answer_nobody_has_asked_for_is_counted() -> None:
     assert federation.rejected == {TOO_LATE: 1}
 
 
-def test_a_round_in_which_everybody_fails_takes_its_time() -> None:
+def test_a_round_in_which_all_clients_fail_ends_with_the_last_failure() -> None:
     """Both fail, at 2 and 3 s: the round ends then, with nothing merged, and the next begins."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [["silent", 5.0], ["silent", 5.0]])
     clients.clock.at(2.0, Reply(0, 0, fault="client error"))
@@ -336,7 +336,7 @@ def test_a_round_whose_last_client_fails_ends_when_that_is_known() -> None:
     assert told(federation.step()) == (7.0, [0, 1], [0])
 
 
-def test_a_deadline_is_kept_though_somebody_fails_at_the_last_moment() -> None:
+def test_a_failure_just_before_the_deadline_does_not_delay_it() -> None:
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 9.0]), [[5.0], [50.0]])
     clients.clock.at(10.0, Reply(1, 0, fault="client error"))
     assert told(federation.step()) == (10.0, [0, 1], [0])
@@ -353,7 +353,7 @@ def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
     assert federation.rejected["client error"] == 10, "one in two seconds"
 
 
-def test_nobody_connected_for_long_ends_the_run() -> None:
+def test_a_run_stops_after_a_long_time_without_connected_clients() -> None:
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
     clients.clock.at(12.0, Left(0))
     clients.clock.at(14.0, Left(1))
@@ -363,7 +363,7 @@ def test_nobody_connected_for_long_ends_the_run() -> None:
     assert federation.world.elapsed_s == pytest.approx(14 + NOBODY_S, abs=0.2)
 
 
-def test_how_long_nobody_was_there_does_not_count_the_round_before() -> None:
+def test_time_without_clients_does_not_include_the_previous_round() -> None:
     """A round of FedAvg of 700 s, in which the last two clients are gone for a moment."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([800.0, 800.0]), [[800.0, 5.0], [800.0, 6.0]])
     clients.clock.at(700.0, Left(0))
@@ -388,7 +388,7 @@ def test_rounds_continue_when_a_client_is_connected_again() -> None:
     assert federation.rejected == {LOST: 2, TOO_LATE: 2}
 
 
-def test_a_round_nobody_could_start_in_does_not_end_the_run() -> None:
+def test_a_round_in_which_no_client_starts_does_not_end_the_run() -> None:
     """Client 0 arrives at 2 s and is gone; client 1 is lost in round 2, in which nobody starts, and comes back."""
     federation, clients = on_the_wall(FedAsync(), make_fleet([2.0, 9.0]), [[2.0], [9.0, 3.0]])
     clients.clock.at(2.0, Left(0))
@@ -423,7 +423,7 @@ def test_a_server_that_restarts_gives_up_what_was_in_flight() -> None:
     assert after.rejected == {RESTARTED: 1}
 
 
-def test_a_restarted_server_works_with_who_is_there_now() -> None:
+def test_a_restarted_server_works_with_the_connected_clients() -> None:
     """Of clients 0 and 1 only 1 is there again; 0 comes later, and its latency is new."""
     before, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [[5.0], [6.0]])
     before.step()
@@ -567,7 +567,7 @@ def test_a_reply_that_comes_again_on_the_virtual_clock_is_rejected() -> None:
     assert federation.rejected.keys() == {"already received"}
 
 
-def test_on_the_wall_what_is_rejected_for_what_it_holds_was_uploaded_and_sets_its_client_aside() -> None:
+def test_in_real_time_rejected_content_counts_as_upload_and_toward_exclusion() -> None:
     federation, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [["wrong shape"], [6.0]], exclude_after=2)
     records = [federation.step(1e6) for _ in range(3)]
     assert [(record.uploads, record.rejected) for record in records if record is not None] == [(2, 1), (2, 1), (1, 0)]
@@ -578,7 +578,7 @@ def test_a_run_on_the_wall_clock_whose_clients_are_all_excluded_ends_at_once() -
     federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 6.0]), [["not finite"], ["not finite"]])
     records = list(iter(lambda: federation.step(1e6), None))
     assert len(records) == 5
-    assert federation.stop_reason == "no client is connected any more; 2 of 2 clients were excluded"
+    assert federation.stop_reason == "no client is connected anymore; 2 of 2 clients were excluded"
 
 
 class Weighing(FakeClients):
@@ -677,7 +677,7 @@ def test_a_run_continues_while_clients_join_and_leave(name: str) -> None:
         assert merged, "somebody is merged when all are back"
 
 
-def test_what_the_server_does_between_rounds_is_nobodys_time_but_is_learnt() -> None:
+def test_server_time_between_rounds_is_not_part_of_a_client_latency() -> None:
     """A client of 9 s at a deadline of 10 s, and 3 s of evaluation after every round: rounds begin when they begin."""
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([9.0, 25.0]), [[9.0], [25.0]])
     ends = []

@@ -66,7 +66,7 @@ def test_settings_under_which_nothing_varies_change_nothing(kind: type[Any]) -> 
 
 
 @every_way
-def test_every_way_keeps_the_contract(way: str) -> None:
+def test_every_kind_of_varying_time_keeps_the_contract(way: str) -> None:
     scenario, fleet = setting(way)
     check_world(lambda: make_world(fleet, scenario, seed=1))
 
@@ -140,16 +140,19 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"speed_mps": (3.0, 2.0)},
         "[radio] speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [3, 2]",
     ),
-    ({"speed_mps": (-1.0, 2.0)}, "[radio] speed_mps must be [low, high], both 0 to 1000, got -1.0"),
+    ({"speed_mps": (-1.0, 2.0)}, "[radio] speed_mps must be [low, high], both from 0 to 1000, got -1.0"),
     ({"fading": "some"}, "[radio] fading must be 'none', 'rayleigh' or 'rician', got 'some'"),
     ({"estimate_quantile": 0.0}, "[server] estimate_quantile must be > 0, got 0.0"),
     ({"estimate_window": 0}, "[server] estimate_window must be >= 1, got 0"),
     ({"carrier_ghz": 0.1}, "[radio] carrier_ghz must be >= 0.5, got 0.1"),
-    ({"trace": "work.csv", "fading": "rayleigh"}, "[fleet] trace must be left out with fading"),
-    ({"trace": "work.csv", "spectrum": "equal"}, "[fleet] trace must be left out with spectrum"),
-    ({"trace": "work.csv", "slowdown": 0.1}, "[fleet] trace must be left out with slowdown"),
-    ({"positions": "p.csv", "speed_mps": (1.0, 2.0)}, "[fleet] positions must be left out with [radio] speed_mps"),
-    ({"presence": "p.csv", "spectrum": "in-turn"}, "[fleet] presence must be left out with a shared [radio] spectrum"),
+    ({"trace": "work.csv", "fading": "rayleigh"}, "[fleet] trace cannot be combined with fading"),
+    ({"trace": "work.csv", "spectrum": "equal"}, "[fleet] trace cannot be combined with spectrum"),
+    ({"trace": "work.csv", "slowdown": 0.1}, "[fleet] trace cannot be combined with slowdown"),
+    ({"positions": "p.csv", "speed_mps": (1.0, 2.0)}, "[fleet] positions cannot be combined with [radio] speed_mps"),
+    (
+        {"presence": "p.csv", "spectrum": "in-turn"},
+        "[fleet] presence cannot be combined with a shared [radio] spectrum",
+    ),
 ]
 
 
@@ -163,20 +166,32 @@ def test_impossible_settings_are_rejected_when_made(changes: dict[str, Any], mes
 
 WORK, HERE, PLACES = "client,round,compute_s,upload_s ", "client,from_s,to_s ", "client,time_s,x_km,y_km "
 BAD_FILES = [
-    ("trace", WORK + "0,1,1,1 9,1,1,1", "file.csv line 3: client '9' is unknown; the fleet has 2 clients: 0, 1"),
-    ("trace", WORK + "0,1,1,1", "file.csv has no row for client '1'; all 2 must be there"),
+    ("trace", WORK + "0,1,1,1 9,1,1,1", "file.csv line 3: unknown client '9'; the fleet has 2 clients: 0, 1"),
+    ("trace", WORK + "0,1,1,1", "file.csv has no row for client '1'; all 2 clients must be listed"),
     ("trace", WORK + "0,1,1,1 1,1,1,1 1,3,1,1", "file.csv line 4: client '1' has round 1 and 3 but not 2"),
     ("trace", WORK + "0,1,1,1 1,1,1,1 1,1,2,1", "file.csv line 4: client '1' has round 1 twice, first on line 3"),
     ("trace", WORK + "0,1,-1,1 1,1,1,1", "file.csv line 2: compute_s must be finite and >= 0, got -1"),
     ("trace", WORK + "0,1,soon,1", "file.csv line 2: compute_s must be a number, got 'soon'"),
-    ("trace", None, "file.csv does not exist; trace must be a CSV file with client,round,compute_s,upload_s"),
-    ("presence", HERE + "0,0,10 0,5,20", "file.csv line 3: client '0' is there twice from 5 s on, first on line 2"),
+    (
+        "trace",
+        None,
+        "file.csv does not exist; trace must be a CSV file with the columns client,round,compute_s,upload_s",
+    ),
+    (
+        "presence",
+        HERE + "0,0,10 0,5,20",
+        "file.csv line 3: client '0' has overlapping intervals at 5 s, first on line 2",
+    ),
     ("presence", HERE + "0,10,10", "file.csv line 2: to_s must be > from_s, or inf, got 10"),
-    ("presence", HERE, "file.csv has no rows; write them under the header"),
-    ("presence", None, "file.csv does not exist; presence must be a CSV file with client,from_s,to_s"),
+    ("presence", HERE, "file.csv has no rows; add some below the header"),
+    ("presence", None, "file.csv does not exist; presence must be a CSV file with the columns client,from_s,to_s"),
     ("positions", PLACES + "0,0,0,0 1,0,0,1.5", "file.csv line 3: client '1' is at (0, 1.5); x_km and y_km must be"),
-    ("positions", PLACES + "0,0,0,0", "file.csv has no row for client '1'; all 2 must be there"),
-    ("positions", None, "file.csv does not exist; positions must be a CSV file with client,time_s,x_km,y_km"),
+    ("positions", PLACES + "0,0,0,0", "file.csv has no row for client '1'; all 2 clients must be listed"),
+    (
+        "positions",
+        None,
+        "file.csv does not exist; positions must be a CSV file with the columns client,time_s,x_km,y_km",
+    ),
 ]
 
 
@@ -216,12 +231,12 @@ def test_a_changed_input_file_is_reported_when_a_run_resumes() -> None:
         after.restore(*before.state())
 
 
-def test_settings_that_change_nothing_are_told() -> None:
+def test_settings_without_effect_on_times_are_reported() -> None:
     assert not Settings().caveats()
     assert not Settings(fading="rician", rician_k_db=3.0, coherence_s=2.0, estimate="mean").caveats()
     assert Settings(rician_k_db=3.0, estimate="mean").caveats() == [
-        "rician_k_db = 3.0 has no effect without fading = rician",
-        "estimate = mean has no effect without times that vary, such as fading",
+        "rician_k_db = 3.0 has no effect unless fading is rician",
+        "estimate = mean has no effect unless times vary, as with fading",
     ]
 
 

@@ -52,7 +52,7 @@ def test_a_late_update_is_merged_when_it_comes_and_an_early_one_when_it_is_due(t
     assert (records[1].compute_j, records[1].transmit_j) == (9 / 4 + 2, 10.0 + 20.0)
 
 
-def test_a_late_update_is_dropped_if_so_wished(tmp_path: Path) -> None:
+def test_a_late_update_is_dropped_if_late_is_drop(tmp_path: Path) -> None:
     """As above, but what came at 13 s is dropped at 20 s; its client starts again in tier 2 all the same."""
     trace = traced(tmp_path / "work.csv", LATE)
     simulation, records = run(Lesson(10.0, late="drop"), make_fleet([8.0, 5.0, 15.0]), 4, trace=trace)
@@ -63,7 +63,7 @@ def test_a_late_update_is_dropped_if_so_wished(tmp_path: Path) -> None:
     assert simulation.fleet.latency_s.tolist() == [13.0, 5.0, 6.0]
 
 
-def test_who_starts_is_given_the_step_size_of_its_new_tier(tmp_path: Path) -> None:
+def test_a_client_gets_the_step_size_of_its_new_tier(tmp_path: Path) -> None:
     lesson, scales = Lesson(10.0), []
     merge = lesson.merge
     lesson.merge = lambda view, arrived: scales.append(arrived.lr_scale.tolist()) or merge(view, arrived)  # type: ignore[method-assign,func-returns-value]
@@ -71,7 +71,7 @@ def test_who_starts_is_given_the_step_size_of_its_new_tier(tmp_path: Path) -> No
     assert scales == [[1, 2], [2, 1, 1], [1, 1], [2, 1, 1]]
 
 
-def test_everybody_in_tier_1_does_not_wait_for_who_is_late(tmp_path: Path) -> None:
+def test_a_round_of_tier_1_does_not_wait_for_late_updates(tmp_path: Path) -> None:
     """Estimates are 5, 6 and 8 s, so round 1 would close at the last arrival; client 0 takes 13 s: it closes at 10 s.
     In round 3, 0 is of tier 2. In round 4 it is at work, so the round lasts until 40 s."""
     trace = traced(tmp_path / "work.csv", LATE)
@@ -143,7 +143,7 @@ def test_another_seed_is_another_slowdown() -> None:
 ONCE = "client,round,compute_s,upload_s 0,1,2.5,2.5 0,2,9,4 0,3,2.5,2.5 1,1,3,3"
 
 
-def test_who_was_too_slow_once_starts_again_when_asked(tmp_path: Path) -> None:
+def test_refreshed_estimates_let_a_slow_client_start_again(tmp_path: Path) -> None:
     """FedCS, 10 s. 0 starts at 10 s, comes at 23 s, too late, and is now estimated at 13 s. At 40 s, the first round
     after 35 s, the server asks: 5 s for the third work. At 70 s it asks again, which changes nothing."""
     trace = traced(tmp_path / "work.csv", ONCE)
@@ -154,14 +154,14 @@ def test_who_was_too_slow_once_starts_again_when_asked(tmp_path: Path) -> None:
     assert [record.misses for record in records] == [0, 0, 1, 0, 0, 0, 0, 1]
 
 
-def test_without_asking_it_never_does(tmp_path: Path) -> None:
+def test_without_refreshed_estimates_a_slow_client_never_starts_again(tmp_path: Path) -> None:
     trace = traced(tmp_path / "work.csv", ONCE)
     simulation, records = run(FedCS(10.0), make_fleet([5.0, 6.0]), 30, trace=trace)
     assert [record.started.tolist() for record in records[2:]] == [[1]] * 28
     assert simulation.fleet.latency_s.tolist() == [13.0, 6.0]
 
 
-def test_asking_survives_a_restart(tmp_path: Path) -> None:
+def test_refreshing_of_estimates_survives_a_restart(tmp_path: Path) -> None:
     """At the end of round 4, at 40 s, the question of that time has not been asked yet."""
     changes = {"trace": traced(tmp_path / "work.csv", ONCE), "refresh_estimates_every_s": 35.0}
     simulation, _ = run(FedCS(10.0), make_fleet([5.0, 6.0]), 4, **changes)
@@ -195,7 +195,7 @@ def test_the_estimate_after_each_local_training(
     assert fleet.latency_s.tolist() == [8.0], "the fleet that was given is left as it is"
 
 
-def test_every_estimate_is_off_by_a_factor_of_its_own(tmp_path: Path) -> None:
+def test_every_estimate_has_its_own_error_factor(tmp_path: Path) -> None:
     """exp(σ·N), the n-th normal number for the estimate after n local trainings; actual times do not change."""
     fleet, who = make_fleet([8.0, 5.0, np.inf]), np.arange(2)
     for seed in (0, 4):
@@ -230,7 +230,7 @@ def test_a_latency_of_one_deadline_stays_in_tier_1_for_ever(tmp_path: Path, dead
     assert sum(len(record.merged) for record in records) == 50 + 16  # type: ignore[union-attr]
 
 
-def test_measured_latencies_need_not_tell_their_parts(tmp_path: Path) -> None:
+def test_measured_latencies_need_no_compute_and_upload_times(tmp_path: Path) -> None:
     """Only a slowdown asks for the one it slows down; a trace tells both itself."""
     fleets = traced(tmp_path / "fleet.csv", "client,latency_s a,8 b,inf c,5")
     presence = traced(tmp_path / "presence.csv", "client,from_s,to_s a,0,inf")
@@ -253,11 +253,13 @@ def test_measured_latencies_need_not_tell_their_parts(tmp_path: Path) -> None:
     [{"fading": "rayleigh"}, {"speed_mps": (1.0, 2.0)}, {"spectrum": "equal"}, {"positions": "places.csv"}],
     ids=lambda changes: next(iter(changes)),
 )
-def test_measured_latencies_do_not_tell_where_clients_are(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_settings_that_need_positions_are_rejected_for_measured_latencies(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     traced(tmp_path / "fleet.csv", "client,latency_s,compute_s,upload_s a,8,4,4")
     settings = Settings(**changes)
     name = next(iter(changes))
-    with pytest.raises(InputError, match=rf"^\[\w+\] {name} must be left out with measured latencies"):
+    with pytest.raises(InputError, match=rf"^\[\w+\] {name} cannot be combined with measured latencies"):
         Simulation(FedAvg(), read_fleet(tmp_path / "fleet.csv", settings), settings=settings)
 
 
@@ -291,7 +293,7 @@ def test_credits_that_are_used_up_do_not_lead_past_the_time_budget(tmp_path: Pat
     assert simulation.now_s == 1000.0
 
 
-def test_asking_tells_what_is_usual_and_not_what_comes_next(tmp_path: Path) -> None:
+def test_refreshed_estimates_are_usual_times_not_the_next_ones(tmp_path: Path) -> None:
     """Client 0 takes 6, 30 and 6 s, 14 on average: estimated too slow for τ = 20 s after its second, asked at 60 s, and
     started at once."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,2,4 0,2,20,10 0,3,2,4 1,1,1,1")

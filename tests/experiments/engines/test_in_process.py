@@ -14,7 +14,7 @@ from lesson.runs.folder import RunFolder
 ENGINE = InProcessEngine(dataset=tiny_data(), model=TinyNet)
 
 
-def test_runs_are_executed_in_order_and_failures_stop_nobody(tmp_path: Path) -> None:
+def test_runs_are_executed_in_order_and_failures_do_not_stop_others(tmp_path: Path) -> None:
     """With your own data set and model, and with trackers, which need not be copied."""
     plan = {tmp_path / name: settings(rounds=rounds) for name, rounds in (("a", 2), ("b", 3), ("c", 1))}
     (tmp_path / "b").mkdir()

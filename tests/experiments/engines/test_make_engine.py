@@ -13,21 +13,21 @@ from lesson.experiments.engines import InProcessEngine, LocalEngine, RayEngine, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "rai"}, "engine 'rai' is unknown; did you mean 'ray'?"),
+        ({"name": "rai"}, "unknown engine 'rai'; did you mean 'ray'?"),
         ({"cpus_per_trial": 0}, "cpus_per_trial must be >= 1, got 0"),
         ({"name": "ray", "gpus_per_trial": -1.0}, "gpus_per_trial must be >= 0, got -1.0"),
         ({"name": "ray", "gpus_per_trial": math.nan}, "gpus_per_trial must be >= 0, got nan"),
         ({"name": "ray", "gpus_per_trial": math.inf}, "gpus_per_trial must be >= 0, got inf"),
         ({"seconds": -1.0}, "seconds must be >= 0, got -1"),
         ({"seconds": math.nan}, "seconds must be >= 0, got nan"),
-        ({"address": "auto"}, "address and gpus_per_trial must only be used with engine ray"),
-        ({"gpus_per_trial": 0.5}, "address and gpus_per_trial must only be used with engine ray"),
+        ({"address": "auto"}, "address requires the engine ray"),
+        ({"gpus_per_trial": 0.5}, "gpus_per_trial requires the engine ray"),
         ({"model": TinyNet, "num_processes": 2}, "num_processes must be 1 with your own dataset or model, got 2"),
         (
             {"dataset": tiny_data(), "name": "ray"},
-            "engine must be local with seconds, or with your own dataset or model",
+            "engine must be local for a time limit or for your own dataset or model",
         ),
-        ({"seconds": 10.0, "name": "ray"}, "engine must be local with seconds"),
+        ({"seconds": 10.0, "name": "ray"}, "engine must be local for a time limit"),
     ],
 )
 def test_wrong_options_are_one_line(options: dict[str, Any], message: str) -> None:

@@ -35,9 +35,8 @@ def test_a_grid_is_combined_with_points(tmp_path: Path) -> None:
 
 
 KEYS = (
-    "points and grid must have keys of one of fleet, radio, training, data, upload, "
-    "server, strategy, faults, guards, a dot and a setting, "
-    "in quotes, got"
+    'points and grid must have keys "section.key" with one of fleet, radio, training, data, upload, '
+    "server, strategy, faults, guards, got"
 )
 POINTS = '[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]'
 
@@ -45,43 +44,51 @@ POINTS = '[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]'
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("[0.05, 0.1]", "[0.05, 0.1, 0.2, 0.3]", "entry 'fedavg': points and grid must give 1 to 6 settings, got 8"),
-        ("[0.05, 0.1]", "[]", "entry 'fedavg': points and grid must give 1 to 6 settings, got 0"),
-        ("[0.05, 0.1]", "[0.1, 0.1]", "entry 'fedavg': points must differ, got fedavg-mnist-"),
+        (
+            "[0.05, 0.1]",
+            "[0.05, 0.1, 0.2, 0.3]",
+            "entry 'fedavg': points and grid must give from 1 to 6 combinations, got 8",
+        ),
+        ("[0.05, 0.1]", "[]", "entry 'fedavg': points and grid must give from 1 to 6 combinations, got 0"),
+        ("[0.05, 0.1]", "[0.1, 0.1]", "entry 'fedavg': points must be distinct, got fedavg-mnist-"),
         ("[0.05, 0.1]", "0.1", "entry 'fedavg': grid must be a table of lists, such as"),
-        ("strategy.fraction", "strategy.fractoin", "[strategy] setting 'fractoin' is unknown to fedavg; did you mean"),
+        ("strategy.fraction", "strategy.fractoin", "[strategy] unknown setting 'fractoin' for fedavg; did you mean"),
         ("strategy.fraction", "run.rounds", f"entry 'fedavg': {KEYS} 'run.rounds'"),
         ('"strategy.fraction"', "fraction", f"entry 'fedavg': {KEYS} 'fraction'"),
         (POINTS, '{ "strategy.deadline_s" = 20.0 }', "entry 'lesson': points must be a list of tables, such as"),
         (POINTS, "[20.0, 10.0]", "entry 'lesson': points must be a list of tables, such as"),
         (POINTS, "[{ strategy.deadline_s = 20.0 }]", f"entry 'lesson': {KEYS} 'strategy'"),
-        (POINTS, '[{ "data.beta" = 0.5 }]', "entry 'lesson': points and settings must leave beta to the rules"),
+        (
+            POINTS,
+            '[{ "data.beta" = 0.5 }]',
+            "entry 'lesson': points and settings must not include beta, which the rules set",
+        ),
         ('name = "lesson"\n', 'name = "_l"\n', "entry '_l': name must be at most 60 characters, the first a"),
         ('name = "lesson"\n', "name = 'a $x'\n", "entry 'a $x': name must be at most 60 characters, the first a"),
         ('name = "lesson"\n', 'name = "strategies"\n', "an entry must not have the name of a group, got 'strategies'"),
-        ("points =", "point =", "entry 'lesson': setting 'point' is unknown; did you mean 'points'?"),
-        ('name = "lesson"\n', 'name = "fedavg"\n', "names of entries must differ, got 'fedavg' twice"),
+        ("points =", "point =", "entry 'lesson': unknown setting 'point'; did you mean 'points'?"),
+        ('name = "lesson"\n', 'name = "fedavg"\n', "entries must have distinct names, got 'fedavg' twice"),
         ('name = "lesson"\n', "name = 3\n", "entry '3': name must be at most 60 characters, the first a"),
         ('name = "lesson"\n', 'name = ""\n', "entry '': name must be at most 60 characters, the first a"),
         ('name = "lesson"\n', "", "entry '': name must be at most 60 characters, the first a"),
-        ('group = "deadlines"', 'group = "deadline"', "group 'deadline' is unknown; did you mean 'deadlines'?"),
+        ('group = "deadlines"', 'group = "deadline"', "unknown group 'deadline'; did you mean 'deadlines'?"),
         ('{ name = "lesson" }', '"lesson"', "entry 'lesson': strategy must be a table, got 'lesson'"),
         (
             "deadline_s = 20.0 }\n",
             "deadline_s = 0.0 }\n",
             "entry 'lesson τ=20': [strategy] deadline_s must be > 0, got 0.0",
         ),
-        ('references = ["fedavg"]', 'references = ["fedavgs"]', "entry 'fedavgs' is unknown; did you mean 'fedavg'?"),
+        ('references = ["fedavg"]', 'references = ["fedavgs"]', "unknown entry 'fedavgs'; did you mean 'fedavg'?"),
         ('references = ["fedavg"]', "references = []", "'strategies': references must be a list of entries, got []"),
         ('title = "Strategies"', 'titel = ""', "group 'strategies': title must be text, got None"),
-        ('title = "Strategies"', 'title = "S"\ncolor = 1', "group 'strategies': setting 'color' is unknown"),
+        ('title = "Strategies"', 'title = "S"\ncolor = 1', "group 'strategies': unknown setting 'color'"),
         ("[groups.strategies]", '[groups."a/b"]', "group 'a/b': name must be letters, digits, - and _"),
-        ("[rules]", "rule = 3\n[rules]", "setting 'rule' is unknown; did you mean 'rules'?"),
+        ("[rules]", "rule = 3\n[rules]", "unknown setting 'rule'; did you mean 'rules'?"),
         ("[rules]", "[rulez]", "rules must be a table, [rules], got None"),
         ("[rules]", "[rules", "cannot be read: Expected ']'"),
     ],
 )
-def test_wrong_entries_are_told(old: str, new: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_entries_are_rejected(old: str, new: str, complaint: str, tmp_path: Path) -> None:
     assert old in FILE
     with pytest.raises(InputError, match=r"entries\.toml") as error:
         small(tmp_path, FILE.replace(old, new, 1))
@@ -91,15 +98,15 @@ def test_wrong_entries_are_told(old: str, new: str, complaint: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [
-        ("dataset", '"mnits"', "dataset 'mnits' is unknown; did you mean 'mnist'?"),
+        ("dataset", '"mnits"', "unknown dataset 'mnits'; did you mean 'mnist'?"),
         ("betas", "0.1", "rules: betas must be a list of numbers > 0, got 0.1"),
         ("betas", "[]", "rules: betas must be a list of numbers > 0, got []"),
         ("betas", "[1.0, 0.0]", "rules: betas must be a list of numbers > 0, got 0.0"),
-        ("betas", "[0.1, 0.1]", "rules: betas must differ, got 0.1 twice"),
+        ("betas", "[0.1, 0.1]", "rules: betas must be distinct, got 0.1 twice"),
         ("tuning_seed", "-1", "rules: tuning_seed must be >= 0, got -1"),
         ("tuning_seed", "1", "rules: tuning_seed must not be one of seeds, got 1"),
         ("seeds", "[0, -1]", "rules: seeds must be a list of whole numbers >= 0, got -1"),
-        ("seeds", "[0, 0]", "rules: seeds must differ, got 0 twice"),
+        ("seeds", "[0, 0]", "rules: seeds must be distinct, got 0 twice"),
         ("tuning_s", "0.0", "rules: tuning_s must be > 0, got 0.0"),
         ("tuning_s", "99.0", "rules: eval_every_s must be <= tuning_s and final_s, got 100"),
         ("final_s", "99.0", "rules: eval_every_s must be <= tuning_s and final_s, got 100"),
@@ -117,7 +124,7 @@ def test_wrong_entries_are_told(old: str, new: str, complaint: str, tmp_path: Pa
         ("targets", '["70 %"]', "rules: targets must be a list of accuracies between 0 and 1, got '70 %'"),
     ],
 )
-def test_wrong_rules_are_told(key: str, value: str, complaint: str, tmp_path: Path) -> None:
+def test_invalid_rules_are_rejected(key: str, value: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         small(tmp_path, re.sub(rf"^{key} = .*", f"{key} = {value}", FILE, count=1, flags=re.MULTILINE))
     assert complaint in str(error.value)
@@ -155,7 +162,7 @@ def test_entries_are_chosen_by_name_or_group_in_the_order_of_the_file(tmp_path: 
     assert chosen("lesson τ=10", "strategies") == ["fedavg", "lesson", "lesson τ=10", "lesson τ=20"]
     assert chosen("fedavg", "lesson τ=10") == ["fedavg", "lesson τ=10"]
     assert chosen() == [entry.name for entry in design.entries]
-    with pytest.raises(InputError, match="entry 'fedavgg' is unknown; did you mean 'fedavg'"):
+    with pytest.raises(InputError, match="unknown entry 'fedavgg'; did you mean 'fedavg'"):
         design.select(["fedavgg"])
 
 

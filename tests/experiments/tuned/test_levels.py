@@ -90,13 +90,13 @@ def test_lines_go_from_level_to_level(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ('"radio.shadowing_db"', '"shadowing_db"', "levels must have keys of one of fleet, radio"),
-        ('"radio.shadowing_db"', '"run.seed"', "levels must have keys of one of fleet, radio"),
+        ('"radio.shadowing_db"', '"shadowing_db"', 'levels must have keys "section.key" with one of fleet, radio'),
+        ('"radio.shadowing_db"', '"run.seed"', 'levels must have keys "section.key" with one of fleet, radio'),
         ('db" = 8.0', 'db" = -8.0', "entry 'far, 8 dB': [radio] shadowing_db must be >= 0"),
-        ('"shadowing", "fading"', '"shadowing", "fadign"', "group 'fadign' is unknown; did you mean 'fading'"),
+        ('"shadowing", "fading"', '"shadowing", "fadign"', "unknown group 'fadign'; did you mean 'fading'"),
         ("{ area_km = 3.0 }", "3.0", "entry 'far, 0 dB': fleet must be a table"),
         ('"none" = {}', '"none" = 3', "levels must be a table of tables"),
-        ('"far, none"', '"far"', "entry 'far' is unknown"),
+        ('"far, none"', '"far"', "unknown entry 'far'"),
     ],
 )
 def test_wrong_levels_are_rejected(old: str, new: str, complaint: str, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_folder_is_of_one_kind_of_study(tmp_path: Path, capsys: pytest.Capture
     assert main(["compare", "--out", str(tuned)]) == 2
     assert main(["compare", "--out", str(paper)]) == 2
     assert main(["sweep", "--tune", "--seconds", "0", "--out", str(paper)]) == 2
-    other = "name another folder with --out"
+    other = "choose another output folder"
     assert capsys.readouterr().err.splitlines() == [
         f"lesson: {tuned} holds a tuned comparison, not a reproduction; {other}",
         f"lesson: {tuned} holds a tuned comparison, not a comparison; {other}",
@@ -110,13 +110,13 @@ def test_runs_by_other_rules_are_not_mixed_in(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--tune", "--entries", "fedavgg"], "entry 'fedavgg' is unknown; did you mean 'fedavg'"),
+        (["--tune", "--entries", "fedavgg"], "unknown entry 'fedavgg'; did you mean 'fedavg'"),
         (["--tune", "--seconds", "-1"], "--seconds must be >= 0, got -1"),
         (["--tune", "--seconds", "nan"], "--seconds must be >= 0, got nan"),
         (["--tune", "nowhere.toml"], "nowhere.toml does not exist; a tuned comparison is a file with [rules]"),
-        (["--tune", "--set", "beta=1"], "--set must be left out with --tune: the file has the settings of every"),
-        (["--entries", "lesson", "grid.toml"], "--entries must only be used with --tune"),
-        ([], "SETTINGS.toml must be given, a file with a table [sweep]"),
+        (["--tune", "--set", "beta=1"], "--set cannot be combined with --tune: the file has the settings of every"),
+        (["--entries", "lesson", "grid.toml"], "--entries requires --tune"),
+        ([], "SETTINGS.toml must be given: a file with a table [sweep]"),
     ],
 )
 def test_wrong_input_is_one_line(

@@ -114,7 +114,7 @@ def closing_time(closes: Closing, ledger: Ledger, now_s: float) -> tuple[float, 
         close_s = closes.by_s
     if close_s < np.inf:
         return max(now_s, close_s), ""
-    return max(now_s, ledger.final_arrival_s()), "nothing in flight could close the round"
+    return max(now_s, ledger.final_arrival_s()), "no update in flight could close the round"
 
 
 def nominal_energy_j(fleet: Fleet, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:

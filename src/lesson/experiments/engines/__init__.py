@@ -5,7 +5,7 @@ import os
 import time
 from pathlib import Path
 
-from lesson.core.errors import InputError, unknown
+from lesson.core.errors import ArgumentError, unknown
 from lesson.experiments.engines.in_process import InProcessEngine
 from lesson.experiments.engines.local import LocalEngine
 from lesson.experiments.engines.ray import RayEngine
@@ -26,32 +26,45 @@ def make_engine(  # noqa: C901
     cpus_per_trial: int = 1,
     gpus_per_trial: float = 0.0,
 ) -> Engine:
-    """Return the engine "local" (by default with all cores of this machine) or "ray"; raise InputError if invalid.
+    """Return an engine that executes runs in processes on this machine ("local") or on Ray ("ray").
 
-    With `num_processes=1`, runs are executed in this process, as your own data set or model requires. After `seconds`
-    of real time, runs are interrupted with a checkpoint. `address` and `gpus_per_trial` are for Ray.
+    Args:
+        name: "local" or "ray".
+        num_processes: Number of processes on this machine, by default one per core. With 1, runs are executed in this
+            process.
+        data_dir: Folder of the data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
+        dataset: Your own data set; requires a single process on this machine.
+        model: Function that returns your own model; requires a single process on this machine.
+        seconds: Real time after which runs are interrupted, with a checkpoint; only on this machine.
+        address: Address of a Ray cluster; by default, Ray is started on this machine.
+        cpus_per_trial: CPUs per run.
+        gpus_per_trial: GPUs per run on Ray, such as 0.25.
+
+    Raises:
+        InputError: An argument is invalid.
+
     """
     if name not in ("local", "ray"):
         raise unknown("engine", name, ["local", "ray"])
     if cpus_per_trial < 1:
-        raise InputError(f"cpus_per_trial must be >= 1, got {cpus_per_trial}")
+        raise ArgumentError("cpus_per_trial", f"must be >= 1, got {cpus_per_trial}")
     if not 0 <= gpus_per_trial < math.inf:
-        raise InputError(f"gpus_per_trial must be >= 0, got {gpus_per_trial}")
+        raise ArgumentError("gpus_per_trial", f"must be >= 0, got {gpus_per_trial}")
     if not seconds >= 0:
-        raise InputError(f"seconds must be >= 0, got {seconds:g}")
+        raise ArgumentError("seconds", f"must be >= 0, got {seconds:g}")
     if num_processes is not None and (not isinstance(num_processes, int) or num_processes < 1):
-        raise InputError(f"num_processes must be a whole number >= 1, got {num_processes!r}")
+        raise ArgumentError("num_processes", f"must be a whole number >= 1, got {num_processes!r}")
     own = dataset is not None or model is not None
     if own and seconds < math.inf:
-        raise InputError("seconds must be left out with a dataset or model of your own")
+        raise ArgumentError("seconds", "cannot be combined with your own dataset or model")
     if name == "ray":
         if own or seconds < math.inf:
-            raise InputError("engine must be local with seconds, or with your own dataset or model, got ray")
+            raise ArgumentError("engine", "must be local for a time limit or for your own dataset or model, got ray")
         return RayEngine(address, cpus_per_trial, gpus_per_trial, data_dir)
     if address is not None or gpus_per_trial:
-        raise InputError("address and gpus_per_trial must only be used with engine ray")
+        raise ArgumentError("address" if address is not None else "gpus_per_trial", "requires the engine ray")
     if own and (num_processes or 1) > 1:
-        raise InputError(f"num_processes must be 1 with your own dataset or model, got {num_processes}")
+        raise ArgumentError("num_processes", f"must be 1 with your own dataset or model, got {num_processes}")
     num_processes = num_processes or max(1, (os.cpu_count() or 1) // cpus_per_trial)
     if own or (num_processes == 1 and math.isinf(seconds)):
         return InProcessEngine(data_dir, dataset, model)

@@ -67,7 +67,7 @@ class LocalEngine:
         """Execute the runs, see `Engine`; raise InputError right away if a folder cannot be used."""
         for settings in plan.values():
             if settings.strategy.name.startswith("__main__:"):
-                remedy = "put it into a module, or take a single process"
+                remedy = "define it in a module, or use a single process"
                 raise InputError(f"strategy {settings.strategy.name} cannot be imported by other processes; {remedy}")
         settled = {path: RunFolder(path).settled(settings) for path, settings in plan.items()}
         on_gpu = any(settings.run.device == "cuda" for settings in settled.values())

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lesson.core.errors import InputError, describe
+from lesson.core.errors import ArgumentError, InputError, describe
 from lesson.core.files import open_input
 from lesson.experiments.engines.trial import MAX_RESTARTS, Hear, Line, execute_trial, killed, not_copied, tracker_names
 from lesson.runs.folder import RunFolder
@@ -88,7 +88,7 @@ class RayEngine:
         if self.gpus_per_trial or settings.run.device == "cpu":
             return settings
         if settings.run.device == "cuda":
-            raise InputError("gpus_per_trial must be > 0 for device cuda, got 0")
+            raise ArgumentError("gpus_per_trial", "must be > 0 for device cuda, got 0")
         return settings.model_copy(update={"run": settings.run.model_copy(update={"device": "cpu"})})
 
     @contextlib.contextmanager
@@ -106,11 +106,11 @@ class RayEngine:
             try:
                 ray.init(address=self.address, **quiet)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                raise InputError(f"address '{self.address}' cannot be used: {error}") from None
+                raise ArgumentError("address", f"'{self.address}' cannot be used: {error}") from None
         try:
             if self.address is None:  # other clusters may add nodes on demand
                 self._check_share(ray.cluster_resources())  # type: ignore[no-untyped-call]
-            with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
                 yield ray  # which prints at length when a worker is killed
         finally:
             ray.shutdown()
@@ -122,11 +122,10 @@ class RayEngine:
             ("gpus_per_trial", "GPU", self.gpus_per_trial),
         ):
             if share and not there.get(kind, 0):
-                raise InputError(f"{name} must be left out: Ray finds no {kind} here")
+                raise ArgumentError(name, f"cannot be used here, got {share:g}: Ray finds no {kind}")
             if share > there.get(kind, 0):
-                raise InputError(
-                    f"{name} must be at most {there.get(kind, 0):g}, all that Ray finds here, got {share:g}"
-                )
+                most = f"{there.get(kind, 0):g}"
+                raise ArgumentError(name, f"must be <= {most}, the number that Ray finds here, got {share:g}")
 
 
 def _execute(
@@ -154,11 +153,12 @@ def _check_address(address: str) -> None:
     if address == "auto":
         return
     if not host or not port.isdecimal():
-        raise InputError(f"address must be HOST:PORT of a cluster's head node, or auto, got '{address}'")
+        raise ArgumentError("address", f"must be HOST:PORT of a cluster's head node, or auto, got '{address}'")
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
     except (OSError, OverflowError) as error:
-        raise InputError(f"address '{address}' does not answer: {error}; 'ray status' shows the right one") from None
+        problem = f"'{address}' does not answer: {error}; 'ray status' shows the right one"
+        raise ArgumentError("address", problem) from None
 
 
 class _Tail:

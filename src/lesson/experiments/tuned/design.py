@@ -45,7 +45,7 @@ class TunedComparison:
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.entries]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise InputError(f"names of entries must differ, got '{min(twice)}' twice")
+            raise InputError(f"entries must have distinct names, got '{min(twice)}' twice")
         groups = [group.name for group in self.groups]
         if both := set(names) & set(groups):
             raise InputError(f"an entry must not have the name of a group, got '{min(both)}'")
@@ -63,7 +63,7 @@ class TunedComparison:
         for beta, seed in itertools.product(rules.betas, (rules.tuning_seed, rules.seeds[0])):
             names = [run_name(entry.settings(point, beta, seed, rules)) for point in entry.points]
             if twice := {name for name in names if names.count(name) > 1}:
-                raise InputError(f"entry '{entry.name}': points must differ, got {min(twice)} twice")
+                raise InputError(f"entry '{entry.name}': points must be distinct, got {min(twice)} twice")
 
     @cached_property
     def by_name(self) -> dict[str, Entry]:
@@ -78,7 +78,7 @@ class TunedComparison:
             before = re.split(r"(?m)^\[study\]", text)[0]
             text = before if parse_toml(before) == values else to_toml(values)  # somebody added to the end of the file
         if "sweep" in values:
-            raise InputError(f"{path} has a table [sweep], which is not for tuning; leave --tune out")
+            raise InputError(f"{path} has a table [sweep] and is not a tuned comparison; do not set tune")
         try:
             file = _File(**values)
             rules = _made(Rules, file.rules, "rules")

@@ -79,12 +79,12 @@ class Entry(Table):
     def _combined(cls, given: tuple[Point, ...], info: ValidationInfo) -> tuple[Point, ...]:
         grid: dict[str, list[Any]] = info.data.get("grid", {})
         if not 1 <= (count := len(given) * math.prod(map(len, grid.values()))) <= MAX_POINTS:
-            raise ValueError(f"and grid must give 1 to {MAX_POINTS} settings, got {count}")
+            raise ValueError(f"and grid must give from 1 to {MAX_POINTS} combinations, got {count}")
         combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
         points = tuple(one | other for one in combinations for other in given)
         _check_keys(points, "and grid ")
         if any("data.beta" in point for point in points) or "beta" in info.data.get("data", {}):
-            raise ValueError("and settings must leave beta to the rules")
+            raise ValueError("and settings must not include beta, which the rules set")
         return points
 
     def settings(self, point: Point, beta: float, seed: int, rules: Rules) -> Settings:
@@ -104,8 +104,8 @@ def _check_keys(points: Iterable[Point], also: str = "") -> None:
         if renamed := new_name(section, name):
             raise ValueError(f"{also}must have the current names of settings, got '{key}', which is now {renamed}")
         if section not in FIXED or not name:
-            allowed = f"one of {', '.join(FIXED)}, a dot and a setting, in quotes"
-            raise ValueError(f"{also}must have keys of {allowed}, got '{key}'")
+            allowed = f'"section.key" with one of {", ".join(FIXED)}'
+            raise ValueError(f"{also}must have keys {allowed}, got '{key}'")
 
 
 def point_words(point: Point) -> str:

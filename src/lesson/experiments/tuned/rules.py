@@ -15,7 +15,7 @@ T = TypeVar("T")
 def _differ(values: tuple[T, ...]) -> tuple[T, ...]:
     for value in values:
         if values.count(value) > 1:
-            raise ValueError(f"must differ, got {value!r} twice")
+            raise ValueError(f"must be distinct, got {value!r} twice")
     return values
 
 

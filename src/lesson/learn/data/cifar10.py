@@ -46,12 +46,12 @@ def _read_batch(path: Path) -> Bytes:
         content = read_input(path, RECORDS * RECORD_BYTES)
     except FileNotFoundError:
         raise InputError(
-            f"{path} does not exist; 'lesson data cifar10' gets it, --data-dir or LESSON_DATA_DIR names another folder"
+            f"{path} does not exist; run 'lesson data cifar10' to download it, or set LESSON_DATA_DIR to its folder"
         ) from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     if len(content) != RECORDS * RECORD_BYTES:
-        raise InputError(f"{path} must have {RECORDS * RECORD_BYTES} bytes, got {len(content)}; get it again")
+        raise InputError(f"{path} must have {RECORDS * RECORD_BYTES} bytes, got {len(content)}; download it again")
     if hashlib.sha256(content).hexdigest() != SHA256[path.name]:
-        raise InputError(f"{path} is damaged: its SHA-256 is not the official one; get it again")
+        raise InputError(f"{path} is damaged: its SHA-256 is not the official one; download it again")
     return np.frombuffer(content, np.uint8).reshape(RECORDS, RECORD_BYTES)

@@ -19,9 +19,17 @@ NAMES = ("mnist", "cifar10", "fashion-mnist")
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images as bytes, shape (num, channels, height, width), and labels from 0, shape (num,).
+    """Your own images and labels, for `lesson.run` and `lesson.compare`. Models get the images scaled to [0, 1].
 
-    Models get the images scaled to [0, 1].
+    Attributes:
+        name: Name of the data set in settings, results and reports.
+        train_images: Training images as bytes (uint8), shape (num, channels, height, width).
+        train_labels: Training labels as integers from 0, shape (num,).
+        test_images: Test images, of the same type.
+        test_labels: Test labels, of the same type.
+
+    Raises:
+        InputError: An array has the wrong type or shape.
     """
 
     name: str
@@ -37,12 +45,12 @@ class Dataset:
         ):
             if images.dtype != np.uint8 or images.ndim != 4:
                 got = f"{images.dtype} of shape {images.shape}"
-                raise InputError(f"{part}_images must be bytes (num, channels, height, width), got {got}")
+                raise InputError(f"{part}_images must be uint8 of shape (num, channels, height, width), got {got}")
             if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
                 got = f"{labels.dtype} of shape {labels.shape}"
-                raise InputError(f"{part}_labels must be whole numbers of shape ({len(images)},), got {got}")
+                raise InputError(f"{part}_labels must be integers of shape ({len(images)},), got {got}")
             if not len(images) or labels.min() < 0:
-                raise InputError(f"{part}_labels must be at least one number >= 0")
+                raise InputError(f"{part}_labels must not be empty, and all labels must be >= 0")
 
     @property
     def num_classes(self) -> int:

@@ -34,7 +34,7 @@ def read_idx_folder(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArra
     )
     for images, labels, name in ((train_images, train_labels, FILES[1]), (test_images, test_labels, FILES[3])):
         if len(images) != len(labels):
-            raise InputError(f"{folder / name} must have {len(images)} labels like its images, got {len(labels)}")
+            raise InputError(f"{folder / name} must have {len(images)} labels, one per image, got {len(labels)}")
     return (
         train_images[:, None],
         train_labels.astype(np.int64),
@@ -46,7 +46,7 @@ def read_idx_folder(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArra
 def read_idx(path: Path | str, num_axes: int) -> Bytes:
     """Return the array in a file; raise InputError unless it matches its header."""
     path = Path(path)
-    remedy = "get the file again"
+    remedy = "download the file again"
     try:
         with open_input(path) as packed, gzip.GzipFile(fileobj=packed) as file:
             header = file.read(4 + 4 * num_axes)

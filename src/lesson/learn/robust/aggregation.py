@@ -31,7 +31,7 @@ def trimmed_mean(models: Tensor, share: float) -> Tensor:
     ⌊share·n⌋ values are left out at either end.
     """
     if not 0 <= share < 0.5:
-        raise InputError(f"share must be at least 0 and below 0.5, got {share}")
+        raise InputError(f"share must be >= 0 and < 0.5, got {share}")
     cut = int(Fraction(str(share)) * len(models))  # exact: 0.29 · 100 is 28.999999999999996 in floats
     return _of_sorted(models, lambda values: values[:, cut : len(models) - cut].mean(1, dtype=torch.float64))
 

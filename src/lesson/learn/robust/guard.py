@@ -42,7 +42,7 @@ class MergeGuard:
         if 2 * num_updates * num_parameters * 4 > MAX_BYTES:
             raise InputError(
                 f"guards.norm and guards.aggregation keep all models of a merge in memory; 2 × {num_updates} models of "
-                f"{num_parameters} values exceed {MAX_BYTES >> 30} GB; let fewer clients participate"
+                f"{num_parameters} values exceed {MAX_BYTES >> 30} GB; use fewer clients"
             )
 
     def judge(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:

@@ -33,7 +33,7 @@ OVER = {
 def draw_accuracy(study: Study, by: str) -> ShownFigure:
     """Draw accuracy over time or rounds, titled with settings that all runs share; of many groups, the best."""
     if by not in ("time", "round"):
-        raise unknown("by", by, ["time", "round"])
+        raise unknown("axis", by, ["time", "round"])
     groups, title = group_curves(study), title_of(*(run.settings for run in study.runs))
     if len(groups) > MAX_LINES:
         order = np.argsort(-study.means()["accuracy_last10"].to_numpy(float), kind="stable")[:MAX_LINES]

@@ -103,7 +103,7 @@ Data set {rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seco
 A time, upload count or energy is given if every seed reaches the target; otherwise the cell says how many seeds do.
 The last two columns compare an entry with the reference, paired over seeds: the time ratio is its time to {last}
 divided by that of the reference, given if both reach {last} with every seed; the accuracy gain is its final accuracy
-minus that of the reference. docs/comparison.md describes the method.
+minus that of the reference. docs/explanation/comparison.md describes the method.
 
 {chosen}[study.toml](study.toml): all entries with their settings.
 [table.csv](table.csv): all numbers. `runs.jsonl.gz`: the evaluations of every run. Command: `{command}`.

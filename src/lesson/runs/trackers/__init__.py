@@ -17,7 +17,7 @@ def checked_trackers(trackers: Sequence[Tracker | str]) -> list[Tracker]:
     checked = [tracker for one in trackers for tracker in (make_trackers([one]) if isinstance(one, str) else [one])]
     for tracker in checked:
         if isinstance(tracker, type) or not _has_methods(tracker):
-            raise InputError(f"a tracker must be an object with begin, line and end, got {tracker!r}")
+            raise InputError(f"a tracker must be an object with the methods begin, line and end, got {tracker!r}")
     return checked
 
 
@@ -37,7 +37,7 @@ def _make(name: str) -> Tracker:
         raise unknown("tracker", name, [*TRACKERS, "module:Class"])
     kind = load_class("tracker", name)
     if not _has_methods(kind):
-        raise InputError(f"tracker '{name}' must have begin, line and end")
+        raise InputError(f"tracker '{name}' must have the methods begin, line and end")
     try:
         tracker: Tracker = kind()
     except (Exception, SystemExit) as error:  # a custom class may raise anything

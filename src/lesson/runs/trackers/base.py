@@ -11,7 +11,10 @@ Line = Mapping[str, Any]
 
 
 class Tracker(Protocol):
-    """Observes runs, one at a time. A tracker is copied into every process that executes runs."""
+    """Protocol of objects that follow runs in progress, such as TensorBoard, one run at a time.
+
+    A tracker is copied into every process that executes runs.
+    """
 
     def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
         """Called when a run starts in a folder, or resumes there after the lines in `kept`.

@@ -40,7 +40,14 @@ LEAST_STEP = 0.05
 
 @dataclass
 class LessonAdaptive(Lesson):
-    """LESSON with a deadline that adapts to how far slow clients confirm the updates of fast ones."""
+    """LESSON with a deadline that adapts to how well slow clients confirm the updates of fast ones.
+
+    The other options are those of `Lesson`.
+
+    Args:
+        deadline_s: Deadline τ in seconds with which the run starts, > 0 and finite.
+        agreement: Target c* of the confirmation, > 0 and <= 1. A higher target gives longer rounds.
+    """
 
     agreement: float = 0.25
     needs: ClassVar[frozenset[str]] = frozenset({"confirmation"})
@@ -55,7 +62,7 @@ class LessonAdaptive(Lesson):
         super().__post_init__()
         check_number("agreement", self.agreement, most=1)
         if math.isinf(self.deadline_s):
-            raise InputError("deadline_s must be finite for lesson-adaptive, which begins there, got inf")
+            raise InputError("deadline_s must be finite for lesson-adaptive, which starts with it, got inf")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         note = ""
@@ -79,7 +86,7 @@ class LessonAdaptive(Lesson):
         self._seen, before_s, factor, why = now, self.deadline_s, 1.0, "no stale updates"
         if gone > 0:
             factor = math.exp(GAIN * float(np.clip(self.agreement - agreed / gone, -MOST, MOST)))
-            why = f"{agreed / gone:.2f} confirmed, {self.agreement:g} wished"
+            why = f"{agreed / gone:.2f} confirmed, target {self.agreement:g}"
         said = self._move(view, factor * before_s, why) or f"deadline stays at {before_s:.4g} s: {why}"
         fade = FADE if self.deadline_s == before_s else FADE_MOVED
         self._recent = fade * agreed, fade * gone
@@ -90,7 +97,7 @@ class LessonAdaptive(Lesson):
         before_s, bounded_s = self.deadline_s, float(np.clip(wished_s, *self._limits(view)))
         if abs(bounded_s / before_s - 1) < LEAST_STEP:
             return ""
-        held = "" if bounded_s == wished_s else "held where a tenth to a half of the clients are in tier 1"
+        held = "" if bounded_s == wished_s else "limited so that a tenth to a half of the clients are in tier 1"
         self._set_deadline(view, bounded_s)
         return f"deadline {before_s:.4g} s → {bounded_s:.4g} s: {'; '.join(filter(None, [why, held]))}"
 

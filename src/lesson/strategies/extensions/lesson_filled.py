@@ -26,7 +26,14 @@ from lesson.strategies.lesson import Lesson
 
 @dataclass
 class LessonFilled(Lesson):
-    """LESSON whose clients train until their slot ends, for server optimizers."""
+    """LESSON whose clients train until their slot ends, for server optimizers.
+
+    The other options are those of `Lesson`.
+
+    Args:
+        scaling: Whether clients of tier j use step size j·δ, Eq. (12), instead of δ.
+        discount: Exponent of the weight 1 / j^discount of an update of tier j, from 0 to 100.
+    """
 
     scaling: bool = False
     discount: float = 2.0
@@ -38,7 +45,7 @@ class LessonFilled(Lesson):
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         if view.round == 1 and np.any(view.local_steps != 1):
             raise InputError(
-                "lesson-filled makes one step of several minibatches: take local_steps 1 and local_epochs 0"
+                "lesson-filled takes one step on several minibatches: set local_steps = 1 and local_epochs = 0"
             )
         plan = super().open_round(view, rng)
         return replace(plan, batches=self._fitting(view, plan.starts))

@@ -23,7 +23,13 @@ from lesson.strategies.lesson import Lesson
 
 @dataclass
 class LessonMemory(Lesson):
-    """LESSON that applies the latest update of every tier in every round."""
+    """LESSON that applies the latest update of every tier in every round.
+
+    The other options are those of `Lesson`.
+
+    Args:
+        scaling: Whether clients of tier j use step size j·δ, Eq. (12), in addition.
+    """
 
     scaling: bool = False
     _filled: set[int] = field(default_factory=set, init=False)

@@ -25,7 +25,7 @@ const FleetCsv = (() => {
       if (!name) throw wrong(`${where}: client must have a name, got an empty one`);
       if (seen.has(name))
         throw wrong(
-          `${where}: client '${name.slice(0, 40)}' is there twice, first on line ${seen.get(name)}; rename one`,
+          `${where}: client '${name.slice(0, 40)}' is listed twice, first on line ${seen.get(name)}; rename one`,
         );
       seen.set(name, line);
       fleet.name.push(name);
@@ -34,7 +34,7 @@ const FleetCsv = (() => {
       checkSplit(where, fleet.compute_s.at(-1), fleet.upload_s.at(-1), fleet.latency_s.at(-1));
       checkSamples(row.num_samples ?? "", where);
     }
-    if (!seen.size) throw wrong(`${file} has no clients; write one line per client under the header`);
+    if (!seen.size) throw wrong(`${file} has no clients; add one line per client below the header`);
     if (!fleet.latency_s.some(Number.isFinite))
       throw wrong(`no client can be reached: all ${seen.size} latencies are infinite`);
     return fleet;
@@ -57,7 +57,7 @@ const FleetCsv = (() => {
       .filter(({ values }) => values.some((value) => value.trim()))
       .map(({ line, values }) => {
         if (values.length !== header.length)
-          throw wrong(`${file} line ${line}: must have ${header.length} values like the header, got ${values.length}`);
+          throw wrong(`${file} line ${line}: a row must have ${header.length} values, as many as the header, got ${values.length}`);
         return { line, row: Object.fromEntries(header.map((name, place) => [name, values[place].trim()])) };
       });
   }
@@ -93,7 +93,7 @@ const FleetCsv = (() => {
     const odd = header.some((name) => !REQUIRED.includes(name) && !OPTIONAL.includes(name));
     if (odd || REQUIRED.some((name) => !header.includes(name)) || new Set(header).size !== header.length) {
       throw wrong(
-        `${file} line 1: the header must be ${REQUIRED} and may add ${OPTIONAL}, got '${header.join(",").slice(0, 80)}'`,
+        `${file} line 1: the header must be ${REQUIRED}, optionally with ${OPTIONAL}, got '${header.join(",").slice(0, 80)}'`,
       );
     }
   }
@@ -131,11 +131,11 @@ const FleetCsv = (() => {
       )
     ) {
       throw wrong(
-        `${where}: compute_s + upload_s must be latency_s to 1 %, got ${short(total_s)} and ${short(latency_s)}`,
+        `${where}: compute_s + upload_s must equal latency_s to within 1 %, got ${short(total_s)} and ${short(latency_s)}`,
       );
     }
     if (Math.max(compute_s, upload_s) > latency_s * 1.01)
-      throw wrong(`${where}: compute_s and upload_s must be within latency_s = ${short(latency_s)}`);
+      throw wrong(`${where}: compute_s and upload_s must not exceed latency_s = ${short(latency_s)}`);
   }
 
   function wrong(message) {

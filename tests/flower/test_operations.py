@@ -1,0 +1,212 @@
+"""The unit files and helper scripts for fleets; one test uses them on a federation."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import check_run
+import pytest
+import supervise_run
+from back_up import back_up
+from check_run import CONTENT, CRITICAL, WARNING, check
+from federation import APP, NAME, Federation
+from local_processes import wait
+
+from lesson.clock.rejections import OF_CONTENT
+from lesson.flower.config import check_config
+
+FOLDER = APP.parent / "flower_deployment"
+UNITS = sorted(path.name for path in (FOLDER / "systemd").glob("*.service")) + sorted(
+    path.name for path in (FOLDER / "systemd").glob("*.timer")
+)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The unit files, with the programs and files that they name below a temporary folder."""
+    programs = tmp_path / "venv" / "bin"
+    programs.mkdir(parents=True)
+    for unit in (FOLDER / "systemd").glob("*.[st]*"):
+        text = unit.read_text().replace("/opt/lesson/venv", str(tmp_path / "venv"))
+        (tmp_path / unit.name.replace("@.", "@x.")).write_text(text)
+        for program in re.findall(r"^ExecStart=(\S+)", text, re.MULTILINE):
+            Path(program).touch()
+            Path(program).chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_accepts_the_unit_files(installed: Path, unit: str) -> None:
+    path = installed / unit.replace("@.", "@x.")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, timeout=60, check=False
+    )
+    complaints = [line for line in done.stderr.splitlines() if str(installed) in line or "lesson-" in line]
+    assert not complaints
+    assert done.returncode == 0, done.stderr
+
+
+def test_units_start_what_is_in_the_repository() -> None:
+    for path in (FOLDER / "systemd").glob("*.service"):
+        for script in re.findall(r"/opt/lesson/flower_deployment/(\S+)", path.read_text()):
+            assert (FOLDER / script).is_file()
+
+
+def test_the_example_settings_are_complete() -> None:
+    folder = FOLDER / "systemd"
+    given = set(re.findall(r"^(\w+)=", (folder / "node0.env").read_text(), re.MULTILINE))
+    assert given == set(re.findall(r"\$\{(\w+)\}", (folder / "lesson-supernode@.service").read_text()))
+    connections = tomllib.loads((folder / "flwr-config.toml").read_text())["superlink"]
+    assert f"flower_app {connections['default']} " in (folder / "lesson-run@.service").read_text()
+
+
+def test_the_example_run_config_can_be_supervised(tmp_path: Path) -> None:
+    config = FOLDER / "systemd" / "run1.toml"
+    assert supervise_run.config_problem(config) == ""
+    check_config(tomllib.loads(config.read_text()))
+    other = tmp_path / "run.toml"
+    other.write_text('out = "/data/run"\n')
+    assert supervise_run.config_problem(other).startswith("resume must be true")
+    other.write_text('out = "run"\nresume = true\n')
+    assert supervise_run.config_problem(other) == "out must be an absolute path, got 'run'"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_certificates_are_signed_by_the_authority_and_never_overwritten(tmp_path: Path) -> None:
+    def call(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([FOLDER / "certificates.sh", *words], capture_output=True, text=True, check=False)
+
+    assert call("ca", str(tmp_path)).returncode == 0
+    assert call("server", str(tmp_path), "server.example").returncode == 0
+    verify = ["openssl", "verify", "-verify_hostname", "server.example", "-CAfile", tmp_path / "ca.crt"]
+    assert subprocess.run([*verify, tmp_path / "server.crt"], capture_output=True, check=False).returncode == 0
+    assert stat.S_IMODE((tmp_path / "server.key").stat().st_mode) == 0o600
+    again = call("server", str(tmp_path), "server.example")
+    assert again.returncode == 2
+    assert "server.key exists; move it away first" in again.stderr
+
+
+def test_a_backup_has_the_files_of_the_run_and_the_database(tmp_path: Path) -> None:
+    run, names = tmp_path / "run", ("config.toml", "checkpoint.safetensors", "metrics.jsonl")
+    run.mkdir()
+    for name in (*names, ".lock"):
+        (run / name).write_text(name)
+    with sqlite3.connect(tmp_path / "state.db") as database:
+        database.execute("create table nodes (id)")
+    database.close()
+    folder = back_up(run, tmp_path / "backups", tmp_path / "state.db")
+    assert sorted(path.name for path in (folder / "run").iterdir()) == sorted(names)
+    copy = sqlite3.connect(folder / "state.db")
+    assert copy.execute("select count(*) from nodes").fetchone() == (0,)
+    copy.close()
+    assert [path.name for path in (tmp_path / "backups").iterdir()] == [folder.name]
+
+
+def line(round: int, clients: list[int], latency_s: float = 10.0, **fields: Any) -> dict[str, Any]:
+    """A line of metrics in which these clients are aggregated."""
+    end_s = 20.0 * round
+    return {
+        "round": round,
+        "uploads": len(clients),
+        "staleness": 0.0 if clients else None,
+        "merged": clients,
+        "merged_started_s": [end_s - latency_s] * len(clients),
+        "merged_arrived_s": [end_s] * len(clients),
+        **fields,
+    }
+
+
+WELL = [line(round, [0, 1]) for round in range(1, 41)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "findings"),
+    [
+        ([], []),
+        (WELL, []),
+        (
+            WELL + [line(round, []) for round in range(41, 51)],
+            [(CRITICAL, "no update was aggregated in the last 10 rounds")],
+        ),
+        (
+            [*WELL, line(41, [0], rejections={"no reply": [1] * 6})],
+            [(WARNING, "13% of the updates in the last 20 rounds were rejected: 6 × no reply")],
+        ),
+        ([*WELL, line(41, [0, 1], excluded=[7])], [(WARNING, "round 41: excluded clients [7]")]),
+        (
+            WELL + [line(round, [0]) for round in range(41, 62)],
+            [(WARNING, "client 1: no update aggregated for 21 rounds")],
+        ),
+        (
+            WELL + [line(round, [0], 25.0) for round in range(41, 44)],
+            [(WARNING, "client 0: latency 25 s, was 10 s")],
+        ),
+    ],
+)
+def test_checks_find_what_is_wrong(lines: list[dict[str, Any]], findings: list[check_run.Finding]) -> None:
+    assert check(lines, window=20, empty=10, rejected=0.1, slower=2.0) == findings
+
+
+def test_checks_know_the_reasons_of_rejections() -> None:
+    assert CONTENT == OF_CONTENT
+
+
+@pytest.mark.parametrize(
+    ("age_s", "status", "told"), [(0, 0, "OK: 1 rounds"), (500, 2, "CRITICAL: no round has ended for 500 s")]
+)
+def test_a_stalled_run_is_critical(tmp_path: Path, age_s: int, status: int, told: str) -> None:
+    (tmp_path / "config.toml").write_text("[strategy]\ndeadline_s = 60.0\n")
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text(json.dumps(line(1, [0])) + "\n")
+    then = metrics.stat().st_mtime - age_s
+    os.utime(metrics, (then, then))
+    done = subprocess.run(
+        [sys.executable, FOLDER / "check_run.py", tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status
+    assert done.stdout.startswith(told[:-5])
+
+
+def test_the_log_is_printed_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    prefix = "\x1b[92mINFO \x1b[0m:      "
+    logs = iter(["Using\na\n\n", f"Using\na\n{prefix} b\nc\n\n"])
+    monkeypatch.setattr(supervise_run, "output_of", lambda *_: subprocess.CompletedProcess([], 0, next(logs), ""))
+    printed = supervise_run.print_log("1", "fleet", 0)
+    supervise_run.print_log("1", "fleet", printed)
+    assert capsys.readouterr().out == "a\nINFO:  b\nc\n"
+
+
+@pytest.mark.deployment
+def test_a_supervised_run_is_resumed_and_can_be_restored_from_a_backup(tmp_path: Path) -> None:
+    out, config = tmp_path / "run", tmp_path / "run.toml"
+    often = "run.checkpoint_every_s=1"
+    config.write_text(
+        f'rounds = 5\ntime-budget = 1e9\ndeadline = 10.0\nout = "{out}"\nresume = true\nset = "{often}"\n'
+    )
+    words = [sys.executable, FOLDER / "supervise_run.py", APP, NAME, config, tmp_path / "run-id"]
+    with Federation([{}, {}], tmp_path / "federation") as federation:
+        supervisor = subprocess.Popen(words, env=federation.env)
+        wait("a checkpoint", 300, (out / "checkpoint.safetensors").exists)
+        (server,) = [process for process, command in federation.alive().items() if "flwr-serverapp" in command]
+        os.kill(server, signal.SIGKILL)
+        assert supervisor.wait(300) == 1
+        copy = back_up(out, tmp_path / "backups", federation.folder / "state.db")
+        shutil.rmtree(out)
+        shutil.copytree(copy / "run", out)
+        rounds = len((out / "metrics.jsonl").read_text().splitlines())
+        done = subprocess.run(words, env=federation.env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "finished:failed" in done.stdout.splitlines()[0], "how the first attempt ended"
+    assert "report: " in done.stdout, "the log of the run"
+    assert 1 <= rounds <= 5
+    assert json.loads((out / "summary.json").read_text())["rounds"] == 5

@@ -1,0 +1,100 @@
+"""The package as users see it: the description on its page, its extras and its version."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lesson
+
+ROOT = Path(__file__).parents[1]
+REPOSITORY = "https://github.com/lesson-fl/lesson"
+FILES = (f"{REPOSITORY}/blob/main/", "https://raw.githubusercontent.com/lesson-fl/lesson/main/")
+LINK = re.compile(r'\]\(([^)\s]+)[^)]*\)|\b(?:src|srcset|href)="([^"]+)"|^\[[^\]]+\]:\s*(\S+)', re.MULTILINE)
+CODE = re.compile(r"^```.*?^```|``?[^`\n]+``?", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def metadata() -> dict[str, Any]:
+    """The tables of pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def description() -> str:
+    """The README as the built package contains it."""
+    command = [sys.executable, "-m", "hatch_fancy_pypi_readme"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def links(markdown: str) -> list[str]:
+    """Return the targets of all links and images outside code."""
+    return ["".join(groups) for groups in LINK.findall(CODE.sub("`code`", markdown))]
+
+
+def test_links_of_the_description_are_absolute(description: str) -> None:
+    assert len(links(description)) == len(links((ROOT / "README.md").read_text(encoding="utf-8"))) > 0
+    assert [link for link in links(description) if not link.startswith("https://")] == []
+
+
+def test_links_into_the_repository_name_existing_files(description: str) -> None:
+    paths = [
+        link.removeprefix(start).partition("#")[0] for link in links(description) for start in FILES if start in link
+    ]
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_images_of_the_description_are_images(description: str) -> None:
+    for image in re.findall(r"!\[[^\]]*\]\(([^)\s]+)|<img [^>]*src=\"([^\"]+)", description):
+        assert not "".join(image).startswith(f"{REPOSITORY}/blob/"), "this address shows a web page"
+
+
+def test_code_in_the_description_is_that_of_the_readme(description: str) -> None:
+    assert CODE.findall(description) == CODE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+
+
+def test_extras_that_are_named_anywhere_exist(metadata: dict[str, Any]) -> None:
+    extras = set(metadata["project"]["optional-dependencies"])
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
+    named = {
+        (extra, path.relative_to(ROOT))
+        for path in [*pages, *(ROOT / "src").rglob("*.py")]
+        if path.suffix in (".md", ".py", ".toml")
+        for listed in re.findall(r"lesson-fl\[([^\]]+)\]", path.read_text(encoding="utf-8"))
+        for extra in re.split(r",\s*", listed)
+    }
+    assert {extra for extra, _ in named} >= {"flower", "flower-simulation", "ray", "tensorboard"}
+    assert {(extra, path) for extra, path in named if extra not in extras} == set()
+
+
+def test_flower_without_its_simulation_does_not_need_ray(metadata: dict[str, Any]) -> None:
+    extras = metadata["project"]["optional-dependencies"]
+    (deployment,), (simulation,) = extras["flower"], extras["flower-simulation"]
+    assert simulation.replace("[simulation]", "") == deployment, "both extras must allow the same versions"
+    assert "[" not in deployment
+
+
+def test_a_missing_flower_is_an_error_that_names_the_extras() -> None:
+    code = "import sys; sys.modules['flwr'] = None; import lesson.flower"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    message = "Flower is not installed; run pip install 'lesson-fl[flower]', or 'lesson-fl[flower-simulation]' for"
+    assert message in result.stderr
+
+
+def test_the_changelog_and_the_citation_have_the_version() -> None:
+    version = re.escape(lesson.__version__)
+    dated = re.search(
+        rf"^## \[?{version}\]? - (\d{{4}}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert dated
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(rf"^version: {version}$", citation, re.MULTILINE)
+    assert f"date-released: {dated[1]}" in citation.replace("'", "").replace('"', "")

@@ -1,0 +1,214 @@
+"""Generated parts of the documentation: settings, code of equations, the command line, the API, results of the paper.
+
+    python tools/render_docs.py           # rewrite them in docs/
+    python tools/render_docs.py --check   # list the pages that are out of date, exit status 1 if there are any
+
+A generated part stands between two comments, and the first one says what it is made of:
+`<!-- generated: settings run -->` … `<!-- end -->`. The text between them is committed, so that the pages can be read
+in a clone and on a code host; `make docs` checks that it is current.
+"""
+
+import argparse
+import dataclasses
+import functools
+import inspect
+import json
+import pkgutil
+import re
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import griffe
+
+from lesson.cli import cli
+from lesson.settings.reference import Description, as_text, describe_section
+from lesson.strategies import STRATEGIES
+
+DOCS = Path(__file__).parent.parent / "docs"
+RESULTS = DOCS.parent / "experiments" / "paper" / "results"
+PART = re.compile(r"(<!-- generated: (\w+) ?(\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
+HELP_WIDTH = 100
+
+
+def render(page: str) -> str:
+    """Return the text of a page with its generated parts up to date."""
+    return PART.sub(lambda part: f"{part[1]}\n{RENDERERS[part[2]](part[3])}\n\n{part[4]}", page)
+
+
+def settings_table(section: str) -> str:
+    """The settings of a section, from the class that validates them."""
+    rows = [["name", "default", "unit", "allowed values", "meaning"], ["---"] * 5]
+    rows += [
+        [f"`{setting.name}`", _default(setting), setting.unit, setting.allowed, setting.meaning]
+        for setting in describe_section(section)
+    ]
+    return _table(rows)
+
+
+def options_table(_: str) -> str:
+    """The options of all strategies."""
+    rows = [["strategy", "option", "default"], ["---"] * 3]
+    for name, kind in sorted(STRATEGIES.items()):
+        rows += [
+            [f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))]
+            for option in dataclasses.fields(kind)  # type: ignore[arg-type]  # every registered strategy is a dataclass
+            if option.init and option.name != "deadline_s"
+        ]
+    return _table(rows)
+
+
+def source_code(name: str) -> str:
+    """The lines that define a function or class."""
+    return f"```python\n{textwrap.dedent(inspect.getsource(pkgutil.resolve_name(name)))}```"
+
+
+def command_line(_: str) -> str:
+    """The help of every command."""
+    context = click.Context(cli, info_name="lesson")
+    parts = [_help(cli, context)]
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        parts += [f"## lesson {name}", _help(command, click.Context(command, info_name=name, parent=context))]
+    return "\n\n".join(parts)
+
+
+def _help(command: click.Command, context: click.Context) -> str:
+    context.terminal_width = context.max_content_width = HELP_WIDTH
+    context.show_default = True
+    return f"```text\n{command.get_help(context)}\n```"
+
+
+def public_name(name: str) -> str:
+    """Signature and docstring of a public name of lesson, such as `run` or `testing.check_world`."""
+    value = pkgutil.resolve_name(f"lesson.{name}")
+    found = _package()[f"{value.__module__}.{value.__qualname__}".removeprefix("lesson.")]
+    parts = [f"### {name}", *_describe(found, name)]
+    if isinstance(found, griffe.Class):
+        for member in _public_members(found):
+            parts += [f"#### {name}.{member.name}", *_describe(member, member.name)]
+    return "\n\n".join(parts)
+
+
+def paper_table(name: str) -> str:
+    """A table of experiments/paper/results; `claims` gives each claim with its verdict, and the counts."""
+    if name != "claims":
+        lines = (RESULTS / f"{name}.md").read_text(encoding="utf-8").splitlines()
+        return "\n".join(line for line in lines if line.startswith("|"))
+    claims = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))
+    verdicts = [f"**{claim['verdict']}**{' (open)' if claim.get('open') else ''}" for claim in claims]
+    rows = [[claim["statement"], verdict] for claim, verdict in zip(claims, verdicts, strict=True)]
+    counts = ", ".join(f"{verdict} {number}" for verdict, number in Counter(verdicts).most_common())
+    return f"{len(claims)} claims: {counts}.\n\n{_table([['the paper says', 'verdict'], ['---'] * 2, *rows])}"
+
+
+@functools.cache
+def _package() -> griffe.Module:
+    package = griffe.load("lesson", docstring_parser="google")
+    assert isinstance(package, griffe.Module)
+    return package
+
+
+def _public_members(kind: griffe.Class) -> Iterator[griffe.Object]:
+    """Methods and properties with a docstring of their own or an inherited one, in the order of the source."""
+    for member in kind.members.values():
+        described = isinstance(member, griffe.Function) or "property" in member.labels
+        if described and not member.name.startswith("_") and member.docstring:
+            assert isinstance(member, griffe.Object)
+            yield member
+
+
+def _describe(value: griffe.Object, name: str) -> Iterator[str]:
+    if "property" not in value.labels and (signature := _signature(value, name)):
+        yield f"```python\n{signature}\n```"
+    for section in value.docstring.parsed if value.docstring else []:
+        yield _section(section)
+
+
+def _signature(value: griffe.Object, name: str) -> str:
+    """The call of a function or class, one parameter per line if it is long; "" for protocols, which nobody calls."""
+    if isinstance(value, griffe.Class) and any("Protocol" in str(base) for base in value.bases):
+        return ""
+    parameters = [one for one in getattr(value, "parameters", []) if one.name not in ("self", "cls")]
+    written: list[str] = []
+    for one in parameters:
+        if one.kind is griffe.ParameterKind.keyword_only and "*" not in written and not _has_star(written):
+            written.append("*")
+        star = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}.get(one.kind, "")
+        kind = f": {one.annotation}" if one.annotation else ""
+        default = f" = {one.default}" if one.default is not None and not star else ""
+        written.append(f"{star}{one.name}{kind}{default}")
+    returns = getattr(value, "returns", None)
+    result = f" -> {returns}" if returns and not isinstance(value, griffe.Class) else ""
+    line = f"{name}({', '.join(written)}){result}"
+    if len(line) <= HELP_WIDTH:
+        return line
+    return "\n".join([f"{name}(", *(f"    {one}," for one in written), f"){result}"])
+
+
+def _has_star(written: list[str]) -> bool:
+    return any(one.startswith("*") and not one.startswith("**") for one in written)
+
+
+def _section(section: griffe.DocstringSection) -> str:
+    """A section of a docstring as Markdown: text as it is, arguments and attributes as a list."""
+    if isinstance(section, griffe.DocstringSectionText):
+        return section.value
+    if isinstance(section, griffe.DocstringSectionAdmonition):
+        return f"**{section.title}** {section.value.contents}"
+    title = (section.title or section.kind.value.capitalize()).rstrip(":")
+    title = {"Parameters": "Arguments"}.get(title, title)
+    items = [_item(item) for item in section.value]
+    return f"**{title}**\n\n" + "\n".join(items)
+
+
+def _item(item: griffe.DocstringElement) -> str:
+    named = f"`{item.name}`" if getattr(item, "name", "") else f"`{item.annotation}`" if item.annotation else ""
+    text = textwrap.indent(item.description.strip(), "  ").strip()
+    return f"- {named}: {text}" if named else f"- {text}"
+
+
+def _default(setting: Description) -> str:
+    return _code(setting.default) + (f"<br>printed: `{setting.printed}`" if setting.printed else "")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else "unset"
+
+
+def _table(rows: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+RENDERERS = {
+    "settings": settings_table,
+    "options": options_table,
+    "source": source_code,
+    "cli": command_line,
+    "api": public_name,
+    "paper": paper_table,
+}
+
+
+def main() -> int:
+    """Rewrite or check all pages; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only list the pages that are out of date")
+    check = parser.parse_args().check
+    outdated = 0
+    for path in sorted(DOCS.rglob("*.md")):
+        before = path.read_text(encoding="utf-8")
+        if (after := render(before)) != before:
+            outdated += 1
+            print(f"{'outdated' if check else 'updated'}: {path.relative_to(DOCS.parent)}")
+            if not check:
+                path.write_text(after, encoding="utf-8")
+    return int(check and outdated > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
