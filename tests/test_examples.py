@@ -35,7 +35,10 @@ def test_no_example_is_forgotten() -> None:
     assert files == {*SCRIPTS, *FLEETS, *NOTEBOOKS, *SWEEPS, *SETTINGS, *DEPLOYED}
 
 
-LAST_LINES = {"choose_deadline.py": r"take \d+ s", "new_strategy.py": r"new_strategy:Quorum +0\.\d+ +\d+\.\d"}
+LAST_LINES = {
+    "choose_deadline.py": r"chosen deadline: \d+ s",
+    "new_strategy.py": r"new_strategy:Quorum +0\.\d+ +\d+\.\d",
+}
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

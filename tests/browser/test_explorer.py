@@ -166,7 +166,7 @@ def test_any_deadline_is_planned_as_by_the_command(
     click(browser, "Proposed")
     told = plan(*FLEETS[fleet], "--deadline", "auto")
     assert float(deadline(browser)) == told["deadline_s"]
-    assert text(browser, ".answer").startswith(f"Begin with {told['deadline_s']:g} s.")
+    assert text(browser, ".answer").startswith(f"Start with {told['deadline_s']:g} s.")
     check_same(browser, told)
 
 
@@ -198,18 +198,18 @@ def test_a_lone_client_is_taken_to_meet_the_deadline(page: Callable[..., Browser
 
 def test_no_deadline_is_fedavg(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
     browser = page("drawn")
-    click(browser, "As FedAvg")
+    click(browser, "No deadline")
     check_same(browser, plan(*FLEETS["drawn"], "--deadline", "inf"))
-    assert [row[1] == row[2] for row in rows(browser, "In the long run")] == [True] * 6
-    assert "LESSON is FedAvg here" in text(browser, ".now")
+    assert [row[1] == row[2] for row in rows(browser, "Long-run averages")] == [True] * 6
+    assert "Without a deadline, LESSON is FedAvg." in text(browser, ".now")
 
 
 def test_tier_1_is_filled_only_if_asked_for(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
     browser = page("slow", "--deadline", "10")
-    assert "Nobody meets 10 s: the first updates are merged after 2 rounds" in text(browser, ".now")
+    assert "No client meets 10 s: the first updates are aggregated after 2 rounds" in text(browser, ".now")
     browser.script("document.querySelector('.controls input').click()")
     browser.settle()
-    assert "the fastest client, a, is taken to, though it needs 12 s" in text(browser, ".now")
+    assert "the fastest client, a, is promoted to tier 1, although it needs 12 s" in text(browser, ".now")
     check_same(browser, plan(*FLEETS["slow-filled"], "--deadline", "10"))
 
 
@@ -256,30 +256,30 @@ def test_a_measured_fleet_takes_the_place_of_the_pages(page: Callable[..., Brows
     told = plan("--latencies", "mixed.csv", "--deadline", "auto")
     for give in (partial(browser.drop_file, ".drop"), partial(browser.choose_file, "input[type=file]")):
         give(path)
-        assert text(browser, ".drop p").startswith("4 clients: mixed.csv.")
+        assert text(browser, ".drop p").startswith("4 clients (mixed.csv).")
         assert float(deadline(browser)) == told["deadline_s"]
         assert drawn_tiers(browser) == {client["client"]: client["tier"] for client in told["clients"]}
         assert browser.script("document.querySelector('[aria-label^=Map]').offsetParent") is None
         schedule = browser.script("document.querySelector('[aria-label^=Schedule]').data.map((trace) => trace.name)")
-        assert schedule == ["trains", "uploads", "trains and uploads", "waits", "merged"]
-        click(browser, "Back to the fleet")
+        assert schedule == ["trains", "uploads", "trains and uploads", "waits", "aggregated"]
+        click(browser, "Back to the original fleet")
         assert len(drawn_tiers(browser)) == 30
         assert browser.script("document.querySelector('[aria-label^=Map]').offsetParent") is not None
 
 
 BAD = [
-    ("", "line 1: the header must be client,latency_s, optionally with compute_s,upload_s,num_samples, got ''"),
+    ("", "line 1: the header must be client,latency_s and may add compute_s,upload_s,num_samples, got ''"),
     ("client,latency_s,speed\na,1,2\n", "got 'client,latency_s,speed'"),
     ("client,latency_s,latency_s\na,1,1\n", "line 1: the header must be"),
-    ("client,latency_s\n", "has no clients; add one line per client below the header"),
+    ("client,latency_s\n", "has no clients; write one line per client under the header"),
     ("client,latency_s\na,1\nb,-2\n", "line 3: latency_s must be a number > 0, got '-2'"),
     ("client,latency_s\na,0\n", "line 2: latency_s must be a number > 0, got '0'"),
     ("client,latency_s\na,0x1f\n", "line 2: latency_s must be a number > 0, got '0x1f'"),
     ("client,latency_s\na,nan\n", "line 2: latency_s must be a number > 0, got 'nan'"),
     ("client,latency_s\na,1_0\n", "line 2: latency_s must be a number > 0, got '1_0'"),
-    ('client,latency_s\n"a\nb",1\n\n"a\nb",2\n', "line 6: client 'a b' is listed twice, first on line 3; rename one"),
+    ('client,latency_s\n"a\nb",1\n\n"a\nb",2\n', "line 6: client 'a b' is there twice, first on line 3; rename one"),
     ("client,latency_s\na,fast\n", "line 2: latency_s must be a number > 0, got 'fast'"),
-    ("client,latency_s\na,1,2\n", "line 2: a row must have 2 values, as many as the header, got 3"),
+    ("client,latency_s\na,1,2\n", "line 2: must have 2 values like the header, got 3"),
     ("client,latency_s\n,1\n", "line 2: client must have a name, got an empty one"),
     (
         "client,latency_s,num_samples\na,1,2.5\n",
@@ -288,10 +288,10 @@ BAD = [
     ("client,latency_s,num_samples\na,1,9999999999999\n", "line 2: num_samples must be a whole number from 1 to 1"),
     (
         "client,latency_s,compute_s,upload_s\na,10,5,6\n",
-        "line 2: compute_s + upload_s must equal latency_s to within 1 %, got 11 and 10",
+        "line 2: compute_s + upload_s must be latency_s to 1 %, got 11 and 10",
     ),
-    ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must equal latency_s to within 1 %, got inf and 10"),
-    ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must not exceed latency_s = 3"),
+    ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must be latency_s to 1 %, got inf and 10"),
+    ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must be within latency_s = 3"),
     ("client,latency_s,compute_s\na,3,-1\n", "line 2: compute_s must be a number >= 0, got '-1'"),
     ("client,latency_s\na,inf\n", "no client can be reached: all 1 latencies are infinite"),
     (b"client,latency_s\n\xff\xfe,1\n", "cannot be read: not a CSV file in UTF-8"),
@@ -382,7 +382,9 @@ def test_a_narrow_phone_need_not_scroll_sideways(page: Callable[..., Browser]) -
 def test_a_large_fleet_says_that_it_is_a_part(page: Callable[..., Browser], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.report.page.plan_page.MAX_CLIENTS", 20)
     browser = page("drawn")
-    assert "30 clients: released, seed 3. This page holds 20 of them, evenly spread" in text(browser, ".drop p")
+    assert "30 clients (released, seed 3). All numbers below are for a sample of 20 of them, spread evenly" in text(
+        browser, ".drop p"
+    )
     assert len(drawn_tiers(browser)) == 20
 
 

@@ -216,7 +216,7 @@ def test_what_a_study_shows(study: Study) -> None:
     assert 0 < spent[0.5] < table["energy_j"]["lesson"]
     assert data["what"].startswith("2 configurations (lesson; fedavg) were trained on tiny for 900 simulated seconds, ")
     assert "6 clients that hold IID data" in data["what"]
-    first = next(card for card in data["verdict"]["cards"] if card["label"].startswith("First at"))
+    first = next(card for card in data["verdict"]["cards"] if card["label"].startswith("Shortest time to"))
     assert first["who"].startswith(("lesson", "fedavg"))
     assert data["settings"].startswith('preset = "released"')
 

@@ -86,5 +86,5 @@ def longer(
     If runs of `series` never reach the target, the values are lower bounds and the label says how many runs these are.
     """
     ratios, num_never = times_longer(results, series, than, target, column, rounds)
-    said = f"{label}, at least ({num_never} of {len(ratios)} runs never reach it)" if num_never else label
+    said = f"{label}, at least (never reached by {num_never} of {len(ratios)} runs)" if num_never else label
     return Part(said, ratios, rule, "times", at_least=num_never > 0)

@@ -25,7 +25,7 @@
         h(
           "p",
           { role: "note" },
-          `${failed.length} ${failed.length === 1 ? "run" : "runs"} failed: `,
+          `${failed.length} ${failed.length === 1 ? "run is" : "runs are"} not included: `,
           failed
             .slice(0, 5)
             .map(([name, why]) => `${name} (${why})`)
