@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 LOG = $(VENV)/install.log
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
-EXTRAS = docs,flower-simulation,ray,tensorboard
+EXTRAS = flower-simulation,ray,tensorboard
 SOURCES = pyproject.toml constraints.txt
 
 PYTEST = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
@@ -74,7 +74,7 @@ clean:
 	rm -rf $(VENV) dist runs/demo site
 
 # Python 3.11 comes with pip 23, which cannot install dependency groups.
-$(VENV)/.made:
+$(VENV)/.created:
 	@command -v "$(PYTHON)" >/dev/null || \
 		{ echo "Python 3.11 or newer is required, but '$(PYTHON)' was not found. Choose one with make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -84,18 +84,18 @@ $(VENV)/.made:
 	@$(PIP) 'pip>=25.1' >$(LOG) 2>&1 || { cat $(LOG) >&2; echo "Cannot upgrade pip; its output is above and in $(LOG)." >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.installed: $(SOURCES) | $(VENV)/.made
+$(VENV)/.installed: $(SOURCES) | $(VENV)/.created
 	$(call install,LESSON and its dependencies,--editable .)
 	@touch $@
 
-$(VENV)/.installed-flower: $(SOURCES) | $(VENV)/.made
+$(VENV)/.installed-flower: $(SOURCES) | $(VENV)/.created
 	$(call install,LESSON and Flower,--editable '.[flower]')
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-package: $(SOURCES) | $(VENV)/.made
+$(VENV)/.installed-package: $(SOURCES) | $(VENV)/.created
 	$(call install,build and twine,--group package)
 	@touch $@
 
-$(VENV)/.installed-dev: $(SOURCES) | $(VENV)/.made
+$(VENV)/.installed-dev: $(SOURCES) | $(VENV)/.created
 	$(call install,LESSON and its development tools,--editable '.[$(EXTRAS)]' --group dev)
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-flower

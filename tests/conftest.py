@@ -1,3 +1,4 @@
+import importlib
 import os
 import signal
 from collections.abc import Iterator
@@ -38,6 +39,16 @@ def gpu() -> None:
     if os.environ.get("LESSON_GPU") == "required":
         pytest.fail("LESSON_GPU=required, but torch sees no GPU")
     pytest.skip("torch sees no GPU")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation, built as a site."""
+    pytest.importorskip("zensical")
+    build_site = importlib.import_module("build_site")
+    folder = tmp_path_factory.mktemp("site")
+    assert build_site.build(folder / "site", folder / "staged") == 0
+    return folder / "site"
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Every example runs, and what README and docs show is what comes out."""
+"""Every example runs, and figures in the docs that scripts compute are current; tests/docs executes code of pages."""
 
 import re
 import runpy
@@ -11,12 +11,10 @@ import pytest
 from nbclient import NotebookClient
 
 import lesson
-from helpers.run_folders import make_comparison
 from lesson.cli import main
 from lesson.experiments.grid import load_grid
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
 EXAMPLES = ROOT / "examples"
 FLOWER_APP = EXAMPLES / "flower_app"
 SCRIPTS, FLEETS, NOTEBOOKS = (sorted(EXAMPLES.glob(f"*.{suffix}")) for suffix in ("py", "csv", "ipynb"))
@@ -83,74 +81,6 @@ def test_a_run_of_each_strategy_of_example_sweeps_takes_two_rounds(path: Path, t
 @pytest.mark.parametrize("path", SETTINGS, ids=lambda path: path.name)
 def test_example_settings_run_two_rounds(path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["run", "--scenario", str(path), "--rounds", "2", "--out", str(tmp_path / "out")]) == 0
-
-
-# What shortens a command.
-SHORTER = {
-    "compare": ["--strategies", "lesson", "--seeds", "1", "--rounds", "2"],
-    "plan": ["--clients", "10"],
-    "sweep": ["--seconds", "0"],
-}
-
-
-@pytest.mark.slow
-def test_commands_of_the_readme_run(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = [command for command in re.findall(r"`lesson ([^`]+)`", README) if "--" in command]
-    assert len(commands) >= 6
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
-    monkeypatch.chdir(tmp_path)
-    for command in commands:
-        words = command.split()
-        assert main([*words, *(SHORTER[words[0]] if "--clients" not in words else [])]) == 0, command
-
-
-def test_output_in_the_readme_is_the_real_one(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command, shown = re.search(r"\$ lesson ([^\n]*--latencies[^\n]*)\n(.*?)```", README, re.DOTALL).groups()  # type: ignore[union-attr]
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(ROOT)
-    assert main(command.split()) == 0
-
-    def lines(text: str) -> list[str]:
-        return [line.rstrip() for line in text.splitlines() if line.strip()]
-
-    printed = lines(capsys.readouterr().out)
-    assert printed[: len(lines(shown))] == lines(shown)
-
-
-def test_python_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    pattern = r"```python\n(from lesson import FedAvg.*?)```\n\n```text\n(.*?)```"
-    code, shown = re.search(pattern, README, re.DOTALL).groups()  # type: ignore[union-attr]
-    exec(compile(code, "README.md", "exec"), {})
-    assert capsys.readouterr().out == shown
-
-
-def test_the_comparison_in_the_readme_runs(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = re.search(r"```python\n(import lesson\n.*?)```", README, re.DOTALL)[1]  # type: ignore[index]
-    assert len([line for line in code.splitlines() if line]) == 5
-    short = code.replace("5000", "60").replace("num_seeds=3", "num_seeds=1, num_processes=1")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(short, "README.md", "exec"), {"__name__": "__main__"})
-    assert "accuracy_last10" in capsys.readouterr().out
-    assert (tmp_path / "runs" / "mine" / "fedcs-seed0" / "summary.json").exists()
-    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_python_in_the_docs_reads_a_comparison_back(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "how-to" / "python.md").read_text(), re.DOTALL)[1]  # type: ignore[index]
-    make_comparison(tmp_path / "runs" / "demo")
-    monkeypatch.chdir(tmp_path)
-    exec(compile(code, "python.md", "exec"), {})
-    assert "accuracy_last10" in capsys.readouterr().out
-    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

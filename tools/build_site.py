@@ -3,8 +3,8 @@
     python tools/build_site.py [FOLDER]   # default: site/
 
 Pages link to other files of the repository, as code hosts show them. On the site such files stand below repository/:
-Markdown as a page, code and folders of code as a page that shows it, everything else as it is. The pages are copied with
-these links to build/docs/, and Zensical builds the site from there; a broken link is an error.
+Markdown as a page, code and folders of code as a page that shows it, everything else as it is. The pages are copied
+with these links to a stage folder, build/docs/, and Zensical builds the site from there; a broken link is an error.
 """
 
 import posixpath
@@ -21,16 +21,16 @@ ITEM = re.compile(r"(- |\d+\. )")
 CODE = {".py": "python", ".toml": "toml", ".service": "ini", ".sh": "bash"}
 
 
-def stage() -> None:
-    """Copy the pages, and every file of the repository that they lead to, to the folder from which the site is built."""
-    shutil.rmtree(STAGE, ignore_errors=True)
-    shutil.copytree(ROOT / "docs", STAGE / "docs")
-    shutil.copy(ROOT / "mkdocs.yml", STAGE)
+def stage(folder: Path) -> None:
+    """Copy the pages, and every file of the repository that they lead to, to a folder from which the site is built."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", folder)
     waiting = [f"docs/{path.relative_to(ROOT / 'docs').as_posix()}" for path in (ROOT / "docs").rglob("*.md")]
     seen = set(waiting)
     while waiting:
         source = waiting.pop()
-        path = STAGE / "docs" / _place(source)
+        path = folder / "docs" / _place(source)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not _is_page(source):
             shutil.copy(ROOT / source, path)
@@ -42,13 +42,19 @@ def stage() -> None:
         seen |= linked
 
 
-def build(site: Path) -> int:
-    """Build the site from the staged pages and return Zensical's exit status."""
+def build(site: Path, staged: Path = STAGE) -> int:
+    """Build the site in a folder and return Zensical's exit status.
+
+    Args:
+        site: Output folder; replaced if it exists.
+        staged: Folder for the staged pages; two builds at the same time need two.
+    """
+    stage(staged)
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
-    status = subprocess.run(command, cwd=STAGE, check=False).returncode
+    status = subprocess.run(command, cwd=staged, check=False).returncode
     if status == 0:
         shutil.rmtree(site, ignore_errors=True)
-        shutil.copytree(STAGE / "site", site)
+        shutil.copytree(staged / "site", site)
     return status
 
 
@@ -115,5 +121,4 @@ def _spaced_lists(text: str) -> str:
 
 
 if __name__ == "__main__":
-    stage()
     sys.exit(build(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "site"))

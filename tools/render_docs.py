@@ -10,6 +10,7 @@ in a clone and on a code host; `make docs` checks that it is current.
 
 import argparse
 import dataclasses
+import functools
 import inspect
 import json
 import pkgutil
@@ -41,8 +42,10 @@ def render(page: str) -> str:
 def settings_table(section: str) -> str:
     """The settings of a section, from the class that validates them."""
     rows = [["name", "default", "unit", "allowed values", "meaning"], ["---"] * 5]
-    for setting in describe_section(section):
-        rows.append([f"`{setting.name}`", _default(setting), setting.unit, setting.allowed, setting.meaning])
+    rows += [
+        [f"`{setting.name}`", _default(setting), setting.unit, setting.allowed, setting.meaning]
+        for setting in describe_section(section)
+    ]
     return _table(rows)
 
 
@@ -50,9 +53,11 @@ def options_table(_: str) -> str:
     """The options of all strategies."""
     rows = [["strategy", "option", "default"], ["---"] * 3]
     for name, kind in sorted(STRATEGIES.items()):
-        for option in dataclasses.fields(kind):  # type: ignore[arg-type]  # every registered strategy is a dataclass
-            if option.init and option.name != "deadline_s":
-                rows.append([f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))])
+        rows += [
+            [f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))]
+            for option in dataclasses.fields(kind)  # type: ignore[arg-type]  # every registered strategy is a dataclass
+            if option.init and option.name != "deadline_s"
+        ]
     return _table(rows)
 
 
@@ -81,7 +86,7 @@ def _help(command: click.Command, context: click.Context) -> str:
 def public_name(name: str) -> str:
     """Signature and docstring of a public name of lesson, such as `run` or `testing.check_world`."""
     value = pkgutil.resolve_name(f"lesson.{name}")
-    found = griffe.load(value.__module__, docstring_parser="google")[value.__qualname__]
+    found = _package()[f"{value.__module__}.{value.__qualname__}".removeprefix("lesson.")]
     parts = [f"### {name}", *_describe(found, name)]
     if isinstance(found, griffe.Class):
         for member in _public_members(found):
@@ -99,6 +104,13 @@ def paper_table(name: str) -> str:
     rows = [[claim["statement"], verdict] for claim, verdict in zip(claims, verdicts, strict=True)]
     counts = ", ".join(f"{verdict} {number}" for verdict, number in Counter(verdicts).most_common())
     return f"{len(claims)} claims: {counts}.\n\n{_table([['the paper says', 'verdict'], ['---'] * 2, *rows])}"
+
+
+@functools.cache
+def _package() -> griffe.Module:
+    package = griffe.load("lesson", docstring_parser="google")
+    assert isinstance(package, griffe.Module)
+    return package
 
 
 def _public_members(kind: griffe.Class) -> Iterator[griffe.Object]:

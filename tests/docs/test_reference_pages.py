@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 import lesson
+import lesson.flower
+import lesson.testing
+import render_docs
 from helpers.small_tasks import TinyNet, tiny_data
 from lesson.experiments import archive, folder
 from lesson.experiments.archive import write_archive
@@ -98,6 +101,15 @@ def test_format_versions_are_current() -> None:
     assert [int(re.search(r"format = (\d+)", row)[1]) for row in rows] == current  # type: ignore[index]
 
 
-def test_the_api_page_lists_exactly_the_public_names() -> None:
-    named = re.findall(r"^\| `(\w+)` \|", (PAGES / "api.md").read_text(), re.MULTILINE)
-    assert sorted(named) == sorted(lesson.__all__)
+def test_the_api_page_describes_exactly_the_public_names() -> None:
+    expected = {name for name in lesson.__all__ if name != "__version__"}
+    for module in (lesson.testing, lesson.flower):
+        expected |= {f"{module.__name__.removeprefix('lesson.')}.{name}" for name in module.__all__}
+    described = re.findall(r"^<!-- generated: api (\S+) -->$", (PAGES / "api.md").read_text(), re.MULTILINE)
+    assert sorted(described) == sorted(expected)
+
+
+@pytest.mark.parametrize("path", sorted(PAGES.parent.rglob("*.md")), ids=lambda path: path.stem)
+def test_generated_parts_are_current(path: Path) -> None:
+    page = path.read_text()
+    assert render_docs.render(page) == page, "run tools/render_docs.py"

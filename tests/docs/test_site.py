@@ -1,9 +1,6 @@
 """The documentation as a site: it builds without a warning, is whole, and asks nothing of other hosts."""
 
-import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,20 +9,7 @@ from lesson.settings.reference import describe_section
 from lesson.settings.settings import SECTIONS
 from lesson.strategies import STRATEGIES
 
-ROOT = Path(__file__).parent.parent.parent
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="mkdocs-material is not installed"),
-]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stderr
-    return folder
+pytestmark = pytest.mark.slow
 
 
 def pages(site: Path) -> dict[str, str]:

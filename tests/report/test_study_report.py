@@ -106,7 +106,9 @@ def test_cards_hold_the_numbers_and_nothing_from_elsewhere(study: Study) -> None
     run = study.runs[-1]
     assert repr(run).startswith("Run(lesson on mnist, seed 2: accuracy 0.9200 after 6 rounds, 600 s; ")
     card = run._repr_html_()
-    assert all(text in card for text in ("92.0%", "50% at 400 s", "6 rounds, 600 simulated seconds", "24, 0.0 MB, 0.3 kJ"))
+    assert all(
+        text in card for text in ("92.0%", "50% at 400 s", "6 rounds, 600 simulated seconds", "24, 0.0 MB, 0.3 kJ")
+    )
 
 
 def test_cards_escape_text(tmp_path: Path) -> None:

@@ -120,7 +120,11 @@ class SavesAnArray(Counting):
 
 
 BROKEN: list[tuple[Callable[[Any], None], type[Any], str]] = [
-    (strategies.check_needs, ListOfNeeds, "needs must be a frozenset of signals among client_accuracy and confirmation"),
+    (
+        strategies.check_needs,
+        ListOfNeeds,
+        "needs must be a frozenset of signals among client_accuracy and confirmation",
+    ),
     (strategies.check_needs, UnknownNeed, "client_accuracy and confirmation, got frozenset({'client_loss'})"),
     (strategies.check_progress, DropsEverything, "one client, nominal: nothing is aggregated in 40 rounds, and no"),
     (strategies.check_waiting, LeavesSomeWaiting, "4 equal clients, nominal: round 31: update 3 has waited at the"),
