@@ -115,7 +115,7 @@ def test_the_settings_file_of_version_0_1(tmp_path: Path) -> None:
     page = (DOCS / "how-to" / "migrate-from-0.1.md").read_text()
     before, now = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "mine.toml").write_text(before)
-    with pytest.raises(InputError, match="preset is now preset, outside all sections"):
+    with pytest.raises(InputError, match="preset is now preset, before all sections"):
         load_settings(tmp_path / "mine.toml")
     (tmp_path / "config.toml").write_text(f'{before}\n[versions]\nlesson = "0.1.0"\n')  # as a run wrote it
     (tmp_path / "now.toml").write_text(now)
