@@ -87,9 +87,7 @@ def verdict(groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Co
     """
     reached = reached_targets(table)
     columns: list[tuple[str, str, float, int]] = [("accuracy (%)", "accuracy_last10", 100, 1)]
-    columns += [
-        (f"to {100 * target:.0f} % (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]
-    ]
+    columns += [(f"to {100 * target:.0f} % (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]]
     columns += [("uploads", "uploads", 1, 0), ("uploaded (MB)", "bytes_up", 1e-6, 1)]
     columns += [("energy (kJ)", "energy_j", 1e-3, 1)]
     columns += [(label, name, 1, 0) for label, name in surprises(table).items()]
