@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -48,11 +49,15 @@ def test_verdicts_follow_from_the_kept_runs(findings: list[Finding]) -> None:
     assert markdown(claims_frame(findings)) == (FOLDER / "claims.md").read_text()
 
 
-def test_the_readme_shows_the_verdicts(findings: list[Finding]) -> None:
-    readme = (ROOT / "README.md").read_text()
-    shown = re.findall(r"^\| ([^|]+) \| (\*\*(?:holds|fails|inconclusive|mixed)\*\*) \|", readme, re.MULTILINE)
+def test_the_docs_show_the_verdicts(findings: list[Finding]) -> None:
+    page = (ROOT / "docs" / "explanation" / "reproduction.md").read_text()
+    shown = re.findall(r"^\| ([^|]+) \| (\*\*(?:holds|fails|inconclusive|mixed)\*\*) \|", page, re.MULTILINE)
     assert shown == [(finding.statement, verdict_words(finding)) for finding in findings]
-    assert "experiments/paper/results/fig5.png" in readme
+    counts = Counter(finding.verdict for finding in findings)
+    assert (
+        f"{len(findings)} claims: {', '.join(f'**{name}** {number}' for name, number in counts.most_common())}." in page
+    )
+    assert "experiments/paper/results/fig5.png" in page
 
 
 @pytest.mark.parametrize("name", ["authors", "latencies", "choices", "sawtooth"])

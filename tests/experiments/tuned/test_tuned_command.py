@@ -34,7 +34,7 @@ def test_the_command_tunes_runs_and_draws(
     assert not list(out.glob("*/"))
     assert main(command) == 0
     shown = capsys.readouterr().out
-    assert "strategies, β = 1, mean" in shown
+    assert "strategies, β = 1, one seed" in shown
     assert "fedavg: 5 runs missing\nlesson τ=20: " in shown
     kept = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     assert {"README.md", MARKER, "runs.jsonl.gz", "accuracy-strategies.png", "times-deadlines.png"} <= kept.keys()
