@@ -79,8 +79,7 @@ class Study:
         """Return one row per strategy, or per combination of labels, with the mean of each measure over seeds.
 
         NAME_min and NAME_max are its extremes, NAME_ci95 is half its 95 % confidence interval (from three seeds on),
-        and
-        time_to_TARGET_seeds is the number of seeds that reached the target.
+        and time_to_TARGET_seeds is the number of seeds that reached the target.
         """
         rows = [dict(zip(self.by, labels, strict=True)) | self._means(runs) for labels, runs in self.groups().items()]
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
