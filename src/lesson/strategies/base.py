@@ -28,7 +28,7 @@ class ServerView:
         version: Newest model version, from 0.
         now_s: Current time in seconds since the run began.
         num_connected: Number of connected clients.
-        connected: Whether each client is connected, no matter whether idle or busy. Real clients disconnect and rejoin.
+        connected: Whether each client is connected (idle or busy). Real clients disconnect and rejoin.
         compute_s: Compute time of the usual local training.
         upload_s: Upload time on the client's own band.
         shared_upload_s: Upload time of a client alone on the band of all clients together, for plans with uploads in
