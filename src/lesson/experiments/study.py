@@ -91,7 +91,7 @@ class Study:
         return means(frame, [*FIGURES, *(name for name in ("rejected", *VARYING_COUNTS) if name in frame)], TIMES)
 
     def failures_by_strategy(self) -> dict[str, dict[str, str]]:
-        """Return the failures of a comparison by strategy; a strategy without finished runs is named as in its folders."""
+        """Return the failures of a comparison by strategy, named as in its folders if it has no finished run."""
         names = {name.replace(":", "."): name for name in (run.summary["strategy"] for run in self.runs)}
         found: dict[str, dict[str, str]] = {}
         for folder, reason in self.failures.items():
@@ -112,7 +112,7 @@ class Study:
         return groups
 
     def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
-        """Draw accuracy over simulated time or over rounds: the mean over seeds, with 95 % confidence bands, for each label."""
+        """Draw mean accuracy over simulated time or over rounds, with 95 % confidence bands over seeds, for each label."""
         from lesson.report.study.accuracy_figure import draw_accuracy  # it imports this module
 
         return draw_accuracy(self, by)
