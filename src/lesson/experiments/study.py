@@ -112,7 +112,7 @@ class Study:
         return groups
 
     def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
-        """Draw mean accuracy over simulated time or over rounds, with 95 % confidence bands over seeds, for each label."""
+        """Draw mean accuracy over simulated time or over rounds, with 95 % confidence bands, for each label."""
         from lesson.report.study.accuracy_figure import draw_accuracy  # it imports this module
 
         return draw_accuracy(self, by)
