@@ -115,6 +115,6 @@ def test_numbers_about_the_presets_in_the_docs_are_current(capsys: pytest.Captur
     text = (ROOT / "docs" / "explanation" / "model.md").read_text()
     for line, column in ((printed, 1), (released, 2)):
         values = re.findall(r"[\d.]+ ?[s%]", line)[:3]
-        for name, value in zip(("mean slowest", "median latency", "share in tier 1"), values, strict=True):
+        for name, value in zip(("slowest of 50", "median latency", "clients in tier 1 at"), values, strict=True):
             row = next(row for row in text.splitlines() if name in row and row.startswith("|"))
             assert row.split("|")[column + 1].replace(" ", "") == value.replace(" ", "")

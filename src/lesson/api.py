@@ -55,13 +55,13 @@ def run(
     If the folder holds a finished run with the same settings, it is loaded instead of executed again.
 
     Args:
-        strategy: Name of a strategy, or `module:Class`; by default, that of the settings, "lesson".
+        strategy: Name of a strategy, or `module:Class`; by default, the one in the settings, "lesson".
         out: Output folder; by default, a subfolder of runs/ named after the settings.
         settings: Settings of the run; by default, `Settings()`.
         options: Options of the strategy, such as `{"late": "drop"}`; see `lesson strategies NAME`.
         resume: Whether to resume an unfinished run in the folder; otherwise, it is an error.
-        data_dir: Folder of the data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
-        dataset: Name of a data set, or your own `Dataset`; by default, that of the settings.
+        data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
+        dataset: Name of a data set, or your own `Dataset`; by default, the one in the settings.
         model: Function that returns a new `nn.Module`, in place of the built-in model. Requires `out`.
         trackers: Trackers by name, `module:Class` or as objects.
         **changes: Settings by name, such as `beta=0.1`, which override those in `settings`.
@@ -111,8 +111,8 @@ def compare(
         options: Options of single strategies, such as `{"fedbuff": {"concurrency": 5}}`.
         resume: Whether to resume unfinished runs in the folder; otherwise, they are an error.
         num_processes: Number of processes; by default, one per core, or one with your own data set or model.
-        data_dir: Folder of the data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
-        dataset: Name of a data set, or your own `Dataset`; by default, that of the settings.
+        data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
+        dataset: Name of a data set, or your own `Dataset`; by default, the one in the settings.
         model: Function that returns a new `nn.Module`, in place of the built-in model. Requires `out`.
         trackers: Trackers by name, `module:Class` or as objects; each process gets a copy.
         **changes: Settings by name, such as `beta=0.1`, which override those in `settings`.
@@ -144,7 +144,7 @@ def sweep(
     trackers: Sequence[Tracker | str] = (),
     **changes: Any,
 ) -> Study:
-    """Train every combination of lists of settings, and return the study.
+    """Train every combination of the values listed for several settings, and return the study.
 
     For example, `sweep({"beta": [0.1, 1.0], "strategy": ["lesson", "fedavg"]}, num_seeds=3)` executes 12 runs. Finished
     runs in `out` are not executed again, and unfinished ones are resumed.
@@ -219,7 +219,7 @@ def reproduce(
         quick: Whether to take a quick look in minutes: MNIST only and short runs. This is not a valid reproduction.
         num_seeds: Number of seeds; by default 5, or 2 for a quick look.
         out: Output folder; by default, runs/paper or runs/paper-quick.
-        data_dir: Folder of the data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
+        data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
 
     Raises:
         InputError: An argument is invalid, or the folder holds something else.
@@ -244,12 +244,12 @@ def plan(
     settings: Settings | None = None,
     **changes: Any,
 ) -> Plan:
-    """Return what a deadline does to a fleet, without training: tiers, round lengths and other deadlines.
+    """Return what a deadline does to a fleet, without training: tiers, round lengths and the effect of other deadlines.
 
     Args:
         fleet: Clients with their latencies, for example from `read_fleet`; by default, drawn from the settings.
         deadline_s: Deadline in seconds, > 0; may be inf. "auto" proposes one that about a quarter of the clients meet.
-            By default, that of the settings.
+            By default, the one in the settings.
         num_rounds: Number of rounds to schedule.
         settings: Settings of the fleet; by default, `Settings()`. They may make times vary; injected faults are
             ignored.

@@ -9,7 +9,7 @@ from lesson.core.errors import InputError, unknown
 
 @dataclass(frozen=True)
 class DataCommand:
-    """Download a data set, or draw how labels are split over clients.
+    """Download a data set, or draw how labels are split among clients.
 
     Example: lesson data cifar10
     """
@@ -21,7 +21,7 @@ class DataCommand:
         "shares: draw the label shares of 10 clients at beta = 0.1, 1 and 10.",
     )
     dir: Path | None = option(
-        "--dir", type=DIR, show_default="$LESSON_DATA_DIR or the cache", help="Folder of the data sets."
+        "--dir", type=DIR, show_default="$LESSON_DATA_DIR or the cache", help="Folder for data sets."
     )
     figure: Path | None = option("--figure", type=FILE, help="Output file for shares: .png, .pdf or .svg.")
 

@@ -109,7 +109,7 @@ def log_option(**attributes: Any) -> Any:
 def data_dir_option(**attributes: Any) -> Any:
     """Return the option --data-dir, which several commands have."""
     where = "$LESSON_DATA_DIR or the cache"
-    return option("--data-dir", type=DIR, show_default=where, help="Folder of the data sets.", **attributes)
+    return option("--data-dir", type=DIR, show_default=where, help="Folder for data sets.", **attributes)
 
 
 class Runnable(Protocol):

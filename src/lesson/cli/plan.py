@@ -57,7 +57,7 @@ class PlanCommand:
         "--on-time",
         type=NUMBER,
         metavar="SHARE",
-        help="With --deadline auto: share of updates that must be on time, such as 0.9.",
+        help="With --deadline auto: share of updates that must arrive on time, such as 0.9.",
     )
     rounds: int = _schedule("--rounds", type=WHOLE, default=12, help="Number of rounds to schedule.")
     figure: Path | None = _output(

@@ -31,7 +31,7 @@ class ReportCommand:
     )
     figures: Path | None = option("--figures", type=DIR, help="Folder for the figures, created if it does not exist.")
     format: str = option(
-        "--format", metavar="A,B,...", default="pdf", help="Formats of the figures: pdf, png, svg, or several."
+        "--format", metavar="A,B,...", default="pdf", help="Formats of the figures: one or more of pdf, png and svg."
     )
     width: str = option(
         "--width",

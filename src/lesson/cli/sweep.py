@@ -26,7 +26,7 @@ _tuning = partial(option, heading="Tuned comparison")
 
 @dataclass(frozen=True)
 class SweepCommand:
-    """Train every combination of lists of settings. Repeat the command to continue.
+    """Train every combination of the values in a settings file. Repeat the command to continue.
 
     Example: lesson sweep examples/sweep.toml --out runs/sweep
     """

@@ -340,7 +340,7 @@ class RoundLoop:
         return values, arrays | {f"world.{name}": array.copy() for name, array in of_world.items()}
 
     def restore(self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Continue from what `state` returned; in simulated time, the run is bit-identical to an uninterrupted one."""
+        """Restore what `state` returned; in simulated time, the run is then bit-identical to an uninterrupted one."""
         for name in _VALUES:
             setattr(self, name, values[name])
         restore_strategy(self.strategy, values["strategy"])

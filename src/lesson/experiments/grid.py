@@ -1,4 +1,4 @@
-"""Grids: every combination of lists of settings with every seed, validated before any run starts."""
+"""Grids: every combination of the listed settings with every seed, validated before any run starts."""
 
 import itertools
 import math

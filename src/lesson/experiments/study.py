@@ -52,7 +52,7 @@ class Study:
         return pd.DataFrame(rows)
 
     def curves(self) -> pd.DataFrame:
-        """Return one row per evaluation of every run: labels, seed, round, time, scores, uploads and joules so far."""
+        """Return one row per evaluation of every run: labels, seed, round, time, scores, total uploads and energy."""
         columns = [*self.by, "seed", *CURVE]
         frames = []
         for run in self.runs:
@@ -62,7 +62,7 @@ class Study:
         return pd.concat(known, ignore_index=True) if known else pd.DataFrame(columns=columns)
 
     def filter(self, **conditions: Any) -> Self:
-        """Return the study of those runs that meet all conditions, such as `filter(strategy="lesson", beta=0.1)`.
+        """Return a study of the runs that meet all conditions, such as `filter(strategy="lesson", beta=0.1)`.
 
         A name is a label, "seed", a setting or an option of a strategy; names with a dot go into a dict,
         `filter(**{"training.learning_rate": 0.1})`. A condition is a value, a list of values, or a function that
@@ -78,8 +78,8 @@ class Study:
     def means(self) -> pd.DataFrame:
         """Return one row per strategy, or per combination of labels, with the mean of each measure over seeds.
 
-        NAME_min and NAME_max are its extremes, NAME_ci95 is half its 95 % interval (for three or more seeds), and
-        time_to_TARGET_seeds is the number of seeds that reached the target.
+        NAME_min and NAME_max are its extremes, NAME_ci95 is half its 95 % confidence interval (from three seeds on),
+        and time_to_TARGET_seeds is the number of seeds that reached the target.
         """
         rows = [dict(zip(self.by, labels, strict=True)) | self._means(runs) for labels, runs in self.groups().items()]
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
@@ -91,7 +91,7 @@ class Study:
         return means(frame, [*FIGURES, *(name for name in ("rejected", *VARYING_COUNTS) if name in frame)], TIMES)
 
     def failures_by_strategy(self) -> dict[str, dict[str, str]]:
-        """Return the failures of a comparison by strategy, as written in folder names if all of its runs failed."""
+        """Return the failures of a comparison by strategy, named as in its folders if it has no finished run."""
         names = {name.replace(":", "."): name for name in (run.summary["strategy"] for run in self.runs)}
         found: dict[str, dict[str, str]] = {}
         for folder, reason in self.failures.items():
@@ -112,7 +112,7 @@ class Study:
         return groups
 
     def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
-        """Draw accuracy over simulated time or over rounds: the mean over seeds, with 95 % bands, for each label."""
+        """Draw mean accuracy over simulated time or over rounds, with 95 % confidence bands, for each label."""
         from lesson.report.study.accuracy_figure import draw_accuracy  # it imports this module
 
         return draw_accuracy(self, by)

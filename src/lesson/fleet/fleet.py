@@ -114,7 +114,7 @@ class Fleet:
         )
 
     def at_deadline(self, deadline_s: float) -> "Fleet":
-        """Return the fleet that strategies with tiers get for this deadline.
+        """Return the fleet that strategies with tiers use at this deadline.
 
         With `ensure_first_tier`, if no client meets the deadline, the fastest one is promoted: its latency is set to
         the deadline, and the parts of its latency are scaled accordingly. Otherwise, the fleet is unchanged.
@@ -145,13 +145,13 @@ class Fleet:
 
 
 def draw_fleet(settings: Settings, num_clients: int | None = None, seed: int | None = None) -> Fleet:
-    """Draw a random population of clients and return its fleet, with the latencies of Eq. (3) to (6).
+    """Draw a random population of clients and return its fleet, with the latencies of Eqs. (3) to (6).
 
     Args:
         settings: Area, radio, CPUs and training.
-        num_clients: Number of clients; by default, that of the settings. A client has the same values in a larger
+        num_clients: Number of clients; by default, the one in the settings. A client has the same values in a larger
             fleet.
-        seed: Random seed; by default, that of the settings.
+        seed: Random seed; by default, the one in the settings.
 
     Raises:
         InputError: `num_clients`, `seed` or an input file of the settings is invalid.
@@ -160,7 +160,7 @@ def draw_fleet(settings: Settings, num_clients: int | None = None, seed: int | N
 
 
 def fleet_of(settings: Settings, people: Population, num_samples: IntArray | None = None) -> Fleet:
-    """Return the fleet of a population, with the latencies of Eq. (3) to (6).
+    """Return the fleet of a population, with the latencies of Eqs. (3) to (6).
 
     `num_samples` is the number of samples each client holds, if a data set has been split; by default, that of the
     population.

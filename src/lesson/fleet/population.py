@@ -53,9 +53,9 @@ def draw_population(settings: Settings, num_clients: int | None = None, seed: in
 
     Args:
         settings: Area, radio and CPUs.
-        num_clients: Number of clients; by default, that of the settings. A client has the same values in a larger
+        num_clients: Number of clients; by default, the one in the settings. A client has the same values in a larger
             population.
-        seed: Random seed; by default, that of the settings.
+        seed: Random seed; by default, the one in the settings.
 
     Raises:
         InputError: `num_clients` or `seed` is invalid.

@@ -22,7 +22,7 @@ def check_deadline(deadline_s: float) -> float:
 
 
 def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
-    """Return the tier of each client, shape (num_clients,). Eq. (7): the smallest j with t ≤ j·τ, to a relative 10⁻¹².
+    """Return the tier of each client, shape (num_clients,). Eq. (7): the smallest j with t ≤ j·τ·(1 + 10⁻¹²).
 
     Args:
         latency_s: Latency t of each client in seconds.
@@ -49,7 +49,7 @@ def client_to_promote(latency_s: FloatArray, tiers: IntArray) -> int | None:
 
 
 def due(tiers: IntArray, round: int) -> BoolArray:
-    """Return which clients upload by the end of a round, shape (num_clients,). Eq. (8) and (9): k % j == 0.
+    """Return which clients upload by the end of a round, shape (num_clients,). Eqs. (8) and (9): k % j == 0.
 
     Args:
         tiers: Tier j of each client, which must not change from the start of the run.

@@ -65,7 +65,7 @@ def make_server_app() -> ServerApp:
 
 
 def serve(grid: Grid, context: Context) -> dict[str, Any]:
-    """Execute the run that the run config describes on the nodes of a grid, in a run folder; return its summary."""
+    """Execute the run that the run config describes on the nodes of a grid, write its folder and return its summary."""
     config = check_config(context.run_config)
     wished = settings_of(config, max(2, config["min-nodes"]))  # an invalid config fails here, not on the clients
     strategy_of(wished)

@@ -50,15 +50,15 @@ class FleetSettings(Checked):
     )
     energy_kappa: Positive = Field(1e-28, description="κ of the compute energy κ·f²·cycles")
     slowdown: Annotated[float, Field(ge=0, le=1000, strict=True)] = Field(
-        0.0, description="mean of an exponential E: each local training takes 1 + E times the usual compute time"
+        0.0, description="each local training takes 1 + E times the usual compute time; E is exponential with this mean"
     )
-    positions: Text = Field("", description="CSV file client,time_s,x_km,y_km with the clients' positions over time")
+    positions: Text = Field("", description="CSV file (client,time_s,x_km,y_km) of the clients' positions over time")
     presence: Text = Field(
-        "", description="CSV file client,from_s,to_s with the times when clients are available; others always are"
+        "", description="CSV file (client,from_s,to_s) of when clients are available; unlisted clients always are"
     )
     trace: Text = Field(
         "",
-        description="CSV file client,round,compute_s,upload_s with measured times that replace those of the model",
+        description="CSV file (client,round,compute_s,upload_s) of measured times that replace those of the model",
     )
 
 
@@ -93,7 +93,7 @@ class RadioSettings(Checked):
         6.0, description="power of the direct path relative to all others, for rician"
     )
     coherence_s: Annotated[float, Field(ge=MIN_COHERENCE_S, strict=True)] = Field(
-        1.0, description="time for which a channel stays constant when clients fade or move"
+        1.0, description="time for which a channel stays constant when it fades or clients move"
     )
     speed_mps: tuple[Speed, Speed] = Field(
         (0.0, 0.0), description="random-waypoint mobility: speed of a leg, uniform in [low, high]; [0, 0] for none"
@@ -138,7 +138,7 @@ class TrainingSettings(Checked):
         "uniform", description="weight of a client in an aggregation: equal for all, or its number of samples"
     )
     latency_samples: Count | Literal["processed"] = Field(
-        20, description="samples for which compute latency is charged; 'processed': as many as the local training uses"
+        20, description="samples for which compute time is charged; 'processed': as many as the local training uses"
     )
     theta: Positive = Field(1.0, description="θ of the number of local iterations θ·log2(1/ε)")
     epsilon: Annotated[float, Field(gt=0, lt=1, strict=True)] = Field(
@@ -164,7 +164,7 @@ class DataSettings(Checked):
     beta: Positive = Field(1.0, description="concentration β of the Dirichlet split; smaller is more unequal")
     samples_per_client: Count | CountRange = Field(
         1000,
-        description="training samples of a client, or [low, high]; dirichlet-per-class and iid set their own numbers",
+        description="training samples of a client, or [low, high]; dirichlet-per-class and iid determine it themselves",
     )
 
 

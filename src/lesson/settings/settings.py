@@ -48,7 +48,7 @@ class Settings(Checked):
         fleet: Number of clients, their area, CPUs and availability.
         radio: Channel between a client and the base station.
         training: Local training, and the compute time that is charged for it.
-        data: Data set and how it is split over the clients.
+        data: Data set and how it is split among the clients.
         upload: Size of a model.
         server: Server optimizer, aggregation and latency estimates.
         strategy: Strategy, deadline and the strategy's own options.
@@ -116,11 +116,11 @@ class Settings(Checked):
         return self.model_copy(update={"faults": FaultSettings()})
 
     def changed_names(self, *names: str) -> list[str]:
-        """Return those of these settings, given by unique names, that do not have their default value."""
+        """Return those of the named settings that do not have their default value; names must be unique."""
         return [name for name in names if getattr(self, section_of(name)).changed(name)]
 
     def caveats(self) -> list[str]:
-        """Return warnings about settings that have no effect, or not the expected one, a line each."""
+        """Return warnings about settings that have no effect, or not the expected one, one line each."""
         lines = self._without_effect()
         lines += self.faults.without_effect(self.fleet.num_clients) + self.guards.without_effect()
         return lines + self._work_caveats()
@@ -177,9 +177,9 @@ class Settings(Checked):
         return {"preset": self.preset} | tables | {"strategy": self.strategy.to_table()}
 
     def differences(self, other: "Settings") -> list[str]:
-        """Return the settings in which runs of both differ; how often checkpoints are written does not count.
+        """Return one line per setting whose values differ, with both values; `checkpoint_every_s` is ignored.
 
-        Where these settings say "auto", any value of the other matches.
+        Where these settings say "auto", any value in `other` matches.
         """
         ours, theirs = self.to_sections(), other.to_sections()
         free = ["checkpoint_every_s", *(name for name in AUTOMATIC if ours["run"][name] == "auto")]

@@ -28,7 +28,7 @@ class ServerView:
         version: Newest model version, from 0.
         now_s: Current time in seconds since the run began.
         num_connected: Number of connected clients.
-        connected: Whether each client can be reached, idle or busy. Real clients disconnect and rejoin.
+        connected: Whether each client is connected (idle or busy). Real clients disconnect and rejoin.
         compute_s: Compute time of the usual local training.
         upload_s: Upload time on the client's own band.
         shared_upload_s: Upload time of a client alone on the band of all clients together, for plans with uploads in
@@ -310,15 +310,15 @@ class Strategy(Protocol):
         ...
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        """Return which updates to aggregate and to drop; `arrived` are all updates that wait at the server."""
+        """Return which updates to aggregate and to drop; `arrived` holds all updates that wait at the server."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return the state that a checkpoint has to store, as small values for JSON."""
+        """Return the state that a checkpoint has to store, as small JSON-compatible values."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
+        """Restore the state that `state` returned."""
         ...
 
 

@@ -27,7 +27,7 @@ USUAL_TIERS = 5
 
 @dataclass
 class FedAT:
-    """Asynchronous tiers; those that report rarely weigh more.
+    """Asynchronous tiers; those that report rarely have more weight.
 
     Args:
         num_tiers: Number M of tiers, >= 1. None: 5, or the number of reachable clients in the first round if that is

@@ -57,8 +57,8 @@ def check_strategy(
         strategy: A class, an object or a function without arguments that returns one. A class is called with
             `deadline_s`, if it has such an argument, and with its defaults otherwise.
         rounds: Number of rounds in each fleet.
-        fleets: Fleets by name; by default, one client, four equal ones, six unequal ones, one of them unreachable, and
-            24 drawn ones.
+        fleets: Fleets by name; by default, fleets of one client, four equal clients, six unequal clients (one of them
+            unreachable) and 24 drawn clients.
 
     Raises:
         AssertionError: The strategy breaks a rule. The message is one line that names the case, the round and the rule.

@@ -31,8 +31,8 @@ def check_world(make_world: Callable[..., World], *, rounds: int = 40, simulated
     rejected until they are excluded.
 
     Args:
-        make_world: Function that returns a new world. If it has an argument without default, it is called with a fleet
-            of 24 clients.
+        make_world: Function that returns a new world. If it has an argument without a default, it is called with a
+            fleet of 24 clients.
         rounds: Number of rounds of each strategy.
         simulated: False for a world in real time, which may close rounds late and whose runs need not be repeatable.
 

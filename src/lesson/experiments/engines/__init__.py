@@ -32,7 +32,7 @@ def make_engine(  # noqa: C901
         name: "local" or "ray".
         num_processes: Number of processes on this machine, by default one per core. With 1, runs are executed in this
             process.
-        data_dir: Folder of the data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
+        data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
         dataset: Your own data set; requires a single process on this machine.
         model: Function that returns your own model; requires a single process on this machine.
         seconds: Real time after which runs are interrupted, with a checkpoint; only on this machine.

@@ -28,7 +28,7 @@ class LessonMemory(Lesson):
     The other options are those of `Lesson`.
 
     Args:
-        scaling: Whether clients of tier j use step size j·δ, Eq. (12), in addition.
+        scaling: Whether clients of tier j also use step size j·δ, Eq. (12), instead of δ.
     """
 
     scaling: bool = False

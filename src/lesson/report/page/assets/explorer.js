@@ -267,7 +267,7 @@ const Explorer = (() => {
       told.textContent =
         `${number(numClients)} ${numClients === 1 ? "client" : "clients"} (${source}).` +
         (held < numClients
-          ? ` All numbers below are for a sample of ${number(held)} of them, spread evenly over their latencies.`
+          ? ` All numbers below are for a sample of ${number(held)} of them, evenly spaced by latency.`
           : "");
       again.hidden = original;
     }

@@ -372,7 +372,7 @@ const ExplorerCharts = (() => {
         `Updates per 1,000 s go from ${fine(shortest.updates_per_1000s)} to ${fine(fedavg.updates_per_1000s)} and staleness from ${fine(shortest.staleness)} ` +
         `to 0 versions as the deadline grows from ${fine(first)} to ${fine(last)} s; the chosen deadline is ${seconds(deadline_s)}.`,
       caption:
-        `The solid vertical line is the chosen deadline, the dotted one the proposed ${seconds(proposed_s)}. Click a curve to choose its deadline. ` +
+        `The solid vertical line is the chosen deadline, and the dotted one is the proposed ${seconds(proposed_s)}. Click a curve to choose its deadline. ` +
         `Gray: deadlines that no client meets${ensureFirstTier ? ", where the fastest client is promoted to tier 1" : ""}.`,
       height: 420,
       traces: [

@@ -15,7 +15,7 @@
     const made = section(
       "claims",
       "The paper's claims",
-      "Each claim has one or more checks. A check holds (✓) if its whole 95 % confidence interval meets the claim, fails (✗) if none of it does, and is inconclusive (?) otherwise. A claim holds if all its checks hold and is mixed if only some do; it is inconclusive if all its checks are, and fails in all other cases.",
+      "Each claim has one or more parts. A part holds (✓) if its whole 95 % confidence interval meets the claim, fails (✗) if none of it does, and is inconclusive (?) otherwise. A claim holds if all its parts hold and is mixed if only some do; it is inconclusive if all its parts are, and fails in all other cases.",
     );
     made.append(
       h(

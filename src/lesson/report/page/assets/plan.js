@@ -17,7 +17,7 @@
       h("strong", {}, "FedCS"),
       " sets a deadline τ and leaves out the clients that miss it, with all their data. ",
       h("strong", {}, "LESSON"),
-      " also sets a deadline, but sorts clients into tiers by how many deadlines they need: tier 1 uploads every round, " +
+      " also sets a deadline, but sorts clients into tiers by how many rounds they need: tier 1 uploads every round, " +
         "tier 2 every second round, tier j every j-th. Rounds are short, and every client takes part.",
     ),
     h(

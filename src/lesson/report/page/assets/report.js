@@ -4,9 +4,9 @@
   const { data, h, section, table, quoted } = Page;
   const { groups, several, contenders, strategyName, groupOf } = Looks;
   const IDEA = [
-    "Federated learning trains one model on data that stays on many clients: each client trains on its own data and uploads the result to a server, which aggregates the results. Clients are unequal. Waiting for the slowest client in every round (FedAvg) takes long; leaving out slow clients (FedCS) loses their data.",
+    "Federated learning trains one model on data that stays on many clients: each client trains on its own data and uploads the result to a server, which aggregates the results. Clients are unequal. Waiting for the slowest client in every round (FedAvg) takes a long time; leaving out slow clients (FedCS) loses their data.",
     "LESSON does neither. A deadline τ divides time into rounds. A client that needs at most one deadline is in tier 1 and uploads every round; one that needs up to two is in tier 2 and uploads every second round; and so on. At the end of a round the server aggregates the updates that are due. Slow clients use a larger step size, in proportion to their tier, to make up for uploading less often. The price is staleness: the update of a slow client starts from an older model.",
-    "All times are simulated: the compute and upload time of each client come from a model or from measurements, and all strategies run on the same clock.",
+    "All times are simulated: the compute and upload times of each client come from a model or from measurements, and all strategies run on the same clock.",
   ];
 
   function whatWasRun() {
@@ -59,7 +59,7 @@
       "Results",
       [
         shownOver(groups.map((group) => group.seeds)),
-        "Accuracy is the mean of the last ten evaluations within the last quarter of the run. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown if every seed reaches the target.",
+        "Accuracy is the mean of the last ten evaluations, or of the last quarter of all evaluations if that is fewer. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown only if every seed reaches the target.",
         groups.length > 1
           ? "A card names a single winner only if there are at least three seeds and the 95 % confidence interval of the paired differences excludes 0."
           : "",
@@ -102,7 +102,7 @@
     const made = section(
       "deadline",
       "Clients and deadline",
-      "The clients, and what another deadline would change. Move τ to see the effect; this needs no training.",
+      "This section shows the clients and the effect of other deadlines. Move τ to see what changes; this needs no training.",
       "Deadline",
     );
     Explorer.mount(made, data.fleet);
@@ -110,7 +110,7 @@
 
   function settings() {
     const again = data.command
-      ? "The same command gives the same bytes on the same kind of machine. If you have only this page, save the settings below as config.toml and pass that file."
+      ? "The same command gives bit-identical results on the same kind of machine. If you have only this page, save the settings below as config.toml and pass that file."
       : "A run on real clients cannot be repeated exactly. These are its settings.";
     const made = section("settings", "Settings and reproduction", again, "Settings");
     if (data.command) made.append(quoted(data.command, "the command"));

@@ -10,7 +10,7 @@ const Clients = (() => {
     const made = section(
       "participation",
       "Participation and staleness",
-      "How many updates of a client are aggregated per 1,000 simulated seconds, and how many versions of the model were made between the start of an update and its aggregation. Staleness is the price of not waiting. Clients of all seeds are grouped into tiers by the deadline, even if the strategy does not use one.",
+      "How many of a client's updates are aggregated per 1,000 simulated seconds, and their staleness: how many versions of the model were created between the start of an update and its aggregation. Staleness is the price of not waiting. Clients of all seeds are grouped into tiers by the deadline, even if the strategy does not use one.",
       "Participation",
     );
     const pair = h("div", { class: "pair" });
@@ -35,7 +35,7 @@ const Clients = (() => {
         height: 330,
         zoom: false,
       });
-    bars("merged_per_1000s", "updates per client in 1,000 s", 1);
+    bars("merged_per_1000s", "updates per client per 1,000 s", 1);
     bars("staleness", "mean staleness (versions)", 2);
     made.append(
       h(
@@ -44,7 +44,7 @@ const Clients = (() => {
         h("summary", {}, "Show the numbers"),
         table(
           "Participation by tier",
-          [contenders, "tier", "clients", "updates per client in 1,000 s", "share of all updates", "mean staleness"],
+          [contenders, "tier", "clients", "updates per client per 1,000 s", "share of all updates", "mean staleness"],
           there.flatMap(([rows, at]) =>
             rows.map((row) => [
               groups[at].label,
@@ -134,7 +134,7 @@ const Clients = (() => {
       "costs",
       "Cost of a target accuracy",
       measured
-        ? "Data that clients upload, and energy that they spend on computing and sending, until a target accuracy is reached."
+        ? "Data that clients upload, and energy that they spend on computing and transmitting, until a target accuracy is reached."
         : "Data that clients upload until a target accuracy is reached. The energy they spend is unknown.",
       "Costs",
     );

@@ -7,7 +7,7 @@ const Course = (() => {
   function accuracy() {
     if (!data.curves.some((curve) => curve.time_s.at.length)) return;
     const lead =
-      `Accuracy on the test data${shown()}. Hover to read all lines at one time; drag to zoom in, double-click to zoom out.` +
+      `Accuracy on the test data${shown()}. Hover to read the values of all lines; drag to zoom in, double-click to zoom out.` +
       (data.hidden ? ` The ${groups.length} most accurate of ${groups.length + data.hidden} configurations are drawn.` : "");
     const made = section("accuracy", "Accuracy", lead);
     const axes = { time_s: "simulated time (s)", round: "global rounds" };

@@ -8,7 +8,7 @@ const Tiers = (() => {
     MAX_TIER = 2 ** 53,
     SLOTS_LOOKED_AT = 500_000;
 
-  /** The smallest j with t ≤ j·τ for each client, to a relative 10⁻¹²; 0 for one that never arrives. */
+  /** The smallest j with t ≤ j·τ·(1 + 10⁻¹²) for each client; 0 for an unreachable one. */
   function assignTiers(latencies, deadline_s) {
     return latencies.map((latency_s) => {
       if (!Number.isFinite(latency_s)) return UNREACHABLE;
