@@ -75,7 +75,7 @@ def run_command(words: list[str], output: list[str], capsys: pytest.CaptureFixtu
         return
     command = words[1:]
     capsys.readouterr()
-    if command[0] in ("data", "reproduce") or "ray" in command:  # downloads, hours of training, a cluster
+    if command[0] in ("data", "reproduce") or {"ray", "--tune"} & {*command}:  # downloads, hours, a cluster, CIFAR-10
         with cli.make_context("lesson", list(command)) as context:
             subcommand = cli.get_command(context, command[0])
             assert subcommand is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
+DEPLOYMENT = ROOT / "examples" / "flower_deployment"
 GENERATED = re.compile(r"<!-- generated: .*?<!-- end -->", re.DOTALL)
 BLOCK = re.compile(
     r"^(?:<!-- tested by: (?P<test>\S+) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
@@ -24,7 +25,6 @@ ELSEWHERE = {
     "git": "",
     "journalctl": "needs systemd",
     "openssl": "",
-    "python": "scripts of the repository have tests of their own",
     "ray": "a service",
     "ssh-keygen": "",
     "sudo": "needs systemd",
@@ -96,8 +96,9 @@ def check_other_command(words: list[str]) -> None:
         extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         named = [name for word in rest for found in re.findall(r"\[(.+)\]", word) for name in found.split(",")]
         assert [name for name in named if name not in extras] == [], words
+    elif program == "python" or program.startswith("./"):  # scripts of the repository have tests of their own
+        script = Path(rest[0] if program == "python" else program)
+        folders = (ROOT, DEPLOYMENT, Path())  # the last: saved by an earlier block
+        assert str(script) in ("-m", "-c") or any((folder / script).exists() for folder in folders), words
     else:
         assert program in ELSEWHERE, f"nothing executes {shlex.join(words)!r}; see ELSEWHERE in {__file__}"
-        if program == "python":
-            in_reach = (ROOT / rest[0]).exists() or Path(rest[0]).exists()  # the latter: saved by an earlier block
-            assert in_reach or rest[0] in ("-m", "-c"), words
