@@ -160,13 +160,9 @@ def flwr(*command: object) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except json.JSONDecodeError:
-        raise FlowerError(
-            f"flwr {command[0]} failed: {' '.join((done.stderr or done.stdout).split())[-300:]}"
-        ) from None
+        raise FlowerError(f"flwr {command[0]} failed: {one_line(done.stderr or done.stdout)}") from None
     if done.returncode or not answer.get("success", True):
-        raise FlowerError(
-            f"flwr {command[0]} failed: {' '.join(str(answer.get('error-message', answer)).split())[-300:]}"
-        )
+        raise FlowerError(f"flwr {command[0]} failed: {one_line(str(answer.get('error-message', answer)))}")
     return answer
 
 
