@@ -222,6 +222,30 @@ def test_the_log_is_printed_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert capsys.readouterr().out == "a\nINFO:  b\nc\n"
 
 
+FLWR = """#!/bin/sh
+echo "$1" >> "$CALLS"
+case $1 in
+run) sleep 1; echo '{"run-id": "7"}' ;;
+ls) echo '{"runs": [{"status": "finished:stopped"}]}' ;;
+stop) echo '{}' ;;
+esac
+"""
+
+
+def test_a_run_that_is_stopped_while_it_is_submitted_does_not_stay_active(tmp_path: Path) -> None:
+    (tmp_path / "flwr").write_text(FLWR)
+    (tmp_path / "flwr").chmod(0o755)
+    config, calls = tmp_path / "run.toml", tmp_path / "calls"
+    config.write_text('out = "/data/run"\nresume = true\n')
+    env = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "CALLS": str(calls)}
+    words = [sys.executable, FOLDER / "supervise_run.py", APP, NAME, config, tmp_path / "run-id"]
+    supervisor = subprocess.Popen(words, env=env)
+    wait("the run to be submitted", 60, calls.exists)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(60) == 143
+    assert "stop" in calls.read_text().split()
+
+
 @pytest.mark.deployment
 def test_a_supervised_run_is_resumed_and_can_be_restored_from_a_backup(tmp_path: Path) -> None:
     out, config = tmp_path / "run", tmp_path / "run.toml"
