@@ -62,12 +62,12 @@ def test_code_in_the_description_is_that_of_the_readme(description: str) -> None
 
 def test_extras_that_are_named_anywhere_exist(metadata: dict[str, Any]) -> None:
     extras = set(metadata["project"]["optional-dependencies"])
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
     named = {
         (extra, path.relative_to(ROOT))
         for path in [*pages, *(ROOT / "src").rglob("*.py")]
         if path.suffix in (".md", ".py", ".toml")
-        for listed in re.findall(r"lesson-fl\[([^\]]+)\]", path.read_text(encoding="utf-8"))
+        for listed in re.findall(r"(?:lesson-fl|'\.)\[([^\]]+)\]", path.read_text(encoding="utf-8"))
         for extra in re.split(r",\s*", listed)
     }
     assert {extra for extra, _ in named} >= {"flower", "flower-simulation", "ray", "tensorboard"}

@@ -30,7 +30,7 @@ def main() -> None:
         parser.exit(2, f"error: {given.database} does not exist\n")
     try:
         folder = back_up(given.run, given.target, given.database)
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         parser.exit(3, f"error: {error}\n")
     print(folder)
     if given.keep > 0:
@@ -39,20 +39,28 @@ def main() -> None:
 
 
 def back_up(run: Path, target: Path, database: Path | None) -> Path:
-    """Return the folder of a new backup. It has a temporary name until it is complete."""
+    """Return the folder of a new backup. It has a temporary name until it is complete, and is removed if that fails."""
     name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     part = target / f".{name}.part"
     (part / "run").mkdir(parents=True)
+    try:
+        _copy(run, part / "run")
+        if database is not None:
+            source, copy = sqlite3.connect(database), sqlite3.connect(part / "state.db")
+            with contextlib.closing(source), contextlib.closing(copy):
+                source.backup(copy)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    part.rename(target / name)
+    return target / name
+
+
+def _copy(run: Path, folder: Path) -> None:
     others = sorted(path.name for path in run.iterdir() if path.is_file() and not path.name.startswith("."))
     for file in (*FIRST, *(other for other in others if other not in FIRST)):
         with contextlib.suppress(FileNotFoundError):  # a finished run has no checkpoints
-            shutil.copy2(run / file, part / "run" / file)
-    if database is not None:
-        source, copy = sqlite3.connect(database), sqlite3.connect(part / "state.db")
-        with contextlib.closing(source), contextlib.closing(copy):
-            source.backup(copy)
-    part.rename(target / name)
-    return target / name
+            shutil.copy2(run / file, folder / file)
 
 
 if __name__ == "__main__":

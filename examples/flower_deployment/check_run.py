@@ -48,7 +48,8 @@ def main() -> None:
     try:
         settings = tomllib.loads((given.run / "config.toml").read_text())
         metrics, summary = given.run / "metrics.jsonl", given.run / "summary.json"
-        lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+        text = metrics.read_text() if metrics.exists() else ""
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]  # whole ones
         if summary.exists():
             early = json.loads(summary.read_text())["ended_early"]
             findings = [(WARNING, f"the run ended early: {early}")] if early else []

@@ -47,9 +47,11 @@ def main() -> None:
     if problem:
         parser.exit(2, f"error: {given.config}: {problem}\n")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a run can be stopped when its id is known
     run = ""
     try:
         run = active_run(given.state, given.superlink) or submit(given.app, given.superlink, given.config, given.state)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         status = wait_until_ended(run, given.superlink)
     except FlowerError as error:
         parser.exit(1, f"error: {error}\n")
@@ -160,13 +162,9 @@ def flwr(*command: object) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except json.JSONDecodeError:
-        raise FlowerError(
-            f"flwr {command[0]} failed: {' '.join((done.stderr or done.stdout).split())[-300:]}"
-        ) from None
+        raise FlowerError(f"flwr {command[0]} failed: {one_line(done.stderr or done.stdout)}") from None
     if done.returncode or not answer.get("success", True):
-        raise FlowerError(
-            f"flwr {command[0]} failed: {' '.join(str(answer.get('error-message', answer)).split())[-300:]}"
-        )
+        raise FlowerError(f"flwr {command[0]} failed: {one_line(str(answer.get('error-message', answer)))}")
     return answer
 
 

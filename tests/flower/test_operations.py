@@ -81,19 +81,46 @@ def test_the_example_run_config_can_be_supervised(tmp_path: Path) -> None:
     assert supervise_run.config_problem(other) == "out must be an absolute path, got 'run'"
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_certificates_are_signed_by_the_authority_and_never_overwritten(tmp_path: Path) -> None:
-    def call(*words: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run([FOLDER / "certificates.sh", *words], capture_output=True, text=True, check=False)
+def certificates(command: str, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [FOLDER / "certificates.sh", command, folder, *words], capture_output=True, text=True, check=False
+    )
 
-    assert call("ca", str(tmp_path)).returncode == 0
-    assert call("server", str(tmp_path), "server.example").returncode == 0
-    verify = ["openssl", "verify", "-verify_hostname", "server.example", "-CAfile", tmp_path / "ca.crt"]
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.parametrize(("host", "check"), [("server.example", "-verify_hostname"), ("192.0.2.7", "-verify_ip")])
+def test_certificates_are_signed_by_the_authority_and_never_overwritten(tmp_path: Path, host: str, check: str) -> None:
+    assert certificates("ca", tmp_path).returncode == 0
+    assert certificates("server", tmp_path, host).returncode == 0
+    verify = ["openssl", "verify", check, host, "-CAfile", tmp_path / "ca.crt"]
     assert subprocess.run([*verify, tmp_path / "server.crt"], capture_output=True, check=False).returncode == 0
     assert stat.S_IMODE((tmp_path / "server.key").stat().st_mode) == 0o600
-    again = call("server", str(tmp_path), "server.example")
+    again = certificates("server", tmp_path, host)
     assert again.returncode == 2
     assert "server.key exists; move it away first" in again.stderr
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_certificate_that_cannot_be_signed_leaves_no_key(tmp_path: Path) -> None:
+    missing = certificates("server", tmp_path, "server.example")
+    assert missing.returncode == 2
+    assert "ca.key cannot be read" in missing.stderr
+    certificates("ca", tmp_path)
+    (tmp_path / "ca.key").write_text("broken")
+    broken = certificates("server", tmp_path, "server.example")
+    assert broken.returncode == 2
+    assert "private key" in broken.stderr
+    assert not {"server.key", "server.crt"} & {path.name for path in tmp_path.iterdir()}
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".part")] == []
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_a_public_key_is_not_overwritten(tmp_path: Path) -> None:
+    assert certificates("node", tmp_path, "node0").returncode == 0
+    (tmp_path / "node0").unlink()
+    public = (tmp_path / "node0.pub").read_text()
+    assert certificates("node", tmp_path, "node0").returncode == 2
+    assert (tmp_path / "node0.pub").read_text() == public
 
 
 def test_a_backup_has_the_files_of_the_run_and_the_database(tmp_path: Path) -> None:
@@ -110,6 +137,15 @@ def test_a_backup_has_the_files_of_the_run_and_the_database(tmp_path: Path) -> N
     assert copy.execute("select count(*) from nodes").fetchone() == (0,)
     copy.close()
     assert [path.name for path in (tmp_path / "backups").iterdir()] == [folder.name]
+
+
+def test_a_backup_that_fails_leaves_nothing_and_tells_why(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").touch()
+    (tmp_path / "state.db").write_text("not a database" * 100)
+    words = [sys.executable, FOLDER / "back_up.py", tmp_path, tmp_path / "backups", "--database", tmp_path / "state.db"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "error: file is not a database\n")
+    assert list((tmp_path / "backups").iterdir()) == []
 
 
 def line(round: int, clients: list[int], latency_s: float = 10.0, **fields: Any) -> dict[str, Any]:
@@ -167,7 +203,7 @@ def test_checks_know_the_reasons_of_rejections() -> None:
 def test_a_stalled_run_is_critical(tmp_path: Path, age_s: int, status: int, told: str) -> None:
     (tmp_path / "config.toml").write_text("[strategy]\ndeadline_s = 60.0\n")
     metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text(json.dumps(line(1, [0])) + "\n")
+    metrics.write_text(json.dumps(line(1, [0])) + '\n{"round": 2, "upl')  # the second line is being written
     then = metrics.stat().st_mtime - age_s
     os.utime(metrics, (then, then))
     done = subprocess.run(
@@ -184,6 +220,30 @@ def test_the_log_is_printed_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     printed = supervise_run.print_log("1", "fleet", 0)
     supervise_run.print_log("1", "fleet", printed)
     assert capsys.readouterr().out == "a\nINFO:  b\nc\n"
+
+
+FLWR = """#!/bin/sh
+echo "$1" >> "$CALLS"
+case $1 in
+run) sleep 1; echo '{"run-id": "7"}' ;;
+ls) echo '{"runs": [{"status": "finished:stopped"}]}' ;;
+stop) echo '{}' ;;
+esac
+"""
+
+
+def test_a_run_that_is_stopped_while_it_is_submitted_does_not_stay_active(tmp_path: Path) -> None:
+    (tmp_path / "flwr").write_text(FLWR)
+    (tmp_path / "flwr").chmod(0o755)
+    config, calls = tmp_path / "run.toml", tmp_path / "calls"
+    config.write_text('out = "/data/run"\nresume = true\n')
+    env = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "CALLS": str(calls)}
+    words = [sys.executable, FOLDER / "supervise_run.py", APP, NAME, config, tmp_path / "run-id"]
+    supervisor = subprocess.Popen(words, env=env)
+    wait("the run to be submitted", 60, calls.exists)
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(60) == 143
+    assert "stop" in calls.read_text().split()
 
 
 @pytest.mark.deployment

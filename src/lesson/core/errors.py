@@ -27,6 +27,10 @@ class ArgumentError(InputError):
         super().__init__(f"{argument} {problem}")
         self.argument, self.problem = argument, problem
 
+    def __reduce__(self) -> tuple[type["ArgumentError"], tuple[str, str]]:
+        """Return how to copy the error to another process; by default, only the message would be passed."""
+        return type(self), (self.argument, self.problem)
+
     def as_option(self) -> InputError:
         """Return the error with the command-line option of the same name."""
         return InputError(f"--{self.argument.replace('_', '-')} {self.problem}")
