@@ -84,18 +84,18 @@ $(VENV)/.created:
 	@$(PIP) 'pip>=25.1' >$(LOG) 2>&1 || { cat $(LOG) >&2; echo "Cannot upgrade pip; its output is above and in $(LOG)." >&2; exit 1; }
 	@touch $@
 
-$(VENV)/.installed: $(SOURCES) | $(VENV)/.created
+$(VENV)/.installed: $(SOURCES) $(VENV)/.created
 	$(call install,LESSON and its dependencies,--editable .)
 	@touch $@
 
-$(VENV)/.installed-flower: $(SOURCES) | $(VENV)/.created
+$(VENV)/.installed-flower: $(SOURCES) $(VENV)/.created
 	$(call install,LESSON and Flower,--editable '.[flower]')
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-package: $(SOURCES) | $(VENV)/.created
+$(VENV)/.installed-package: $(SOURCES) $(VENV)/.created
 	$(call install,build and twine,--group package)
 	@touch $@
 
-$(VENV)/.installed-dev: $(SOURCES) | $(VENV)/.created
+$(VENV)/.installed-dev: $(SOURCES) $(VENV)/.created
 	$(call install,LESSON and its development tools,--editable '.[$(EXTRAS)]' --group dev)
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-flower
