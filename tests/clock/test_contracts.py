@@ -34,6 +34,11 @@ def grouped(names: Any, weights: Any, resets: Any = ()) -> Merge:
         (RoundPlan([-1], Deadline(9.0)), "RoundPlan.starts must be ids of clients, from 0 to 1, got -1"),
         (RoundPlan([0, 0], Deadline(9.0)), "RoundPlan.starts must not repeat a client, got client 0 2 times"),
         (replace(PLAN, closes=9.0), "RoundPlan.closes must be one of Deadline, Arrivals, AllOf, AnyOf, got 9.0"),
+        (
+            replace(PLAN, closes=Deadline(0.0)),
+            "by_s of RoundPlan.closes must be later than 0 s, when the round opens, got 0; times count from the start",
+        ),
+        (replace(PLAN, starts=ids(), closes=Deadline(-1.0)), "by_s of RoundPlan.closes must be later than 0 s"),
         (replace(PLAN, closes=Deadline(np.nan)), "by_s of RoundPlan.closes must be a number, got nan"),
         (replace(PLAN, closes=Arrivals(1.5)), "count of RoundPlan.closes must be a whole number, got 1.5"),
         (replace(PLAN, closes=AllOf("x")), "AllOf.clients must be an array or a list of whole numbers, got 'x'"),

@@ -496,7 +496,8 @@ def test_an_upload_in_turn_waits_for_those_in_flight() -> None:
 
     class InTurn(Scripted):
         def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-            plan = RoundPlan(ids(view.round - 1) if view.round < 3 else ids(), Deadline(1.0), uploads="in-turn")
+            closes = Deadline(0.5 + view.round / 2)
+            plan = RoundPlan(ids(view.round - 1) if view.round < 3 else ids(), closes, uploads="in-turn")
             return plan if view.round < 3 else replace(plan, closes=AllOf(ids(0, 1)))
 
     simulation = Simulation(InTurn(Deadline(1.0)), fleet)

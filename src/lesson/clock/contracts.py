@@ -39,14 +39,19 @@ class Contract:
     def __init__(self, strategy: Strategy, round: int, ledger: Ledger) -> None:
         self._strategy, self._round, self._ledger = strategy, round, ledger
 
-    def checked_plan(self, plan: RoundPlan, usual_steps: IntArray) -> RoundPlan:
+    def checked_plan(self, plan: RoundPlan, usual_steps: IntArray, now_s: float) -> RoundPlan:
         """Return the plan from `open_round` with arrays in place of sequences; raise ValueError if it is not valid.
 
-        `usual_steps` is the number of local steps that each client takes unless the plan sets another.
+        `usual_steps` is the number of local steps that each client takes unless the plan sets another. `now_s` is the
+        time at which the round opens.
         """
         if not isinstance(plan, RoundPlan):
             raise self._error("open_round", f"must return a RoundPlan, got {plan!r:.80}")
         plan = self._with_arrays(plan)
+        if plan.closes.by_s < now_s or (plan.closes.by_s == now_s and len(plan.starts)):
+            remedy = "times count from the start of the run, as in Deadline(view.now_s + 20.0)"
+            opens = f"must be later than {now_s:g} s, when the round opens"
+            raise self._error("by_s of RoundPlan.closes", f"{opens}, got {plan.closes.by_s:g}; {remedy}")
         self._check_clients("RoundPlan.drops", plan.drops)
         self._check_clients("RoundPlan.starts", plan.starts)
         match plan.closes:

@@ -158,7 +158,7 @@ class RoundLoop:
     def _plan(self) -> RoundPlan:
         """Ask the strategy for the plan of the round that opens now, and check it."""
         plan = self.strategy.open_round(self._view(self.ledger.freed()), stream(self.seed, "strategy", self.round))
-        plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet.local_steps)
+        plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet.local_steps, self.now_s)
         self.ledger.open_round()
         return plan
 

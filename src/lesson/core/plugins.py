@@ -11,6 +11,9 @@ from lesson.core.errors import InputError, describe
 def load_class(kind: str, name: str) -> Any:
     """Import and return module:Class; modules in the current folder are found, too. `kind` is for error messages."""
     module_name, _, class_name = name.partition(":")
+    if "/" in module_name or module_name.startswith("."):
+        file = Path(module_name).stem
+        raise InputError(f"{kind} '{name}' cannot be loaded; write {file}:{class_name} in the folder of {file}.py")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:

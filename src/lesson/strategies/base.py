@@ -160,7 +160,8 @@ class Deadline:
     """The round closes at a given time.
 
     Attributes:
-        by_s: Time in seconds since the run began.
+        by_s: Time in seconds since the run began, later than the time at which the round opens: `view.now_s + 20.0` for
+            a round of 20 s.
     """
 
     by_s: float

@@ -140,7 +140,7 @@ def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence
             later = [f"{label}: {means[label] / means[first]:.2f} ×" for label in others[:3]]
             later += [] if len(means) == len(drawn) else ["others do not reach it with every seed"]
             digits = 1 if unit == " kJ" and means[first] < 10 else 0
-            leader = _leader({first: costs[first]} | costs)
+            leader = _leader({label: costs[label] for label in (first, *others)})
             cards.append(
                 _card(
                     f"{heading} {100 * certain[-1]:.0f} %",
