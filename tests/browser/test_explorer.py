@@ -170,6 +170,32 @@ def test_any_deadline_is_planned_as_by_the_command(
     check_same(browser, told)
 
 
+def test_the_proposal_is_that_of_the_command_if_latencies_vary(
+    page: Callable[..., Browser], plan: Callable[..., Told]
+) -> None:
+    """The page cannot simulate, so the command passes on its proposal and the share of updates on time."""
+    varying = ["--set", "slowdown=0.3"]
+    auto = [*varying, "--deadline", "auto"]
+    usual, raised = plan(*FLEETS["drawn"], *auto), plan(*FLEETS["drawn"], *auto, "--on-time", "0.9")
+    assert usual["deadline_s"] < raised["deadline_s"]
+    browser = page("drawn", *auto, "--on-time", "0.9")
+    assert deadline(browser) == f"{raised['deadline_s']:g}"
+    on_time = next(row["on_time"] for row in raised["deadlines"] if row["deadline_s"] == raised["deadline_s"])
+    assert text(browser, ".answer").startswith(
+        f"Start with {raised['deadline_s']:g} s. Of the deadlines tried, it is the shortest at which at least 90 % of "
+        f"the updates arrive on time. In a simulation with varying latencies, {int(100 * on_time)} % of the updates "
+        f"arrived on time at {raised['deadline_s']:g} s. LESSON then aggregates"
+    )
+    browser.type(FIELD, "3")
+    click(browser, f"Proposed: {raised['deadline_s']:g} s")
+    assert deadline(browser) == f"{raised['deadline_s']:g}"
+    browser.choose_file("input[type=file]", Path("mixed.csv").resolve())
+    assert "on time" not in text(browser, ".answer")
+    browser = page("drawn", *varying)
+    assert text(browser, ".answer").startswith(f"Start with {usual['deadline_s']:g} s. The fastest quarter")
+    assert " of the updates arrived on time at 20 s." in text(browser, ".answer")
+
+
 def test_tiers_at_the_edges_are_the_same_to_the_bit(page: Callable[..., Browser]) -> None:
     """Multiples of many deadlines, a few floating-point steps to either side and around the tolerance."""
     browser = page("slow")

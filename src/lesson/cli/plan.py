@@ -16,8 +16,8 @@ from lesson.core.errors import InputError
 from lesson.fleet.csv_files import read_fleet
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.planning.on_time import check_share, find_deadline_s
-from lesson.planning.plan import make_plan, propose_deadline_s
-from lesson.report.page.plan_page import check_page_path, write_plan_page
+from lesson.planning.plan import Plan, make_plan, propose_deadline_s
+from lesson.report.page.plan_page import Advice, check_page_path, write_plan_page
 from lesson.report.plan.text import plan_notes, print_plan, varying_notes
 from lesson.settings.loading import check_set_once, load_settings
 from lesson.settings.settings import Settings
@@ -99,7 +99,8 @@ class PlanCommand:
             if self.html is not None:
                 status.update("Writing the page")
                 seen = self.latencies.name if self.latencies else source  # readers of the page do not have the folder
-                write_plan_page(self.html, fleet, deadline_s, seen, [*varying_notes(plan), *caveats])
+                page_notes = [*varying_notes(plan), *caveats]
+                write_plan_page(self.html, fleet, deadline_s, seen, page_notes, self._advice(plan, fleet))
             notes = plan_notes(plan) + caveats
             if self.json:
                 status.update("Writing JSON")
@@ -119,6 +120,11 @@ class PlanCommand:
         if options := [f"strategy.{name}" for name in settings.strategy.options]:
             caveats.append(f"a plan shows LESSON with its default options: {', '.join(options)} has no effect")
         return caveats
+
+    def _advice(self, plan: Plan, fleet: Fleet) -> Advice:
+        """Return the deadline that a page proposes: the plan's own with --deadline auto."""
+        proposed_s = plan.deadline_s if self.deadline == "auto" else propose_deadline_s(fleet)
+        return Advice(proposed_s, self.on_time, plan.on_time if plan.varying else None)
 
     def _check_on_time(self) -> None:
         if self.on_time is None:
