@@ -14,13 +14,13 @@ from lesson.cli.console import PipedConsole
 from lesson.cli.parser import FILE, NUMBER, SECONDS_OR_AUTO, WHOLE, option, scenario_option
 from lesson.core.errors import InputError
 from lesson.fleet.csv_files import read_fleet
-from lesson.fleet.fleet import Fleet, draw_fleet
+from lesson.fleet.fleet import NEEDS_POSITIONS, Fleet, draw_fleet
 from lesson.planning.on_time import check_share, find_deadline_s
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.page.plan_page import Advice, check_page_path, write_plan_page
 from lesson.report.plan.text import plan_notes, print_plan, varying_notes
 from lesson.settings.loading import check_set_once, load_settings
-from lesson.settings.settings import Settings
+from lesson.settings.settings import VARYING, Settings
 
 _fleet = partial(option, heading="Fleet")
 _schedule = partial(option, heading="Schedule")
@@ -77,6 +77,7 @@ class PlanCommand:
         flags = {"strategy.deadline_s": given_s, "fleet.num_clients": self.clients, "run.seed": self.seed}
         check_set_once(self.set, flags)
         settings = load_settings(self.scenario, self.set, flags)
+        self._check_latencies_vary(settings)
         if self.figure is not None:
             from lesson.report.files import check_figure_path  # imports matplotlib, which takes a while
             from lesson.report.plan.figure import draw_plan
@@ -132,6 +133,15 @@ class PlanCommand:
         if self.deadline != "auto":
             raise InputError("--on-time requires --deadline auto")
         check_share(self.on_time)
+
+    def _check_latencies_vary(self, settings: Settings) -> None:
+        if self.on_time is None or settings.varies:
+            return
+        possible = [name for names in VARYING.values() for name in names]
+        if self.latencies is not None:
+            possible = [name for name in possible if name not in NEEDS_POSITIONS]
+        names = f"{', '.join(possible[:-1])} or {possible[-1]}"
+        raise InputError(f"--on-time has no effect unless latencies vary; set {names}")
 
     def _deadline_s(self, fleet: Fleet, settings: Settings, status: Status) -> float:
         """Return the given deadline, or one proposed for this fleet."""
