@@ -216,9 +216,9 @@ def test_local_training_that_does_not_affect_the_latency_is_noted(capsys: pytest
 
 
 BAD = [
-    (["plan", "--deadline", "0"], "[strategy] deadline_s must be > 0, got 0.0"),
-    (["plan", "--deadline", "-1"], "[strategy] deadline_s must be > 0, got -1.0"),
-    (["plan", "--deadline", "nan"], "[strategy] deadline_s must be > 0, got nan"),
+    (["plan", "--deadline", "0"], "--deadline must be > 0, got 0"),
+    (["plan", "--deadline", "-1"], "--deadline must be > 0, got -1"),
+    (["plan", "--deadline", "nan"], "--deadline must be > 0, got nan"),
     (["plan", "--deadline", "soon"], "--deadline must be a number or auto, got 'soon'"),
     (["plan", "--deadline"], "--deadline must have a value, got none"),
     (["plan", "--figure", "--json"], "--figure must have a value, got '--json'"),

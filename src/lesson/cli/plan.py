@@ -51,13 +51,14 @@ class PlanCommand:
         type=SECONDS_OR_AUTO,
         metavar="S|auto",
         show_default="20",
-        help="Round deadline in seconds, or inf; auto proposes one that a quarter of the clients meet.",
+        help="Round deadline in seconds, or inf; auto proposes 1.1 times the latency within which the fastest quarter of "
+        "the clients finish, rounded up to two digits.",
     )
     on_time: float | None = _schedule(
         "--on-time",
         type=NUMBER,
         metavar="SHARE",
-        help="With --deadline auto: share of updates that must arrive on time, such as 0.9.",
+        help="With --deadline auto: raise the proposal until this share of updates arrives on time, such as 0.9.",
     )
     rounds: int = _schedule("--rounds", type=WHOLE, default=12, help="Number of rounds to schedule.")
     figure: Path | None = _output(
@@ -72,6 +73,7 @@ class PlanCommand:
         from_file = self.latencies is not None
         if from_file and self.clients is not None:
             raise InputError("--clients cannot be combined with --latencies: the file lists the clients")
+        self._check_deadline()
         self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
         flags = {"strategy.deadline_s": given_s, "fleet.num_clients": self.clients, "run.seed": self.seed}
@@ -126,6 +128,10 @@ class PlanCommand:
         """Return the deadline that a page proposes: the plan's own with --deadline auto."""
         proposed_s = plan.deadline_s if self.deadline == "auto" else propose_deadline_s(fleet)
         return Advice(proposed_s, self.on_time, plan.on_time if plan.varying else None)
+
+    def _check_deadline(self) -> None:
+        if isinstance(self.deadline, float) and not self.deadline > 0:
+            raise InputError(f"--deadline must be > 0, got {self.deadline:g}")
 
     def _check_on_time(self) -> None:
         if self.on_time is None:
