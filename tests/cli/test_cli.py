@@ -339,7 +339,7 @@ def test_bad_input_is_one_line_and_status_2(
 def test_bad_input_in_a_separate_process() -> None:
     result = run("plan", "--deadline", "-1")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "lesson: [strategy] deadline_s must be > 0, got -1.0\n"
+    assert result.stderr == "lesson: --deadline must be > 0, got -1\n"
 
 
 def test_help_shows_an_example_and_fits_the_terminal(

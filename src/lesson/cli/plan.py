@@ -51,8 +51,8 @@ class PlanCommand:
         type=SECONDS_OR_AUTO,
         metavar="S|auto",
         show_default="20",
-        help="Round deadline in seconds, or inf; auto proposes 1.1 times the latency within which the fastest quarter of "
-        "the clients finish, rounded up to two digits.",
+        help="Round deadline in seconds, or inf; auto proposes 1.1 times the latency within which the fastest quarter "
+        "of the clients finish, rounded up to two digits.",
     )
     on_time: float | None = _schedule(
         "--on-time",
