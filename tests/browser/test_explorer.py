@@ -15,6 +15,7 @@ from helpers.fleets import make_fleet
 from lesson.cli import main
 from lesson.fleet.tiers import assign_tiers
 from lesson.planning.plan import propose_deadline_s
+from lesson.report.plan.text import percent
 
 SLIDER, FIELD = "#deadline-slider", "#deadline-field"
 pytestmark = pytest.mark.slow
@@ -214,6 +215,12 @@ def test_proposals_are_the_same(page: Callable[..., Browser]) -> None:
     fleets = [[9.05], [100.0], [0.2], *(rng.lognormal(0, 4, rng.integers(1, 12)).tolist() for _ in range(300))]
     shown = browser.script(f"{json.dumps(fleets)}.map(Tiers.proposeDeadline)")
     assert shown == [propose_deadline_s(make_fleet(latencies)) for latencies in fleets]
+
+
+def test_shares_are_rounded_as_by_the_command(page: Callable[..., Browser]) -> None:
+    shares = [*(np.arange(601) / 600), *(np.arange(201) / 200), *(np.arange(9) / 8), 1e-12]
+    shown = page("slow").script(f"{json.dumps([float(share) for share in shares])}.map(ExplorerWords.share)")
+    assert shown == [percent(float(share)).replace("%", " %") for share in shares]
 
 
 def test_a_lone_client_is_taken_to_meet_the_deadline(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:

@@ -3,6 +3,7 @@
 const ExplorerWords = (() => {
   const { h, number } = Page;
   const MAX_TIERS = 12;
+  const ROUNDING = 1e-9; // allowance for floating-point errors, as in 100 * 0.285 = 28.499999999999996
 
   /** A number of about three digits. */
   function fine(value) {
@@ -16,13 +17,16 @@ const ExplorerWords = (() => {
     return value === Infinity ? "no deadline" : `${fine(value)} s`;
   }
 
+  /** A share in whole percent, rounded half up as in the tables of `lesson plan`. */
   function share(value) {
-    return `${number(100 * value, value > 0.99 && value < 1 ? 1 : 0)} %`;
+    if (value > 0 && value < 0.005 * (1 - ROUNDING)) return "<1 %";
+    if (value >= 0.995 * (1 - ROUNDING) && value < 1) return ">99 %";
+    return `${number(Math.floor(100 * value + 0.5 + ROUNDING))} %`;
   }
 
   /** A share rounded down to whole percent, so that it never seems to reach a bound that it misses. */
   function shareRoundedDown(value) {
-    return value > 0 && value < 0.01 ? "<1 %" : `${number(Math.floor(100 * value + 1e-9))} %`;
+    return value > 0 && value < 0.01 * (1 - ROUNDING) ? "<1 %" : `${number(Math.floor(100 * value + ROUNDING))} %`;
   }
 
   /** Which deadline to start with, and why. */
@@ -142,5 +146,5 @@ const ExplorerWords = (() => {
     return hidden > 0 ? [table, h("p", { class: "quiet" }, more)] : [table];
   }
 
-  return { fine, seconds, answer, now, cards, comparison, tiers };
+  return { fine, seconds, share, answer, now, cards, comparison, tiers };
 })();
