@@ -195,7 +195,7 @@ def test_measured_clients_whose_times_vary(
         ),
         (
             "slowdown=0.5",
-            "[fleet] slowdown needs compute_s of every client; add the column to the file of latencies",
+            "[fleet] slowdown needs compute_s of every client; add the column to the file of latencies, or fill it in",
         ),
     ],
 )
@@ -208,6 +208,18 @@ def test_plans_of_measured_latencies_reject_settings_that_need_positions(
     assert main(["plan", "--latencies", str(fleet), "--set", change, *written]) == 2
     assert capsys.readouterr() == ("", f"lesson: {message}\n")
     assert list(tmp_path.iterdir()) == [fleet]
+
+
+def test_a_client_without_the_compute_time_that_slowdown_needs_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """An unreachable client needs none."""
+    fleet = tmp_path / "fleet.csv"
+    for rows, missing in (("d,5,\n", "'b' and 1 more have none"), ("d,5,4\n", "'b' has none")):
+        fleet.write_text(f"client,latency_s,compute_s\ngone,inf,\na,40,30\nb,12.3,\n{rows}")
+        assert main(["plan", "--latencies", str(fleet), "--set", "slowdown=0.5"]) == 2
+        needs = "[fleet] slowdown needs compute_s of every client"
+        assert capsys.readouterr().err == f"lesson: {needs}, but client {missing}; fill in the file of latencies\n"
 
 
 def test_local_training_that_does_not_affect_the_latency_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
