@@ -15,6 +15,7 @@ from helpers.fleets import make_fleet
 from lesson.cli import main
 from lesson.fleet.tiers import assign_tiers
 from lesson.planning.plan import propose_deadline_s
+from lesson.report.plan.text import percent
 
 SLIDER, FIELD = "#deadline-slider", "#deadline-field"
 pytestmark = pytest.mark.slow
@@ -170,6 +171,32 @@ def test_any_deadline_is_planned_as_by_the_command(
     check_same(browser, told)
 
 
+def test_the_proposal_is_that_of_the_command_if_latencies_vary(
+    page: Callable[..., Browser], plan: Callable[..., Told]
+) -> None:
+    """The page cannot simulate, so the command passes on its proposal and the share of updates on time."""
+    varying = ["--set", "slowdown=0.3"]
+    auto = [*varying, "--deadline", "auto"]
+    usual, raised = plan(*FLEETS["drawn"], *auto), plan(*FLEETS["drawn"], *auto, "--on-time", "0.9")
+    assert usual["deadline_s"] < raised["deadline_s"]
+    browser = page("drawn", *auto, "--on-time", "0.9")
+    assert deadline(browser) == f"{raised['deadline_s']:g}"
+    on_time = next(row["on_time"] for row in raised["deadlines"] if row["deadline_s"] == raised["deadline_s"])
+    assert text(browser, ".answer").startswith(
+        f"Start with {raised['deadline_s']:g} s. Of the deadlines tried, it is the shortest at which at least 90 % of "
+        f"the updates arrive on time. In a simulation with varying latencies, {int(100 * on_time)} % of the updates "
+        f"arrived on time at {raised['deadline_s']:g} s. LESSON then aggregates"
+    )
+    browser.type(FIELD, "3")
+    click(browser, f"Proposed: {raised['deadline_s']:g} s")
+    assert deadline(browser) == f"{raised['deadline_s']:g}"
+    browser.choose_file("input[type=file]", Path("mixed.csv").resolve())
+    assert "on time" not in text(browser, ".answer")
+    browser = page("drawn", *varying)
+    assert text(browser, ".answer").startswith(f"Start with {usual['deadline_s']:g} s. The fastest quarter")
+    assert " of the updates arrived on time at 20 s." in text(browser, ".answer")
+
+
 def test_tiers_at_the_edges_are_the_same_to_the_bit(page: Callable[..., Browser]) -> None:
     """Multiples of many deadlines, a few floating-point steps to either side and around the tolerance."""
     browser = page("slow")
@@ -188,6 +215,12 @@ def test_proposals_are_the_same(page: Callable[..., Browser]) -> None:
     fleets = [[9.05], [100.0], [0.2], *(rng.lognormal(0, 4, rng.integers(1, 12)).tolist() for _ in range(300))]
     shown = browser.script(f"{json.dumps(fleets)}.map(Tiers.proposeDeadline)")
     assert shown == [propose_deadline_s(make_fleet(latencies)) for latencies in fleets]
+
+
+def test_shares_are_rounded_as_by_the_command(page: Callable[..., Browser]) -> None:
+    shares = [*(np.arange(601) / 600), *(np.arange(201) / 200), *(np.arange(9) / 8), 1e-12]
+    shown = page("slow").script(f"{json.dumps([float(share) for share in shares])}.map(ExplorerWords.share)")
+    assert shown == [percent(float(share)).replace("%", " %") for share in shares]
 
 
 def test_a_lone_client_is_taken_to_meet_the_deadline(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
@@ -268,18 +301,31 @@ def test_a_measured_fleet_takes_the_place_of_the_pages(page: Callable[..., Brows
 
 
 BAD = [
-    ("", "line 1: the header must be client,latency_s and may add compute_s,upload_s,num_samples, got ''"),
+    ("", "line 1: the header must be client,latency_s, optionally with compute_s,upload_s,num_samples, got ''"),
     ("client,latency_s,speed\na,1,2\n", "got 'client,latency_s,speed'"),
     ("client,latency_s,latency_s\na,1,1\n", "line 1: the header must be"),
-    ("client,latency_s\n", "has no clients; write one line per client under the header"),
+    ("client;latency_s\na;1\n", "got 'client;latency_s'; separate columns with commas"),
+    ("client\tlatency_s\na\t1\n", "got 'client latency_s'; separate columns with commas"),
+    ("client,latency_s\n", "has no clients; add one line per client below the header"),
     ("client,latency_s\na,1\nb,-2\n", "line 3: latency_s must be a number > 0, got '-2'"),
     ("client,latency_s\na,0\n", "line 2: latency_s must be a number > 0, got '0'"),
     ("client,latency_s\na,0x1f\n", "line 2: latency_s must be a number > 0, got '0x1f'"),
-    ("client,latency_s\na,nan\n", "line 2: latency_s must be a number > 0, got 'nan'"),
+    (
+        "client,latency_s\na,\n",
+        "line 2: latency_s must be a number > 0, got ''; write inf for a client that cannot be reached",
+    ),
+    ("client,latency_s\na,-inf\n", "line 2: latency_s must be a number > 0, got '-inf'"),
+    (
+        "client,latency_s\na,nan\n",
+        "line 2: latency_s must be a number > 0, got 'nan'; write inf for a client that cannot be reached",
+    ),
     ("client,latency_s\na,1_0\n", "line 2: latency_s must be a number > 0, got '1_0'"),
-    ('client,latency_s\n"a\nb",1\n\n"a\nb",2\n', "line 6: client 'a b' is there twice, first on line 3; rename one"),
-    ("client,latency_s\na,fast\n", "line 2: latency_s must be a number > 0, got 'fast'"),
-    ("client,latency_s\na,1,2\n", "line 2: must have 2 values like the header, got 3"),
+    ('client,latency_s\n"a\nb",1\n\n"a\nb",2\n', "line 6: client 'a b' is listed twice, first on line 3; rename one"),
+    (
+        "client,latency_s\na,fast\n",
+        "line 2: latency_s must be a number > 0, got 'fast'; write inf for a client that cannot be reached",
+    ),
+    ("client,latency_s\na,1,2\n", "line 2: a row must have 2 values, as many as the header, got 3"),
     ("client,latency_s\n,1\n", "line 2: client must have a name, got an empty one"),
     (
         "client,latency_s,num_samples\na,1,2.5\n",
@@ -288,10 +334,10 @@ BAD = [
     ("client,latency_s,num_samples\na,1,9999999999999\n", "line 2: num_samples must be a whole number from 1 to 1"),
     (
         "client,latency_s,compute_s,upload_s\na,10,5,6\n",
-        "line 2: compute_s + upload_s must be latency_s to 1 %, got 11 and 10",
+        "line 2: compute_s + upload_s must equal latency_s to within 1 %, got 11 and 10",
     ),
-    ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must be latency_s to 1 %, got inf and 10"),
-    ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must be within latency_s = 3"),
+    ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must equal latency_s to within 1 %, got inf and 10"),
+    ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must not exceed latency_s = 3"),
     ("client,latency_s,compute_s\na,3,-1\n", "line 2: compute_s must be a number >= 0, got '-1'"),
     ("client,latency_s\na,inf\n", "no client can be reached: all 1 latencies are infinite"),
     (b"client,latency_s\n\xff\xfe,1\n", "cannot be read: not a CSV file in UTF-8"),
@@ -310,7 +356,7 @@ def test_bad_files_are_told_in_the_words_of_the_command(
         assert message in line
         assert main(["plan", "--latencies", "bad.csv"]) == 2
         assert capsys.readouterr().err == f"lesson: {line}\n"
-    assert text(browser, ".drop p").startswith("5 clients: slow.csv.")
+    assert text(browser, ".drop p").startswith("5 clients (slow.csv).")
     Path("bad.csv").write_text('client,latency_s\n"a,1\n')
     browser.choose_file("input[type=file]", Path("bad.csv").resolve())
     assert alerts(browser) == ["bad.csv cannot be read: on line 2, a value in quotes must end with a quote and a comma"]
@@ -321,7 +367,7 @@ def test_files_of_spreadsheets_are_read(page: Callable[..., Browser]) -> None:
     browser = page("slow")
     browser.choose_file("input[type=file]", Path("sheet.csv").resolve())
     assert (alerts(browser), drawn_tiers(browser)) == ([], {'Ana, "phone"': 1, "C": 3})
-    assert "1 of 3 clients cannot be reached" in text(browser, ".now")
+    assert "1 of 3 clients are unreachable" in text(browser, ".now")
 
 
 def test_the_example_that_can_be_downloaded_is_read(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
@@ -382,7 +428,7 @@ def test_a_narrow_phone_need_not_scroll_sideways(page: Callable[..., Browser]) -
 def test_a_large_fleet_says_that_it_is_a_part(page: Callable[..., Browser], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.report.page.plan_page.MAX_CLIENTS", 20)
     browser = page("drawn")
-    assert "30 clients (released, seed 3). All numbers below are for a sample of 20 of them, spread evenly" in text(
+    assert "30 clients (released, seed 3). All numbers below are for a sample of 20 of them, evenly spaced" in text(
         browser, ".drop p"
     )
     assert len(drawn_tiers(browser)) == 20

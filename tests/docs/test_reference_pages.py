@@ -16,6 +16,7 @@ import lesson.flower
 import lesson.testing
 import render_docs
 from helpers.small_tasks import TinyNet, tiny_data
+from lesson.cli import main
 from lesson.experiments import archive, folder
 from lesson.experiments.archive import write_archive
 from lesson.paper.verdicts import Finding, Part, above
@@ -93,6 +94,27 @@ def test_fields_of_an_archive(study: Path, tmp_path: Path) -> None:
 def test_fields_of_claims() -> None:
     finding = Finding("a", "b", "c", ["fig5"], [Part("d", np.ones(3), above())]).to_dict()
     assert_named([*finding, *finding["parts"][0]], "claims.json")
+
+
+def field_paths(value: Any, path: str = "") -> Iterable[str]:
+    """The paths of all fields in a JSON value, such as `rounds[].end_s`."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            inner_path = f"{path}.{name}" if path else name
+            yield inner_path
+            yield from field_paths(inner, inner_path)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from field_paths(inner, f"{path}[]")
+
+
+def test_fields_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """The deadline is too short for all clients, so that one is promoted."""
+    assert main(["plan", "--json", "--clients", "5", "--deadline", "1"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["promoted"] is not None
+    described = (PAGES / "cli.md").read_text().split("## Output of lesson plan --json\n")[1]
+    assert re.findall(r"^\| `([^`]+)` \|", described, re.MULTILINE) == list(dict.fromkeys(field_paths(plan)))
 
 
 def test_format_versions_are_current() -> None:

@@ -69,6 +69,8 @@ def test_all_updates_are_on_time_if_nothing_varies(monkeypatch: pytest.MonkeyPat
         assert {row.on_time for row in plan.tier_rows} == {row.on_time for row in plan.deadlines} == {1.0}
         assert plan.varying == []
     assert evaluate_deadline(fleet, 20.0).on_time == 1.0
+    assert make_plan(fleet, 20.0).on_time == 1.0
+    assert make_plan(fleet, math.inf).on_time is None
 
 
 def test_an_infinite_deadline_is_always_met() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import InputError, Settings, draw_fleet
-from lesson.report.page.plan_page import MAX_CLIENTS, fleet_data, write_plan_page
+from lesson.planning.plan import propose_deadline_s
+from lesson.report.page.plan_page import MAX_CLIENTS, Advice, fleet_data, write_plan_page
 
 
 def data_of(path: Path) -> dict[str, Any]:
@@ -31,6 +32,14 @@ def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
     assert clients["name"] == list(range(7))
     assert (data["fleet"]["deadline_s"], data["fleet"]["ensure_first_tier"]) == (12.5, True)
     assert (data["fleet"]["source"], data["fleet"]["num_clients"], data["notes"]) == ("seven", 7, ["a <b> & c"])
+
+
+def test_a_page_holds_the_proposal_for_the_whole_fleet_unless_another_is_given() -> None:
+    fleet = draw_fleet(Settings(), 2 * MAX_CLIENTS, seed=1)
+    advice = {"proposed_s": propose_deadline_s(fleet), "min_on_time": None, "on_time": None}
+    assert fleet_data(fleet, 20.0, "many")["advice"] == advice
+    given = fleet_data(fleet, 28.0, "many", Advice(28.0, min_on_time=0.9, on_time=0.925))["advice"]
+    assert given == {"proposed_s": 28.0, "min_on_time": 0.9, "on_time": 0.925}
 
 
 def test_what_is_not_known_is_null(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from lesson import Fleet, InputError, Settings, draw_fleet
 from lesson.planning.plan import make_plan
 from lesson.report.palette import tier_colors
 from lesson.report.plan.figure import draw_plan
-from lesson.report.plan.text import plan_notes, print_plan
+from lesson.report.plan.text import percent, plan_notes, print_plan
 
 
 def text(
@@ -70,6 +70,30 @@ def test_who_is_on_time_is_shown_where_times_vary(num_clients: int, deadline_s: 
     assert "time \n" not in still
     assert "on time" not in still
     assert "vary" not in still
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "shown"),
+    [
+        (0, 200, "0%"),
+        (1, 201, "<1%"),
+        (1, 200, "1%"),
+        (1, 8, "13%"),
+        (57, 200, "29%"),
+        (193, 200, "97%"),
+        (198, 200, "99%"),
+        (199, 200, ">99%"),
+        (200, 200, "100%"),
+    ],
+)
+def test_shares_are_rounded_half_up(count: int, total: int, shown: str) -> None:
+    """0% and 100% mean none and all. 57 of 200 are 28.5 %, slightly less in floating point."""
+    assert percent(count / total) == shown
+
+
+def test_a_small_tier_does_not_have_a_share_of_0() -> None:
+    rows = [line.split() for line in text(make_fleet([5.0] * 299 + [15.0]), 10.0).splitlines()]
+    assert [row[:3] for row in rows if "%" in "".join(row[2:3])] == [["1", "299", ">99%"], ["2", "1", "<1%"]]
 
 
 def test_many_tiers_are_cut_and_said_so() -> None:

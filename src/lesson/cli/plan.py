@@ -14,13 +14,13 @@ from lesson.cli.console import PipedConsole
 from lesson.cli.parser import FILE, NUMBER, SECONDS_OR_AUTO, WHOLE, option, scenario_option
 from lesson.core.errors import InputError
 from lesson.fleet.csv_files import read_fleet
-from lesson.fleet.fleet import Fleet, draw_fleet
+from lesson.fleet.fleet import NEEDS_POSITIONS, Fleet, draw_fleet
 from lesson.planning.on_time import check_share, find_deadline_s
-from lesson.planning.plan import make_plan, propose_deadline_s
-from lesson.report.page.plan_page import check_page_path, write_plan_page
+from lesson.planning.plan import Plan, make_plan, propose_deadline_s
+from lesson.report.page.plan_page import Advice, check_page_path, write_plan_page
 from lesson.report.plan.text import plan_notes, print_plan, varying_notes
 from lesson.settings.loading import check_set_once, load_settings
-from lesson.settings.settings import Settings
+from lesson.settings.settings import VARYING, Settings
 
 _fleet = partial(option, heading="Fleet")
 _schedule = partial(option, heading="Schedule")
@@ -51,13 +51,14 @@ class PlanCommand:
         type=SECONDS_OR_AUTO,
         metavar="S|auto",
         show_default="20",
-        help="Round deadline in seconds, or inf; auto proposes one that a quarter of the clients meet.",
+        help="Round deadline in seconds, or inf; auto proposes 1.1 times the latency within which the fastest quarter "
+        "of the clients finish, rounded up to two digits.",
     )
     on_time: float | None = _schedule(
         "--on-time",
         type=NUMBER,
         metavar="SHARE",
-        help="With --deadline auto: share of updates that must arrive on time, such as 0.9.",
+        help="With --deadline auto: raise the proposal until this share of updates arrives on time, such as 0.9.",
     )
     rounds: int = _schedule("--rounds", type=WHOLE, default=12, help="Number of rounds to schedule.")
     figure: Path | None = _output(
@@ -72,11 +73,13 @@ class PlanCommand:
         from_file = self.latencies is not None
         if from_file and self.clients is not None:
             raise InputError("--clients cannot be combined with --latencies: the file lists the clients")
+        self._check_deadline()
         self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
         flags = {"strategy.deadline_s": given_s, "fleet.num_clients": self.clients, "run.seed": self.seed}
         check_set_once(self.set, flags)
         settings = load_settings(self.scenario, self.set, flags)
+        self._check_latencies_vary(settings)
         if self.figure is not None:
             from lesson.report.files import check_figure_path  # imports matplotlib, which takes a while
             from lesson.report.plan.figure import draw_plan
@@ -99,7 +102,8 @@ class PlanCommand:
             if self.html is not None:
                 status.update("Writing the page")
                 seen = self.latencies.name if self.latencies else source  # readers of the page do not have the folder
-                write_plan_page(self.html, fleet, deadline_s, seen, [*varying_notes(plan), *caveats])
+                page_notes = [*varying_notes(plan), *caveats]
+                write_plan_page(self.html, fleet, deadline_s, seen, page_notes, self._advice(plan, fleet))
             notes = plan_notes(plan) + caveats
             if self.json:
                 status.update("Writing JSON")
@@ -120,12 +124,30 @@ class PlanCommand:
             caveats.append(f"a plan shows LESSON with its default options: {', '.join(options)} has no effect")
         return caveats
 
+    def _advice(self, plan: Plan, fleet: Fleet) -> Advice:
+        """Return the deadline that a page proposes: the plan's own with --deadline auto."""
+        proposed_s = plan.deadline_s if self.deadline == "auto" else propose_deadline_s(fleet)
+        return Advice(proposed_s, self.on_time, plan.on_time if plan.varying else None)
+
+    def _check_deadline(self) -> None:
+        if isinstance(self.deadline, float) and not self.deadline > 0:
+            raise InputError(f"--deadline must be > 0, got {self.deadline:g}")
+
     def _check_on_time(self) -> None:
         if self.on_time is None:
             return
         if self.deadline != "auto":
             raise InputError("--on-time requires --deadline auto")
         check_share(self.on_time)
+
+    def _check_latencies_vary(self, settings: Settings) -> None:
+        if self.on_time is None or settings.varies:
+            return
+        possible = [name for names in VARYING.values() for name in names]
+        if self.latencies is not None:
+            possible = [name for name in possible if name not in NEEDS_POSITIONS]
+        names = f"{', '.join(possible[:-1])} or {possible[-1]}"
+        raise InputError(f"--on-time has no effect unless latencies vary; set {names}")
 
     def _deadline_s(self, fleet: Fleet, settings: Settings, status: Status) -> float:
         """Return the given deadline, or one proposed for this fleet."""

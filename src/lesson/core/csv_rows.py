@@ -186,4 +186,5 @@ def _check_header(path: Path, header: list[str], required: Sequence[str], option
     missing = [name for name in required if name not in header]
     if wrong or missing or len(set(header)) != len(header):
         allowed = ",".join(required) + (f", optionally with {','.join(optional)}" if optional else "")
-        raise InputError(f"{path} line 1: the header must be {allowed}, got '{','.join(header)[:80]}'")
+        hint = "; separate columns with commas" if any(";" in name or "\t" in name for name in header) else ""
+        raise InputError(f"{path} line 1: the header must be {allowed}, got '{','.join(header)[:80]}'{hint}")

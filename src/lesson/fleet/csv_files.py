@@ -81,7 +81,9 @@ def _seconds(text: str, column: str, where: str) -> float:
     value = number(text)
     if not (value >= 0 if column in OPTIONAL else value > 0):
         bound = ">= 0" if column in OPTIONAL else "> 0"
-        raise InputError(f"{where}: {column} must be a number {bound}, got {text[:40]!r}")
+        no_latency = column == "latency_s" and math.isnan(value)
+        hint = "; write inf for a client that cannot be reached" if no_latency else ""
+        raise InputError(f"{where}: {column} must be a number {bound}, got {text[:40]!r}{hint}")
     return value
 
 

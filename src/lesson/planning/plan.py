@@ -102,6 +102,11 @@ class Plan:
     def num_unreachable(self) -> int:
         return int(np.count_nonzero(self.tiers == UNREACHABLE))
 
+    @property
+    def on_time(self) -> float | None:
+        """Share of all updates that arrive on time; None without a deadline, or if no slot has ended."""
+        return next((row.on_time for row in self.deadlines if row.deadline_s == self.deadline_s), None)
+
     def __repr__(self) -> str:
         lengths = ", ".join(f"{name} {seconds:g} s" for name, seconds in self.round_s.items() if seconds is not None)
         tiers = len(self.tier_rows)

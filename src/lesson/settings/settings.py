@@ -28,11 +28,12 @@ AUTOMATIC = ("device", "precision", "eval_every_s")
 INPUT_FILES = ("trace", "presence", "positions")
 """Settings of [fleet] that name a file."""
 SECTIONS = ("fleet", "radio", "training", "data", "upload", "server", "strategy", "run", "faults", "guards")
-_VARYING = {
+VARYING = {
     "radio": ("fading", "speed_mps", "spectrum"),
     "fleet": ("positions", "slowdown", "trace", "presence"),
     "server": ("estimate_error",),
 }
+"""The settings that make actual times differ from the server's estimates, by section."""
 
 
 class Settings(Checked):
@@ -104,7 +105,7 @@ class Settings(Checked):
     @property
     def varying(self) -> list[str]:
         """The settings that make actual times differ from the server's estimates."""
-        return [name for section, names in _VARYING.items() for name in getattr(self, section).changed(*names)]
+        return [name for section, names in VARYING.items() for name in getattr(self, section).changed(*names)]
 
     @property
     def varies(self) -> bool:

@@ -270,10 +270,14 @@ def _check_known(settings: Settings, fleet: Fleet) -> None:
     """Raise if a fleet lacks values that the settings require."""
     if fleet.population is None:
         check_measured(settings)
-        if settings.fleet.slowdown and np.any(np.isnan(fleet.compute_s)[fleet.reachable]):
-            raise InputError(
-                "[fleet] slowdown needs compute_s of every client; add the column to the file of latencies"
-            )
+        unknown = np.flatnonzero(np.isnan(fleet.compute_s) & fleet.reachable)
+        if settings.fleet.slowdown and len(unknown):
+            needs = "[fleet] slowdown needs compute_s of every client"
+            if np.isnan(fleet.compute_s).all():
+                raise InputError(f"{needs}; add the column to the file of latencies, or fill it in")
+            name = str(fleet.names[unknown[0]])[:40]
+            have = f"and {len(unknown) - 1} more have" if len(unknown) > 1 else "has"
+            raise InputError(f"{needs}, but client '{name}' {have} none; fill in the file of latencies")
 
 
 def _ratio(joules: FloatArray, seconds: FloatArray, otherwise: FloatArray) -> FloatArray:

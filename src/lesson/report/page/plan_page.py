@@ -1,11 +1,13 @@
 """The page of `lesson plan --html`: an interactive explorer of deadlines for a fleet."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lesson.core.files import check_output
 from lesson.fleet.fleet import Fleet, columns_of, sample_by_latency
+from lesson.planning.plan import propose_deadline_s
 from lesson.report.page.document import write_document
 
 EXPLORER = ("tiers.js", "fleet_csv.js", "explorer_words.js", "explorer_charts.js", "explorer.js")
@@ -14,10 +16,26 @@ MAX_CLIENTS = 5000
 """Most clients that a page holds; a larger fleet is sampled evenly by latency."""
 
 
-def fleet_data(fleet: Fleet, deadline_s: float, source: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Advice:
+    """What a page says about a deadline to start with.
+
+    Attributes:
+        proposed_s: The proposed deadline in seconds.
+        min_on_time: Share of updates for which this deadline was chosen; None if it was chosen by latency alone.
+        on_time: Share of updates that arrive on time at the plan's own deadline; None if latencies do not vary.
+    """
+
+    proposed_s: float
+    min_on_time: float | None = None
+    on_time: float | None = None
+
+
+def fleet_data(fleet: Fleet, deadline_s: float, source: str, advice: Advice | None = None) -> dict[str, Any]:
     """Return the data for `Explorer.mount`: the clients, the initial settings, and text on where the fleet comes from.
 
-    `num_clients` counts the whole fleet, so that the page can say if it holds only a part of it.
+    `num_clients` counts the whole fleet, so that the page can say if it holds only a part of it. The default advice is
+    the deadline proposed for the whole fleet.
     """
     return {
         "clients": columns_of(fleet, sample_by_latency(fleet, MAX_CLIENTS)),
@@ -25,14 +43,22 @@ def fleet_data(fleet: Fleet, deadline_s: float, source: str) -> dict[str, Any]:
         "deadline_s": deadline_s,
         "ensure_first_tier": fleet.ensure_first_tier,
         "source": source,
+        "advice": asdict(advice or Advice(propose_deadline_s(fleet))),
     }
 
 
-def write_plan_page(path: Path | str, fleet: Fleet, deadline_s: float, source: str, notes: Sequence[str] = ()) -> None:
+def write_plan_page(
+    path: Path | str,
+    fleet: Fleet,
+    deadline_s: float,
+    source: str,
+    notes: Sequence[str] = (),
+    advice: Advice | None = None,
+) -> None:
     """Atomically write a page on which users can move the deadline and drop a file with a measured fleet."""
     path = Path(path)
     check_page_path(path)
-    data = {"fleet": fleet_data(fleet, deadline_s, source), "notes": list(notes)}
+    data = {"fleet": fleet_data(fleet, deadline_s, source, advice), "notes": list(notes)}
     part = f"{MAX_CLIENTS:,} of " if len(fleet) > MAX_CLIENTS else ""
     write_document(path, f"LESSON: a deadline for {part}{len(fleet):,} clients", [*EXPLORER, "plan.js"], data)
 

@@ -15,6 +15,8 @@ from lesson.report.palette import tier_colors
 MAX_TIERS_SHOWN = 14
 MIN_ROUND_WIDTH, MAX_ROUND_WIDTH = 3, 9
 MIN_WIDTH = 80
+_ROUNDING = 1e-9
+"""Allowance for floating-point errors, as in 100 * 0.285 = 28.499999999999996."""
 
 
 def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> None:
@@ -39,10 +41,10 @@ def _tier_table(plan: Plan) -> RenderableType:
     for row, color in list(zip(plan.tier_rows, colors, strict=True))[:MAX_TIERS_SHOWN]:
         spread = f"{row.fastest_s:.4g} – {row.slowest_s:.4g}" if len(row.clients) > 1 else f"{row.fastest_s:.4g}"
         every = "round" if row.tier == 1 else f"{row.tier} rounds"
-        share = f"{len(row.clients) / len(plan.fleet):.0%}"
+        share = percent(len(row.clients) / len(plan.fleet))
         tier = Text(f"{row.tier}", style=color)
         uploads = f"{row.uploads_per_1000s:.4g}"
-        on_time = _if_varying(plan, _share(row.on_time))
+        on_time = _if_varying(plan, _on_time(row.on_time))
         table.add_row(tier, f"{len(row.clients)}", share, spread, every, uploads, *on_time)
     return Group(table, *_more_tiers(plan))
 
@@ -122,10 +124,10 @@ def _deadline_table(plan: Plan) -> Table:
             f"{row.round_s:.4g}",
             f"{row.updates_per_1000s:.4g}",
             f"{row.staleness:.2f}",
-            f"{row.served:.0%}",
-            f"{row.served_by_fedcs:.0%}",
+            percent(row.served),
+            percent(row.served_by_fedcs),
             joules,
-            *_if_varying(plan, _share(row.on_time)),
+            *_if_varying(plan, _on_time(row.on_time)),
             style="bold" if row.deadline_s == plan.deadline_s else "",
         )
     return table
@@ -136,8 +138,20 @@ def _if_varying(plan: Plan, cell: str) -> list[str]:
     return [cell] if plan.varying else []
 
 
-def _share(share: float | None) -> str:
-    return "–" if share is None else f"{math.floor(100 * share + 1e-9)}%"
+def percent(share: float) -> str:
+    """Return a share in whole percent, rounded half up; only exact shares of 0 and 1 are 0% and 100%."""
+    if 0 < share < 0.005 * (1 - _ROUNDING):
+        return "<1%"
+    if 0.995 * (1 - _ROUNDING) <= share < 1:
+        return ">99%"
+    return f"{math.floor(100 * share + 0.5 + _ROUNDING)}%"
+
+
+def _on_time(share: float | None) -> str:
+    """Return a share in percent, rounded down so that it never seems to reach an --on-time share that it misses."""
+    if share is None:
+        return "–"
+    return "<1%" if 0 < share < 0.01 * (1 - _ROUNDING) else f"{math.floor(100 * share + _ROUNDING)}%"
 
 
 def _table(title: str, headings: list[str]) -> Table:

@@ -35,12 +35,12 @@ const Explorer = (() => {
     /** Switch to another fleet, at its own deadline. */
     function begin(fleetState) {
       Object.assign(state, fleetState, {
-        proposed_s: Tiers.proposeDeadline(fleetState.fleet.latency_s),
+        advice: fleetState.advice ?? { proposed_s: Tiers.proposeDeadline(fleetState.fleet.latency_s) },
         fedavg: Tiers.lookAtFedavg(fleetState.fleet),
         values: scale(fleetState.fleet),
       });
       picker.show(state);
-      beginAt(fleetState.deadline_s ?? state.proposed_s);
+      beginAt(fleetState.deadline_s ?? state.advice.proposed_s);
     }
 
     /** Compute what does not depend on the deadline, then show this deadline. */
@@ -48,7 +48,7 @@ const Explorer = (() => {
       const step = Math.max(1, Math.floor(state.values.length / CURVE_POINTS));
       const chosen = state.values.filter((_, place) => (state.values.length - 1 - place) % step === 0);
       state.curve = chosen.map((value) => lookAt(value)).filter(({ tiers }) => tiers.length);
-      answer.replaceChildren(...ExplorerWords.answer(state, lookAt(state.proposed_s)));
+      answer.replaceChildren(...ExplorerWords.answer(state, lookAt(state.advice.proposed_s)));
       controls.begin(state);
       choose(deadline_s);
     }
@@ -90,12 +90,14 @@ const Explorer = (() => {
       ensureFirstTier: data.ensure_first_tier,
       deadline_s: data.deadline_s ?? Infinity,
       numClients: data.num_clients ?? latency_s.length,
+      advice: { ...data.advice, planned_s: data.deadline_s },
     };
   }
 
   /** A measured fleet is left unchanged: no client is promoted to tier 1 unless the user asks for it. */
   function measured(fleet, source) {
-    return { fleet, source, original: false, ensureFirstTier: false, deadline_s: null, numClients: fleet.name.length };
+    const numClients = fleet.name.length;
+    return { fleet, source, original: false, ensureFirstTier: false, deadline_s: null, numClients, advice: null };
   }
 
   /** Increasing deadlines of two digits, from a quarter of the lowest latency to the highest. */
@@ -128,7 +130,7 @@ const Explorer = (() => {
       input: typed,
     });
     const alert = h("p", { class: "wrong", role: "alert" });
-    const proposed = h("button", { type: "button", click: () => choose(state.proposed_s) });
+    const proposed = h("button", { type: "button", click: () => choose(state.advice.proposed_s) });
     const none = h("button", { type: "button", click: () => choose(Infinity) }, "No deadline (FedAvg)");
     const box = h("input", { type: "checkbox", change: () => ensure(box.checked) });
 
@@ -162,7 +164,7 @@ const Explorer = (() => {
     function begin(newState) {
       state = newState;
       slider.max = String(state.values.length - 1);
-      proposed.textContent = `Proposed: ${seconds(state.proposed_s)}`;
+      proposed.textContent = `Proposed: ${seconds(state.advice.proposed_s)}`;
       box.checked = state.ensureFirstTier;
     }
 

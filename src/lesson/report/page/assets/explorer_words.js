@@ -3,6 +3,7 @@
 const ExplorerWords = (() => {
   const { h, number } = Page;
   const MAX_TIERS = 12;
+  const ROUNDING = 1e-9; // allowance for floating-point errors, as in 100 * 0.285 = 28.499999999999996
 
   /** A number of about three digits. */
   function fine(value) {
@@ -16,21 +17,39 @@ const ExplorerWords = (() => {
     return value === Infinity ? "no deadline" : `${fine(value)} s`;
   }
 
+  /** A share in whole percent, rounded half up as in the tables of `lesson plan`. */
   function share(value) {
-    return `${number(100 * value, value > 0.99 && value < 1 ? 1 : 0)} %`;
+    if (value > 0 && value < 0.005 * (1 - ROUNDING)) return "<1 %";
+    if (value >= 0.995 * (1 - ROUNDING) && value < 1) return ">99 %";
+    return `${number(Math.floor(100 * value + 0.5 + ROUNDING))} %`;
+  }
+
+  /** A share rounded down to whole percent, so that it never seems to reach a bound that it misses. */
+  function shareRoundedDown(value) {
+    return value > 0 && value < 0.01 * (1 - ROUNDING) ? "<1 %" : `${number(Math.floor(100 * value + ROUNDING))} %`;
   }
 
   /** Which deadline to start with, and why. */
-  function answer({ fleet, proposed_s, fedavg }, look) {
+  function answer({ fleet, advice, fedavg }, look) {
     const count = fleet.name.length,
       left = Math.round(count * (1 - look.served_by_fedcs));
     return [
-      h("strong", {}, `Start with ${seconds(proposed_s)}. `),
-      `The fastest quarter of the clients meet this deadline with 10 % to spare. LESSON then aggregates ${fine(look.updates_per_1000s)} updates per 1,000 s, ` +
+      h("strong", {}, `Start with ${seconds(advice.proposed_s)}. `),
+      `${reason(advice)} LESSON then aggregates ${fine(look.updates_per_1000s)} updates per 1,000 s, ` +
         `with a mean staleness of ${fine(look.staleness)} versions. A shorter deadline gives more but staler updates, a longer one fewer but fresher ones. ` +
         `FedCS would never select ${number(left)} of ${number(count)} clients. FedAvg would wait ${seconds(fedavg.round_s)} for the slowest client in every round ` +
         `and aggregate ${fine(fedavg.updates_per_1000s)} updates per 1,000 s.`,
     ];
+  }
+
+  /** Why a deadline is proposed, and the share of updates on time if latencies vary. Only `lesson plan` simulates it. */
+  function reason({ min_on_time = null, on_time = null, planned_s }) {
+    const why =
+      min_on_time === null
+        ? "The fastest quarter of the clients meet this deadline with 10 % to spare."
+        : `Of the deadlines tried, it is the shortest at which at least ${fine(100 * min_on_time)} % of the updates arrive on time.`;
+    if (on_time === null) return why;
+    return `${why} In a simulation with varying latencies, ${shareRoundedDown(on_time)} of the updates arrived on time at ${seconds(planned_s)}.`;
   }
 
   /** The effect of the chosen deadline. */
@@ -127,5 +146,5 @@ const ExplorerWords = (() => {
     return hidden > 0 ? [table, h("p", { class: "quiet" }, more)] : [table];
   }
 
-  return { fine, seconds, answer, now, cards, comparison, tiers };
+  return { fine, seconds, share, answer, now, cards, comparison, tiers };
 })();

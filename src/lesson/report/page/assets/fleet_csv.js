@@ -92,8 +92,9 @@ const FleetCsv = (() => {
   function checkHeader(header, file) {
     const odd = header.some((name) => !REQUIRED.includes(name) && !OPTIONAL.includes(name));
     if (odd || REQUIRED.some((name) => !header.includes(name)) || new Set(header).size !== header.length) {
+      const hint = header.some((name) => /[;\t]/.test(name)) ? "; separate columns with commas" : "";
       throw wrong(
-        `${file} line 1: the header must be ${REQUIRED}, optionally with ${OPTIONAL}, got '${header.join(",").slice(0, 80)}'`,
+        `${file} line 1: the header must be ${REQUIRED}, optionally with ${OPTIONAL}, got '${header.join(",").slice(0, 80)}'${hint}`,
       );
     }
   }
@@ -102,13 +103,16 @@ const FleetCsv = (() => {
   function seconds(text, column, where) {
     const optional = OPTIONAL.includes(column);
     if (!text && optional) return null;
-    const value = /^\+?inf(inity)?$/i.test(text)
-      ? Infinity
+    const value = /^[+-]?inf(inity)?$/i.test(text)
+      ? Infinity * (text.startsWith("-") ? -1 : 1)
       : /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text)
         ? Number(text)
         : NaN;
-    if (!(optional ? value >= 0 : value > 0))
-      throw wrong(`${where}: ${column} must be a number ${optional ? ">= 0" : "> 0"}, got '${text.slice(0, 40)}'`);
+    if (!(optional ? value >= 0 : value > 0)) {
+      const hint =
+        column === "latency_s" && Number.isNaN(value) ? "; write inf for a client that cannot be reached" : "";
+      throw wrong(`${where}: ${column} must be a number ${optional ? ">= 0" : "> 0"}, got '${text.slice(0, 40)}'${hint}`);
+    }
     return value;
   }
 
