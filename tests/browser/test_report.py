@@ -1,5 +1,6 @@
 """The report in a real browser: it loads, draws all of its sections and can be used."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,18 @@ def test_costs_have_no_energy_where_nobody_measured_it(
     assert quiet_browser.script("document.querySelectorAll('#costs .chart').length") == num_charts
     told = str(quiet_browser.script("document.querySelector('#costs').textContent"))
     assert ("kJ" in told) == (joules is not None)
+
+
+def test_the_page_of_a_run_on_the_wall_clock_does_not_say_simulated(tmp_path: Path, quiet_browser: Browser) -> None:
+    make_run(tmp_path / "run")
+    summary = tmp_path / "run" / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"clock": "wall"}))
+    write_study_page(Study([Run.load(tmp_path / "run")]), tmp_path / "report.html")
+    quiet_browser.open(tmp_path / "report.html")
+    told = str(quiet_browser.script("document.querySelector('main').textContent"))
+    assert "simulated" not in told
+    assert "All times are measured on real clients." in told
+    assert "over elapsed time" in told
 
 
 def test_the_axis_of_accuracy_is_switched(opened: Browser) -> None:

@@ -65,6 +65,9 @@ def test_a_run_on_the_wall(make_grid: MakeGrid, tmp_path: Path) -> None:
     assert {line["energy_j"] for line in told} == {None}, "nobody has measured it"
     page = (tmp_path / "run" / "report.html").read_text()
     assert '"command":""' in page, "real clients do not come twice"
+    assert summary["clock"] == "wall"
+    assert '"time":"elapsed time"' in page
+    assert f"8 rounds in {summary['time_s']:.0f} seconds of elapsed time" in page
     latencies = (tmp_path / "run" / "latencies.csv").read_text().splitlines()
     assert latencies[0] == "client,latency_s,compute_s,upload_s,num_samples"
     for row, slow_s in zip(latencies[1:], SLOW_S, strict=True):

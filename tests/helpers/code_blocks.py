@@ -26,6 +26,7 @@ ELSEWHERE = {
     "journalctl": "needs systemd",
     "openssl": "",
     "ray": "a service",
+    "scp": "needs another machine",
     "ssh-keygen": "",
     "sudo": "needs systemd",
     "systemctl": "needs systemd",

@@ -24,6 +24,8 @@ from lesson.report.page.study_data import study_data
 from lesson.report.page.study_page import repeating, write_study_page
 from lesson.report.page.study_words import _leader
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
+from lesson.report.study.accuracy_figure import draw_accuracy
+from lesson.report.study.notebook import run_card
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
 
@@ -171,6 +173,33 @@ def test_energy_that_nobody_measured_is_not_shown(tmp_path: Path) -> None:
     place = data["verdict"]["columns"].index("energy (kJ)") + 1
     assert [row[place] for row in data["verdict"]["rows"]] == ["–"]
     assert {row["joules"] for rows in data["costs"] for row in rows} == {None}
+
+
+def put_on_wall_clock(folder: Path) -> None:
+    """Turn a finished run into one whose times are measured."""
+    path = folder / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"clock": "wall"}))
+
+
+def test_a_run_on_the_wall_clock_is_not_said_to_be_simulated(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", run={"time_budget_s": 3600.0, "rounds": 9})
+    put_on_wall_clock(tmp_path / "run")
+    data = study_data(load_study([tmp_path / "run"]), "")
+    assert data["what"].startswith("lesson was trained on mnist for 6 rounds in 600 seconds of elapsed time, with 1 ")
+    assert data["time"] == "elapsed time"
+    assert data["fleet"]["source"] == "measured"
+    assert "simulated" not in as_json(data).replace("simulated_", "")
+    run = Run.load(tmp_path / "run")
+    assert "6 rounds, 600 seconds" in run_card(run)
+    assert draw_accuracy(Study([run]), "time").axes[0].get_xlabel() == "elapsed time (s)"
+
+
+def test_the_times_of_simulated_and_measured_runs_are_just_times(tmp_path: Path) -> None:
+    for seed, name in enumerate(("simulated", "measured")):
+        make_run(tmp_path / name, run={"seed": seed})
+    assert study_data(load_study([tmp_path / "simulated", tmp_path / "measured"]), "")["time"] == "simulated time"
+    put_on_wall_clock(tmp_path / "measured")
+    assert study_data(load_study([tmp_path / "simulated", tmp_path / "measured"]), "")["time"] == "time"
 
 
 def test_a_density_is_drawn_of_what_is_known() -> None:

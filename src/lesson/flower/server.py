@@ -234,7 +234,7 @@ def make_run(
             world.observe_latency(client, profile.latency_s)
     exclude_after = settings.guards.exclude_after_rejections
     loop = RoundLoop(strategy, world, server, seed=seed, exclude_after=exclude_after, tell=tell)
-    return TrainingRun(loop, server, evaluator)
+    return TrainingRun(loop, server, evaluator, on_wall_clock=clock == "wall")
 
 
 def make_task_and_fleet(settings: Settings, clock: Clock, profiles: Mapping[int, Profile]) -> tuple[Task, Fleet]:

@@ -34,6 +34,8 @@ class TrainingRun:
     loop: RoundLoop
     server: ModelServer
     evaluator: Evaluator
+    on_wall_clock: bool = False
+    """Whether its times are measured on real clients, rather than simulated."""
 
     @property
     def model(self) -> GlobalModel:

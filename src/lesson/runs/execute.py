@@ -23,7 +23,7 @@ from lesson.learn.device import lacks_memory
 from lesson.learn.process import configured_process
 from lesson.learn.scores import ClientScores, PendingScore
 from lesson.runs.folder import RunFolder
-from lesson.runs.summary import read_metrics, summarize
+from lesson.runs.summary import WALL, read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
 from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
@@ -95,7 +95,7 @@ def _execute(
                 score = run.evaluator.score(run.model)
                 wall_s = round(time.perf_counter() - begin, 3)
                 summary = summarize(settings, folder.metrics, score.accuracy, score.loss, run.loop.stop_reason)
-                summary |= {"wall_s": wall_s}
+                summary |= {"wall_s": wall_s} | ({"clock": WALL} if run.on_wall_clock else {})
                 folder.finish(run, summary)
                 tracking.finish(summary)
         return summary

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -80,6 +80,7 @@ class BriefSummary(Shape):
     energy_j: NotNegative | None
     notes: list[Text]
     time_to_s: dict[Text, NotNegative | None]
+    clock: Literal["wall", "virtual"] = "virtual"
 
 
 class Summary(BriefSummary):

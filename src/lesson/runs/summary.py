@@ -20,6 +20,8 @@ MAX_NOTES = 10
 ROUNDING = 1e-12
 DIVERGED_LOSS = 10 * math.log(10)
 """Loss above which training must have diverged."""
+WALL = "wall"
+"""Value of `clock` in the summary of a run whose times are measured; the summaries of other runs have no clock."""
 VARYING_COUNTS = ("misses", "retiered", "lost")
 """Counts that only runs with varying times have: late updates, tier changes and lost updates."""
 

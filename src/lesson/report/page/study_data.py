@@ -13,6 +13,7 @@ from lesson.report.bands import Points, mean_band
 from lesson.report.page.contender import Contender, contenders
 from lesson.report.page.study_words import verdict, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
+from lesson.report.study.groups import is_on_wall_clock, kind_of_time
 from lesson.runs.summary import TARGETS
 from lesson.settings.toml_text import to_toml
 
@@ -30,6 +31,7 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
     known = next((group for group in drawn if group.clients[0]), None)
     return {
         "what": what_was_run(groups),
+        "time": kind_of_time(study.runs),
         "varies": [key.rpartition(".")[2] for key in study.by],
         "groups": [
             {"label": group.label, "color": group.color, "dash": _DASHES[group.style], "seeds": len(group.runs)}
@@ -93,13 +95,13 @@ def _costs(group: Contender) -> list[dict[str, Any]]:
 
 def _fleet(group: Contender) -> dict[str, Any]:
     """Return the clients of the first run in the format of the deadline explorer."""
-    kept, settings = group.clients[0], group.settings
+    kept, settings, run = group.clients[0], group.settings, group.first
     return {
         "clients": kept["clients"],
         "num_clients": kept["num_clients"],
         "deadline_s": settings.strategy.deadline_s,
         "ensure_first_tier": settings.strategy.ensure_first_tier,
-        "source": f"seed {group.first.summary['seed']}",
+        "source": "measured" if is_on_wall_clock(run) else f"seed {run.summary['seed']}",
     }
 
 

@@ -9,10 +9,12 @@ import pandas as pd
 
 from lesson.core.arrays import IntArray
 from lesson.experiments.measures import MIN_SEEDS, half_interval
+from lesson.experiments.run import Run
 from lesson.fleet.tiers import UNREACHABLE
 from lesson.report.page.contender import Contender
 from lesson.report.page.work_data import tiers_of
 from lesson.report.study.compare_text import cell, reached_targets, surprises
+from lesson.report.study.groups import is_on_wall_clock
 from lesson.report.words import count
 
 TARGETS_SHOWN = 3
@@ -25,7 +27,7 @@ def what_was_run(groups: Sequence[Contender]) -> str:
     limits, several = [run.settings.run for run in runs], [group.settings for group in groups]
     names = "; ".join(group.label for group in groups[:6]) + ("; …" if len(groups) > 6 else "")
     who = f"{names} was" if len(groups) == 1 else f"{len(groups)} configurations ({names}) were"
-    lengths = _different(" or ".join(_limits(one)) for one in limits)
+    lengths = _different(_length(run) for run in runs)
     num_clients = sorted({settings.fleet.num_clients for settings in several})
     many = " or ".join(f"{count:,}" for count in num_clients)
     first = (
@@ -35,11 +37,14 @@ def what_was_run(groups: Sequence[Contender]) -> str:
     return " ".join(filter(None, [first, _latencies(groups) if len(num_clients) == 1 else ""]))
 
 
-def _limits(limits: Any) -> list[str]:
-    """Return the limits of a run as text: simulated seconds, rounds or both."""
+def _length(run: Run) -> str:
+    """Return the length of a run on the wall clock, or the limits of a simulated run: seconds, rounds or both."""
+    if is_on_wall_clock(run):
+        return f"{count(run.summary['rounds'], 'round')} in {run.summary['time_s']:,.0f} seconds of elapsed time"
+    limits = run.settings.run
     seconds = limits.time_budget_s
     told = [f"{seconds:,.0f} simulated {'second' if seconds == 1 else 'seconds'}"] if math.isfinite(seconds) else []
-    return told + ([count(limits.rounds, "round")] if limits.rounds else [])
+    return " or ".join(told + ([count(limits.rounds, "round")] if limits.rounds else []))
 
 
 def _split(groups: Sequence[Contender]) -> str:

@@ -12,7 +12,7 @@ from lesson.core.errors import unknown
 from lesson.experiments.study import Study
 from lesson.report.bands import draw_band
 from lesson.report.files import STYLE, ShownFigure, save_figure
-from lesson.report.study.groups import Group, groups_of, title_of
+from lesson.report.study.groups import Group, groups_of, kind_of_time, title_of
 from lesson.report.words import count
 
 MAX_LINES = 12
@@ -62,6 +62,7 @@ def group_curves(study: Study) -> list[GroupCurves]:
 def draw_lines(axes: Axes, groups: Sequence[GroupCurves], over: str) -> None:
     """Draw a line and a band for each group, and label the axes."""
     column, label, unit = OVER[over]
+    label = f"{kind_of_time(run for group, _ in groups for run in group.runs)} (s)" if over == "time" else label
     for group, curves in groups:
         points = [(unit * curve[column].to_numpy(float), curve["accuracy"].to_numpy(float)) for curve in curves]
         draw_band(axes, points, group.look[0], f"{group.name} ({count(len(points), 'seed')})", group.look[1])

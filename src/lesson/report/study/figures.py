@@ -14,7 +14,7 @@ from lesson.report.files import in_paper_style
 from lesson.report.study.accuracy_figure import GroupCurves, draw_lines, group_curves
 from lesson.report.study.compare_text import reached_targets
 from lesson.report.study.fleet_figures import draw_clients, draw_latency, kept_clients
-from lesson.report.study.groups import Group, groups_of
+from lesson.report.study.groups import Group, groups_of, kind_of_time
 from lesson.runs.summary import TARGETS
 
 HEIGHT = 0.68
@@ -77,7 +77,7 @@ def _draw_times(study: Study, table: pd.DataFrame, targets: list[float], width_i
         _draw_dots(axes, group, figures, shown, place)
     axes.set_yticks(range(len(shown)), [f"{target:.0%}" for target in shown])
     axes.tick_params(left=False)
-    axes.set(xlabel="simulated time (s)", ylabel="accuracy reached", ylim=(len(shown) - 0.5, -0.5))
+    axes.set(xlabel=f"{kind_of_time(study.runs)} (s)", ylabel="accuracy reached", ylim=(len(shown) - 0.5, -0.5))
     axes.set_xlim(0, None)
     axes.hlines(np.arange(len(shown) - 1) + 0.5, 0, 1, transform=axes.get_yaxis_transform(), color="0.85", lw=0.5)
     axes.grid(axis="x", alpha=0.25, linewidth=0.4)

@@ -1,7 +1,7 @@
 """Groups of runs that differ only in their seed, with their names and the looks of their lines."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ from lesson.experiments.naming import STRATEGY, in_words, series_name, short_nam
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
 from lesson.report.palette import STYLES, Look, line_looks, strategy_looks
+from lesson.runs.summary import WALL
 from lesson.settings.settings import Settings
 
 MAX_LABELS = 4
@@ -79,3 +80,14 @@ def _looks(strategies: Sequence[str], names: Sequence[str]) -> list[Look]:
     seen = [strategies[:place].count(name) for place, name in enumerate(strategies)]
     looks = [(own[name][0], STYLES[turn % len(STYLES)]) for name, turn in zip(strategies, seen, strict=True)]
     return looks if len(different) > 1 and len(set(looks)) == len(looks) else line_looks(names)
+
+
+def kind_of_time(runs: Iterable[Run]) -> str:
+    """Return "simulated time", "elapsed time" for runs on the wall clock, or "time" if there are runs of both kinds."""
+    kinds = {"elapsed time" if is_on_wall_clock(run) else "simulated time" for run in runs}
+    return kinds.pop() if len(kinds) == 1 else "time"
+
+
+def is_on_wall_clock(run: Run) -> bool:
+    """Return whether the times of a run are measured on real clients, rather than simulated."""
+    return bool(run.summary.get("clock") == WALL)

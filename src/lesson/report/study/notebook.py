@@ -7,7 +7,7 @@ from lesson.experiments.naming import short_name
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
 from lesson.report.study.compare_text import cell, what_is_shown
-from lesson.report.study.groups import groups_of, labels_in_words, title_of
+from lesson.report.study.groups import groups_of, is_on_wall_clock, labels_in_words, title_of
 from lesson.report.study.sweep_text import columns_of
 from lesson.report.words import count
 from lesson.runs.summary import TARGETS
@@ -30,10 +30,11 @@ def run_card(run: Run) -> str:
     times = [f"{name} at {seconds:,.0f} s" for name, seconds in reached.items() if seconds is not None]
     bytes_up = f", {told['bytes_up'] / 1e6:,.1f} MB" if "bytes_up" in told else ""  # early archives do not have it
     energy = "" if told["energy_j"] is None else f", {told['energy_j'] / 1000:,.1f} kJ"
+    seconds = "seconds" if is_on_wall_clock(run) else "simulated seconds"
     rows = {
         "final accuracy": f"{told['accuracy']:.1%}; mean of the last evaluations {told['accuracy_last10']:.1%}",
         "targets reached": ", ".join(times) or "none",
-        "length": f"{told['rounds']:,} rounds, {told['time_s']:,.0f} simulated seconds",
+        "length": f"{told['rounds']:,} rounds, {told['time_s']:,.0f} {seconds}",
         "uploads": f"{told['uploads']:,}{bytes_up}{energy}",
         **(
             {"late updates": f"{told['misses']:,}", "tier changes": f"{told['retiered']:,}"} if "misses" in told else {}

@@ -6,7 +6,13 @@
   const IDEA = [
     "Federated learning trains one model on data that stays on many clients: each client trains on its own data and uploads the result to a server, which aggregates the results. Clients are unequal. Waiting for the slowest client in every round (FedAvg) takes a long time; leaving out slow clients (FedCS) loses their data.",
     "LESSON does neither. A deadline τ divides time into rounds. A client that needs at most one deadline is in tier 1 and uploads every round; one that needs up to two is in tier 2 and uploads every second round; and so on. At the end of a round the server aggregates the updates that are due. Slow clients use a larger step size, in proportion to their tier, to make up for uploading less often. The price is staleness: the update of a slow client starts from an older model.",
-    "All times are simulated: the compute and upload times of each client come from a model or from measurements, and all strategies run on the same clock.",
+    {
+      "simulated time":
+        "All times are simulated: the compute and upload times of each client come from a model or from measurements, and all strategies run on the same clock.",
+      "elapsed time":
+        "All times are measured on real clients. The latency of a client includes the overhead of the connection, and time during which the server was stopped does not count.",
+      time: "Some of these runs are simulated; the times of the others are measured on real clients.",
+    }[data.time],
   ];
 
   function whatWasRun() {

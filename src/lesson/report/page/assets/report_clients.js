@@ -10,7 +10,9 @@ const Clients = (() => {
     const made = section(
       "participation",
       "Participation and staleness",
-      "How many of a client's updates are aggregated per 1,000 simulated seconds, and their staleness: how many versions of the model were created between the start of an update and its aggregation. Staleness is the price of not waiting. Clients of all seeds are grouped into tiers by the deadline, even if the strategy does not use one.",
+      "How many of a client's updates are aggregated per 1,000 " +
+        (data.time === "simulated time" ? "simulated seconds" : "seconds") +
+        ", and their staleness: how many versions of the model were created between the start of an update and its aggregation. Staleness is the price of not waiting. Clients of all seeds are grouped into tiers by the deadline, even if the strategy does not use one.",
       "Participation",
     );
     const pair = h("div", { class: "pair" });

@@ -10,7 +10,7 @@ const Course = (() => {
       `Accuracy on the test data${shown()}. Hover to read the values of all lines; drag to zoom in, double-click to zoom out.` +
       (data.hidden ? ` The ${groups.length} most accurate of ${groups.length + data.hidden} configurations are drawn.` : "");
     const made = section("accuracy", "Accuracy", lead);
-    const axes = { time_s: "simulated time (s)", round: "global rounds" };
+    const axes = { time_s: `${data.time} (s)`, round: "global rounds" };
     const place = h("div"),
       draw = canvas(place);
     const pick = (over) => {
@@ -31,7 +31,7 @@ const Course = (() => {
         choice(
           "Horizontal axis",
           [
-            ["time_s", "over simulated time"],
+            ["time_s", `over ${data.time}`],
             ["round", "over rounds"],
           ],
           pick,
@@ -77,7 +77,7 @@ const Course = (() => {
     const at = [0.1, 0.25, 0.5, 0.75, 1];
     const end = Math.max(...data.curves.map((curve) => curve.time_s.at.at(-1) ?? 0));
     return table(
-      "Mean accuracy by simulated time",
+      `Mean accuracy by ${data.time}`,
       [contenders, ...at.map((share) => `${number(share * end)} s`)],
       data.curves.map((curve, place) => [
         groups[place].label,
@@ -167,7 +167,7 @@ const Course = (() => {
       {
         barmode: "overlay",
         bargap: 0.25,
-        xaxis: { title: { text: `simulated time (s), ${plain(label)}` }, range: [0, until] },
+        xaxis: { title: { text: `${data.time} (s), ${plain(label)}` }, range: [0, until] },
         yaxis: {
           autorange: "reversed",
           tickvals: clients.map((_, place) => place).filter((place) => place % every === 0),
