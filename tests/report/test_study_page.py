@@ -422,6 +422,17 @@ def test_a_target_that_others_miss_has_a_winner() -> None:
     assert _leader({"a": ours, "b": never | {1: 5.5}}) == "a or b: not distinguishable with 3 seeds"
 
 
+@pytest.mark.parametrize("num_seeds", [2, 3])
+def test_a_configuration_that_never_reaches_the_target_is_not_among_the_best(num_seeds: int, tmp_path: Path) -> None:
+    make_comparison(tmp_path, num_seeds=num_seeds)
+    for seed in range(num_seeds):
+        make_run(tmp_path / f"fedcs-seed{seed}", better=-0.3, strategy={"name": "fedcs"}, run={"seed": seed})
+    _, *cards = study_data(load_study([tmp_path]), "")["verdict"]["cards"]
+    for card in cards:
+        assert card["who"] == f"fedavg or lesson: not distinguishable with {num_seeds} seeds"
+        assert card["note"] == f"lesson: 1.00 ×; fedcs reaches it with none of {num_seeds} seeds"
+
+
 def test_the_report_does_not_name_a_winner_of_two_equal_strategies(tmp_path: Path) -> None:
     make_comparison(tmp_path)
     cards = study_data(load_study([tmp_path]), "")["verdict"]["cards"]

@@ -128,6 +128,8 @@ def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence
     certain = [target for target in reached if table[f"time_to_{target:g}"].notna().any()]
     if not certain:
         return []
+    times = {group.label: _costs_by_seed(group, certain[-1], "time_s") for group in drawn}
+    reaching = {label: sum(map(math.isfinite, by_seed.values())) for label, by_seed in times.items()}
     cards = []
     for column, heading, scale, unit in (
         ("time_s", "Shortest time to", 1, " s"),
@@ -143,9 +145,13 @@ def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence
         if means:
             first, *others = sorted(means, key=lambda label: means[label])
             later = [f"{label}: {means[label] / means[first]:.2f} ×" for label in others[:3]]
-            later += [] if len(means) == len(drawn) else ["others do not reach it with every seed"]
+            later += [
+                f"{label} reaches it with {number or 'none'} of {count(len(costs[label]), 'seed')}"
+                for label, number in reaching.items()
+                if number < len(costs[label])
+            ][:3]
             digits = 1 if unit == " kJ" and means[first] < 10 else 0
-            leader = _leader({label: costs[label] for label in (first, *others)})
+            leader = _leader({first: costs[first]} | {label: costs[label] for label in costs if reaching[label]})
             cards.append(
                 _card(
                     f"{heading} {100 * certain[-1]:.0f} %",
