@@ -62,4 +62,7 @@ def test_every_equation_has_its_code(site: Path) -> None:
 
 
 def test_lists_are_lists(site: Path) -> None:
-    assert "<li><code>iid</code>: the samples are shuffled and divided evenly.</li>" in pages(site)["explanation/learning.html"]
+    assert (
+        "<li><code>iid</code>: the samples are shuffled and divided evenly.</li>"
+        in pages(site)["explanation/learning.html"]
+    )
