@@ -43,15 +43,12 @@ class ModelServer(Protocol):
 
         If all are rejected, and the merge has no groups with weights, there is no new version.
         """
-        ...
 
     def forget(self, version: int) -> None:
         """Free a model version that is no longer in use."""
-        ...
 
     def signals(self, names: frozenset[str], version: int) -> Mapping[str, Any]:
         """Return those of the named signals that are available for a version; each is computed when it is accessed."""
-        ...
 
 
 @final
@@ -59,8 +56,7 @@ class RoundLoop:
     """Runs a strategy in a world, one round per `step`.
 
     Args:
-        strategy: Strategy object. The loop works on a copy, which includes any state that the object has from earlier
-            calls of its methods, so one object can drive any number of runs.
+        strategy: Strategy object. The loop works on a copy of it, so one object can drive any number of runs.
         world: Provides time, arrivals and latency estimates.
         model_server: Trains and aggregates models; None to simulate only the timing.
         seed: Random seed of the strategy's choices.
@@ -89,12 +85,8 @@ class RoundLoop:
         _check_weights(fleet.client_weight)
         self.strategy, self.world, self.model_server, self.seed = copied(strategy), world, model_server, seed
         self.fleet, self._tell = fleet, tell
-        """The fleet as the server knows it, with its current latency estimates."""
         self.ledger = Ledger(world.connected, exclude_after)
-        self.round = 0
-        self.now_s = 0.0
-        self.stop_reason = ""
-        """Why the run has ended; empty while it continues."""
+        self.round, self.now_s, self.stop_reason = 0, 0.0, ""
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         unmeasured = np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all()
         self._unmeasured_j = np.nan if unmeasured else 0.0
