@@ -128,15 +128,18 @@ def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence
     certain = [target for target in reached if table[f"time_to_{target:g}"].notna().any()]
     if not certain:
         return []
-    times = {group.label: _costs_by_seed(group, certain[-1], "time_s") for group in drawn}
-    reaching = {label: sum(map(math.isfinite, by_seed.values())) for label, by_seed in times.items()}
+    costs_of = {
+        column: {group.label: _costs_by_seed(group, certain[-1], column) for group in drawn}
+        for column in ("time_s", "energy_j", "uploads")
+    }
+    reaching = {label: sum(map(math.isfinite, by_seed.values())) for label, by_seed in costs_of["time_s"].items()}
     cards = []
     for column, heading, scale, unit in (
         ("time_s", "Shortest time to", 1, " s"),
         ("energy_j", "Least energy to", 1e-3, " kJ"),
         ("uploads", "Fewest uploads to", 1, ""),
     ):
-        costs = {group.label: _costs_by_seed(group, certain[-1], column) for group in drawn}
+        costs = costs_of[column]
         means = {
             label: scale * float(np.mean(list(values)))
             for label, by_seed in costs.items()
