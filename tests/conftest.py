@@ -1,8 +1,11 @@
+import dataclasses
 import importlib
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -49,6 +52,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     assert build_site.build(folder / "site", folder / "staged") == 0
     return folder / "site"
+
+
+@cache
+def _few_test_images_of(name: str, data_dir: Path | str | None) -> Any:
+    from lesson.learn.data import load_dataset
+
+    data = load_dataset(name, data_dir)
+    return dataclasses.replace(data, test_images=data.test_images[:200], test_labels=data.test_labels[:200])
+
+
+@pytest.fixture(scope="module")
+def few_test_images() -> Iterator[None]:
+    """Models are evaluated on 200 images: on all 10,000 of MNIST, that takes longer than the rest of a short run.
+
+    Only in this process: do not compare accuracies with those of another.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lesson.learn.build.dataset_of", _few_test_images_of)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import lesson
 from lesson.cli import main
 from lesson.experiments.grid import load_grid
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 FLOWER_APP = EXAMPLES / "flower_app"

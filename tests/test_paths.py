@@ -35,6 +35,7 @@ from lesson.runs.folder import RunFolder
 from lesson.runs.summary import read_metrics
 from lesson.settings.loading import load_settings
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
 FLEET = "client,latency_s\n0,1\n1,2\n"
 AS = pytest.mark.parametrize("as_given", [Path, str])
 

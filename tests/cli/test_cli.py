@@ -15,6 +15,7 @@ from lesson.cli import cli, main
 from lesson.cli.console import print_notes
 from lesson.strategies import STRATEGIES, setting_names
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
 COMMAND = [sys.executable, "-m", "lesson.cli"]
 
 

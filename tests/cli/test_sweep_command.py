@@ -10,6 +10,7 @@ from lesson.cli import main
 from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.folder import StudyFolder
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
 SWEEP = """
 [fleet]
 num_clients = 5

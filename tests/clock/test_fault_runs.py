@@ -13,6 +13,7 @@ from lesson.clock.loop import NOBODY
 from lesson.runs.execute import execute
 from lesson.settings.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
 PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
 DISCONNECTIONS = {"disconnect_before": 0.1, "disconnect_during": 0.1, "offline_s": 60.0}
 TROUBLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

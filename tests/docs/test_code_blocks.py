@@ -19,7 +19,7 @@ WITH_CODE = [page for page in PAGES if any(block.kind in ("python", "console", "
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_test_images: None) -> Path:
     """A folder like a clone in which `make demo` was run, on a machine with one core and an 80-column terminal."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "experiments").symlink_to(ROOT / "experiments")

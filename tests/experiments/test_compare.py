@@ -26,6 +26,7 @@ from lesson.experiments.grid import compare_strategies
 from lesson.experiments.missing import run_missing
 from lesson.settings.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
 SMALL = ["--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
 SMALL += ["--set", "data.samples_per_client=100"]
 MANY_ROUNDS = ["--rounds", "100", "--set", "fleet.num_clients=5", "--set", "run.eval_every_s=1e6"]

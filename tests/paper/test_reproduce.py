@@ -23,6 +23,7 @@ from lesson.report.paper.items import write_page
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
 TINY = dataclasses.replace(QUICK, seeds=1, max_rounds=4)
 FIG5 = Reproduction([load_item("fig5")], TINY)
 NAMES = ["fedavg-mnist-seed0", "fedcs-mnist-seed0", "lesson-mnist-seed0"]

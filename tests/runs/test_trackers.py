@@ -22,6 +22,7 @@ from lesson.runs.execute import execute
 from lesson.runs.trackers import Line, TensorBoard, make_trackers, numbers
 from lesson.settings.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
 ROOT = Path(__file__).parents[2]
 
 

@@ -9,6 +9,7 @@ from lesson.core.errors import DivergedError
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.runs.execute import execute
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
 FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*/*.toml"))
 
 

@@ -11,6 +11,7 @@ from lesson.cli import main
 from lesson.experiments.folder import MARKER, StudyFolder
 from lesson.experiments.tuned.study import TunedStudy
 
+pytestmark = pytest.mark.usefixtures("few_test_images")
 TINY = (
     FILE.replace("tuning_s = 400.0", "tuning_s = 80.0")
     .replace("final_s = 800.0", "final_s = 120.0")
