@@ -8,7 +8,8 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-compile --co
 EXTRAS = flower-simulation,ray,tensorboard
 SOURCES = pyproject.toml constraints.txt
 
-PYTEST = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
+# Each of the two processes gets one core: threads of torch that compete for them only wait for each other.
+PYTEST = OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
 
 # $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails. compileall uses all cores, where
 # pip compiles on one; its exit status is ignored, because some packages ship templates that are not valid Python.
