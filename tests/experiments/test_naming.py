@@ -1,7 +1,5 @@
 """Names of runs. One function names the runs of all designs."""
 
-import gzip
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,14 +7,11 @@ from typing import Any
 import pytest
 
 from helpers.tuned import small
-from lesson.experiments.archive import read_archive
 from lesson.experiments.grid import make_grid
 from lesson.experiments.naming import MAX_NAME, run_name, series_name, short_name
 from lesson.paper.items import load_item, wanted_runs
 from lesson.paper.scale import FULL
 from lesson.settings.settings import Settings, section_of
-
-ARCHIVES = sorted((Path(__file__).parents[2] / "experiments").rglob("runs.jsonl.gz"))
 
 
 @pytest.mark.parametrize(
@@ -84,13 +79,3 @@ def test_a_custom_strategy_has_no_colon_in_its_folder_name(tmp_path: Path, monke
 def test_the_runs_of_all_archived_designs_have_the_same_kind_of_name(tmp_path: Path) -> None:
     for runs in (small(tmp_path).runs({}), wanted_runs([load_item("fig5")], FULL)):
         assert {name: run_name(settings) for name, settings in runs.items()} == {name: name for name in runs}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", ARCHIVES, ids=lambda path: "-".join(path.parts[-4:-1]))
-def test_the_names_in_committed_archives_are_those_of_their_settings(path: Path) -> None:
-    """Otherwise their runs would be executed again."""
-    runs = read_archive(path)
-    assert [run.name for run in runs] == [run_name(run.settings) for run in runs]
-    kept = [json.loads(line)["name"] for line in gzip.decompress(path.read_bytes()).splitlines()]
-    assert kept == sorted(run.name for run in runs)

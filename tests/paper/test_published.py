@@ -1,4 +1,4 @@
-"""Published verdicts and tables are recomputed from the archived runs in experiments/paper."""
+"""The docs show the verdicts and tables of experiments/paper; test_committed_results.py recomputes these."""
 
 import json
 import re
@@ -9,31 +9,18 @@ import pytest
 
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.measures import by_series
-from lesson.experiments.run import Run
-from lesson.paper.claims import CLAIMS, check_claims
-from lesson.paper.items import NAMES, load_item, select_items, wanted_runs
+from lesson.paper.claims import CLAIMS
+from lesson.paper.items import select_items, wanted_runs
 from lesson.paper.scale import FULL
-from lesson.paper.verdicts import Finding
-from lesson.report.paper.items import claims_frame, item_table, verdict_words
-from lesson.report.words import markdown
 
-pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments" / "paper" / "results"
+PAGE = ROOT / "docs" / "explanation" / "reproduction.md"
 
 
-@pytest.fixture(scope="module")
-def runs() -> dict[str, Run]:
-    return StudyFolder(FOLDER).runs()
-
-
-@pytest.fixture(scope="module")
-def findings(runs: dict[str, Run]) -> list[Finding]:
-    return check_claims(list(runs.values()), NAMES, FULL)
-
-
-def test_every_run_of_the_paper_is_kept_from_five_seeds(runs: dict[str, Run]) -> None:
-    wanted = wanted_runs(select_items(["all"]), FULL)
+@pytest.mark.slow
+def test_every_run_of_the_paper_is_kept_from_five_seeds() -> None:
+    runs, wanted = StudyFolder(FOLDER).runs(), wanted_runs(select_items(["all"]), FULL)
     assert runs.keys() == wanted.keys()
     assert {len(series) for series in by_series(runs.values()).values()} == {5}
     for name, run in runs.items():
@@ -43,25 +30,20 @@ def test_every_run_of_the_paper_is_kept_from_five_seeds(runs: dict[str, Run]) ->
         assert run.versions["hardware"]
 
 
-def test_verdicts_follow_from_the_kept_runs(findings: list[Finding]) -> None:
-    assert len(findings) == len(CLAIMS) == len({claim.id for claim in CLAIMS})
-    assert [finding.to_dict() for finding in findings] == json.loads((FOLDER / "claims.json").read_text())
-    assert markdown(claims_frame(findings)) == (FOLDER / "claims.md").read_text()
-
-
-def test_the_docs_show_the_verdicts(findings: list[Finding]) -> None:
-    page = (ROOT / "docs" / "explanation" / "reproduction.md").read_text()
-    shown = re.findall(r"^\| ([^|]+) \| (\*\*(?:holds|fails|inconclusive|mixed)\*\*) \|", page, re.MULTILINE)
-    assert shown == [(finding.statement, verdict_words(finding)) for finding in findings]
-    counts = Counter(finding.verdict for finding in findings)
-    assert (
-        f"{len(findings)} claims: {', '.join(f'**{name}** {number}' for name, number in counts.most_common())}." in page
-    )
+def test_the_docs_show_the_verdicts() -> None:
+    page, claims = PAGE.read_text(), json.loads((FOLDER / "claims.json").read_text())
+    assert {claim["id"] for claim in claims} == {claim.id for claim in CLAIMS}
+    assert len(claims) == len(CLAIMS) == len({claim.id for claim in CLAIMS})
+    shown = re.findall(r"^\| ([^|]+) \| \*\*(holds|fails|inconclusive|mixed)\*\* \|", page, re.MULTILINE)
+    assert shown == [(claim["statement"], claim["verdict"]) for claim in claims]
+    counts = Counter(claim["verdict"] for claim in claims)
+    told = ", ".join(f"**{name}** {number}" for name, number in counts.most_common())
+    assert f"{len(claims)} claims: {told}." in page
     assert "experiments/paper/results/fig5.png" in page
 
 
 @pytest.mark.parametrize("name", ["authors", "latencies", "choices", "sawtooth"])
-def test_tables_in_the_docs_follow_from_the_kept_runs(name: str, runs: dict[str, Run]) -> None:
-    table = markdown(item_table(load_item(name), by_series(runs.values()), FULL))
-    assert (FOLDER / f"{name}.md").read_text().endswith(f"\n\n{table}")
-    assert table in (ROOT / "docs" / "explanation" / "reproduction.md").read_text()
+def test_the_docs_show_the_tables(name: str) -> None:
+    table = (FOLDER / f"{name}.md").read_text().rpartition("\n\n")[2]
+    assert table.startswith("| ")
+    assert table in PAGE.read_text()
