@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 # Machines that run tests are shared and noisy: how long an example takes says nothing.
-settings.register_profile("lesson", deadline=None, max_examples=60, derandomize=True)
+settings.register_profile("lesson", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("lesson")
 
 # Background jobs of a script ignore SIGINT, and so would every process that a test starts in order to interrupt it.

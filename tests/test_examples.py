@@ -68,7 +68,7 @@ def test_notebooks_run(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells), "strip its outputs"
     for cell in notebook.cells:
-        cell.source = cell.source.replace("time_budget_s=1000.0", "time_budget_s=400.0")
+        cell.source = cell.source.replace("time_budget_s=1000.0", "time_budget_s=100.0")
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     assert [data for data in shown if "image/png" in data], "the plot"

@@ -22,7 +22,7 @@ CONFIG: dict[str, Any] = {
     "deadline": 15,
     "beta": 0.5,
     "clock": "virtual",
-    "rounds": 9,
+    "rounds": 6,
     "eval-every": 1e9,
     "set": "training.batch_size=4",
 }

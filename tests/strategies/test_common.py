@@ -37,7 +37,7 @@ def test_strategies_with_options_keep_the_contract(strategy: Any) -> None:
 
 
 @everyone
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(fleet=fleets)
 def test_no_update_is_merged_early_or_twice_and_time_moves_forward(kind: type[Any], fleet: Fleet) -> None:
     _, records = run(Watched(make(kind)), fleet)
@@ -53,7 +53,7 @@ def test_no_update_is_merged_early_or_twice_and_time_moves_forward(kind: type[An
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not FedBuff], ids=lambda kind: kind.__name__)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(fleet=st.lists(st.integers(1, 10**6), min_size=3, max_size=9, unique=True), data=st.data())
 def test_relabelled_clients_give_the_relabelled_plan(kind: type[Any], fleet: list[int], data: st.DataObject) -> None:
     """For strategies that draw nothing."""

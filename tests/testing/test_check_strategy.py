@@ -153,7 +153,7 @@ def test_each_check_catches_what_no_other_one_does(
     assert "\n" not in str(caught.value)
     others = [other for other in strategies.STRATEGY_CHECKS if other is not check]
     monkeypatch.setattr(strategies, "STRATEGY_CHECKS", others)
-    check_strategy(kind)
+    check_strategy(kind, rounds=10)
 
 
 def test_there_is_a_broken_strategy_for_every_check() -> None:
