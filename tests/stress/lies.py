@@ -76,9 +76,10 @@ TABLES = {"empty": b"", "not UTF-8": b"\xff\xfe", "an open quote": b'"', "a fiel
 
 
 def trials(shared: Path, short: bool) -> list[Trial]:
-    """Return trials of `lesson report` and `lesson run --resume` on every change; if `short`, on two per file."""
-    return [Trial("lies", f"table1.csv {what}", _damage_table(content)) for what, content in TABLES.items()] + [
-        Trial("lies", f"{name} {'ended' if ended else 'not ended'}", _tell(shared, name, ended, 2 if short else None))
+    """Return trials of `lesson report` and `lesson run --resume` on every change; if `short`, on one per file."""
+    tables = list(TABLES.items())[: 1 if short else None]
+    return [Trial("lies", f"table1.csv {what}", _damage_table(content)) for what, content in tables] + [
+        Trial("lies", f"{name} {'ended' if ended else 'not ended'}", _tell(shared, name, ended, 1 if short else None))
         for name in FILES
         for ended in ((True,) if name != "metrics.jsonl" else (True, False))
     ]

@@ -29,6 +29,7 @@ class Mine(Stateless):
     def merge(self, view, arrived):
         return {merge}
 """
+SHORT = ("lesson", "lesson-memory", "fedat", "fedbuff")
 PLAN, MERGE = "RoundPlan(starts, AllOf(starts))", "average(view, arrived)"
 ANSWERS: dict[str, tuple[str, str, int, str]] = {
     "lists": ("RoundPlan(starts.tolist(), AllOf([*starts]))", "Merge([*arrived.id], [0.0] * len(arrived))", 0, ""),
@@ -48,10 +49,13 @@ ANSWERS: dict[str, tuple[str, str, int, str]] = {
 
 
 def trials(_: Path, short: bool) -> list[Trial]:
-    """Return trials of each strategy on twenty fleets (one if `short`), and of custom strategies with `ANSWERS`."""
+    """Return trials of each strategy on twenty fleets, and of custom strategies with `ANSWERS`.
+
+    If `short`, there is one fleet for each kind of state that a strategy keeps between rounds.
+    """
     fleets = [
         Trial("strategies", f"{name} {number}", _comes_and_goes(name))
-        for name in STRATEGIES
+        for name in (SHORT if short else STRATEGIES)
         for number in range(1 if short else 20)
     ]
     return [*fleets, *(Trial("custom strategies", case, _answers(*told)) for case, told in ANSWERS.items())]
