@@ -250,9 +250,7 @@ def test_a_run_that_is_stopped_while_it_is_submitted_does_not_stay_active(tmp_pa
 def test_a_supervised_run_is_resumed_and_can_be_restored_from_a_backup(tmp_path: Path) -> None:
     out, config = tmp_path / "run", tmp_path / "run.toml"
     often = "run.checkpoint_every_s=1"
-    config.write_text(
-        f'rounds = 5\ntime-budget = 1e9\ndeadline = 10.0\nout = "{out}"\nresume = true\nset = "{often}"\n'
-    )
+    config.write_text(f'rounds = 5\ntime-budget = 1e9\ndeadline = 5.0\nout = "{out}"\nresume = true\nset = "{often}"\n')
     words = [sys.executable, FOLDER / "supervise_run.py", APP, NAME, config, tmp_path / "run-id"]
     with Federation([{}, {}], tmp_path / "federation") as federation:
         supervisor = subprocess.Popen(words, env=federation.env)
