@@ -172,14 +172,16 @@ def test_any_deadline_is_planned_as_by_the_command(
 
 
 def test_the_proposal_is_that_of_the_command_if_latencies_vary(
-    page: Callable[..., Browser], plan: Callable[..., Told]
+    quiet_browser: Browser, page: Callable[..., Browser], plan: Callable[..., Told]
 ) -> None:
     """The page cannot simulate, so the command passes on its proposal and the share of updates on time."""
     varying = ["--set", "slowdown=0.3"]
     auto = [*varying, "--deadline", "auto"]
-    usual, raised = plan(*FLEETS["drawn"], *auto), plan(*FLEETS["drawn"], *auto, "--on-time", "0.9")
+    usual = plan(*FLEETS["drawn"], *auto)
+    raised = plan(*FLEETS["drawn"], *auto, "--on-time", "0.9", "--html", "plan.html")
     assert usual["deadline_s"] < raised["deadline_s"]
-    browser = page("drawn", *auto, "--on-time", "0.9")
+    browser = quiet_browser
+    browser.open(Path("plan.html"))
     assert deadline(browser) == f"{raised['deadline_s']:g}"
     on_time = next(row["on_time"] for row in raised["deadlines"] if row["deadline_s"] == raised["deadline_s"])
     assert text(browser, ".answer").startswith(
