@@ -96,6 +96,7 @@ def test_failed_and_killed_runs_do_not_stop_others_and_are_repeated(
 
     before = (tmp_path / "out" / "fedavg-seed0" / "summary.json").stat().st_mtime_ns
     (tmp_path / "mended").touch()
+    monkeypatch.setattr("lesson.experiments.engines.make_engine", lambda *_, **__: InProcessEngine())
     assert main(call) == 0
     assert capsys.readouterr().out.startswith("3 of 3 runs done\n")
     assert (tmp_path / "out" / "fedavg-seed0" / "summary.json").stat().st_mtime_ns == before

@@ -86,10 +86,9 @@ def test_share_on_time_is_unknown_if_no_slot_has_ended() -> None:
     assert {row["on_time"] for row in told["tiers"]} == {None}
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_longer_deadlines_are_not_clearly_worse_under_fading(seed: int) -> None:
-    fleet = draw_fleet(RAYLEIGH, seed=seed)
-    shares = [simulate_on_time(fleet, deadline_s, RAYLEIGH, seed).share or 0 for deadline_s in (5, 10, 20, 40, 80, 160)]
+def test_longer_deadlines_are_not_clearly_worse_under_fading() -> None:
+    fleet = draw_fleet(RAYLEIGH)
+    shares = [simulate_on_time(fleet, deadline_s, RAYLEIGH).share or 0 for deadline_s in (5, 10, 20, 40, 80, 160)]
     assert all(later >= earlier - 0.02 for earlier, later in pairwise(shares))
     assert shares[0] < 0.95
     assert shares[-1] == 1.0
