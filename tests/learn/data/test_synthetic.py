@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+
+from lesson import InputError
+from lesson.learn.data.samples import Samples
+from lesson.learn.data.synthetic import draw_sizes, draw_synthetic
+
+
+def clients_of(samples: Samples) -> list[np.ndarray]:
+    """The training inputs of each client."""
+    assert samples.clients is not None
+    return [samples.train_inputs[own] for own in samples.clients]
+
+
+def test_shapes_and_the_split_of_nine_to_one() -> None:
+    samples = draw_synthetic(num_clients=5, num_features=7, num_classes=3, seed=1)
+    sizes = draw_sizes(5, seed=1)
+    num_train = [size * 9 // 10 for size in sizes]
+    assert [len(own) for own in samples.clients or []] == num_train
+    assert samples.train_inputs.shape == (sum(num_train), 7)
+    assert samples.train_inputs.dtype == np.float32
+    assert samples.test_inputs.shape == (sum(sizes) - sum(num_train), 7)
+    assert samples.train_targets.dtype == np.int64
+    assert set(samples.train_targets) <= {0, 1, 2}
+    assert samples.class_names == ("0", "1", "2")
+
+
+def test_sizes_are_lognormal_plus_fifty() -> None:
+    """The median of ⌊lognormal(4, 2)⌋ is ⌊e⁴⌋ = 54; 16 % are above e⁶ = 403."""
+    sizes = np.array(draw_sizes(20_000, seed=0))
+    assert sizes.min() >= 50
+    assert abs(np.median(sizes) - 104) <= 3
+    assert abs((sizes > 453).mean() - 0.159) < 0.01
+
+
+def test_a_client_keeps_its_samples_when_the_number_of_clients_grows() -> None:
+    few, many = (draw_synthetic(num_clients=num, seed=3) for num in (4, 6))
+    for one, other in zip(clients_of(few), clients_of(many), strict=False):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_seeds() -> None:
+    first, again, other = (draw_synthetic(num_clients=3, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.train_inputs, again.train_inputs)
+    np.testing.assert_array_equal(first.test_targets, again.test_targets)
+    assert first.train_inputs[0, 0] != other.train_inputs[0, 0]
+
+
+def test_the_variance_of_feature_j_is_j_to_the_minus_1_2() -> None:
+    """Around each client's own mean: 1, 0.435, 0.268 for j = 1, 2, 3."""
+    samples = draw_synthetic(num_clients=300, num_features=3, num_classes=2, seed=0)
+    centered = np.concatenate([own - own.mean(axis=0) for own in clients_of(samples)])
+    np.testing.assert_allclose(centered.var(axis=0), [1, 0.435, 0.268], rtol=0.05)
+
+
+def test_beta_spreads_the_inputs() -> None:
+    """The mean of a client's v_k over its 200 features is B_k ~ N(0, β), within 1 / √200 = 0.07."""
+
+    def spread(beta: float) -> float:
+        samples = draw_synthetic(beta=beta, num_clients=150, num_features=200, seed=0)
+        return float(np.std([own.mean() for own in clients_of(samples)]))
+
+    assert spread(0) < 0.1
+    assert spread(1) == pytest.approx(1, rel=0.2)
+    assert spread(3) == pytest.approx(3, rel=0.2)
+
+
+def test_alpha_does_not_change_the_labels() -> None:
+    """The shift u_k of all weights and biases adds u_k (1 + Σ x_j) to the score of every class."""
+    without, with_alpha = (draw_synthetic(alpha=alpha, num_clients=5, seed=0) for alpha in (0.0, 1.0))
+    np.testing.assert_array_equal(without.train_inputs, with_alpha.train_inputs)
+    assert (without.train_targets == with_alpha.train_targets).mean() > 0.999
+
+
+def test_iid_clients_share_one_linear_model() -> None:
+    """Least squares on the samples of all clients but one predict the labels of that one."""
+    samples = draw_synthetic(iid=True, num_clients=20, num_features=10, num_classes=3, seed=0)
+    left_out = (samples.clients or [])[0]
+    others = np.setdiff1d(np.arange(len(samples.train_targets)), left_out)
+    inputs = np.c_[samples.train_inputs, np.ones(len(samples.train_inputs))]
+    weights = np.linalg.lstsq(inputs[others], np.eye(3)[samples.train_targets[others]], rcond=None)[0]
+    predicted = (inputs[left_out] @ weights).argmax(axis=1)
+    assert (predicted == samples.train_targets[left_out]).mean() > 0.85
+    assert np.abs(inputs[:, :-1].mean(axis=0)).max() < 0.1, "all clients have inputs around zero"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": -1.0}, r"alpha must be a finite number >= 0, got -1.0"),
+        ({"beta": float("inf")}, r"beta must be a finite number >= 0, got inf"),
+        ({"num_clients": 0}, r"num_clients must be >= 1, got 0"),
+        ({"num_classes": 1}, r"num_classes must be >= 2, got 1"),
+        ({"num_clients": 100_000}, r"num_clients must give at most 8333333 samples, got \d+; use fewer clients"),
+    ],
+)
+def test_invalid_options(options: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        draw_synthetic(**options)  # type: ignore[arg-type]
