@@ -1,0 +1,135 @@
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lesson import InputError
+from lesson.learn.data import shakespeare
+from lesson.learn.data.dataset import data_dir
+from lesson.learn.data.shakespeare import cut_into_sequences, read_shakespeare, split_by_speaker
+
+TEXT = """First Citizen:
+Before we proceed.
+Hear me.
+
+All:
+Speak, speak.
+
+TITUS:
+
+
+First Citizen:
+You: resolved.
+"""
+
+needs_shakespeare = pytest.mark.skipif(
+    not (data_dir() / shakespeare.FILE).exists(), reason="Shakespeare is not here; 'lesson data shakespeare' gets it"
+)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of data sets with a text of three speakers."""
+    write(tmp_path, TEXT, monkeypatch)
+    return tmp_path
+
+
+def write(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "shakespeare" / "input.txt"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    monkeypatch.setattr(shakespeare, "SHA256", hashlib.sha256(text.encode()).hexdigest())
+
+
+def test_speeches_are_joined_by_speaker() -> None:
+    """A colon within a speech is part of it; an empty speech adds nothing."""
+    assert split_by_speaker(TEXT) == {
+        "First Citizen": "Before we proceed.\nHear me.\nYou: resolved.\n",
+        "All": "Speak, speak.\n",
+        "TITUS": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("abcabca", [[0, 1, 2, 0], [0, 1, 2, 0]]),  # abc → bca, abc → bca: 7 characters are just enough
+        ("abcabc", [[0, 1, 2, 0]]),  # the second abc has no next character
+        ("abc", []),
+        ("", []),
+    ],
+)
+def test_sequences_of_three_characters(text: str, rows: list[list[int]]) -> None:
+    sequences = cut_into_sequences(text, "abc", 3)
+    assert sequences.tolist() == rows
+    assert sequences.shape == (len(rows), 4)
+    assert sequences.dtype == np.int64
+
+
+def test_the_last_sequences_of_each_speaker_are_test_data(small: Path) -> None:
+    """First Citizen has 43 characters, so 8 sequences of 5, of which a quarter is 2; All has 14, so 2, of which 1."""
+    samples = read_shakespeare(small, sequence_length=5, min_chars=0, test_share=0.25)
+
+    def decoded(tokens: np.ndarray) -> list[str]:
+        return ["".join(samples.class_names[token] for token in row) for row in tokens]
+
+    inputs = ["Befor", "e we ", "proce", "ed.\nH", "ear m", "e.\nYo", "Speak"]
+    assert decoded(samples.train_inputs) == inputs
+    assert decoded(samples.train_targets) == ["efore", " we p", "rocee", "d.\nHe", "ar me", ".\nYou", "peak,"]
+    assert decoded(samples.test_inputs) == ["u: re", "solve", ", spe"]
+    assert decoded(samples.test_targets) == [": res", "olved", " spea"]
+    assert samples.clients is not None
+    assert [own.tolist() for own in samples.clients] == [[0, 1, 2, 3, 4, 5], [6]]
+    assert samples.class_names == tuple(sorted(set(TEXT)))
+
+
+def test_speakers_need_more_than_min_chars(small: Path) -> None:
+    assert len(read_shakespeare(small, sequence_length=5, min_chars=13).clients or []) == 2
+    assert len(read_shakespeare(small, sequence_length=5, min_chars=14).clients or []) == 1
+    with pytest.raises(InputError, match=r"no speaker has more than 43 characters and a sequence of 5; choose"):
+        read_shakespeare(small, sequence_length=5, min_chars=43)
+
+
+def test_a_speaker_with_one_sequence_only_trains(small: Path) -> None:
+    """With sequences of 10, All has a single one."""
+    samples = read_shakespeare(small, sequence_length=10, min_chars=0)
+    assert [len(own) for own in samples.clients or []] == [3, 1]
+    assert len(samples.test_inputs) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sequence_length": 0}, "sequence_length must be >= 1, got 0"),
+        ({"min_chars": -1}, "min_chars must be >= 0, got -1"),
+        ({"test_share": 1.0}, "test_share must be > 0 and < 1, got 1.0"),
+        ({"test_share": float("nan")}, "test_share must be > 0 and < 1, got nan"),
+    ],
+)
+def test_invalid_options(small: Path, options: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_shakespeare(small, **options)  # type: ignore[arg-type]
+
+
+def test_missing_and_damaged_texts_are_named(small: Path) -> None:
+    path = small / shakespeare.FILE
+    path.write_text(TEXT.replace("Before", "After"))
+    with pytest.raises(InputError, match=r"input.txt is damaged: its SHA-256 is not the expected one; run 'lesson"):
+        read_shakespeare(small)
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InputError, match=r"input.txt cannot be read: it must have at most 1115394 bytes"):
+        read_shakespeare(small)
+    path.unlink()
+    with pytest.raises(InputError, match=r"input.txt does not exist; run 'lesson data shakespeare' to download it"):
+        read_shakespeare(small)
+
+
+@needs_shakespeare
+def test_shakespeare_is_the_real_one() -> None:
+    samples = read_shakespeare(data_dir())
+    assert len(samples.clients or []) == 141
+    assert len(samples.class_names) == 65
+    assert samples.train_inputs.shape == samples.train_targets.shape == (10_925, 80)
+    assert samples.test_inputs.shape == samples.test_targets.shape == (1_208, 80)
