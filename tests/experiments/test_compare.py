@@ -185,7 +185,7 @@ def test_a_folder_with_other_settings_is_rejected_by_name(
             "fedbuff.concurrency has no effect: fedbuff is not one of the strategies",
         ),
         (["run", "--clients", "5"], "unknown option '--clients'"),
-        (["data", "cifar100"], "unknown data set 'cifar100'; did you mean 'cifar10'?"),
+        (["data", "cifar11"], "unknown data set 'cifar11'; did you mean 'cifar10'?"),
         (["data", "shares"], "--figure must be given to draw shares"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

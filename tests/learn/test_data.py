@@ -1,19 +1,14 @@
 import gzip
-import hashlib
-import http.server
 import shutil
 import struct
-import tarfile
-import threading
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lesson import InputError
-from lesson.learn.data import Dataset, cifar10, dataset, download, load_dataset
+from lesson.learn.data import Dataset, cifar10, dataset, load_dataset
 from lesson.learn.data.idx import FILES, read_idx
 
 needs_cifar10 = pytest.mark.skipif(
@@ -138,120 +133,3 @@ def test_arrays_of_a_custom_data_set_are_checked() -> None:
         Dataset("mine", images.astype(float), labels, images, labels)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"test_labels must be integers of shape \(4,\), got int64"):
         Dataset("mine", images, labels, images, labels[:3])
-
-
-@pytest.fixture
-def small_cifar10(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An archive like the official one, of ten records a batch."""
-    monkeypatch.setattr(cifar10, "RECORDS", 10)
-    rng = np.random.default_rng(0)
-    folder = tmp_path / "source" / cifar10.FOLDER
-    folder.mkdir(parents=True)
-    checks = {}
-    for name in cifar10.SHA256:
-        records = rng.integers(0, 256, (10, cifar10.RECORD_BYTES), dtype=np.uint8)
-        records[:, 0] %= 10
-        (folder / name).write_bytes(records.tobytes())
-        checks[name] = hashlib.sha256(records.tobytes()).hexdigest()
-    for module in (cifar10, download):
-        monkeypatch.setattr(module, "SHA256", checks)
-    archive = tmp_path / "source" / "cifar-10-binary.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder, cifar10.FOLDER)
-    monkeypatch.setattr(download, "ARCHIVE_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
-    return archive
-
-
-@pytest.fixture
-def server(small_cifar10: Path) -> Iterator[tuple[str, list[str]]]:
-    """A server on this machine that breaks off the first transfer halfway and then serves ranges, except of whole/."""
-    content, ranges = small_cifar10.read_bytes(), []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked = self.headers.get("Range", "")
-            ranges.append(asked)
-            asked = "" if self.path.startswith("/whole/") else asked
-            begin = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
-            if begin == len(content):
-                self.send_error(416)
-                return
-            self.send_response(206 if asked else 200)
-            self.send_header("Content-Length", str(len(content) - begin))
-            self.end_headers()
-            self.wfile.write(content[begin : len(content) // 2 if len(ranges) == 1 else len(content)])
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{running.server_port}/cifar-10-binary.tar.gz", ranges
-        running.shutdown()
-        thread.join()
-
-
-def test_a_download_resumes_where_it_stopped(tmp_path: Path, server: tuple[str, list[str]]) -> None:
-    url, ranges = server
-    with pytest.raises(InputError, match=r"cannot be downloaded .*; run the command again to resume"):
-        download.get_cifar10(tmp_path / "data", url)
-    folder = download.get_cifar10(tmp_path / "data", url)
-    assert ranges[0] == ""
-    assert int(ranges[1].removeprefix("bytes=").removesuffix("-")) > 0
-    assert sorted(path.name for path in folder.iterdir()) == sorted(cifar10.SHA256)
-    assert load_dataset("cifar10", tmp_path / "data").train_images.shape == (50, 3, 32, 32)
-    assert download.get_cifar10(tmp_path / "data", "http://127.0.0.1:9/none") == folder, "what is there is used"
-
-
-@pytest.mark.parametrize("server_has_ranges", [True, False])
-def test_a_download_may_begin_with_any_part(
-    tmp_path: Path, small_cifar10: Path, server: tuple[str, list[str]], server_has_ranges: bool
-) -> None:
-    """All of it, as if interrupted at the very end; or a part of which the server does not send the rest alone."""
-    url, ranges = server
-    ranges.append("served before")
-    (tmp_path / "data").mkdir()
-    content = small_cifar10.read_bytes()
-    part = tmp_path / "data" / "cifar-10-binary.tar.gz.part"
-    part.write_bytes(content if server_has_ranges else content[:100])
-    url = url if server_has_ranges else f"{url.rpartition('/')[0]}/whole/cifar-10-binary.tar.gz"
-    download.get_cifar10(tmp_path / "data", url)
-    assert ranges[1] == f"bytes={len(content) if server_has_ranges else 100}-"
-    assert [path.name for path in (tmp_path / "data").iterdir()] == [cifar10.FOLDER]
-
-
-def test_a_damaged_archive_is_not_unpacked_and_not_kept(
-    tmp_path: Path, server: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url, ranges = server
-    ranges.append("served before")
-    with monkeypatch.context() as other:
-        other.setattr(download, "ARCHIVE_SHA256", "0" * 64)
-        with pytest.raises(InputError, match=r"is damaged: its SHA-256 is not the official one; run the command again"):
-            download.get_cifar10(tmp_path / "data", url)
-    assert list((tmp_path / "data").iterdir()) == []
-    download.get_cifar10(tmp_path / "data", url)
-    assert ranges[1:] == ["", ""]
-
-
-@pytest.mark.parametrize("inner", ["", cifar10.FOLDER])
-def test_damaged_files_are_downloaded_again(tmp_path: Path, server: tuple[str, list[str]], inner: str) -> None:
-    url, ranges = server
-    ranges.append("served before")
-    folder = download.get_cifar10(tmp_path / "data", url)
-    (tmp_path / "data" / inner / "test_batch.bin").write_bytes(b"short")
-    assert download.get_cifar10(tmp_path / "data", url) == folder
-    load_dataset("cifar10", tmp_path / "data")
-
-
-def test_damaged_batches_are_named(tmp_path: Path, small_cifar10: Path) -> None:
-    folder = small_cifar10.parent / cifar10.FOLDER
-    batch = folder / "data_batch_3.bin"
-    good = batch.read_bytes()
-    batch.write_bytes(good[:-1])
-    with pytest.raises(InputError, match=r"data_batch_3.bin must have 30730 bytes, got 30729; download it again"):
-        load_dataset("cifar10", folder)
-    batch.write_bytes(b"\x01" + good[1:] if good[0] != 1 else b"\x02" + good[1:])
-    with pytest.raises(InputError, match=r"data_batch_3.bin is damaged: its SHA-256 is not the official one"):
-        load_dataset("cifar10", folder)

@@ -17,8 +17,8 @@ class DataCommand:
     name: str = argument(
         "name",
         metavar="NAME",
-        help="cifar10: download CIFAR-10 if it is missing, and verify it. "
-        "shares: draw the label shares of 10 clients at beta = 0.1, 1 and 10.",
+        help="cifar10, cifar100, fashion-mnist, femnist, shakespeare: download the data set if it is missing, and "
+        "verify it. shares: draw the label shares of 10 clients at beta = 0.1, 1 and 10.",
     )
     dir: Path | None = option(
         "--dir", type=DIR, show_default="$LESSON_DATA_DIR or the cache", help="Folder for data sets."
@@ -26,12 +26,7 @@ class DataCommand:
     figure: Path | None = option("--figure", type=FILE, help="Output file for shares: .png, .pdf or .svg.")
 
     def run(self) -> None:
-        if self.name == "cifar10":
-            from lesson.learn.data.dataset import data_dir
-            from lesson.learn.data.download import get_cifar10
-
-            print(f"CIFAR-10 is in {get_cifar10(data_dir(self.dir))}, verified")
-        elif self.name == "shares":
+        if self.name == "shares":
             from lesson.report.files import check_figure_path, save_figure
             from lesson.report.shares_figure import draw_label_shares
 
@@ -40,5 +35,11 @@ class DataCommand:
             check_figure_path(self.figure)
             save_figure(draw_label_shares(num_clients=10), self.figure)
             print(f"figure: {self.figure}")
-        else:
-            raise unknown("data set", self.name, ["cifar10", "shares"])
+            return
+        from lesson.learn.data.dataset import data_dir
+        from lesson.learn.data.download import DOWNLOADS
+
+        if self.name not in DOWNLOADS:
+            raise unknown("data set", self.name, [*DOWNLOADS, "shares"])
+        title, get = DOWNLOADS[self.name]
+        print(f"{title} is in {get(data_dir(self.dir))}, verified")

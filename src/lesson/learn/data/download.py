@@ -1,7 +1,10 @@
-"""Download of CIFAR-10, with a progress bar and a checksum; an interrupted download is resumed."""
+"""Downloads of data sets, with a progress bar and a checksum; an interrupted download is resumed."""
 
 import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pooch  # type: ignore[import-untyped]
 import requests
@@ -9,61 +12,191 @@ from tqdm import tqdm
 
 from lesson.core.errors import InputError
 from lesson.core.files import open_to_change
-from lesson.learn.data.cifar10 import FOLDER, SHA256, find_cifar10, read_cifar10
+from lesson.learn.data import cifar10, cifar100, femnist, idx, shakespeare, tff_emnist
 
-URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-ARCHIVE_SHA256 = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
-ARCHIVE_BYTES = 170_052_171
 CHUNK_BYTES = 1 << 15
+TIMEOUT_S = 30
 
 
-def get_cifar10(folder: Path | str, url: str = URL) -> Path:
+@dataclass(frozen=True)
+class Source:
+    """A file to download: its address, its exact size and its SHA-256."""
+
+    url: str
+    num_bytes: int
+    sha256: str
+
+
+CIFAR10 = Source(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    170_052_171,
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
+CIFAR100 = Source(
+    "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+    168_513_733,
+    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+)
+_FASHION_MNIST = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"
+FASHION_MNIST = (
+    Source(
+        f"{_FASHION_MNIST}/train-images-idx3-ubyte.gz",
+        26_421_880,
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    ),
+    Source(
+        f"{_FASHION_MNIST}/train-labels-idx1-ubyte.gz",
+        29_515,
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    ),
+    Source(
+        f"{_FASHION_MNIST}/t10k-images-idx3-ubyte.gz",
+        4_422_102,
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    ),
+    Source(
+        f"{_FASHION_MNIST}/t10k-labels-idx1-ubyte.gz",
+        5_148,
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    ),
+)
+FEMNIST = Source(
+    "https://storage.googleapis.com/tff-datasets-public/emnist_all.sqlite.lzma",
+    170_507_172,
+    "c3aaf91b4cf4e69d53d81627ad119eccdc878ff906f68e66063ff10f67faad48",
+)
+SHAKESPEARE = Source(
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+    shakespeare.NUM_BYTES,
+    shakespeare.SHA256,
+)
+
+
+def get_cifar10(folder: Path, source: Source = CIFAR10) -> Path:
     """Return the folder with the six verified files; download them if they are missing or damaged."""
-    folder = Path(folder)
+    members = [f"{cifar10.FOLDER}/{name}" for name in cifar10.SHA256]
+    return _get_archive(source, folder, members, cifar10.find_cifar10, cifar10.read_cifar10)
+
+
+def get_cifar100(folder: Path, source: Source = CIFAR100) -> Path:
+    """Return the folder with the verified files; download them if they are missing or damaged."""
+    members = [f"{cifar100.FOLDER}/{name}" for name in (*cifar100.SHA256, cifar100.NAMES)]
+    return _get_archive(source, folder, members, cifar100.find_cifar100, cifar100.read_cifar100)
+
+
+def get_fashion_mnist(folder: Path, sources: tuple[Source, ...] = FASHION_MNIST) -> Path:
+    """Return the folder with the four verified files; download those that are missing or damaged."""
+    for source in sources:
+        download(source, folder / "fashion-mnist" / Path(source.url).name)
+    idx.read_idx_folder(folder / "fashion-mnist")
+    return folder / "fashion-mnist"
+
+
+def get_shakespeare(folder: Path, source: Source = SHAKESPEARE) -> Path:
+    """Return the path of the verified text; download it if it is missing or damaged."""
+    download(source, folder / shakespeare.FILE)
+    return folder / shakespeare.FILE
+
+
+def get_femnist(folder: Path, source: Source = FEMNIST) -> Path:
+    """Return the folder with the images by writer; download and convert them unless there are any."""
+    folder = folder / femnist.FOLDER
+    if (folder / femnist.TRAIN).is_dir():  # LEAF's files, which a download would not replace
+        femnist.read_femnist(folder.parent)
+        return folder
     with contextlib.suppress(InputError):
-        read_cifar10(folder)
-        return find_cifar10(folder)
-    archive = folder / Path(url).name
-    unpack = pooch.Untar([f"{FOLDER}/{name}" for name in SHA256], extract_dir=".")
+        femnist.read_femnist(folder.parent)
+        return folder
+    tff_emnist.check_disk_space(folder)
+    archive = folder / Path(source.url).name
+    download(source, archive)
+    tff_emnist.convert(archive, folder / femnist.CONVERTED)
+    archive.unlink()
+    femnist.read_femnist(folder.parent)
+    return folder
+
+
+DOWNLOADS: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "cifar10": ("CIFAR-10", get_cifar10),
+    "cifar100": ("CIFAR-100", get_cifar100),
+    "fashion-mnist": ("Fashion-MNIST", get_fashion_mnist),
+    "femnist": ("FEMNIST", get_femnist),
+    "shakespeare": ("Shakespeare", get_shakespeare),
+}
+"""Title and function of each data set that `lesson data` downloads. The functions take the folder of data sets."""
+
+
+def download(source: Source, path: Path, unpack: Callable[[str, str, object], object] | None = None) -> None:
+    """Download a file unless it is there and intact, then call `unpack`; raise InputError if that is not possible.
+
+    What an interrupted download has left in `path` with the suffix .part is used again.
+    """
+    again = "run the command again to download it from the start"
     try:
         pooch.get_logger().setLevel("ERROR")
-        pooch.retrieve(url, ARCHIVE_SHA256, archive.name, folder, unpack, _resume)
+        pooch.retrieve(source.url, source.sha256, path.name, path.parent, unpack, _Resume(source, path))
     except requests.RequestException as error:
         reason = type(error).__name__
-        raise InputError(f"{url} cannot be downloaded ({reason}); run the command again to resume") from None
+        raise InputError(f"{source.url} cannot be downloaded ({reason}); run the command again to resume") from None
     except ValueError:
         why = "is damaged: its SHA-256 is not the official one"
-        raise InputError(f"{url} {why}; run the command again to download it from the start") from None
+        raise InputError(f"{source.url} {why}; {again}") from None
     except OSError as error:
-        archive.unlink(missing_ok=True)
-        raise InputError(
-            f"CIFAR-10 cannot be written to {folder}: {error}; run the command again to download it from the start"
-        ) from None
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise InputError(f"{path.name} cannot be written to {path.parent}: {error}; {again}") from None
+
+
+@dataclass(frozen=True)
+class _Resume:
+    """Downloader for pooch, whose own one would start over after an interruption, and would fill the disk."""
+
+    source: Source
+    path: Path
+
+    def __call__(self, url: str, output: str, _: object) -> None:
+        part = self.path.with_name(f"{self.path.name}.part")
+        with open_to_change(part, append=True) as file:
+            size = part.stat().st_size
+            if size < self.source.num_bytes:
+                headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={size}-"} if size else {})
+                with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_S) as response:
+                    response.raise_for_status()
+                    response.raw.headers.pop("Content-Encoding", None)  # some servers say gzip for a .tar.gz as it is
+                    if response.status_code != requests.codes.partial_content:  # the server sends the whole file
+                        file.truncate(0)
+                        size = 0
+                    self._receive(response, file, size)
+        part.replace(output)
+
+    def _receive(self, response: requests.Response, file: BinaryIO, size: int) -> None:
+        """Append what the server sends to a file that has `size` bytes, up to one byte more than expected."""
+        expected, name = self.source.num_bytes, self.path.name
+        with tqdm(total=expected, initial=size, desc=name, unit="B", unit_scale=True) as bar:
+            for chunk in response.iter_content(CHUNK_BYTES):
+                size += file.write(chunk[: expected + 1 - size])
+                bar.update(len(chunk))
+                if size > expected:
+                    break
+        if size < expected:
+            raise requests.ConnectionError
+
+
+def _get_archive(
+    source: Source, folder: Path, members: list[str], find: Callable[[Path], Path], read: Callable[[Path], object]
+) -> Path:
+    """Return the folder that `find` names if `read` accepts its files; otherwise download and unpack an archive.
+
+    `members` are the files of the archive that are unpacked.
+    """
+    with contextlib.suppress(InputError):
+        read(folder)
+        return find(folder)
+    archive = folder / Path(source.url).name
+    download(source, archive, pooch.Untar(members, extract_dir="."))
     archive.unlink()
-    for name in SHA256:
-        (folder / name).unlink(missing_ok=True)  # a damaged file here would be read instead of the new one
-    read_cifar10(folder)
-    return find_cifar10(folder)
-
-
-def _resume(url: str, output: str, _: object) -> None:
-    """Download a file for pooch, whose own downloader would start over after an interruption."""
-    part = Path(output).with_name(f"{Path(url).name}.part")
-    with (
-        open_to_change(part, append=True) as file,
-        tqdm(total=ARCHIVE_BYTES, desc="CIFAR-10", unit="B", unit_scale=True) as bar,
-    ):
-
-        def begin(response: requests.Response, **_: object) -> None:
-            if response.status_code == requests.codes.ok:  # the server ignores the range and sends the whole file
-                file.truncate(0)
-
-        size = part.stat().st_size
-        headers = {"Range": f"bytes={size}-"} if size else {}
-        fetch = pooch.HTTPDownloader(bar, CHUNK_BYTES, headers=headers, hooks={"response": begin})
-        try:
-            fetch(url, file, None)
-        except requests.HTTPError as error:
-            if error.response.status_code != requests.codes.requested_range_not_satisfiable:
-                raise  # otherwise, the file was already complete
-    part.replace(output)
+    if find(folder) == folder:  # damaged files that would be read instead of the new ones
+        for member in members:
+            (folder / Path(member).name).unlink(missing_ok=True)
+    read(folder)
+    return find(folder)

@@ -58,7 +58,10 @@ def read_idx(path: Path | str, num_axes: int) -> Bytes:
                 raise InputError(f"{path} must hold at most {MAX_BYTES} bytes, its header says {wanted}; {remedy}")
             content = _read_at_most(file, wanted + 1)
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist; put the four IDX files of the data set into that folder") from None
+        raise InputError(
+            f"{path} does not exist; put the four IDX files of the data set into that folder, "
+            "or run 'lesson data fashion-mnist' to download those of Fashion-MNIST"
+        ) from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} is damaged ({error}); {remedy}") from None
     if len(content) != wanted:

@@ -1,0 +1,284 @@
+"""Downloads from a server on this machine, of small files in the formats of the real ones."""
+
+import contextlib
+import dataclasses
+import gzip
+import hashlib
+import http.server
+import io
+import lzma
+import shutil
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.femnist_files import write_database
+from lesson import InputError
+from lesson.cli import main
+from lesson.learn.data import cifar10, cifar100, dataset, download, femnist, idx, load_dataset, shakespeare, tff_emnist
+from lesson.learn.data.download import Source
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves ranges of files, except below /whole/; can break off the first transfer, or send too much."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files: dict[str, bytes] = {}
+        self.ranges: list[str] = []
+        """The Range header of each request."""
+        self.breaks_off = False
+        self.sends_size = True
+        self.extra = b""
+        self.headers: dict[str, str] = {}
+
+    def offer(self, name: str, content: bytes) -> Source:
+        """Serve a file, and return its source."""
+        self.files[name] = content
+        sha256 = hashlib.sha256(content).hexdigest()
+        return Source(f"http://127.0.0.1:{self.server_port}/{name}", len(content), sha256)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        asked = self.headers.get("Range", "")
+        self.server.ranges.append(asked)
+        asked = "" if self.path.startswith("/whole/") else asked
+        begin = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
+        content = self.server.files.get(Path(self.path).name)
+        if content is None:
+            self.send_error(404)
+            return
+        self.send_response(206 if asked else 200)
+        if self.server.sends_size:
+            self.send_header("Content-Length", str(len(content) - begin + len(self.server.extra)))
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        end = len(content) // 2 if self.server.breaks_off and len(self.server.ranges) == 1 else len(content)
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(content[begin:end] + self.server.extra)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def tar_of(folder: str, files: dict[str, bytes]) -> bytes:
+    """An archive as those of CIFAR: a folder with files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def random_bytes(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+@pytest.fixture
+def small_cifar10(monkeypatch: pytest.MonkeyPatch, server: Server) -> Source:
+    """An archive like the official one, of ten records a batch."""
+    monkeypatch.setattr(cifar10, "RECORDS", 10)
+    records = random_bytes(6, 10, cifar10.RECORD_BYTES)
+    records[:, :, 0] %= 10
+    batches = {name: batch.tobytes() for name, batch in zip(cifar10.SHA256, records, strict=True)}
+    monkeypatch.setattr(cifar10, "SHA256", {name: hashlib.sha256(batches[name]).hexdigest() for name in batches})
+    return server.offer("cifar-10-binary.tar.gz", tar_of(cifar10.FOLDER, batches))
+
+
+def test_a_download_resumes_where_it_stopped(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
+    server.breaks_off = True
+    with pytest.raises(InputError, match=r"cannot be downloaded .*; run the command again to resume"):
+        download.get_cifar10(tmp_path, small_cifar10)
+    folder = download.get_cifar10(tmp_path, small_cifar10)
+    assert server.ranges[0] == ""
+    assert 0 < int(server.ranges[1].removeprefix("bytes=").removesuffix("-")) <= small_cifar10.num_bytes // 2
+    assert sorted(path.name for path in folder.iterdir()) == sorted(cifar10.SHA256)
+    assert load_dataset("cifar10", tmp_path).train_images.shape == (50, 3, 32, 32)
+    nowhere = dataclasses.replace(small_cifar10, url="http://127.0.0.1:9/none")
+    assert download.get_cifar10(tmp_path, nowhere) == folder, "what is there is used"
+
+
+def test_a_transfer_that_ends_early_without_an_announced_size_is_resumed(
+    tmp_path: Path, server: Server, small_cifar10: Source
+) -> None:
+    server.breaks_off, server.sends_size = True, False
+    with pytest.raises(InputError, match=r"cannot be downloaded \(ConnectionError\); run the command again to resume"):
+        download.get_cifar10(tmp_path, small_cifar10)
+    download.get_cifar10(tmp_path, small_cifar10)
+    assert server.ranges[1] == f"bytes={small_cifar10.num_bytes // 2}-"
+
+
+def test_a_complete_part_is_not_downloaded_again(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
+    """As if interrupted at the very end."""
+    (tmp_path / "cifar-10-binary.tar.gz.part").write_bytes(server.files["cifar-10-binary.tar.gz"])
+    download.get_cifar10(tmp_path, small_cifar10)
+    assert server.ranges == []
+    assert [path.name for path in tmp_path.iterdir()] == [cifar10.FOLDER]
+
+
+def test_a_server_without_ranges_sends_the_whole_file(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
+    (tmp_path / "cifar-10-binary.tar.gz.part").write_bytes(server.files["cifar-10-binary.tar.gz"][:100])
+    whole = dataclasses.replace(small_cifar10, url=small_cifar10.url.replace("/cifar", "/whole/cifar"))
+    download.get_cifar10(tmp_path, whole)
+    assert server.ranges == ["bytes=100-"]
+    assert [path.name for path in tmp_path.iterdir()] == [cifar10.FOLDER]
+
+
+def test_a_damaged_archive_is_not_unpacked_and_not_kept(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
+    with pytest.raises(InputError, match=r"is damaged: its SHA-256 is not the official one; run the command again"):
+        download.get_cifar10(tmp_path, dataclasses.replace(small_cifar10, sha256="0" * 64))
+    assert list(tmp_path.iterdir()) == []
+    download.get_cifar10(tmp_path, small_cifar10)
+    assert server.ranges == ["", ""]
+
+
+@pytest.mark.parametrize("sends_size", [True, False])
+def test_a_server_that_sends_too_much_does_not_fill_the_disk(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, sends_size: bool
+) -> None:
+    source = server.offer("input.txt", b"To be, or not to be")
+    server.extra, server.sends_size = bytes(1 << 22), sends_size
+    written = 0
+    check = download.pooch.core.hash_matches
+
+    def count(path: str, *args: object, **kwargs: object) -> bool:
+        nonlocal written
+        written = Path(path).stat().st_size
+        return bool(check(path, *args, **kwargs))
+
+    monkeypatch.setattr(download.pooch.core, "hash_matches", count)
+    with pytest.raises(InputError, match=r"is damaged: its SHA-256 is not the official one"):
+        download.get_shakespeare(tmp_path, source)
+    assert written == source.num_bytes + 1
+    assert list((tmp_path / "shakespeare").iterdir()) == []
+
+
+def test_an_archive_that_a_server_calls_an_encoding_is_not_unpacked(
+    tmp_path: Path, server: Server, small_cifar10: Source
+) -> None:
+    server.headers = {"Content-Encoding": "gzip"}
+    download.get_cifar10(tmp_path, small_cifar10)
+
+
+def test_an_address_without_the_file(tmp_path: Path, server: Server) -> None:
+    source = server.offer("input.txt", b"text")
+    server.files.clear()
+    with pytest.raises(
+        InputError, match=r"input.txt cannot be downloaded \(HTTPError\); run the command again to resume"
+    ):
+        download.get_shakespeare(tmp_path, source)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, server: Server) -> None:
+    (tmp_path / "shakespeare").write_bytes(b"a file")
+    with pytest.raises(InputError, match=r"input.txt cannot be written to .*shakespeare"):
+        download.get_shakespeare(tmp_path, server.offer("input.txt", b"text"))
+
+
+@pytest.mark.parametrize("inner", ["", cifar10.FOLDER])
+def test_damaged_files_are_downloaded_again(tmp_path: Path, small_cifar10: Source, inner: str) -> None:
+    folder = download.get_cifar10(tmp_path, small_cifar10)
+    (tmp_path / inner / "test_batch.bin").write_bytes(b"short")
+    assert download.get_cifar10(tmp_path, small_cifar10) == folder
+    load_dataset("cifar10", tmp_path)
+
+
+def test_damaged_batches_are_named(tmp_path: Path, small_cifar10: Source) -> None:
+    folder = download.get_cifar10(tmp_path, small_cifar10)
+    batch = folder / "data_batch_3.bin"
+    good = batch.read_bytes()
+    batch.write_bytes(good[:-1])
+    with pytest.raises(InputError, match=r"data_batch_3.bin must have 30730 bytes, got 30729; download it again"):
+        load_dataset("cifar10", folder)
+    batch.write_bytes(b"\x01" + good[1:] if good[0] != 1 else b"\x02" + good[1:])
+    with pytest.raises(InputError, match=r"data_batch_3.bin is damaged: its SHA-256 is not the official one"):
+        load_dataset("cifar10", folder)
+
+
+def test_cifar100_is_downloaded_and_unpacked(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        cifar100.TRAIN: bytes(3 * cifar100.RECORD_BYTES),
+        cifar100.TEST: bytes(2 * cifar100.RECORD_BYTES),
+        cifar100.NAMES: "".join(f"class{number}\n" for number in range(100)).encode(),
+        "file.txt~": b"",
+    }
+    monkeypatch.setattr(cifar100, "RECORDS", {cifar100.TRAIN: 3, cifar100.TEST: 2})
+    sha256 = {name: hashlib.sha256(files[name]).hexdigest() for name in cifar100.SHA256}
+    monkeypatch.setattr(cifar100, "SHA256", sha256)
+    (tmp_path / "train.bin").write_bytes(b"somebody else's")
+    folder = download.get_cifar100(tmp_path, server.offer("cifar-100-binary.tar.gz", tar_of(cifar100.FOLDER, files)))
+    assert sorted(path.name for path in folder.iterdir()) == ["fine_label_names.txt", "test.bin", "train.bin"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [cifar100.FOLDER, "train.bin"]
+    assert cifar100.read_cifar100(tmp_path).train_inputs.shape == (3, 3, 32, 32)
+
+
+def test_fashion_mnist_is_downloaded_file_by_file(tmp_path: Path, server: Server) -> None:
+    """MNIST's own files, of which the damaged one is replaced and the others are kept."""
+    sources = tuple(server.offer(name, (dataset.MNIST_DIR / name).read_bytes()) for name in idx.FILES)
+    shutil.copytree(dataset.MNIST_DIR, tmp_path / "fashion-mnist")
+    (tmp_path / "fashion-mnist" / idx.FILES[3]).write_bytes(gzip.compress(b"other"))
+    assert download.get_fashion_mnist(tmp_path, sources) == tmp_path / "fashion-mnist"
+    assert len(server.ranges) == 1
+    assert len(load_dataset("fashion-mnist", tmp_path).test_labels) == 10_000
+
+
+def test_femnist_is_downloaded_and_converted(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive and the database are removed."""
+    monkeypatch.setattr(tff_emnist, "DATABASE_BYTES", 1 << 20)
+    monkeypatch.setattr(tff_emnist, "CONVERTED_BYTES", 1 << 20)
+    write_database(tmp_path / "source.sqlite", {"ann": [1, 2, 3], "bob": [61]})
+    packed = lzma.compress((tmp_path / "source.sqlite").read_bytes(), format=lzma.FORMAT_ALONE)
+    source = server.offer("emnist_all.sqlite.lzma", packed)
+    folder = download.get_femnist(tmp_path, source)
+    assert [path.name for path in folder.iterdir()] == [femnist.CONVERTED]
+    samples = femnist.read_femnist(tmp_path)
+    assert samples.train_targets.tolist() == [1, 2, 3, 61]
+    assert samples.clients is not None
+    assert [own.tolist() for own in samples.clients] == [[0, 1, 2], [3]]
+    assert download.get_femnist(tmp_path, source) == folder
+    assert len(server.ranges) == 1
+
+
+def test_damaged_files_of_leaf_are_not_replaced_by_a_download(tmp_path: Path) -> None:
+    (tmp_path / "femnist" / "train").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"train has no JSON files with images"):
+        download.get_femnist(tmp_path)
+
+
+def test_femnist_says_how_much_disk_space_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tff_emnist, "DATABASE_BYTES", 10**18)
+    with pytest.raises(InputError, match=r"FEMNIST needs .* GB of disk space .*; choose another folder with --dir"):
+        download.get_femnist(tmp_path)
+
+
+def test_the_command_downloads_and_says_where(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = server.offer("input.txt", b"ALL:\nPeace, ho!\n")
+
+    def get(folder: Path) -> Path:
+        return download.get_shakespeare(folder, source)
+
+    monkeypatch.setitem(download.DOWNLOADS, "shakespeare", ("Shakespeare", get))
+    assert main(["data", "shakespeare", "--dir", str(tmp_path)]) == 0
+    assert f"Shakespeare is in {tmp_path / shakespeare.FILE}, verified" in capsys.readouterr().out
