@@ -5,7 +5,9 @@ They have no buffers, batch normalization or dropout, so a vector of parameters 
 """
 
 from itertools import pairwise
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -102,3 +104,116 @@ def _conv3x3(before: int, after: int, stride: int = 1) -> nn.Conv2d:
     layer = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer
+
+
+class CharLstm(nn.Module):
+    """LEAF's model of the next character (Caldas et al. 2018): an embedding of 8 and two LSTM layers of 256 units.
+
+    It has 819,920 parameters for LEAF's alphabet of 80 characters: 2,048 more than LEAF's, because torch's LSTM has two
+    vectors of biases. As in LEAF, the forget gates start with a bias of 1 and all others with 0. LEAF predicts only the
+    character that follows a whole sequence; here every position predicts its next one, as in Reddi et al. (2021).
+    """
+
+    def __init__(self, num_tokens: int, embedding: int = 8, hidden: int = 256, layers: int = 2) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_tokens, embedding)
+        self.lstm = Lstm(embedding, hidden, layers)
+        self.out = nn.Linear(hidden, num_tokens)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits, shape (num_samples, num_tokens, length), of integer tokens, shape (num_samples, length)."""
+        logits: Tensor = self.out(self.lstm(self.embedding(tokens)))
+        return logits.transpose(1, 2)
+
+
+class Lstm(nn.Module):
+    """`nn.LSTM(…, batch_first=True)` from a state of zeros, with the same parameters, that also works under vmap.
+
+    torch's own LSTM has no batching rule: under vmap it loops over the models on a CPU, and fails on a GPU. It is used
+    for a single model on a CPU, where it takes about two thirds of the time. On a GPU it would copy all parameters in
+    every call, since they are not adjacent in the order of cuDNN; in a CUDA graph the loop here is as fast.
+    """
+
+    def __init__(self, num_inputs: int, hidden: int, layers: int = 1) -> None:
+        super().__init__()
+        self._hidden, self._layers, bound = hidden, layers, hidden**-0.5
+        for layer in range(layers):
+            inputs = hidden if layer else num_inputs
+            forget = torch.arange(4 * hidden) // hidden == 1
+            values = {
+                "weight_ih": torch.empty(4 * hidden, inputs).uniform_(-bound, bound),
+                "weight_hh": torch.empty(4 * hidden, hidden).uniform_(-bound, bound),
+                "bias_ih": forget.to(torch.get_default_dtype()),
+                "bias_hh": torch.zeros(4 * hidden),
+            }
+            for name, value in values.items():
+                self.register_parameter(f"{name}_l{layer}", nn.Parameter(value))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the last layer's outputs, shape (num_samples, length, hidden)."""
+        parameters: list[Tensor] = list(self.parameters(recurse=False))
+        if inputs.device.type == "cpu" and torch._C._functorch.maybe_current_level() is None:
+            zeros = inputs.new_zeros(self._layers, len(inputs), self._hidden)
+            options = (True, self._layers, 0.0, self.training, False, True)  # biases, layers, dropout, …, batch first
+            outputs: Tensor = torch._VF.lstm(inputs, (zeros, zeros), parameters, *options)[0]
+            return outputs
+        outputs = inputs.transpose(0, 1)
+        for layer in range(self._layers):
+            weight_ih, weight_hh, bias_ih, bias_hh = parameters[4 * layer : 4 * layer + 4]
+            projected = functional.linear(outputs, weight_ih, bias_ih + bias_hh)
+            outputs, *_ = _LstmLayer.apply(projected, weight_hh.to(projected.dtype))  # type: ignore[no-untyped-call]
+        return outputs.transpose(0, 1)
+
+
+class _LstmLayer(torch.autograd.Function):
+    """The recurrence of one layer, given the projected inputs of all steps, shape (length, num_samples, 4 · hidden).
+
+    Its backward pass needs one product per step, and fewer kernels than autograd's: factors that depend only on the
+    states are computed before the loop over the steps, and the gradient of the weights after it.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the outputs, cells, sigmoids of the gates and candidates (tanh of the third gate) of all steps."""
+        steps: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        for inputs in projected.unbind():
+            gates = torch.addmm(inputs, steps[-1][0], weight.t()) if steps else inputs
+            sigmoids, candidate = torch.sigmoid(gates), torch.tanh(gates.chunk(4, -1)[2])
+            enter, forget, _, leave = sigmoids.chunk(4, -1)
+            cell = enter * candidate
+            if steps:
+                cell = cell + forget * steps[-1][1]
+            steps.append((leave * torch.tanh(cell), cell, sigmoids, candidate))
+        outputs, cells, sigmoids, candidates = (torch.stack(column) for column in zip(*steps, strict=True))
+        return outputs, cells, sigmoids, candidates
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(inputs[1], *output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        weight, outputs, cells, sigmoids, candidates = ctx.saved_tensors
+        enter, forget, _, leave = sigmoids.chunk(4, -1)
+        squashed = torch.tanh(cells)
+        previous = torch.cat([torch.zeros_like(cells[:1]), cells[:-1]])
+        slopes = (  # of the cell, and for the last gate of the output, with respect to the gates
+            candidates * enter * (1 - enter),
+            previous * forget * (1 - forget),
+            enter * (1 - candidates * candidates),
+            squashed * leave * (1 - leave),
+        )
+        columns = gradient, torch.stack(slopes, -2), leave * (1 - squashed * squashed), forget
+        gates: list[Tensor] = []  # their gradients, last step first
+        cell = torch.zeros_like(cells[0])
+        for output, slope, to_cell, kept in zip(*(reversed(column.unbind()) for column in columns), strict=True):
+            if gates:
+                output = torch.addmm(output, gates[-1], weight)
+            cell = cell + output * to_cell
+            gates.append((torch.stack((cell, cell, cell, output), -2) * slope).flatten(-2))
+            cell = cell * kept
+        all_gates = torch.stack(gates[::-1])
+        return all_gates, all_gates[1:].flatten(0, 1).t() @ outputs[:-1].flatten(0, 1)
