@@ -217,3 +217,61 @@ class _LstmLayer(torch.autograd.Function):
             cell = cell * kept
         all_gates = torch.stack(gates[::-1])
         return all_gates, all_gates[1:].flatten(0, 1).t() @ outputs[:-1].flatten(0, 1)
+
+
+class CharTransformer(nn.Module):
+    """A small decoder-only transformer that predicts the next token at each position, without dropout.
+
+    Its layers normalize their inputs and have causal attention and a hidden layer of 4 · width units; positions are
+    learned and weights initialized as in GPT-2 (Radford et al. 2019). It has 427,600 parameters for 80 tokens.
+    """
+
+    def __init__(self, num_tokens: int, length: int = 80, width: int = 128, heads: int = 4, layers: int = 2) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_tokens, width)
+        self.position = nn.Parameter(torch.empty(length, width))
+        self.layers = nn.Sequential(*[_TransformerLayer(width, heads) for _ in range(layers)])
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, num_tokens)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                is_residual = name.endswith(("project.weight", "contract.weight"))
+                nn.init.normal_(parameter, std=0.02 / (2 * layers) ** 0.5 if is_residual else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits, shape (num_samples, num_tokens, length), of integer tokens, shape (num_samples, length).
+
+        Sequences may be shorter than the model's length.
+        """
+        hidden = self.layers(self.embedding(tokens) + self.position[: tokens.shape[1]])
+        logits: Tensor = self.out(self.norm(hidden))
+        return logits.transpose(1, 2)
+
+
+class _TransformerLayer(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self._heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attend, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = hidden + self.project(self._attention(self.norm1(hidden)))
+        change: Tensor = self.contract(functional.gelu(self.expand(self.norm2(hidden))))
+        return hidden + change
+
+    def _attention(self, hidden: Tensor) -> Tensor:
+        """Return each position's mean of the values up to it.
+
+        The gradient of torch's scaled_dot_product_attention has no batching rule: under vmap it loops over the models.
+        """
+        parts = self.attend(hidden).unflatten(-1, (3, self._heads, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind()  # each (num_samples, heads, length, width / heads)
+        future = torch.ones(2 * hidden.shape[1:2], dtype=torch.bool, device=hidden.device).triu(1)
+        scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
+        weights = scores.masked_fill(future, -torch.inf).softmax(-1)
+        means: Tensor = weights @ value
+        return means.transpose(1, 2).flatten(2)
