@@ -152,6 +152,8 @@ def test_an_lstm_is_that_of_torch(layers: int, length: int) -> None:
     weight = torch.randn(4, length, 5, dtype=torch.float64)
     expected = theirs(inputs)[0]
     assert torch.equal(ours(inputs), expected)
+    with torch.no_grad():
+        assert torch.allclose(ours(inputs), expected), "evaluation"
     slopes = torch.autograd.grad((expected * weight).sum(), list(theirs.parameters()))
 
     def total(parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

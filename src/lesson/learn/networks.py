@@ -152,10 +152,11 @@ class Lstm(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the last layer's outputs, shape (num_samples, length, hidden)."""
-        parameters: list[Tensor] = list(self.parameters(recurse=False))
+        named = self.named_parameters(recurse=False, remove_duplicate=False)
+        parameters: list[Tensor] = [parameter for _, parameter in named]
         if inputs.device.type == "cpu" and torch._C._functorch.maybe_current_level() is None:
             zeros = inputs.new_zeros(self._layers, len(inputs), self._hidden)
-            options = (True, self._layers, 0.0, self.training, False, True)  # biases, layers, dropout, …, batch first
+            options = (True, self._layers, 0.0, torch.is_grad_enabled(), False, True)  # with biases, …, batch first
             outputs: Tensor = torch._VF.lstm(inputs, (zeros, zeros), parameters, *options)[0]
             return outputs
         outputs = inputs.transpose(0, 1)
