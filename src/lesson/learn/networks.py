@@ -129,10 +129,10 @@ class CharLstm(nn.Module):
 class Lstm(nn.Module):
     """`nn.LSTM(…, batch_first=True)` from a state of zeros, with the same parameters, that also works under vmap.
 
-    torch's own LSTM has no batching rule: under vmap it loops over the models on a CPU, and fails on a GPU. It is used
-    for a single model on a CPU, where it takes about two thirds of the time. On a GPU it would copy all parameters in
-    every call, since they are not adjacent in cuDNN's order. The loop here is about as fast in a CUDA graph, but takes
-    four times as long without one.
+    torch's own LSTM has no batching rule, so vmap at best loops over the models. It is used for a single model on a
+    CPU, where it takes about two thirds of the time. On a GPU it would copy all parameters in every call, since they
+    are not adjacent in cuDNN's order. The loop here is about as fast in a CUDA graph, but takes four times as long
+    without one.
     """
 
     def __init__(self, num_inputs: int, hidden: int, layers: int = 1) -> None:
