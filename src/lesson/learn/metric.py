@@ -1,0 +1,199 @@
+"""The metric by which models of a task are compared: its direction, its targets, and how its values are written."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
+
+TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Targets of accuracy, if a task has no others."""
+GUESSED = 0.1
+"""Accuracy of guessing among ten classes, which counts as the accuracy of a model that has diverged."""
+IN_A_ROW = 3
+ROUNDING = 1e-12
+DIGITS = 4
+"""Significant digits of a metric other than accuracy."""
+MAX_TARGETS = 100
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
+RESERVED = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        round rounds time_s uploads bytes_up bytes_down energy_j staleness loss global_loss client_accuracy client_loss
+        merged merged_staleness merged_started_s merged_arrived_s merged_expected_s misses retiered lost
+        rejected rejections rejected_by excluded note notes
+        strategy dataset device seed seeds metric metrics higher_is_better time_to_s wall_s ended_early clock
+        limits done error kind killed diverged name group entry beta settings reference
+        """,
+    )
+)
+"""Names that files, events and tables use for other values."""
+
+
+def check_metric_name(name: object) -> str:
+    """Return the name of a metric; raise InputError if it cannot be the name of a field, a column and a file."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        shown = repr(name) if len(repr(name)) <= 60 else f"{repr(name)[:59]}…"
+        raise InputError(
+            f"the name of a metric must have at most 40 letters, digits, '_', '-' or '.', a letter first, got {shown}"
+        )
+    if name in RESERVED:
+        raise InputError(f"a metric must not be called '{name}', which is the name of another value; rename it")
+    return name
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of the test data. An accuracy is a share of 1 and shown in percent; other metrics are any numbers.
+
+    Attributes:
+        name: Name of the field in the files of a run, and of the columns of tables.
+        higher_is_better: Whether larger values are better.
+        targets: Values for which the time is reported, from the easiest to the hardest.
+    """
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+    targets: tuple[float, ...] = TARGETS
+
+    def __post_init__(self) -> None:
+        check_metric_name(self.name)
+        if self.is_share and not self.higher_is_better:
+            raise InputError("higher_is_better must be true for accuracy, got false")
+        if len(self.targets) > MAX_TARGETS or not all(map(math.isfinite, self.targets)):
+            raise InputError(f"targets of {self.name} must be at most {MAX_TARGETS} finite numbers")
+        ordered = tuple(sorted(map(float, self.targets), reverse=not self.higher_is_better))
+        if len({f"{target:g}" for target in ordered}) < len(ordered):
+            raise InputError(f"targets of {self.name} must differ in their first six digits, got {list(ordered)}")
+        object.__setattr__(self, "targets", ordered)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Metric":
+        """Return the metric that a summary, or another table with the entries in `fields`, is about."""
+        if "metric" not in values:
+            return ACCURACY
+        targets = tuple(map(float, values.get("time_to_s", ())))
+        return cls(values["metric"], values.get("higher_is_better", True), targets)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a summary says about the metric: nothing for accuracy with the usual targets."""
+        return {} if self == ACCURACY else {"metric": self.name, "higher_is_better": self.higher_is_better}
+
+    @property
+    def is_share(self) -> bool:
+        """Whether values are shares of 1, shown in percent."""
+        return self.name == "accuracy"
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The lowest and the highest possible value."""
+        return (0.0, 1.0) if self.is_share else (-math.inf, math.inf)
+
+    @property
+    def of_diverged(self) -> float:
+        """The value that counts for a model that has diverged: that of guessing, or NaN if it is not known."""
+        return GUESSED if self.is_share else math.nan
+
+    # Comparisons
+
+    def cost(self, value: float) -> float:
+        """Return a number that is lower for better values, and infinite for NaN."""
+        return math.inf if math.isnan(value) else -value if self.higher_is_better else value
+
+    def order(self, values: ArrayLike) -> IntArray:
+        """Return the places of values from the best to the worst, NaN last; equal values stay in order."""
+        signed = np.asarray(values, dtype=float) * (-1 if self.higher_is_better else 1)
+        return np.argsort(signed, kind="stable")
+
+    def time_to(self, target: float, values: ArrayLike, spent: ArrayLike) -> float | None:
+        """Return what was spent (seconds, uploads, …) when a run reaches a target; None if it never does.
+
+        This is the first evaluation at which the mean of three consecutive evaluations reaches the target.
+        """
+        value = np.asarray(values, dtype=float)
+        if len(value) < IN_A_ROW:
+            return None
+        mean = sum(value[first : len(value) - IN_A_ROW + 1 + first] for first in range(IN_A_ROW)) / IN_A_ROW
+        slack = ROUNDING if self.is_share else ROUNDING * abs(target)
+        reached = np.flatnonzero(mean >= target - slack if self.higher_is_better else mean <= target + slack)
+        return float(np.asarray(spent)[reached[0] + IN_A_ROW - 1]) if len(reached) else None
+
+    def times_to(self, values: ArrayLike, spent: ArrayLike) -> dict[str, float | None]:
+        """Return `time_to` of every target, by the target as text."""
+        return {f"{target:g}": self.time_to(target, values, spent) for target in self.targets}
+
+    # Tables and files
+
+    @property
+    def last10(self) -> str:
+        """Name of the mean of the last evaluations."""
+        return f"{self.name}_last10"
+
+    @property
+    def time_names(self) -> tuple[str, ...]:
+        """Names of the columns with the times to targets."""
+        return tuple(f"time_to_{target:g}" for target in self.targets)
+
+    def column(self, name: str) -> tuple[str, float, int | None]:
+        """Return name, factor and decimal places of a column with values of the metric, see `compare_text.cell`."""
+        return (name, 100.0, 1) if self.is_share else (name, 1.0, None)
+
+    def rounded(self, values: ArrayLike) -> FloatArray:
+        """Return values as archives and pages keep them: shares to four places, others to six significant digits."""
+        given = np.asarray(values, dtype=float)
+        return given.round(4) if self.is_share else np.array([float(f"{one:.6g}") for one in given.ravel()])
+
+    # Words
+
+    @property
+    def title(self) -> str:
+        """The name at the start of a sentence."""
+        return "Accuracy" if self.is_share else self.name
+
+    @property
+    def unit(self) -> str:
+        """The unit in a heading, with a space before it."""
+        return " (%)" if self.is_share else ""
+
+    @property
+    def best(self) -> str:
+        """Which of several models are shown, such as "the most accurate 12"."""
+        return "most accurate" if self.is_share else "best"
+
+    @property
+    def superlative(self) -> str:
+        return "Highest" if self.higher_is_better else "Lowest"
+
+    def number(self, value: float, decimals: int = 4) -> str:
+        """Return a value as a bare number: an accuracy as a share with `decimals` decimal places."""
+        return f"{value:.{decimals}f}" if self.is_share else plain_number(value)
+
+    def text(self, value: float, space: str = "") -> str:
+        """Return a value for a sentence: an accuracy in percent, with `space` before the sign."""
+        return f"{100 * value:.1f}{space}%" if self.is_share else plain_number(value)
+
+    def target(self, target: float, space: str = "") -> str:
+        """Return a target for a heading or a sentence, such as "90%" or "0.25"."""
+        return f"{100 * target:g}{space}%" if self.is_share else f"{target:g}"
+
+
+ACCURACY = Metric()
+
+
+def plain_number(value: float, like: float | None = None) -> str:
+    """Return a number with four significant digits, or with as many decimal places as `like` would have."""
+    size = abs(value if like is None else like)
+    if math.isnan(value):
+        return "–"
+    if size and not 1e-5 <= size < 1e15:
+        return f"{value:.{DIGITS}g}"
+    decimals = max(0, DIGITS - 1 - math.floor(math.log10(size))) if size else DIGITS - 1
+    return f"{value:,.{decimals}f}"
