@@ -80,7 +80,7 @@ def test_a_score_by_hand(evaluator: Evaluator, model: GlobalModel) -> None:
     logits = plain(torch.from_numpy(DATA.test_images).float() / 255)
     truth = torch.from_numpy(DATA.test_labels)
     score = evaluator.score(model)
-    assert score.accuracy == int((logits.argmax(1) == truth).sum()) / 1000
+    assert score.values["accuracy"] == int((logits.argmax(1) == truth).sum()) / 1000
     assert score.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, truth).item(), rel=1e-5)
 
 
@@ -94,7 +94,7 @@ def test_it_learns() -> None:
     after = evaluator.score(server.model(simulated.version))
     server.close()
     evaluator.close()
-    assert after.accuracy > 0.9 > before.accuracy
+    assert after.values["accuracy"] > 0.9 > before.values["accuracy"]
     assert after.loss < 0.5 * before.loss
 
 
@@ -119,7 +119,7 @@ def test_a_model_of_zeros_knows_nothing(evaluator: Evaluator, model: GlobalModel
 
 def test_accuracy_by_class(evaluator: Evaluator, model: GlobalModel) -> None:
     assert evaluator.class_accuracy(model) @ np.bincount(DATA.test_labels) == pytest.approx(
-        evaluator.score(model).accuracy * len(DATA.test_labels)
+        evaluator.score(model).values["accuracy"] * len(DATA.test_labels)
     )
     zeros = replace(model, vector=torch.zeros_like(model.vector))
     assert evaluator.class_accuracy(zeros).tolist() == [1.0, 0.0, 0.0]  # the first class is named each time

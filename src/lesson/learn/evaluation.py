@@ -7,6 +7,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.backend import Backend
+from lesson.learn.metric import ACCURACY, Metric
 from lesson.learn.model_server import GlobalModel, Signal, check_finite
 from lesson.learn.partition import Holdings
 from lesson.learn.scores import ClientScores, PendingScore, Score
@@ -18,6 +19,17 @@ class Evaluator:
 
     def __init__(self, task: Task, backend: Backend) -> None:
         self.task, self._backend = task, backend
+        self.metric: Metric = ACCURACY
+        """The metric by which models are compared; `Score.values` has it."""
+        self.class_names: tuple[str, ...] = ()
+        """Names of the classes; empty if they have none."""
+        self.is_cross_entropy = True
+        """Whether the loss is the cross-entropy of these classes."""
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes; None for a task without classes."""
+        return int(max(self.task.test_labels.max().item(), self.task.train_labels.max().item())) + 1
 
     def score(self, model: GlobalModel) -> Score:
         """Evaluate a model on the test images."""
@@ -35,7 +47,7 @@ class Evaluator:
         """Return a model's test accuracy per class, shape (num_classes,); NaN for a class without test images."""
         right = self._backend.judge_test(model.vector)[:, 0].cpu().numpy().astype(np.float64)
         labels = self.task.test_labels.cpu().numpy()
-        num_classes = int(max(labels.max(), self.task.train_labels.max().item())) + 1
+        num_classes = self.num_classes or 0
         totals = np.bincount(labels, minlength=num_classes)
         return np.asarray(np.bincount(labels, right, num_classes) / np.where(totals, totals, np.nan))
 

@@ -1,6 +1,6 @@
 """Evaluation of a model on the test images and on the samples of each client."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,9 +20,10 @@ CHUNK_SAMPLES = 500
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy and mean cross-entropy on the test images."""
+    """Metrics and mean loss on the test data."""
 
-    accuracy: float
+    values: Mapping[str, float]
+    """Finite values by the name of the metric; the metric by which models are compared comes first."""
     loss: float
 
 
@@ -69,7 +70,7 @@ def score(task: Task, threads: Threads, vector: Tensor) -> Score:
     right, loss = 0, 0.0
     for chunk_right, chunk_loss in _in_threads(threads, _score_chunk, vector, task.test_images, task.test_labels):
         right, loss = right + chunk_right, loss + chunk_loss
-    return Score(right / total, loss / total)
+    return Score({"accuracy": right / total}, loss / total)
 
 
 def judge_all(threads: Threads, vector: Tensor, images: Tensor, labels: Tensor) -> Tensor:

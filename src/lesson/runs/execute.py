@@ -94,7 +94,9 @@ def _execute(
                 _run_rounds(settings, run, folder, tracking, progress)
                 score = run.evaluator.score(run.model)
                 wall_s = round(time.perf_counter() - begin, 3)
-                summary = summarize(settings, folder.metrics, score.accuracy, score.loss, run.loop.stop_reason)
+                summary = summarize(
+                    settings, folder.metrics, score.values["accuracy"], score.loss, run.loop.stop_reason
+                )
                 summary |= {"wall_s": wall_s} | ({"clock": WALL} if run.on_wall_clock else {})
                 folder.finish(run, summary)
                 tracking.finish(summary)
@@ -159,7 +161,7 @@ class _Lines:
         """Write all lines, waiting for the pending evaluation."""
         if self._score is not None:
             score, self._score = self._score.result(), None
-            self._held[0] |= {"accuracy": score.accuracy, "loss": score.loss}
+            self._held[0] |= {**score.values, "loss": score.loss}
         for line in self._held:
             self._folder.append(line)
             for listener in self._listeners:

@@ -67,7 +67,7 @@ class _PendingGpuScore:
     def result(self) -> Score:
         self.ended.synchronize()
         right, loss = self.sums.tolist()
-        return Score(right / self.num_images, loss / self.num_images)
+        return Score({"accuracy": right / self.num_images}, loss / self.num_images)
 
 
 def judge_all(task: Task, precision: Precision, vector: Tensor, images: Tensor, labels: Tensor) -> Tensor:
