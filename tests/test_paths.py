@@ -29,7 +29,7 @@ from lesson.planning.plan import make_plan
 from lesson.report.page.plan_page import write_plan_page
 from lesson.report.page.study_page import write_study_page
 from lesson.report.plan.figure import draw_plan
-from lesson.report.study.accuracy_figure import draw_comparison
+from lesson.report.study.metric_figure import draw_comparison
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import read_metrics

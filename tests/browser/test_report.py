@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from helpers.chromium import Browser
-from helpers.run_folders import make_run
+from helpers.run_folders import RMSE, make_run, make_run_of
 from helpers.small_tasks import TinyNet, tiny_data
 from lesson import compare
+from lesson.experiments.loading import load_study
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
 from lesson.report.page.paper_page import write_paper_page
@@ -94,6 +95,48 @@ def test_the_page_of_a_run_on_the_wall_clock_does_not_say_simulated(tmp_path: Pa
     assert "simulated" not in told
     assert "All times are measured on real clients." in told
     assert "over elapsed time" in told
+
+
+def test_the_page_of_a_regression_has_its_metric_and_no_classes(tmp_path: Path, quiet_browser: Browser) -> None:
+    for name, more in (("lesson", 0.0), ("fedavg", 1.0)):
+        for seed in range(3):
+            values = [value + more + 0.1 * seed for value in (6.0, 5.0, 4.0, 3.0, 2.0, 1.5)]
+            make_run_of(
+                tmp_path / "runs" / f"{name}-seed{seed}", RMSE, values, strategy={"name": name}, run={"seed": seed}
+            )
+    write_study_page(load_study([tmp_path / "runs"]), tmp_path / "report.html")
+    quiet_browser.open(tmp_path / "report.html")
+    quiet_browser.screenshot("report-rmse")
+    shown = quiet_browser.script("[...document.querySelectorAll('main > section')].map((one) => one.id)")
+    assert shown == ["what", "verdict", "metric", "deadline", "latency", "costs", "settings"]
+    read = "[...document.querySelectorAll('#metric .ytitle, #metric h2')].map((one) => one.textContent)"
+    assert quiet_browser.script(read) == ["rmse", "test rmse"]
+    ticks = "[...document.querySelectorAll('#metric .ytick')].map((one) => one.textContent)"
+    assert "6" in quiet_browser.script(ticks)
+    assert "%" not in "".join(quiet_browser.script(ticks))
+    assert quiet_browser.script("document.querySelector('#metric .chart').ariaLabel").endswith(
+        ": fedavg ends at 2.6, lesson ends at 1.6."
+    )
+    cards = "[...document.querySelectorAll('#verdict .card .label')].map((one) => one.textContent)"
+    assert quiet_browser.script(cards)[:2] == ["Lowest rmse", "Shortest time to rmse 4"]
+    choices = "[...document.querySelectorAll('#costs .choice button')].map((one) => one.textContent)"
+    assert quiet_browser.script(choices) == ["rmse 4"]
+    told = str(quiet_browser.script("document.querySelector('main').textContent"))
+    assert "until a target rmse is reached" in told
+    assert "accura" not in told.lower()
+
+
+def test_classes_are_shown_by_name(tmp_path: Path, quiet_browser: Browser) -> None:
+    make_run(tmp_path / "run")
+    clients = tmp_path / "run" / "clients.json"
+    names = ["<b>cat</b>", *(f"class {place}" for place in range(1, 10))]
+    clients.write_text(json.dumps(json.loads(clients.read_text()) | {"class_names": names}))
+    write_study_page(Study([Run.load(tmp_path / "run")]), tmp_path / "report.html")
+    quiet_browser.open(tmp_path / "report.html")
+    ticks = (
+        "[...document.querySelectorAll('#fairness .chart')[0].querySelectorAll('.xtick text')].map((one) => one.textContent)"
+    )
+    assert quiet_browser.script(ticks) == names
 
 
 def test_the_axis_of_accuracy_is_switched(opened: Browser) -> None:

@@ -15,7 +15,8 @@ from helpers.run_folders import make_run
 from helpers.tuned import made
 from lesson.core.errors import InputError
 from lesson.experiments.archive import read_archive, write_archive
-from lesson.experiments.run import CURVE, Archived, Run, summary_of
+from lesson.experiments.run import Archived, Run, curve_columns, summary_of
+from lesson.learn.metric import ACCURACY
 from lesson.settings.settings import Settings
 
 
@@ -63,14 +64,16 @@ def test_a_folder_gives_the_line_that_its_archived_run_gives(tmp_path: Path) -> 
     write_archive(tmp_path / "again.gz", [back])
     assert (tmp_path / "again.gz").read_bytes() == (tmp_path / "folder.gz").read_bytes()
     assert back.summary == {name: one for name, one in run.summary.items() if not name.startswith("wall_")}
-    assert list(back.curve) == list(CURVE)
+    assert list(back.curve) == list(curve_columns(ACCURACY))
 
 
 def test_loss_and_energy_may_be_missing(tmp_path: Path) -> None:
     make_run(tmp_path / "no_energy", joules=None)
     whole = made(Settings(rounds=50), [0.1, 0.2])
     partly = with_curve(made(Settings(seed=1, rounds=50), []), whole.curve.assign(loss=[math.nan, 2.0]))
-    empty = with_curve(made(Settings(seed=2, rounds=50), [], "at once"), pd.DataFrame(columns=list(CURVE)))
+    empty = with_curve(
+        made(Settings(seed=2, rounds=50), [], "at once"), pd.DataFrame(columns=list(curve_columns(ACCURACY)))
+    )
     write_archive(tmp_path / "runs.gz", [Run.load(tmp_path / "no_energy"), whole, partly, empty])
     back = {run.name: run for run in read_archive(tmp_path / "runs.gz")}
     assert list(back["no_energy"].curve) == ["round", "time_s", "accuracy", "loss", "uploads"]

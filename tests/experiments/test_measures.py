@@ -21,7 +21,7 @@ from lesson.experiments.measures import (
     to_target,
 )
 from lesson.experiments.run import Run
-from lesson.runs.summary import time_to
+from lesson.learn.metric import ACCURACY
 from lesson.settings.settings import Settings
 
 
@@ -37,11 +37,11 @@ def series(*runs: Run) -> Series:
 def test_time_to_a_target_is_the_first_of_three_in_a_row() -> None:
     """Means of three: .4, .5, .6, .7; one good evaluation alone, the .9, does not count."""
     accuracies, times_s = [0.1, 0.9, 0.2, 0.4, 1.2, 0.5], 10.0 * np.arange(1, 7)
-    assert time_to(0.4, accuracies, times_s) == 30.0
-    assert time_to(0.5, accuracies, times_s) == 40.0
-    assert time_to(0.7, accuracies, times_s) == 60.0
-    assert time_to(0.8, accuracies, times_s) is None
-    assert time_to(0.1, [0.5, 0.5], [10.0, 20.0]) is None
+    assert ACCURACY.time_to(0.4, accuracies, times_s) == 30.0
+    assert ACCURACY.time_to(0.5, accuracies, times_s) == 40.0
+    assert ACCURACY.time_to(0.7, accuracies, times_s) == 60.0
+    assert ACCURACY.time_to(0.8, accuracies, times_s) is None
+    assert ACCURACY.time_to(0.1, [0.5, 0.5], [10.0, 20.0]) is None
 
 
 def test_intervals_by_hand() -> None:

@@ -13,7 +13,7 @@ from helpers.runs import PARTS, settings
 from helpers.tuned import made
 from lesson import InputError, Run, Settings
 from lesson.experiments.archive import read_archive, write_archive
-from lesson.experiments.run import CURVE, clients_of, curve_of, summary_of
+from lesson.experiments.run import clients_of, curve_columns, curve_of, summary_of
 from lesson.runs.execute import execute
 
 
@@ -32,7 +32,7 @@ def archived(run: Run, folder: Path) -> Run:
 
 def test_a_curve_has_the_evaluations_with_totals_so_far_and_the_final_score(run: Run) -> None:
     rounds = run.to_frame()
-    assert list(run.curve) == list(CURVE)
+    assert list(run.curve) == list(curve_columns(run.metric))
     assert len(rounds) == 7
     assert run.curve["round"].iloc[-1] == 7
     assert run.curve["accuracy"].iloc[-1] == pytest.approx(run.summary["accuracy"], abs=1e-4)

@@ -1,6 +1,7 @@
 """Folders of made-up finished runs: six rounds of 100 s with given accuracies."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,31 +10,55 @@ import numpy as np
 
 from lesson.experiments.folder import FORMAT, MARKER
 from lesson.fleet.fleet import draw_fleet
+from lesson.learn.metric import ACCURACY as ACCURACY_METRIC
+from lesson.learn.metric import Metric
 from lesson.runs.summary import clients_of, summarize
 from lesson.settings.settings import Settings
 from lesson.settings.toml_text import to_toml
 
 ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+RMSE = Metric("rmse", higher_is_better=False, targets=(4.0, 2.0))
+R2 = Metric("r2", targets=(0.5,))
 
 
 def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **sections: dict[str, Any]) -> None:
     """Write a finished run with these settings; each round has 4 uploads and consumes `joules`."""
+    write_run(path, _settings(sections), joules=joules, better=better)
+
+
+def make_run_of(path: Path, metric: Metric, values: Sequence[float], **sections: dict[str, Any]) -> None:
+    """Write a finished run of a task without classes, with these values of its metric and with a second metric."""
+    write_run(path, _settings(sections), metric=metric, values=values)
+
+
+def _settings(sections: dict[str, dict[str, Any]]) -> Settings:
     run = {"time_budget_s": 600.0} | sections.pop("run", {})
-    write_run(path, Settings(run=run, **sections), joules=joules, better=better)
+    return Settings(run=run, **sections)
 
 
-def write_run(path: Path, settings: Settings, *, joules: float | None = 50.0, better: float = 0.0) -> None:
+def write_run(
+    path: Path,
+    settings: Settings,
+    *,
+    joules: float | None = 50.0,
+    better: float = 0.0,
+    metric: Metric = ACCURACY_METRIC,
+    values: Sequence[float] = ACCURACY,
+) -> None:
     """Write a finished run with these settings, see `make_run`."""
     begin_run(path, settings)
+    others = {} if metric.is_share else {"mae": 0.5}
     lines = [
         {"round": index + 1, "time_s": 100.0 * (index + 1), "uploads": 4, "bytes_up": 10, "bytes_down": 10}
-        | {"energy_j": joules, "staleness": 0.0, "accuracy": max(0.0, accuracy + better), "loss": 1 - accuracy}
-        for index, accuracy in enumerate(ACCURACY)
+        | {"energy_j": joules, "staleness": 0.0}
+        | {metric.name: max(metric.bounds[0], value + better), **others, "loss": 1 - value}
+        for index, value in enumerate(values)
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    summary = summarize(settings, path / "metrics.jsonl", ACCURACY[-1] + better, 0.1) | {"wall_s": 1.0}
+    final = {metric.name: values[-1] + better, **others}
+    summary = summarize(settings, path / "metrics.jsonl", metric, final, 0.1) | {"wall_s": 1.0}
     (path / "summary.json").write_text(json.dumps(summary))
-    (path / "clients.json").write_text(json.dumps(_clients(settings)))
+    (path / "clients.json").write_text(json.dumps(_clients(settings, 10 if metric.is_share else None)))
 
 
 def begin_run(path: Path, settings: Settings) -> None:
@@ -43,10 +68,12 @@ def begin_run(path: Path, settings: Settings) -> None:
     (path / "metrics.jsonl").touch()
 
 
-def _clients(settings: Settings) -> dict[str, Any]:
+def _clients(settings: Settings, num_classes: int | None) -> dict[str, Any]:
     """Return the clients of a run; all have equal shares of every class, and the accuracy on each class is 0.5."""
     fleet = draw_fleet(settings).at_deadline(settings.strategy.deadline_s)
     evaluator = SimpleNamespace(
+        num_classes=num_classes,
+        class_names=(),
         class_accuracy=lambda _: np.full(10, 0.5),
         class_shares=lambda chosen, num_classes: np.full((len(chosen), num_classes), 1 / num_classes),
     )

@@ -24,7 +24,7 @@ from lesson.report.page.study_data import study_data
 from lesson.report.page.study_page import repeating, write_study_page
 from lesson.report.page.study_words import _leader
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
-from lesson.report.study.accuracy_figure import draw_accuracy
+from lesson.report.study.metric_figure import draw_metric
 from lesson.report.study.notebook import run_card
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
@@ -191,7 +191,7 @@ def test_a_run_on_the_wall_clock_is_not_said_to_be_simulated(tmp_path: Path) -> 
     assert "simulated" not in as_json(data).replace("simulated_", "")
     run = Run.load(tmp_path / "run")
     assert "6 rounds, 600 seconds" in run_card(run)
-    assert draw_accuracy(Study([run]), "time").axes[0].get_xlabel() == "elapsed time (s)"
+    assert draw_metric(Study([run]), "time").axes[0].get_xlabel() == "elapsed time (s)"
 
 
 def test_the_times_of_simulated_and_measured_runs_are_just_times(tmp_path: Path) -> None:

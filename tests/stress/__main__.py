@@ -70,7 +70,7 @@ def _import_all() -> None:
     import lesson.experiments.tuned.design
     import lesson.report.page.study_page
     import lesson.report.progress
-    import lesson.report.study.accuracy_figure
+    import lesson.report.study.metric_figure
     import lesson.runs.execute  # noqa: F401
 
 

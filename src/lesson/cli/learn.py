@@ -99,8 +99,9 @@ class RunCommand(_Learning):
 
     def run(self) -> None:
         from lesson.experiments.naming import run_name
-        from lesson.experiments.run import Run
+        from lesson.experiments.run import Run, final_score
         from lesson.experiments.study import Study
+        from lesson.learn.metric import Metric
         from lesson.report.progress import RunProgress
         from lesson.runs.execute import execute
         from lesson.runs.folder import RunFolder
@@ -133,9 +134,11 @@ class RunCommand(_Learning):
                 if ":" not in settings.strategy.name:
                     raise
                 raise RunStoppedError(f"{settings.strategy.name}: {describe(error)}") from None
+        metric = Metric.of(summary)
         print(
-            f"{summary['strategy']} on {summary['dataset']}: accuracy {summary['accuracy']:.4f} "
-            f"({summary['accuracy_last10']:.4f} averaged over the last evaluations) after {summary['rounds']} rounds, "
+            f"{summary['strategy']} on {summary['dataset']}: {final_score(summary)} "
+            f"({metric.number(summary[metric.last10])} averaged over the last evaluations) "
+            f"after {summary['rounds']} rounds, "
             f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads{_troubles(summary)}; "
             f"{summary['wall_s']:.1f} s of real time on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
         )
@@ -195,7 +198,7 @@ class CompareCommand(_Learning):
         failed = {name: len(failures) for name, failures in study.failures_by_strategy().items()}
         if failed:
             console.print(failure_table(study))
-        console.print(comparison_table(study.table(), f"{title}, {self.seeds} seeds", failed))
+        console.print(comparison_table(study.table(), study.metric, f"{title}, {self.seeds} seeds", failed))
         print_notes(note for run in study.runs for note in run.summary["notes"])
         if study.runs:
             self._draw(study, title, out)
@@ -205,7 +208,7 @@ class CompareCommand(_Learning):
         check_ended(run.summary for run in study.runs)
 
     def _draw(self, study: "Study", title: str, out: Path) -> None:
-        from lesson.report.study.accuracy_figure import draw_comparison
+        from lesson.report.study.metric_figure import draw_comparison
 
         figures = draw_comparison(study, title, out)
         for path in figures:

@@ -2,8 +2,9 @@
 
 import difflib
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 MAX_LENGTH = 700
 MAX_SHOWN = 200
@@ -42,6 +43,9 @@ class RunStoppedError(Exception):
 
 class DivergedError(RunStoppedError):
     """Training has diverged: the model or the loss is no longer finite."""
+
+    metric: Mapping[str, Any] = {}
+    """What the summary would have said about the task's metric, see `Metric.outline`."""
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], *, section: str = "", to: str = "") -> InputError:

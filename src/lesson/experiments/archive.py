@@ -17,7 +17,8 @@ import pandas as pd
 
 from lesson.core.errors import InputError
 from lesson.core.files import read_input, write_whole
-from lesson.experiments.run import CURVE, Archived, Run
+from lesson.experiments.run import Archived, Run, curve_columns
+from lesson.learn.metric import Metric
 from lesson.runs.read_back import BriefSummary, Shape, decode, reason_of
 from lesson.settings.settings import Settings
 
@@ -89,7 +90,7 @@ def _line(run: Run) -> str:
         "format": FORMAT,
         "name": run.name,
         "diverged": run.diverged,
-        "summary": {name: one for name, one in run.summary.items() if not name.startswith("wall_")},
+        "summary": {name: _known(one) for name, one in run.summary.items() if not name.startswith("wall_")},
         "curve": _columns(run.curve),
         "clients": _columns(run.clients),
         "settings": _with_infinity(run.settings.to_sections(), math.inf, "inf"),
@@ -106,18 +107,23 @@ def _parsed(line: bytes) -> Run:
     if Path(values["name"]).name != values["name"]:
         raise ValueError(f"name must be that of a folder, got {values['name']!r}")
     settings = Settings(**_with_infinity(values["settings"], "inf", math.inf))
+    summary, metric = values["summary"], Metric.of(values["summary"])
+    summary |= {name: math.nan for name in (metric.name, metric.last10) if summary[name] is None}
     curve = pd.DataFrame(values["curve"])
-    curve = curve[[name for name in CURVE if name in curve]].astype({"time_s": float, "accuracy": float})
+    curve = curve[[name for name in curve_columns(metric) if name in curve]]
+    curve = curve.astype({"time_s": float, metric.name: float})
     archived = Archived(values["name"], values["versions"], curve, pd.DataFrame(values["clients"]))
-    return Run(None, settings, values["summary"], values["diverged"], archived=archived)
+    return Run(None, settings, summary, values["diverged"], archived=archived)
 
 
 def _columns(frame: pd.DataFrame) -> dict[str, list[Any]]:
     """Return the columns of a frame as lists, with None for unknown values."""
-    return {
-        str(name): [None if isinstance(one, float) and math.isnan(one) else one for one in column]
-        for name, column in frame.to_dict("list").items()
-    }
+    return {str(name): [_known(one) for one in column] for name, column in frame.to_dict("list").items()}
+
+
+def _known(value: Any) -> Any:
+    """Return a value, or None for NaN, which strict JSON does not have."""
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _with_infinity(value: Any, before: Any, after: Any) -> Any:

@@ -8,8 +8,9 @@ import pandas as pd
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.naming import series_name
-from lesson.experiments.run import GUESSED, Run
-from lesson.runs.summary import IN_A_ROW, TARGETS, num_last, time_to
+from lesson.experiments.run import Run
+from lesson.learn.metric import ACCURACY, IN_A_ROW
+from lesson.runs.summary import num_last
 
 MIN_SEEDS = 3
 """Minimum number of seeds for a confidence interval, and for naming a winner."""
@@ -40,40 +41,42 @@ def last_accuracy(runs: Series, series: str, rounds: int) -> FloatArray:
 
     def measure(run: Run) -> float:
         accuracy = run.up_to(rounds)["accuracy"]
-        return GUESSED if run.diverged else float(accuracy.tail(num_last(len(accuracy))).mean())
+        return run.metric.of_diverged if run.diverged else float(accuracy.tail(num_last(len(accuracy))).mean())
 
     return per_seed(runs, series, measure)
 
 
-def accuracy_by(run: Run, time_s: float) -> float:
-    """Return the mean accuracy of the last three evaluations up to a time.
+def value_by(run: Run, time_s: float) -> float:
+    """Return the mean of the metric over the last three evaluations up to a time.
 
-    It is the accuracy of guessing if the run diverged or has no evaluation by then.
+    It is that of a diverged model if the run diverged or has no evaluation by then.
     """
     by_then = run.curve[run.curve["time_s"] <= time_s]
-    return GUESSED if run.diverged or by_then.empty else float(by_then["accuracy"].tail(IN_A_ROW).mean())
+    if run.diverged or by_then.empty:
+        return run.metric.of_diverged
+    return float(by_then[run.metric.name].tail(IN_A_ROW).mean())
 
 
 def accuracy_at(runs: Series, series: str, time_s: float) -> FloatArray:
-    """Return `accuracy_by` of every run of a series."""
-    return per_seed(runs, series, lambda run: accuracy_by(run, time_s))
+    """Return `value_by` of every run of a series."""
+    return per_seed(runs, series, lambda run: value_by(run, time_s))
 
 
 def to_target(run: Run, target: float, column: str = "time_s", rounds: int | None = None) -> float:
-    """Return what a run spends until it reaches a target accuracy: time_s, round, uploads or energy_j.
+    """Return what a run spends until it reaches a target: time_s, round, uploads or energy_j.
 
     Infinite for a run that never reaches it: the observation is censored at the end of the run. NaN if it is unknown
     what the run spent. A run that diverges after it has reached the target counts as having reached it.
     """
     curve = run.up_to(rounds)
-    at = time_to(target, curve["accuracy"], curve.get(column, np.full(len(curve), np.nan)))
+    at = run.metric.time_to(target, curve[run.metric.name], curve.get(column, np.full(len(curve), np.nan)))
     return math.inf if at is None else at
 
 
 def common_target(runs: Series, series: Iterable[str], rounds: int | None = None) -> float:
-    """Return the highest target that every run of these series reaches; 0 if there is none."""
+    """Return the highest target accuracy that every run of these series reaches; 0 if there is none."""
     chosen = [run for name in series for run in runs[name]]
-    for target in reversed(TARGETS):
+    for target in reversed(ACCURACY.targets):
         if all(to_target(run, target, "time_s", rounds) < math.inf for run in chosen):
             return target
     return 0.0

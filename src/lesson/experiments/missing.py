@@ -12,6 +12,7 @@ from lesson.experiments.engines.trial import Line
 from lesson.experiments.folder import Made, Marker, StudyFolder, commit_of_code
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
+from lesson.learn.metric import Metric
 from lesson.runs.folder import RunFolder
 from lesson.runs.trackers import Tracker
 
@@ -87,7 +88,7 @@ class _Progress:
             raise InputError(f"{path.name}: {line['error']}")
         if "error" in line:
             self.errors[path.name] = line
-        if "done" in line and "accuracy" in line:
+        if "done" in line and "time_s" in line:
             self._new.add(path.name)
             self.write()
         if self._report is not None:
@@ -125,7 +126,7 @@ def _ended(left: Named, out: Path, errors: Mapping[str, Line]) -> dict[str, Run]
         if RunFolder(out / name).summary.exists():
             ended[name] = Run.load(out / name)
         elif name in errors and errors[name]["kind"] == DivergedError.__name__:
-            ended[name] = Run.load_diverged(out / name, errors[name]["error"])
+            ended[name] = Run.load_diverged(out / name, errors[name]["error"], Metric.of(errors[name]))
     return ended
 
 

@@ -9,24 +9,26 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
+from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError
 from lesson.core.toml import read_toml
 from lesson.experiments.naming import run_name
 from lesson.fleet.fleet import draw_fleet
 from lesson.fleet.tiers import assign_tiers
+from lesson.learn.metric import ACCURACY, Metric
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import each_line
-from lesson.runs.summary import TARGETS, num_last, time_to, with_final_score
+from lesson.runs.summary import num_last, with_final_score
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
 
 if TYPE_CHECKING:
     from lesson.report.files import ShownFigure
 
-CURVE = ("round", "time_s", "accuracy", "loss", "uploads", "energy_j")
-"""Columns of a curve; uploads and energy are totals so far. The loss and the energy may be missing."""
-GUESSED = 0.1
-"""Accuracy of guessing among ten classes, which counts as the accuracy of a model that has diverged."""
+
+def curve_columns(metric: Metric) -> tuple[str, ...]:
+    """Return the columns of a curve; uploads and energy are totals so far. The loss and the energy may be missing."""
+    return ("round", "time_s", metric.name, "loss", "uploads", "energy_j")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +61,11 @@ class Run:
         return cls(path, load_settings(str(folder.config)), summary)
 
     @classmethod
-    def load_diverged(cls, path: Path, reason: str) -> "Run":
+    def load_diverged(cls, path: Path, reason: str, metric: Metric = ACCURACY) -> "Run":
         """Load the folder of a run that diverged for this reason."""
         settings = load_settings(str(RunFolder(path).config))
-        return cls(path, settings, summary_of(settings, curve_of(each_line(RunFolder(path).metrics)), reason), reason)
+        curve = curve_of(each_line(RunFolder(path).metrics, metric), metric)
+        return cls(path, settings, summary_of(settings, curve, reason, metric), reason)
 
     @property
     def name(self) -> str:
@@ -81,9 +84,14 @@ class Run:
         return self.settings.run.seed
 
     @cached_property
+    def metric(self) -> Metric:
+        """The metric by which it is compared with others."""
+        return Metric.of(self.summary)
+
+    @cached_property
     def curve(self) -> pd.DataFrame:
-        """One row per evaluation of the model, with the columns in `CURVE`."""
-        return self.archived.curve if self.archived is not None else curve_of(self.lines())
+        """One row per evaluation of the model, with the columns in `curve_columns`."""
+        return self.archived.curve if self.archived is not None else curve_of(self.lines(), self.metric)
 
     @cached_property
     def clients(self) -> pd.DataFrame:
@@ -108,8 +116,11 @@ class Run:
         """Yield its lines of metrics.jsonl; for an archived run, one line per evaluation."""
         if self.path is None:
             return _lines_of(self.curve)
-        lines = each_line(RunFolder(self.path).metrics)
-        return lines if self.diverged else with_final_score(lines, {n: self.summary[n] for n in ("accuracy", "loss")})
+        lines = each_line(RunFolder(self.path).metrics, self.metric)
+        if self.diverged:
+            return lines
+        final = {name: self.summary[name] for name in (self.metric.name, "loss")}
+        return with_final_score(lines, final | self.summary.get("metrics", {}))
 
     def read_clients(self) -> dict[str, Any]:
         """Return the content of clients.json; empty for an archived run and for a folder without this file."""
@@ -123,7 +134,7 @@ class Run:
         return pd.DataFrame(self.lines())
 
     def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
-        """Draw accuracy over simulated time or over rounds."""
+        """Draw the metric over simulated time or over rounds."""
         from lesson.experiments.study import Study  # it imports this module
 
         return Study([self]).plot(by)
@@ -131,7 +142,7 @@ class Run:
     def __repr__(self) -> str:
         told = self.summary
         return (
-            f"Run({told['strategy']} on {told['dataset']}, seed {told['seed']}: accuracy {told['accuracy']:.4f} after "
+            f"Run({told['strategy']} on {told['dataset']}, seed {told['seed']}: {final_score(told)} after "
             f"{told['rounds']} rounds, {told['time_s']:g} s; {self.path or 'archived'})"
         )
 
@@ -151,15 +162,23 @@ class Archived:
     clients: pd.DataFrame
 
 
-def curve_of(lines: Iterable[dict[str, Any]]) -> pd.DataFrame:
+def final_score(summary: Mapping[str, Any]) -> str:
+    """Return the metric of the final model, such as "accuracy 0.9312"."""
+    metric = Metric.of(summary)
+    return f"{metric.name} {metric.number(summary[metric.name])}"
+
+
+def curve_of(lines: Iterable[dict[str, Any]], metric: Metric = ACCURACY) -> pd.DataFrame:
     """Return one row per evaluation: round, time, scores, uploads and joules so far, rounded as in an archive."""
     metrics = pd.DataFrame(lines)
-    if "accuracy" not in metrics:
-        return pd.DataFrame(columns=list(CURVE))
-    columns = [name for name in CURVE if name in metrics and (name != "energy_j" or metrics[name].notna().all())]
+    names = curve_columns(metric)
+    if metric.name not in metrics:
+        return pd.DataFrame(columns=list(names))
+    columns = [name for name in names if name in metrics and (name != "energy_j" or metrics[name].notna().all())]
     totals = metrics[[name for name in ("uploads", "energy_j") if name in columns]].cumsum()
-    scored = metrics.assign(**totals).dropna(subset="accuracy")[columns]
-    return scored.round({"time_s": 3, "accuracy": 4, "loss": 5, "energy_j": 3}).reset_index(drop=True)
+    scored = metrics.assign(**totals).dropna(subset=metric.name)[columns].reset_index(drop=True)
+    scored[metric.name] = metric.rounded(scored[metric.name])
+    return scored.round({"time_s": 3, "loss": 5, "energy_j": 3})
 
 
 def clients_of(lines: Iterable[dict[str, Any]], settings: Settings) -> pd.DataFrame:
@@ -168,23 +187,25 @@ def clients_of(lines: Iterable[dict[str, Any]], settings: Settings) -> pd.DataFr
     if "client_loss" not in metrics:
         return pd.DataFrame(columns=["round", "time_s", "global_loss"])
     scored = metrics.dropna(subset="client_loss")
-    accuracy = np.array(scored["client_accuracy"].to_list(), dtype=float)
-    deadline_s = settings.strategy.deadline_s
-    fast = assign_tiers(draw_fleet(settings).at_deadline(deadline_s).latency_s, deadline_s) == 1
-    groups = {"accuracy_tier1": fast, "accuracy_others": ~fast}
-    means = {name: np.nanmean(accuracy[:, group], axis=1) for name, group in groups.items() if group.any()}
+    means: dict[str, FloatArray] = {}
+    if "client_accuracy" in scored:  # only tasks with classes have it
+        accuracy = np.array(scored["client_accuracy"].to_list(), dtype=float)
+        deadline_s = settings.strategy.deadline_s
+        fast = assign_tiers(draw_fleet(settings).at_deadline(deadline_s).latency_s, deadline_s) == 1
+        groups = {"accuracy_tier1": fast, "accuracy_others": ~fast}
+        means = {name: np.nanmean(accuracy[:, group], axis=1) for name, group in groups.items() if group.any()}
     frame = scored[["round", "time_s", "global_loss"]].assign(**means)
     return frame.round({"time_s": 3, "global_loss": 5} | dict.fromkeys(means, 4)).reset_index(drop=True)
 
 
-def summary_of(settings: Settings, curve: pd.DataFrame, diverged: str) -> dict[str, Any]:
+def summary_of(settings: Settings, curve: pd.DataFrame, diverged: str, metric: Metric = ACCURACY) -> dict[str, Any]:
     """Return the part of a summary that can be computed from a curve, for runs without a summary.json.
 
-    A run that diverged has the accuracy of guessing and reaches no target.
+    A run that diverged has the accuracy of guessing, or NaN for other metrics, and reaches no target.
     """
     scores = curve[:0] if diverged else curve
-    accuracy = scores["accuracy"]
-    last = accuracy.tail(num_last(len(accuracy))).mean() if len(scores) else GUESSED
+    values = scores[metric.name]
+    last = values.tail(num_last(len(values))).mean() if len(scores) else metric.of_diverged
     total = curve.iloc[-1] if len(curve) else {"round": 0, "time_s": 0.0, "uploads": 0}
     return {
         "strategy": settings.strategy.name,
@@ -193,13 +214,14 @@ def summary_of(settings: Settings, curve: pd.DataFrame, diverged: str) -> dict[s
         "device": settings.run.device,
         "rounds": int(total["round"]),
         "time_s": float(total["time_s"]),
-        "accuracy": float(accuracy.iloc[-1]) if len(scores) else GUESSED,
-        "accuracy_last10": float(last),
+        **metric.fields,
+        metric.name: float(values.iloc[-1]) if len(scores) else metric.of_diverged,
+        metric.last10: float(last),
         "uploads": int(total["uploads"]),
         "energy_j": float(total["energy_j"]) if "energy_j" in total else None,
         "ended_early": diverged,
         "notes": [diverged] if diverged else [],
-        "time_to_s": {f"{target:g}": time_to(target, accuracy, scores["time_s"]) for target in TARGETS},
+        "time_to_s": metric.times_to(values, scores["time_s"]),
     }
 
 

@@ -13,16 +13,16 @@ from lesson.core.errors import InputError, unknown
 from lesson.core.files import write_whole
 from lesson.experiments.measures import means
 from lesson.experiments.naming import STRATEGY
-from lesson.experiments.run import CURVE, Run
-from lesson.runs.summary import TARGETS, VARYING_COUNTS
+from lesson.experiments.run import Run, curve_columns
+from lesson.learn.metric import ACCURACY, Metric
+from lesson.runs.summary import VARYING_COUNTS
 from lesson.settings.settings import NAMES, SECTIONS, section_of
 from lesson.strategies import STRATEGIES, setting_names
 
 if TYPE_CHECKING:
     from lesson.report.files import ShownFigure
 
-FIGURES = ("accuracy_last10", "uploads", "bytes_up", "energy_j")
-TIMES = tuple(f"time_to_{target:g}" for target in TARGETS)
+FIGURES = ("uploads", "bytes_up", "energy_j")
 TABLE = "table.json"
 _BESIDES = (STRATEGY, "run.seed", "run.checkpoint_every_s", "run.device", "run.precision", "run.trainer")
 """The strategy, which is always a label, and settings in which repetitions of a run may differ."""
@@ -42,18 +42,28 @@ class Study:
     by: tuple[str, ...] = ("strategy",)
     failures: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def metric(self) -> Metric:
+        """The metric of its runs, with the targets that all of them have; InputError if runs have different metrics."""
+        found = list(dict.fromkeys(run.metric for run in self.runs)) or [ACCURACY]
+        kinds = dict.fromkeys((metric.name, metric.higher_is_better) for metric in found)
+        if len(kinds) > 1:
+            listed = " and ".join(f"{name} ({'higher' if higher else 'lower'} is better)" for name, higher in kinds)
+            raise InputError(f"the runs of a study must have the same metric to be compared, got {listed}")
+        return replace(found[0], targets=tuple(set.intersection(*(set(metric.targets) for metric in found))))
+
     def to_frame(self) -> pd.DataFrame:
         """Return one row per run: its labels, seed and summary."""
         rows = []
         for run in self.runs:
             times = {f"time_to_{target}": seconds for target, seconds in run.summary["time_to_s"].items()}
-            kept = {name: value for name, value in run.summary.items() if name not in ("time_to_s", "notes")}
-            rows.append(self._labels(run) | kept | times)
+            kept = {name: value for name, value in run.summary.items() if name not in ("time_to_s", "notes", "metrics")}
+            rows.append(self._labels(run) | run.summary.get("metrics", {}) | kept | times)
         return pd.DataFrame(rows)
 
     def curves(self) -> pd.DataFrame:
         """Return one row per evaluation of every run: labels, seed, round, time, scores, total uploads and energy."""
-        columns = [*self.by, "seed", *CURVE]
+        columns = [*self.by, "seed", *curve_columns(self.metric)]
         frames = []
         for run in self.runs:
             labels = self._labels(run) | {"seed": run.seed}
@@ -85,10 +95,11 @@ class Study:
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
 
     def _means(self, runs: Sequence[Run]) -> dict[str, float]:
-        frame = Study(runs, self.by).to_frame()
+        frame, metric = Study(runs, self.by).to_frame(), self.metric
         for name in FIGURES:  # archived runs may lack some
             frame[name] = frame.get(name, math.nan)
-        return means(frame, [*FIGURES, *(name for name in ("rejected", *VARYING_COUNTS) if name in frame)], TIMES)
+        counts = [name for name in ("rejected", *VARYING_COUNTS) if name in frame]
+        return means(frame, [metric.last10, *FIGURES, *counts], metric.time_names)
 
     def failures_by_strategy(self) -> dict[str, dict[str, str]]:
         """Return the failures of a comparison by strategy, named as in its folders if it has no finished run."""
@@ -112,10 +123,10 @@ class Study:
         return groups
 
     def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
-        """Draw mean accuracy over simulated time or over rounds, with 95 % confidence bands, for each label."""
-        from lesson.report.study.accuracy_figure import draw_accuracy  # it imports this module
+        """Draw the mean metric over simulated time or over rounds, with 95 % confidence bands, for each label."""
+        from lesson.report.study.metric_figure import draw_metric  # it imports this module
 
-        return draw_accuracy(self, by)
+        return draw_metric(self, by)
 
     def __repr__(self) -> str:
         seeds = {run.summary["seed"] for run in self.runs}

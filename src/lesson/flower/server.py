@@ -16,7 +16,7 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.worlds import RemoteWorld, WallWorld, make_world
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.core.files import write_whole
-from lesson.experiments.run import Run
+from lesson.experiments.run import Run, final_score
 from lesson.experiments.study import Study
 from lesson.fleet.csv_files import fleet_csv
 from lesson.fleet.fleet import Fleet, fleet_of, measured_fleet
@@ -91,7 +91,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     begin_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
-        score = f", accuracy {line['accuracy']:.4f}" if "accuracy" in line else ""
+        score = f", {final_score(line)}" if "loss" in line else ""
         if score or clock == "wall":
             told = f"round {line['round']} at {line['time_s']:g} s: {line['uploads']} arrived{score}"
             tell(f"{told}; {time.monotonic() - begin_s:.0f} s elapsed")
@@ -100,7 +100,7 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     write_whole(folder.path / "latencies.csv", fleet_csv(run.loop.fleet).encode())
     write_study_page(Study([Run.load(folder.path)]), folder.path / REPORT)
     tell_clients(run.loop.fleet, deadline_s, summary["rejected_by"])
-    tell(f"accuracy {summary['accuracy']:.4f} after {summary['rounds']} rounds, {summary['time_s']:g} s")
+    tell(f"{final_score(summary)} after {summary['rounds']} rounds, {summary['time_s']:g} s")
     tell(f"report: {folder.path / REPORT}")
     tell(f"folder: {folder.path}")
     return _whole(summary)

@@ -88,6 +88,11 @@ class Metric:
         return {} if self == ACCURACY else {"metric": self.name, "higher_is_better": self.higher_is_better}
 
     @property
+    def outline(self) -> dict[str, Any]:
+        """What `of` needs to return this metric, if there is no summary."""
+        return self.fields and {**self.fields, "time_to_s": self.times_to([], [])}
+
+    @property
     def is_share(self) -> bool:
         """Whether values are shares of 1, shown in percent."""
         return self.name == "accuracy"
@@ -164,12 +169,18 @@ class Metric:
         return " (%)" if self.is_share else ""
 
     @property
+    def sign(self) -> str:
+        """What follows a number in a column of the metric, outside of tables."""
+        return " %" if self.is_share else ""
+
+    @property
     def best(self) -> str:
         """Which of several models are shown, such as "the most accurate 12"."""
         return "most accurate" if self.is_share else "best"
 
     @property
     def superlative(self) -> str:
+        """Which value is the best one."""
         return "Highest" if self.higher_is_better else "Lowest"
 
     def number(self, value: float, decimals: int = 4) -> str:
@@ -181,8 +192,8 @@ class Metric:
         return f"{100 * value:.1f}{space}%" if self.is_share else plain_number(value)
 
     def target(self, target: float, space: str = "") -> str:
-        """Return a target for a heading or a sentence, such as "90%" or "0.25"."""
-        return f"{100 * target:g}{space}%" if self.is_share else f"{target:g}"
+        """Return a target for a heading or a sentence, such as "90%" or "rmse 0.25"."""
+        return f"{100 * target:g}{space}%" if self.is_share else f"{self.name} {target:g}"
 
 
 ACCURACY = Metric()

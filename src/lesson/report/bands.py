@@ -9,25 +9,25 @@ from matplotlib.axes import Axes
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import MIN_SEEDS, half_intervals
-from lesson.experiments.run import GUESSED
+from lesson.learn.metric import ACCURACY, Metric
 
 MAX_POINTS = 400
 
 Points = tuple[FloatArray, FloatArray]
-"""The times or rounds at which a run was evaluated, and its accuracies there."""
+"""The times or rounds at which a run was evaluated, and its values of the metric there."""
 
 
-def points_of(curve: pd.DataFrame, over: str, guesses_until: float | None = None) -> Points:
-    """Return the accuracies of a run over rounds or over thousands of seconds.
+def points_of(curve: pd.DataFrame, over: str, guesses_until: float | None = None, metric: Metric = ACCURACY) -> Points:
+    """Return the values of a run over rounds or over thousands of seconds.
 
     For a run that diverged, `guesses_until` is the round or the second up to which its curve is extended at the
-    accuracy of guessing; None for other runs.
+    accuracy of guessing, or as unknown for other metrics; None for other runs.
     """
-    at, accuracy = curve[over].to_numpy(float), curve["accuracy"].to_numpy(float)
+    at, values = curve[over].to_numpy(float), curve[metric.name].to_numpy(float)
     if guesses_until is not None:
         last = at.max(initial=0)
-        at, accuracy = np.append(at, [last, max(guesses_until, last)]), np.append(accuracy, [GUESSED, GUESSED])
-    return at / (1000 if over == "time_s" else 1), accuracy
+        at, values = np.append(at, [last, max(guesses_until, last)]), np.append(values, [metric.of_diverged] * 2)
+    return at / (1000 if over == "time_s" else 1), values
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +39,14 @@ class Band:
     low: FloatArray | None
     high: FloatArray | None
 
-    def to_dict(self) -> dict[str, list[float] | None]:
-        """Return the arrays as lists, rounded to four decimal places."""
-        return {name: None if one is None else one.round(4).tolist() for name, one in vars(self).items()}
+    def to_dict(self, metric: Metric) -> dict[str, list[float] | None]:
+        """Return the arrays as lists, rounded."""
+        values = {"mean": self.mean, "low": self.low, "high": self.high}
+        rounded = {name: None if one is None else metric.rounded(one).tolist() for name, one in values.items()}
+        return {"at": self.at.round(4).tolist(), **rounded}
 
 
-def mean_band(runs: Sequence[Points]) -> Band:
+def mean_band(runs: Sequence[Points], metric: Metric = ACCURACY) -> Band:
     """Return the mean on the range that all runs cover, at no more than MAX_POINTS points.
 
     Runs are interpolated linearly between their evaluations; runs without any are ignored.
@@ -59,12 +61,14 @@ def mean_band(runs: Sequence[Points]) -> Band:
     if len(known) < MIN_SEEDS:
         return Band(at, mean, None, None)
     half = half_intervals(values)
-    return Band(at, mean, np.clip(mean - half, 0, 1), np.clip(mean + half, 0, 1))
+    return Band(at, mean, np.clip(mean - half, *metric.bounds), np.clip(mean + half, *metric.bounds))
 
 
-def draw_band(axes: Axes, runs: Sequence[Points], color: str, label: str, style: str = "-") -> None:
+def draw_band(
+    axes: Axes, runs: Sequence[Points], color: str, label: str, style: str = "-", metric: Metric = ACCURACY
+) -> None:
     """Draw the mean of runs, with its 95 % interval if there are enough runs."""
-    band = mean_band(runs)
+    band = mean_band(runs, metric)
     axes.plot(band.at, band.mean, color=color, label=label, linestyle=style)
     if band.low is not None and band.high is not None:
         axes.fill_between(band.at, band.low, band.high, color=color, alpha=0.18, lw=0)

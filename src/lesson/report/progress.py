@@ -16,16 +16,17 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from lesson.learn.metric import Metric
 from lesson.settings.sections import RunSettings
 
 MAX_SHOWN, MAX_FAILED_SHOWN = 16, 4
 
 
 class RunProgress:
-    """Shows round, simulated time, accuracy, rounds per second and remaining time of a run, on a terminal."""
+    """Shows round, simulated time, the metric, rounds per second and remaining time of a run, on a terminal."""
 
     def __init__(self, limits: RunSettings) -> None:
-        self._limits, self._accuracy = limits, "–"
+        self._limits, self._score = limits, "–"
         console = Console(stderr=True)
         self._progress = Progress(
             SpinnerColumn(),
@@ -48,9 +49,11 @@ class RunProgress:
 
     def report(self, line: dict[str, Any]) -> None:
         """Show a line of metrics."""
-        self._accuracy = f"{line['accuracy']:.3f}" if "accuracy" in line else self._accuracy
+        metric = Metric.of(line)
+        if metric.name in line:
+            self._score = metric.number(line[metric.name], 3)
         speed = line["round"] / (self._progress.tasks[0].elapsed or math.inf)
-        said = f"round {line['round']}, {line['time_s']:.0f} s, accuracy {self._accuracy}, {speed:.0f} rounds/s"
+        said = f"round {line['round']}, {line['time_s']:.0f} s, {metric.name} {self._score}, {speed:.0f} rounds/s"
         share = self._limits.share_done(line["round"], line["time_s"])
         self._progress.update(self._task, completed=share, description=said)
 
@@ -63,7 +66,8 @@ class _Going:
     share: float
     first_round: int
     first_share: float
-    accuracy: float | None = None
+    metric: Metric
+    score: str = "–"
     since_s: float = field(default_factory=time.monotonic)
 
 
@@ -102,15 +106,19 @@ class StudyProgress:
             self.restarts[name] = line["killed"]
         else:
             share = self._limits[name].share_done(line["round"], line["time_s"])
-            going = self._going.setdefault(name, _Going(line, share, line["round"], share))
+            metric = Metric.of(line)
+            going = self._going.setdefault(name, _Going(line, share, line["round"], share, metric))
             going.line, going.share = line, share
-            going.accuracy = line.get("accuracy", going.accuracy)
+            if metric.name in line:
+                going.score = metric.number(line[metric.name], 3)
 
     def _print(self, name: str, line: dict[str, Any]) -> None:
         """Print how a run ended, unless it had already finished before this call."""
         said = f"failed: {line['error']}" if "error" in line else ""
-        if "accuracy" in line:
-            said = f"{100 * line['accuracy']:.1f} % after {line['time_s']:,.0f} s"
+        if "done" in line and "time_s" in line:
+            metric = Metric.of(line)
+            score = metric.text(line[metric.name], space=" ")
+            said = f"{score if metric.is_share else f'{metric.name} {score}'} after {line['time_s']:,.0f} s"
         if said and sys.stderr is not None:
             who, number = re.sub(r"-seed(\d+)$", r" seed \1", name), f"{len(self._ended)} of {self._num_runs}"
             with contextlib.suppress(OSError):  # stderr may be closed
@@ -131,7 +139,8 @@ class StudyProgress:
             f", {waiting} waiting",
         )
         table = Table("run", box=SIMPLE_HEAD, pad_edge=False)
-        for heading in ("round", "simulated s", "accuracy", "rounds/s", "time left"):
+        names = dict.fromkeys(going.metric.name for going in self._going.values()) or ["accuracy"]
+        for heading in ("round", "simulated s", " or ".join(names), "rounds/s", "time left"):
             table.add_column(heading, justify="right", no_wrap=True)
         for name, going in list(self._going.items())[:MAX_SHOWN]:
             table.add_row(*self._row(name, going))
@@ -143,9 +152,15 @@ class StudyProgress:
         passed_s = max(time.monotonic() - going.since_s, 1e-3)
         speed, gained = (going.line["round"] - going.first_round) / passed_s, going.share - going.first_share
         left = _clock((1 - going.share) * passed_s / gained) if gained > 0 else "–"
-        accuracy = "–" if going.accuracy is None else f"{going.accuracy:.3f}"
         again = f" (resumed {self.restarts[name]}×)" if self.restarts[name] else ""
-        return [name + again, f"{going.line['round']}", f"{going.line['time_s']:.0f}", accuracy, f"{speed:.1f}", left]
+        return [
+            name + again,
+            f"{going.line['round']}",
+            f"{going.line['time_s']:.0f}",
+            going.score,
+            f"{speed:.1f}",
+            left,
+        ]
 
 
 def _clock(seconds: float) -> str:

@@ -14,12 +14,13 @@ from typing import Any, NoReturn, Self
 
 from lesson.clock.contracts import state_of
 from lesson.clock.records import RoundRecord
-from lesson.core.errors import RunStoppedError, printable
+from lesson.core.errors import DivergedError, RunStoppedError, printable
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
 from lesson.learn.build import TrainingRun, build
 from lesson.learn.device import lacks_memory
+from lesson.learn.metric import Metric
 from lesson.learn.process import configured_process
 from lesson.learn.scores import ClientScores, PendingScore
 from lesson.runs.folder import RunFolder
@@ -89,18 +90,27 @@ def _execute(
         folder.begin(settings)
         with folder.owned(), folder.withdrawn_if_rejected():
             folder.load(run)
-            kept = read_metrics(folder.metrics) if trackers else []
+            kept = read_metrics(folder.metrics, run.evaluator.metric) if trackers else []
             with Tracking(trackers, settings, folder.path, kept) as tracking:
                 _run_rounds(settings, run, folder, tracking, progress)
                 score = run.evaluator.score(run.model)
                 wall_s = round(time.perf_counter() - begin, 3)
                 summary = summarize(
-                    settings, folder.metrics, score.values["accuracy"], score.loss, run.loop.stop_reason
+                    settings,
+                    folder.metrics,
+                    run.evaluator.metric,
+                    score.values,
+                    score.loss,
+                    num_classes=run.evaluator.num_classes if run.evaluator.is_cross_entropy else None,
+                    stop_reason=run.loop.stop_reason,
                 )
                 summary |= {"wall_s": wall_s} | ({"clock": WALL} if run.on_wall_clock else {})
                 folder.finish(run, summary)
                 tracking.finish(summary)
         return summary
+    except DivergedError as error:
+        error.metric = run.evaluator.metric.outline  # the folder has no summary that says what was measured
+        raise
     finally:
         run.close()
 
@@ -111,7 +121,8 @@ def _run_rounds(
     """Execute rounds up to the limits, with a checkpoint every `checkpoint_every_s` and when the run is interrupted."""
     limits, loop, saved = settings.run, run.loop, time.perf_counter()
     grid = EvaluationGrid(limits)
-    lines = _Lines(folder, [tracking.line] if progress is None else [tracking.line, progress])
+    lines = _Lines(folder, tracking.line, progress, run.evaluator.metric)
+    has_classes = run.evaluator.num_classes is not None
     with _Interrupt() as interrupt:
         while not loop.stop_reason and (limits.rounds is None or loop.round < limits.rounds):
             before_s = loop.now_s  # also correct after a resume
@@ -125,7 +136,7 @@ def _run_rounds(
             score = run.evaluator.begin_score(run.model) if due else None
             every_s = limits.client_scores_every_s
             if _multiples(record.end_s, every_s) > _multiples(before_s, every_s):
-                line |= client_fields(run.evaluator.client_scores(run.model))
+                line |= client_fields(run.evaluator.client_scores(run.model), has_classes)
             lines.add(line, score)
             stopped = interrupt.asked or tracking.problem is not None
             if stopped or time.perf_counter() - saved >= limits.checkpoint_every_s:
@@ -141,10 +152,15 @@ def _run_rounds(
 
 
 class _Lines:
-    """Writes lines of metrics to a folder, in order; a line whose evaluation is pending holds back those after it."""
+    """Writes lines of metrics to a folder, in order; a line whose evaluation is pending holds back those after it.
 
-    def __init__(self, folder: RunFolder, listeners: Sequence[Progress]) -> None:
-        self._folder, self._listeners = folder, listeners
+    The lines for `progress` also say what the metric is, unless it is the usual one.
+    """
+
+    def __init__(
+        self, folder: RunFolder, track: Callable[[dict[str, Any]], None], progress: Progress | None, metric: Metric
+    ) -> None:
+        self._folder, self._track, self._progress, self._metric = folder, track, progress, metric
         self._held: list[dict[str, Any]] = []
         self._score: PendingScore | None = None
 
@@ -164,8 +180,9 @@ class _Lines:
             self._held[0] |= {**score.values, "loss": score.loss}
         for line in self._held:
             self._folder.append(line)
-            for listener in self._listeners:
-                listener(line)
+            self._track(line)
+            if self._progress is not None:
+                self._progress(line | self._metric.fields)
         self._held.clear()
 
 
@@ -281,9 +298,12 @@ def _rejections(record: RoundRecord) -> dict[str, list[int]]:
     return clients
 
 
-def client_fields(scores: ClientScores) -> dict[str, Any]:
-    """Return the scores on each client's own data as fields of a line; None for a client without data."""
-    columns = {"client_accuracy": scores.accuracy, "client_loss": scores.loss}
+def client_fields(scores: ClientScores, has_classes: bool = True) -> dict[str, Any]:
+    """Return the scores on each client's own data as fields of a line; None for a client without data.
+
+    The accuracy is included only if the task has classes.
+    """
+    columns = ({"client_accuracy": scores.accuracy} if has_classes else {}) | {"client_loss": scores.loss}
     return {"global_loss": scores.global_loss} | {
         name: [None if math.isnan(value) else value for value in column.tolist()] for name, column in columns.items()
     }

@@ -31,7 +31,7 @@ from lesson.learn.build import TrainingRun
 from lesson.learn.device import cpu_capability, hardware, on_device
 from lesson.runs.checkpoints import Tensors, packed, unpacked
 from lesson.runs.read_back import read_clients, read_json, read_summary
-from lesson.runs.summary import TARGETS, clients_of
+from lesson.runs.summary import clients_of
 from lesson.settings.loading import FORMAT, load_settings
 from lesson.settings.settings import AUTOMATIC, Settings
 from lesson.settings.toml_text import to_toml
@@ -114,7 +114,7 @@ class RunFolder:
             return None
         resumable = self.checkpoint.exists() or self.before.exists()
         remedy = "remove it to resume from the checkpoint" if resumable else "remove the folder and rerun"
-        return read_summary(self.summary, tuple(f"{target:g}" for target in TARGETS), remedy)
+        return read_summary(self.summary, remedy)
 
     def read_clients(self) -> dict[str, Any]:
         """Return the clients of a finished run as `clients_of` describes them; empty if there is no such file."""

@@ -6,15 +6,25 @@ those of newer versions may have additional ones.
 """
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from lesson.core.errors import InputError
 from lesson.core.files import open_input, read_input
+from lesson.learn.metric import ACCURACY, MAX_TARGETS, Metric, check_metric_name
 
 MAX_LINE = 1 << 29
 """Maximum number of bytes in a line of metrics: enough for two numbers per client of the largest fleet."""
@@ -28,6 +38,9 @@ NotNegative = Annotated[float, Field(ge=0, le=_HUGE, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9, strict=True)]
 Text = Annotated[str, Field(strict=True)]
 Clients = Annotated[list[Count], Field(strict=True)]
+MetricName = Annotated[str, Field(strict=True), AfterValidator(check_metric_name)]
+ClassName = Annotated[str, Field(strict=True, max_length=200)]
+MAX_METRICS = 100
 
 
 class Shape(BaseModel):
@@ -66,7 +79,14 @@ class Line(Shape):
 
 
 class BriefSummary(Shape):
-    """Fields that every run has, including those that were archived without their summary.json."""
+    """Fields that every run has, including those that were archived without their summary.json.
+
+    The metric has its value and its mean over the last evaluations in fields with its own name, which are null for a
+    run that diverged. Without the field `metric`, it is accuracy with the usual targets.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    may_lack_scores: ClassVar[bool] = True
 
     strategy: Text
     dataset: Text
@@ -74,17 +94,39 @@ class BriefSummary(Shape):
     seed: Annotated[int, Field(ge=0, strict=True)]
     rounds: Count
     time_s: NotNegative
-    accuracy: Share
-    accuracy_last10: Share
+    metric: MetricName = ACCURACY.name
+    higher_is_better: bool = True
+    accuracy: Share | None = None
+    accuracy_last10: Share | None = None
+    metrics: Annotated[dict[MetricName, Real], Field(max_length=MAX_METRICS)] = {}
     uploads: Count
     energy_j: NotNegative | None
     notes: list[Text]
-    time_to_s: dict[Text, NotNegative | None]
+    time_to_s: Annotated[dict[Text, NotNegative | None], Field(max_length=MAX_TARGETS)]
     clock: Literal["wall", "virtual"] = "virtual"
+
+    @model_validator(mode="after")
+    def _scores_fit(self) -> Self:
+        for key in self.time_to_s:
+            _check_target(key)
+        if "metric" not in self.model_fields_set:
+            for target in (f"{target:g}" for target in ACCURACY.targets):
+                if target not in self.time_to_s:
+                    raise ValueError(f"time_to_s must have {target}")
+        metric = Metric.of(self.model_dump(include={"higher_is_better", "time_to_s"}) | {"metric": self.metric})
+        values = {**(self.model_extra or {}), "accuracy": self.accuracy, "accuracy_last10": self.accuracy_last10}
+        for name in (metric.name, metric.last10):
+            if name not in values or (values[name] is None and (metric.is_share or not self.may_lack_scores)):
+                raise ValueError(f"{name} is missing")
+            if values[name] is not None:
+                _check_number(name, values[name])
+        return self
 
 
 class Summary(BriefSummary):
     """The content of summary.json."""
+
+    may_lack_scores = False
 
     loss: Real
     bytes_up: Count
@@ -119,14 +161,15 @@ class Columns(Shape):
     compute_j: list[NotNegative | None] | None = None
     transmit_j: list[NotNegative | None] | None = None
     num_samples: list[Count] = []
-    accuracy: list[Share | None]
+    accuracy: list[Share | None] = []
 
 
 class ClientsFile(Shape):
-    """The content of clients.json."""
+    """The content of clients.json; accuracies only if the task has classes."""
 
     num_clients: Count
-    class_accuracy: list[Share | None]
+    class_accuracy: list[Share | None] = []
+    class_names: list[ClassName] = []
     promoted: Promoted | None
     clients: Columns
 
@@ -134,8 +177,8 @@ class ClientsFile(Shape):
 _MERGED = ("merged", "merged_staleness", "merged_started_s", "merged_arrived_s", "merged_expected_s")
 
 
-def each_line(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the validated lines of a metrics file; nothing if there is no such file."""
+def each_line(path: Path, metric: Metric = ACCURACY) -> Iterator[dict[str, Any]]:
+    """Yield the validated lines of a metrics file, whose run has this metric; nothing if there is no such file."""
     if not os.path.lexists(path):
         return
     number, time_s = 0, 0.0
@@ -153,6 +196,8 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
                     )
                 time_s = line["time_s"]
                 _check_lengths(line, _MERGED)
+                if metric.name in line:
+                    _check_number(metric.name, line[metric.name])
                 yield line
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
@@ -160,16 +205,9 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
         raise InputError(f"{path} line {max(number, 1)} is damaged ({reason_of(error)}); {remedy}") from None
 
 
-def read_summary(path: Path, targets: tuple[str, ...], remedy: str) -> dict[str, Any]:
-    """Return the validated summary, which must have the times to these targets."""
-
-    def check(summary: Any) -> None:
-        Summary.model_validate(summary)
-        for target in targets:
-            if target not in summary["time_to_s"]:
-                raise ValueError(f"time_to_s must have {target}")
-
-    summary: dict[str, Any] = _read(path, check, remedy)
+def read_summary(path: Path, remedy: str) -> dict[str, Any]:
+    """Return the validated summary."""
+    summary: dict[str, Any] = _read(path, Summary.model_validate, remedy)
     return summary
 
 
@@ -182,6 +220,10 @@ def read_clients(path: Path) -> dict[str, Any]:
         _check_lengths(columns, tuple(name for name, values in columns.items() if isinstance(values, list)))
         if len(set(columns["number"])) < len(columns["number"]) or max(columns["number"]) >= kept["num_clients"]:
             raise ValueError("clients.number must be distinct numbers below num_clients")
+        if bool(kept.get("class_accuracy")) != bool(columns.get("accuracy")):
+            raise ValueError("class_accuracy and clients.accuracy must both be there, or neither")
+        if kept.get("class_names"):
+            _check_lengths(kept, ("class_accuracy", "class_names"))
 
     kept: dict[str, Any] = _read(path, check, "remove it or restore a copy")
     return kept
@@ -236,11 +278,31 @@ def _check_lengths(columns: dict[str, Any], names: tuple[str, ...]) -> None:
             raise ValueError(f"{name} must have {wanted} values, as many as {first}, got {length}")
 
 
+def _check_number(name: str, value: Any) -> None:
+    """Raise ValueError unless the value of a metric is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _HUGE:
+        got = repr(value)
+        raise ValueError(f"{name} must be a finite number, got {got if len(got) <= 40 else f'{got[:39]}…'}")
+
+
+def _check_target(key: str) -> None:
+    """Raise ValueError unless a key is a target as it is written."""
+    try:
+        is_target = math.isfinite(float(key)) and f"{float(key):g}" == key
+    except ValueError:
+        is_target = False
+    if not is_target:
+        raise ValueError(f"time_to_s must have numbers as keys, got {key[:40]!r}")
+
+
 def reason_of(error: Exception) -> str:
     """Return what is wrong, in a few words."""
     if not isinstance(error, ValidationError):
         return "not JSON in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
     first = error.errors(include_url=False)[0]
+    if first["type"] == "value_error":
+        where = ".".join(map(str, first["loc"]))
+        return f"{where}: {first['ctx']['error']}" if where else str(first["ctx"]["error"])
     if not first["loc"]:
         return "it must be a JSON object"
     # The location also names branches of a union; keep only what is in the file.

@@ -242,7 +242,7 @@ def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_thread
         nonlocal told
         if os.getppid() != parent:
             os._exit(1)
-        if "accuracy" in line or time.perf_counter() - told > TELL_EVERY_S:
+        if "loss" in line or time.perf_counter() - told > TELL_EVERY_S:
             told = time.perf_counter()
             with contextlib.suppress(OSError):
                 pipe.send(line)

@@ -170,7 +170,7 @@ class _Tail:
         self._read = 0
 
     def news(self) -> list[Line]:
-        """Return the newest line since the last call, and before it the newest earlier line with an accuracy."""
+        """Return the newest line since the last call, and before it the newest earlier line with a score."""
         try:
             with open_input(self._metrics) as file:
                 self._read = min(self._read, os.fstat(file.fileno()).st_size)  # a resumed run truncates the file
@@ -180,4 +180,4 @@ class _Tail:
         except (OSError, ValueError):  # not there yet, or the storage shows an incomplete write
             return []
         self._read += len(whole) + bool(whole)
-        return [line for line in lines[:-1] if "accuracy" in line][-1:] + lines[-1:]
+        return [line for line in lines[:-1] if "loss" in line][-1:] + lines[-1:]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lesson.core.errors import LACK_OF_MEMORY, DivergedError, InputError, RunStoppedError, describe
+from lesson.learn.metric import Metric
 from lesson.runs.execute import Progress, execute
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
@@ -27,7 +28,7 @@ class Engine(Protocol):
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
         """Execute runs in their folders until all have ended; an exception, including one of `hear`, interrupts them.
 
-        `hear` is called with events: a line of the run's metrics, {"done": True} with its final accuracy and time_s,
+        `hear` is called with events: a line of the run's metrics, {"done": True} with its final score and time_s,
         {"killed": count} for a run that is resumed after its process was killed, or {"error": message, "kind": name of
         the class} for a run that failed. Trackers are called in the process that executes the run; each process has its
         own copy. Raises InputError if a tracker cannot be copied into another process.
@@ -47,10 +48,12 @@ def execute_trial(
     try:
         summary = execute(settings, path, resume=True, progress=progress, trackers=trackers, **parts)
     except (InputError, RunStoppedError) as error:
-        return {"error": str(error), "kind": type(error).__name__}
+        told = error.metric if isinstance(error, DivergedError) else {}
+        return {"error": str(error), "kind": type(error).__name__, **told}
     except (Exception, SystemExit) as error:  # a custom strategy may raise anything
         return {"error": describe(error), "kind": type(error).__name__}
-    return {"done": True} | {name: summary[name] for name in ("accuracy", "time_s")}
+    metric = Metric.of(summary)
+    return {"done": True} | {name: summary[name] for name in (metric.name, "time_s")} | metric.fields
 
 
 def tracker_names(trackers: Sequence[Tracker]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lesson.experiments.design import Named
-from lesson.experiments.measures import accuracy_by
+from lesson.experiments.measures import value_by
 from lesson.experiments.naming import run_name
 from lesson.experiments.run import Run
 from lesson.experiments.tuned.entries import Entry, Point
@@ -40,14 +40,14 @@ class Case:
         return dict(self._run(place, seed) for seed in self.rules.seeds)
 
     def chosen(self, done: Done) -> Point | None:
-        """Return the point with the highest accuracy, the first if several tie; None until all tuning runs are done."""
+        """Return the point with the best result, the first if several tie; None until all tuning runs are done."""
         place = self._place(done)
         return None if place is None else self.entry.points[place]
 
     def scores(self, done: Done) -> list[float | None]:
-        """Return the final accuracy of each tuning run: that of guessing if it diverged, None if it is missing."""
+        """Return the final value of each tuning run: that of a diverged model if it diverged, None if it is missing."""
         made = [done.get(name) for name in self.tuning()]
-        return [None if run is None else accuracy_by(run, self.rules.tuning_s) for run in made]
+        return [None if run is None else value_by(self.rules.checked(run), self.rules.tuning_s) for run in made]
 
     def made(self, done: Done) -> list[Run]:
         """Return the final runs that are done, ordered by seed."""
@@ -62,7 +62,7 @@ class Case:
         scores = [score for score in self.scores(done) if score is not None]
         if len(scores) < len(self.tuning()):
             return None
-        return scores.index(max(scores)) if scores else 0
+        return int(self.rules.measured.order(scores)[0]) if scores else 0
 
     def _run(self, place: int, seed: int) -> tuple[str, Settings]:
         if (place, seed) not in self._named:

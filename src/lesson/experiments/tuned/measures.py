@@ -6,18 +6,23 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from lesson.experiments.measures import accuracy_by, means, to_target
+from lesson.experiments.measures import means, to_target, value_by
 from lesson.experiments.run import Run
 from lesson.experiments.tuned.cases import Case, Done
 from lesson.experiments.tuned.entries import Group, point_words
 from lesson.experiments.tuned.rules import Rules
 
-RATIO, GAIN = "time_ratio", "accuracy_gain"
+RATIO = "time_ratio"
 
 
-def accuracy_names(rules: Rules) -> list[str]:
-    """Return the names of accuracy columns, one per time."""
-    return [f"accuracy_at_{time_s:.0f}" for time_s in rules.looks_s]
+def value_names(rules: Rules) -> list[str]:
+    """Return the names of the columns with values of the metric, one per time."""
+    return [f"{rules.metric}_at_{time_s:.0f}" for time_s in rules.looks_s]
+
+
+def gain_name(rules: Rules) -> str:
+    """Return the name of the column that says by how much the metric is better than that of the reference."""
+    return f"{rules.metric}_gain"
 
 
 def time_names(rules: Rules) -> list[str]:
@@ -32,7 +37,8 @@ def measure(run: Run, rules: Rules) -> dict[str, float]:
     wanted += [(rules.targets[-1], "uploads"), (rules.targets[-1], "energy_j")]
     times = [math.inf if run.diverged else to_target(run, target, column) for target, column in wanted]
     return {
-        name: accuracy_by(run, time_s) for name, time_s in zip(accuracy_names(rules), rules.looks_s, strict=True)
+        name: value_by(rules.checked(run), time_s)
+        for name, time_s in zip(value_names(rules), rules.looks_s, strict=True)
     } | {name: math.nan if math.isinf(time) else time for name, time in zip(time_names(rules), times, strict=True)}
 
 
@@ -50,8 +56,8 @@ def table(
     Only the entries and seeds of `runs`, which are labeled, are included.
 
     A time is NaN unless every seed reaches the target; NAME_seeds says how many do. `time_ratio` is the time to the
-    last target divided by that of the reference, `accuracy_gain` the last accuracy minus that of the reference, both
-    paired over seeds.
+    last target divided by that of the reference, `accuracy_gain` the last accuracy minus that of the reference (for a
+    metric whose lower values are better, that of the reference minus its own), both paired over seeds.
     """
     rows = []
     kept = {(run.labels["group"], run.labels["entry"], run.settings.data.beta, run.seed) for run in runs}
@@ -77,19 +83,23 @@ def _labels(case: Case, done: Done, seeds: Sequence[int]) -> dict[str, object]:
 
 
 def _numbers(ours: pd.DataFrame, theirs: pd.DataFrame | None, rules: Rules) -> dict[str, object]:
-    figures = means(ours, accuracy_names(rules), time_names(rules))
-    time, accuracy = time_names(rules)[len(rules.targets) - 1], accuracy_names(rules)[-1]
+    figures, gain = means(ours, value_names(rules), time_names(rules)), gain_name(rules)
+    time, last = time_names(rules)[len(rules.targets) - 1], value_names(rules)[-1]
     known = ours * math.nan if theirs is None else theirs.loc[ours.index]
-    paired = pd.DataFrame({RATIO: ours[time] / known[time], GAIN: ours[accuracy] - known[accuracy]})
-    return {**figures, **means(paired, [RATIO, GAIN], [])}
+    more = ours[last] - known[last]
+    paired = pd.DataFrame({RATIO: ours[time] / known[time], gain: more if rules.higher_is_better else -more})
+    return {**figures, **means(paired, [RATIO, gain], [])}
 
 
 def _reference(group: Group, frames: dict[str, pd.DataFrame], rules: Rules) -> str:
-    """Return the group's reference: the entry that is fastest to the last target, or else the most accurate."""
-    time, accuracy = time_names(rules)[len(rules.targets) - 1], accuracy_names(rules)[-1]
+    """Return the group's reference: the entry that is fastest to the last target, or else the best."""
+    time, last = time_names(rules)[len(rules.targets) - 1], value_names(rules)[-1]
 
     def rank(name: str) -> tuple[float, float]:
         times = frames[name][time]
-        return (float(times.mean()) if times.notna().all() else math.inf, -float(frames[name][accuracy].mean()))
+        return (
+            float(times.mean()) if times.notna().all() else math.inf,
+            rules.measured.cost(frames[name][last].mean()),
+        )
 
     return min((name for name in group.references if name in frames), key=rank, default="")

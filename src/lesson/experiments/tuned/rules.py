@@ -1,10 +1,14 @@
 """The rules that apply to all entries of a tuned comparison."""
 
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
+from lesson.core.errors import InputError
 from lesson.core.validation import Checked, Positive, Text
+from lesson.experiments.run import Run
+from lesson.learn.metric import ACCURACY, Metric
 
 MAX_POINTS = 6
 """Maximum number of points an entry may be tuned over."""
@@ -20,7 +24,7 @@ def _differ(values: tuple[T, ...]) -> tuple[T, ...]:
 
 
 Seed = Annotated[int, Field(ge=0, strict=True)]
-Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Target = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Several = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_differ)]
 
 
@@ -39,6 +43,7 @@ class Rules(Table):
         "seeds": "a list of whole numbers >= 0",
         "looks_s": "a list of times > 0",
         "targets": "a list of accuracies between 0 and 1",
+        "higher_is_better": "true or false",
     }
 
     dataset: Text
@@ -51,9 +56,13 @@ class Rules(Table):
     """Simulated seconds of a final run."""
     eval_every_s: Positive
     looks_s: Several[Positive]
-    """Times at which accuracy is reported."""
-    targets: Several[Share]
-    """Accuracies for which the time is reported; for the last one also uploads, energy and the ratio of times."""
+    """Times at which the metric is reported."""
+    targets: Several[Target]
+    """Accuracies, or values of another metric, for which the time is reported, from the easiest to the hardest; for the
+    last one also uploads, energy and the ratio of times."""
+    metric: Text = ACCURACY.name
+    """The metric of the task that `dataset` names."""
+    higher_is_better: Annotated[bool, Field(strict=True)] = True
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
@@ -63,11 +72,29 @@ class Rules(Table):
             raise ValueError(f"eval_every_s must be <= tuning_s and final_s, got {self.eval_every_s:g}")
         if list(self.looks_s) != sorted(self.looks_s) or self.looks_s[-1] != self.final_s:
             raise ValueError(f"looks_s must increase up to final_s, {self.final_s:g}, got {list(self.looks_s)}")
-        if list(self.targets) != sorted(self.targets):
-            raise ValueError(f"targets must increase, got {list(self.targets)}")
-        if any(look_s % 1 for look_s in self.looks_s) or any(round(100 * one, 9) % 1 for one in self.targets):
+        if self.targets != self.measured.targets:
+            order = "increase" if self.higher_is_better else "decrease"
+            raise ValueError(f"targets must {order}, got {list(self.targets)}")
+        shares = self.targets if self.measured.is_share else ()
+        if outside := [one for one in shares if not 0 < one < 1]:
+            raise ValueError(f"targets must be {self.wanted['targets']}, got {outside[0]}")
+        if any(look_s % 1 for look_s in self.looks_s) or any(round(100 * one, 9) % 1 for one in shares):
             raise ValueError("looks_s must be whole seconds and targets whole percentages")
         return self
+
+    @cached_property
+    def measured(self) -> Metric:
+        """The metric with its targets."""
+        return Metric(self.metric, self.higher_is_better, self.targets)
+
+    def checked(self, run: Run) -> Run:
+        """Return the run; raise InputError if it has another metric than these rules."""
+        found = run.metric
+        if (found.name, found.higher_is_better) != (self.metric, self.higher_is_better):
+            better = "true" if found.higher_is_better else "false"
+            told = f"the task has the metric {found.name} (higher_is_better = {better}), but [rules] has {self.metric}"
+            raise InputError(f"{run.name}: {told}; set metric and higher_is_better in [rules]")
+        return run
 
     def limits(self, seed: int) -> dict[str, Any]:
         """Return data set, seed and length of a run by section.key; tuning runs and final runs may differ in length."""

@@ -27,7 +27,7 @@ class TunedStudy(Study):
         """Return one row per group, β and complete entry: its settings, and the measures that the rules ask for.
 
         NAME_ci95 is half the 95 % interval of a mean over the seeds of this study; `time_ratio` and `accuracy_gain`
-        compare an entry with the group's reference, paired over seeds.
+        (or METRIC_gain) compare an entry with the group's reference, paired over seeds.
         """
         return self._table.copy()
 

@@ -7,8 +7,8 @@ import pandas as pd
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import Series, client_figure
-from lesson.experiments.run import GUESSED
 from lesson.learn.data import load_dataset
+from lesson.learn.metric import GUESSED
 from lesson.learn.partition import make_partition
 from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim
 from lesson.paper.verdicts import Part, above, below

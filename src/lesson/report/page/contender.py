@@ -9,8 +9,8 @@ from typing import Any
 from lesson.core.errors import InputError
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
+from lesson.learn.metric import ACCURACY, Metric
 from lesson.report.study.groups import Group, groups_of
-from lesson.runs.summary import time_to
 from lesson.settings.settings import Settings
 
 WHOLE = {"merged", "merged_staleness", "merged_started_s", "merged_arrived_s"}
@@ -24,7 +24,7 @@ class Course:
     """Evaluations and aggregated updates of a run."""
 
     scores: list[dict[str, float]] = field(default_factory=list)
-    """Its evaluations: round, time_s, accuracy, and uploads, bytes_up and energy_j summed up to that round."""
+    """Its evaluations: round, time_s, the metric, and uploads, bytes_up and energy_j summed up to that round."""
     first: list[dict[str, Any]] = field(default_factory=list)
     """The lines of its first rounds; empty if lines lack the fields in `WHOLE`."""
     merges: Counter[int] = field(default_factory=Counter)
@@ -32,23 +32,25 @@ class Course:
     """Per client: how many of its updates were aggregated, and the sum of their staleness in model versions."""
     end_s: float = 0.0
     diverged: bool = False
+    metric: Metric = ACCURACY
 
     def cost_of(self, target: float, column: str) -> float | None:
-        """Return what was spent until a target accuracy was reached; None if it never was, or if training diverged."""
+        """Return what was spent until a target was reached; None if it never was, or if training diverged."""
         if self.diverged:
             return None
-        return time_to(target, [one["accuracy"] for one in self.scores], [one[column] for one in self.scores])
+        values = [one[self.metric.name] for one in self.scores]
+        return self.metric.time_to(target, values, [one[column] for one in self.scores])
 
 
-def course_of(lines: Iterable[dict[str, Any]]) -> Course:
+def course_of(lines: Iterable[dict[str, Any]], metric: Metric = ACCURACY) -> Course:
     """Collect the course of a run from its lines."""
-    course, totals, num_first = Course(), {"uploads": 0.0, "bytes_up": 0.0, "energy_j": 0.0}, 0
+    course, totals, num_first = Course(metric=metric), {"uploads": 0.0, "bytes_up": 0.0, "energy_j": 0.0}, 0
     for line in lines:
         course.end_s = line["time_s"]
         for name in totals:
             totals[name] += float("nan") if line[name] is None else line[name]
-        if "accuracy" in line:
-            course.scores.append({name: line[name] for name in ("round", "time_s", "accuracy")} | totals)
+        if metric.name in line:
+            course.scores.append({name: line[name] for name in ("round", "time_s", metric.name)} | totals)
         if line.keys() >= WHOLE:
             for client, late in zip(line["merged"], line["merged_staleness"], strict=True):
                 course.merges[client] += 1
@@ -83,7 +85,7 @@ class Contender:
     @cached_property
     def courses(self) -> list[Course]:
         """The course of each run."""
-        return [replace(course_of(run.lines()), diverged=bool(run.diverged)) for run in self.runs]
+        return [replace(course_of(run.lines(), run.metric), diverged=bool(run.diverged)) for run in self.runs]
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
@@ -91,7 +93,7 @@ class Contender:
         kept = [run.read_clients() for run in self.runs]
         there = [(run, clients) for run, clients in zip(self.runs, kept, strict=True) if clients]
         for run, clients in there:
-            count, wanted = (len(one["class_accuracy"]) for one in (clients, there[0][1]))
+            count, wanted = (len(one.get("class_accuracy", [])) for one in (clients, there[0][1]))
             if count != wanted:
                 raise InputError(
                     f"{run.path}/clients.json: class_accuracy must have {wanted} values like "

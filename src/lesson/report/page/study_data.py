@@ -9,28 +9,28 @@ import pandas as pd
 
 from lesson.experiments.measures import MIN_SEEDS, half_interval
 from lesson.experiments.study import Study
+from lesson.learn.metric import Metric
 from lesson.report.bands import Points, mean_band
 from lesson.report.page.contender import Contender, contenders
 from lesson.report.page.study_words import verdict, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
 from lesson.report.study.groups import is_on_wall_clock, kind_of_time
-from lesson.runs.summary import TARGETS
 from lesson.settings.toml_text import to_toml
 
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _COSTS = {"seconds": "time_s", "uploads": "uploads", "bytes": "bytes_up", "joules": "energy_j"}
 MAX_GROUPS = 24
-"""Most lines in a chart. Of a larger study, the most accurate groups are drawn; the table lists all of them."""
+"""Most lines in a chart. Of a larger study, the best groups are drawn; the table lists all of them."""
 
 
 def study_data(study: Study, command: str) -> dict[str, Any]:
     """Return all data of a study's page; `command` is the command that repeats the study."""
-    groups, table = contenders(study), study.means()
-    drawn = _best(groups, table) if len(groups) > MAX_GROUPS else groups
-    costs = {group.label: _costs(group) for group in drawn}
+    groups, table, metric = contenders(study), study.means(), study.metric
+    drawn = _best(groups, table, metric) if len(groups) > MAX_GROUPS else groups
     known = next((group for group in drawn if group.clients[0]), None)
     return {
         "what": what_was_run(groups),
+        **_metric(metric),
         "time": kind_of_time(study.runs),
         "varies": [key.rpartition(".")[2] for key in study.by],
         "groups": [
@@ -38,19 +38,25 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
-        "verdict": verdict(groups, table, drawn),
-        "curves": [_curves(group) for group in drawn],
+        "verdict": verdict(groups, table, drawn, metric),
+        "curves": [_curves(group, metric) for group in drawn],
         "fleet": known and _fleet(known),
         "latencies": known and latencies(known.clients[0]),
         "schedule": [schedule(group.courses[0], group.clients[0]) for group in drawn],
         "participation": [participation(group.courses, group.clients, group.settings) for group in drawn],
         "fairness": [fairness(group.clients, group.settings) for group in drawn],
-        "costs": list(costs.values()),
+        "costs": [_costs(group, metric) for group in drawn],
         "notes": _notes(study),
         "failures": dict(study.failures),
         "settings": to_toml(drawn[0].first.settings.to_sections()),
         "command": command,
     }
+
+
+def _metric(metric: Metric) -> dict[str, Any]:
+    """Return what the page needs to know about the metric; nothing for accuracy."""
+    told = {"name": metric.name, "higher_is_better": metric.higher_is_better}
+    return {} if metric.is_share else {"metric": told}
 
 
 def _notes(study: Study) -> list[str]:
@@ -62,25 +68,25 @@ def _notes(study: Study) -> list[str]:
     return [f"{name}: {note}" for note, name in first.items()]
 
 
-def _curves(group: Contender) -> dict[str, Any]:
-    """Return accuracy over time and over rounds: the mean over seeds with its 95 % interval."""
+def _curves(group: Contender, metric: Metric) -> dict[str, Any]:
+    """Return the metric over time and over rounds: the mean over seeds with its 95 % interval."""
 
     def points(over: str) -> list[Points]:
         return [
-            (np.array([score[over] for score in course.scores]), np.array([one["accuracy"] for one in course.scores]))
+            (np.array([score[over] for score in course.scores]), np.array([one[metric.name] for one in course.scores]))
             for course in group.courses
         ]
 
-    return {over: mean_band(points(over)).to_dict() for over in ("time_s", "round")}
+    return {over: mean_band(points(over), metric).to_dict(metric) for over in ("time_s", "round")}
 
 
-def _costs(group: Contender) -> list[dict[str, Any]]:
+def _costs(group: Contender, metric: Metric) -> list[dict[str, Any]]:
     """Return the seconds, uploads, bytes and joules to each target.
 
     They are means over seeds with half their 95 % intervals; None unless all seeds reach the target at a known cost.
     """
     found = []
-    for target in TARGETS:
+    for target in metric.targets:
         row: dict[str, Any] = {"target": target}
         for name, column in _COSTS.items():
             values = [course.cost_of(target, column) for course in group.courses]
@@ -105,6 +111,6 @@ def _fleet(group: Contender) -> dict[str, Any]:
     }
 
 
-def _best(groups: Sequence[Contender], table: pd.DataFrame) -> list[Contender]:
-    order = np.argsort(-table["accuracy_last10"].to_numpy(float), kind="stable")[:MAX_GROUPS]
+def _best(groups: Sequence[Contender], table: pd.DataFrame, metric: Metric) -> list[Contender]:
+    order = metric.order(table[metric.last10])[:MAX_GROUPS]
     return [groups[place] for place in sorted(order.tolist())]

@@ -11,6 +11,7 @@ from lesson.core.arrays import IntArray
 from lesson.experiments.measures import MIN_SEEDS, half_interval
 from lesson.experiments.run import Run
 from lesson.fleet.tiers import UNREACHABLE
+from lesson.learn.metric import Metric
 from lesson.report.page.contender import Contender
 from lesson.report.page.work_data import tiers_of
 from lesson.report.study.compare_text import cell, reached_targets, surprises
@@ -85,14 +86,18 @@ def _tiers(found: Sequence[IntArray]) -> str:
     return many if slowest <= most else f"{many}, up to tier {slowest:,}"
 
 
-def verdict(groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Contender]) -> dict[str, Any]:
+def verdict(
+    groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Contender], metric: Metric
+) -> dict[str, Any]:
     """Return the verdict: cards that name the best contenders, and a table of all of them.
 
     Only the drawn contenders are ranked by their costs to a target.
     """
-    reached = reached_targets(table)
-    columns: list[tuple[str, str, float, int]] = [("accuracy (%)", "accuracy_last10", 100, 1)]
-    columns += [(f"to {100 * target:.0f} % (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]]
+    reached = reached_targets(table, metric)
+    columns: list[tuple[str, str, float, int | None]] = [(f"{metric.name}{metric.unit}", *metric.column(metric.last10))]
+    columns += [
+        (f"to {metric.target(target, ' ')} (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]
+    ]
     columns += [("uploads", "uploads", 1, 0), ("uploaded (MB)", "bytes_up", 1e-6, 1)]
     columns += [("energy (kJ)", "energy_j", 1e-3, 1)]
     columns += [(label, name, 1, 0) for label, name in surprises(table).items()]
@@ -103,29 +108,31 @@ def verdict(groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Co
             [label, f"{figures['seeds']:.0f}", *(cell(figures, *column[1:]) for column in columns)]
             for label, (_, figures) in zip(labels, table.iterrows(), strict=True)
         ],
-        "cards": [_best_card(groups, table), *_target_cards(table, reached, drawn)],
+        "cards": [_best_card(groups, table, metric), *_target_cards(table, metric, drawn)],
     }
 
 
-def _best_card(groups: Sequence[Contender], table: pd.DataFrame) -> dict[str, str]:
-    """Return the card for the highest accuracy, with the accuracies of the next three contenders."""
+def _best_card(groups: Sequence[Contender], table: pd.DataFrame, metric: Metric) -> dict[str, str]:
+    """Return the card for the best value of the metric, with those of the next three contenders."""
     labels = [group.label for group in groups]
-    order = np.argsort(-table["accuracy_last10"].to_numpy(float), kind="stable").tolist()
-    shown = [cell(table.iloc[place], "accuracy_last10", 100, 1) for place in order]
-    behind = "; ".join(f"{labels[place]}: {value} %" for place, value in zip(order[1:4], shown[1:4], strict=True))
-    missing = {
-        groups[place].label: {run.summary["seed"]: -run.summary["accuracy_last10"] for run in groups[place].runs}
+    order = metric.order(table[metric.last10]).tolist()
+    shown = [f"{cell(table.iloc[place], *metric.column(metric.last10))}{metric.sign}" for place in order]
+    behind = "; ".join(f"{labels[place]}: {value}" for place, value in zip(order[1:4], shown[1:4], strict=True))
+    costs = {
+        groups[place].label: {
+            run.summary["seed"]: metric.cost(run.summary[metric.last10]) for run in groups[place].runs
+        }
         for place in order
     }
-    return _card("Highest accuracy", f"{shown[0]} %", _leader(missing), behind)
+    return _card(f"{metric.superlative} {metric.name}", shown[0], _leader(costs), behind)
 
 
-def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence[Contender]) -> list[dict[str, str]]:
-    """Return cards for the lowest time, energy and uploads to the highest target that some contender always reaches.
+def _target_cards(table: pd.DataFrame, metric: Metric, drawn: Sequence[Contender]) -> list[dict[str, str]]:
+    """Return cards for the lowest time, energy and uploads to the hardest target that some contender always reaches.
 
     "Always" means with every seed. If there is no such target, there are no cards.
     """
-    certain = [target for target in reached if table[f"time_to_{target:g}"].notna().any()]
+    certain = [target for target in reached_targets(table, metric) if table[f"time_to_{target:g}"].notna().any()]
     if not certain:
         return []
     costs_of = {
@@ -157,7 +164,7 @@ def _target_cards(table: pd.DataFrame, reached: Sequence[float], drawn: Sequence
             leader = _leader({first: costs[first]} | {label: costs[label] for label in costs if reaching[label]})
             cards.append(
                 _card(
-                    f"{heading} {100 * certain[-1]:.0f} %",
+                    f"{heading} {metric.target(certain[-1], ' ')}",
                     f"{means[first]:,.{digits}f}{unit}",
                     leader,
                     "; ".join(later),

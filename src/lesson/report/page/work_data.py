@@ -88,16 +88,19 @@ def participation(runs: Sequence[Course], kept: Sequence[dict[str, Any]], settin
 def fairness(kept: Sequence[dict[str, Any]], settings: Settings) -> dict[str, Any]:
     """Return the accuracy of the final model on each class, on data like that of each tier, and over clients.
 
-    The accuracies over clients are their minimum, quartiles and maximum. All are means over seeds.
+    The accuracies over clients are their minimum, quartiles and maximum. All are means over seeds. They are empty if
+    the task has no classes. The names of the classes are included if they have names.
     """
-    there = [clients for clients in kept if clients]
+    there = [clients for clients in kept if clients.get("class_accuracy")]
     if not there:
         return {"classes": [], "tiers": [], "clients": []}
     accuracies = [np.array(clients["clients"]["accuracy"], dtype=float) for clients in there]
     tier, accuracy = np.concatenate([tiers_of(clients, settings) for clients in there]), np.concatenate(accuracies)
     known = [one[np.isfinite(one)] for one in accuracies if np.isfinite(one).any()]
     spreads = [np.quantile(one, [0, 0.25, 0.5, 0.75, 1]) for one in known]
+    names = there[0].get("class_names")
     return {
+        **({"names": names} if names else {}),
         "classes": np.array([clients["class_accuracy"] for clients in there], dtype=float).mean(axis=0).tolist(),
         "tiers": [
             {"tier": int(one), "accuracy": float(np.nanmean(accuracy[tier == one]))}

@@ -8,14 +8,14 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from lesson.runs.summary import TARGETS
+from lesson.learn.metric import Metric, plain_number
 
 
-def comparison_table(table: pd.DataFrame, title: str, failed: Mapping[str, int] | None = None) -> Table:
-    """Return one row per metric and one column per strategy.
+def comparison_table(table: pd.DataFrame, metric: Metric, title: str, failed: Mapping[str, int] | None = None) -> Table:
+    """Return one row per measure and one column per strategy.
 
     Cells have the mean ± half the 95 % interval over seeds, or both values of two seeds. `failed` counts the failed
-    runs of strategies that have any; these runs do not contribute to the other metrics.
+    runs of strategies that have any; these runs do not contribute to the other rows.
     """
     failed = failed or {}
     without_runs = [name for name in failed if name not in table.index]
@@ -24,7 +24,7 @@ def comparison_table(table: pd.DataFrame, title: str, failed: Mapping[str, int] 
     for strategy in [*table.index, *without_runs]:
         shown.add_column(str(strategy), justify="right")
 
-    def row(label: str, name: str, scale: float, digits: int) -> None:
+    def row(label: str, name: str, scale: float, digits: int | None) -> None:
         cells = [cell(table.loc[strategy], name, scale, digits) for strategy in table.index]
         shown.add_row(label, *cells, *("–" for _ in without_runs))
 
@@ -32,9 +32,9 @@ def comparison_table(table: pd.DataFrame, title: str, failed: Mapping[str, int] 
         shown.add_row("failed runs", *(f"{failed.get(str(name), 0)}" for name in [*table.index, *without_runs]))
     if not len(table):
         return shown
-    row("accuracy at the end (%)", "accuracy_last10", 100, 1)
-    for target in reached_targets(table):
-        row(f"time to {target:.0%} (s)", f"time_to_{target:g}", 1, 0)
+    row(f"{metric.name} at the end{metric.unit}", *metric.column(metric.last10))
+    for target in reached_targets(table, metric):
+        row(f"time to {metric.target(target)} (s)", f"time_to_{target:g}", 1, 0)
     row("uploads", "uploads", 1, 0)
     row("uploaded (MB)", "bytes_up", 1e-6, 1)
     row("energy (kJ)", "energy_j", 1e-3, 1)
@@ -65,15 +65,16 @@ def surprises(table: pd.DataFrame) -> dict[str, str]:
     return {label: name for label, name in told.items() if name in table and (table[name] > 0).any()}
 
 
-def reached_targets(table: pd.DataFrame) -> list[float]:
-    """Return the targets that at least one run of a study reached, given the study's table."""
-    return [target for target in TARGETS if table.get(f"time_to_{target:g}_seeds", pd.Series([0])).any()]
+def reached_targets(table: pd.DataFrame, metric: Metric) -> list[float]:
+    """Return the targets that at least one run of a study reached, given the study's table; the hardest comes last."""
+    return [target for target in metric.targets if table.get(f"time_to_{target:g}_seeds", pd.Series([0])).any()]
 
 
-def cell(figures: Any, name: str, scale: float, digits: int) -> str:
-    """Return a metric of a study's table as text: mean and interval, both of two values, or how many seeds have one.
+def cell(figures: Any, name: str, scale: float, digits: int | None) -> str:
+    """Return a measure of a study's table as text: mean and interval, both of two values, or how many seeds have one.
 
-    An interval that extends beyond the possible values is clipped and written with its ends.
+    An interval that extends beyond the possible values is clipped and written with its ends. Without `digits`, a value
+    may be any number and has as many decimal places as the mean has with four significant digits.
     """
     mean, half = figures[name], figures[f"{name}_ci95"]
     if math.isnan(mean):
@@ -81,20 +82,20 @@ def cell(figures: Any, name: str, scale: float, digits: int) -> str:
         return f"{reached} of {int(figures['seeds'])} seeds" if reached else "–"
 
     def said(value: float) -> str:
-        return f"{scale * value:,.{digits}f}"
+        return plain_number(scale * value, scale * mean) if digits is None else f"{scale * value:,.{digits}f}"
 
     if figures["seeds"] == 2:
         return f"{said(figures[f'{name}_min'])} / {said(figures[f'{name}_max'])}"
     if math.isnan(half):
         return said(mean)
-    lowest, highest = _possible(name)
+    lowest, highest = (-math.inf, math.inf) if digits is None else _possible(name)
     if lowest <= mean - half and mean + half <= highest:
         return f"{said(mean)} ± {said(half)}"
     return f"{said(mean)} ({said(max(lowest, mean - half))}–{said(min(highest, mean + half))})"
 
 
 def _possible(name: str) -> tuple[float, float]:
-    """Return the smallest and the largest possible value of a metric."""
+    """Return the smallest and the largest possible value of a measure."""
     if name == "accuracy_gain":  # a difference
         return -math.inf, math.inf
     return 0.0, 1.0 if name.startswith("accuracy") else math.inf

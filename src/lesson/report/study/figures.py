@@ -1,4 +1,4 @@
-"""The figures of a study for a paper: accuracy over time and costs, times to targets, the clients and their latency."""
+"""The figures of a study for a paper: the metric over time and costs, times to targets, the clients, their latency."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lesson.experiments.study import Study
+from lesson.learn.metric import Metric
 from lesson.report.files import in_paper_style
-from lesson.report.study.accuracy_figure import GroupCurves, draw_lines, group_curves
 from lesson.report.study.compare_text import reached_targets
 from lesson.report.study.fleet_figures import draw_clients, draw_latency, kept_clients
 from lesson.report.study.groups import Group, groups_of, kind_of_time
-from lesson.runs.summary import TARGETS
+from lesson.report.study.metric_figure import GroupCurves, draw_lines, group_curves
 
 HEIGHT = 0.68
 """Height of a figure as a fraction of its width."""
@@ -28,20 +28,21 @@ _MARKERS = {"-": "o", "--": "s", ":": "^", "-.": "D"}
 
 def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list[str]]:
     """Return all figures that the data permits, by name, and notes about figures and runs that are missing."""
-    groups, table = group_curves(study), study.means()
+    groups, table, metric = group_curves(study), study.means(), study.metric
     curves = [curve for _, runs in groups for curve in runs if not curve.empty]
     draws: dict[str, Callable[[], Figure]] = {}
     notes = [f"{name} is not included: {reason}" for name, reason in study.failures.items()]
     if not curves:
-        notes.append("no accuracy figures: no round ended within the limits")
+        notes.append(f"no {metric.name} figures: no round ended within the limits")
     else:
         known = not any(curve["energy_j"].isna().any() for curve in curves)
         overs = ["time", "round", "uploads", *(["energy"] if known else [])]
-        draws |= {f"accuracy_{over}": partial(_draw_curves, groups, over, width_in) for over in overs}
-    if targets := reached_targets(table):
-        draws["time_to_accuracy"] = partial(_draw_times, study, table, targets, width_in)
-    else:
-        notes.append(f"no figure of times to targets: no run reached {TARGETS[0]:.0%} in three consecutive evaluations")
+        draws |= {f"{metric.name}_{over}": partial(_draw_curves, groups, metric, over, width_in) for over in overs}
+    if targets := reached_targets(table, metric):
+        draws[f"time_to_{metric.name}"] = partial(_draw_times, study, table, targets, width_in)
+    elif metric.targets:
+        easiest = metric.target(metric.targets[0])
+        notes.append(f"no figure of times to targets: no run reached {easiest} in three consecutive evaluations")
     clients, said = kept_clients(study)
     if clients is not None:
         draws["latency"] = partial(draw_latency, clients, width_in)
@@ -51,11 +52,11 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
 
 
 @in_paper_style
-def _draw_curves(groups: Sequence[GroupCurves], over: str, width_in: float) -> Figure:
+def _draw_curves(groups: Sequence[GroupCurves], metric: Metric, over: str, width_in: float) -> Figure:
     """Draw a line with a 95 % band per group."""
     figure = Figure(figsize=(width_in, HEIGHT * width_in), layout="constrained")
     axes = figure.subplots()
-    draw_lines(axes, groups, over)
+    draw_lines(axes, groups, metric, over)
     axes.set_xlim(0, None)
     axes.grid(alpha=0.25, linewidth=0.4)
     if len(axes.lines) <= MAX_NAMES_INSIDE:
@@ -75,9 +76,10 @@ def _draw_times(study: Study, table: pd.DataFrame, targets: list[float], width_i
     places = (np.arange(len(groups)) - (len(groups) - 1) / 2) / (len(groups) + 0.6)
     for group, place, (_, figures) in zip(groups, places, table.iterrows(), strict=True):
         _draw_dots(axes, group, figures, shown, place)
-    axes.set_yticks(range(len(shown)), [f"{target:.0%}" for target in shown])
+    axes.set_yticks(range(len(shown)), [study.metric.target(target) for target in shown])
     axes.tick_params(left=False)
-    axes.set(xlabel=f"{kind_of_time(study.runs)} (s)", ylabel="accuracy reached", ylim=(len(shown) - 0.5, -0.5))
+    axes.set(xlabel=f"{kind_of_time(study.runs)} (s)", ylabel=f"{study.metric.name} reached")
+    axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.set_xlim(0, None)
     axes.hlines(np.arange(len(shown) - 1) + 0.5, 0, 1, transform=axes.get_yaxis_transform(), color="0.85", lw=0.5)
     axes.grid(axis="x", alpha=0.25, linewidth=0.4)

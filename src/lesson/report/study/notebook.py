@@ -6,11 +6,11 @@ from html import escape
 from lesson.experiments.naming import short_name
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
+from lesson.learn.metric import plain_number
 from lesson.report.study.compare_text import cell, what_is_shown
 from lesson.report.study.groups import groups_of, is_on_wall_clock, labels_in_words, title_of
 from lesson.report.study.sweep_text import columns_of
 from lesson.report.words import count
-from lesson.runs.summary import TARGETS
 
 MAX_NOTES = 3
 _CARD = (
@@ -25,15 +25,17 @@ _FAINT = "opacity:.75"
 
 def run_card(run: Run) -> str:
     """Return the results of a run as HTML."""
-    told = run.summary
-    reached = {f"{target:.0%}": told["time_to_s"].get(f"{target:g}") for target in TARGETS}
+    told, metric = run.summary, run.metric
+    reached = {metric.target(target): told["time_to_s"].get(f"{target:g}") for target in metric.targets}
     times = [f"{name} at {seconds:,.0f} s" for name, seconds in reached.items() if seconds is not None]
     bytes_up = f", {told['bytes_up'] / 1e6:,.1f} MB" if "bytes_up" in told else ""  # early archives do not have it
     energy = "" if told["energy_j"] is None else f", {told['energy_j'] / 1000:,.1f} kJ"
     seconds = "seconds" if is_on_wall_clock(run) else "simulated seconds"
     rows = {
-        "final accuracy": f"{told['accuracy']:.1%}; mean of the last evaluations {told['accuracy_last10']:.1%}",
-        "targets reached": ", ".join(times) or "none",
+        f"final {metric.name}": f"{metric.text(told[metric.name])}; mean of the last evaluations "
+        f"{metric.text(told[metric.last10])}",
+        **({"targets reached": ", ".join(times) or "none"} if metric.targets else {}),
+        **{f"final {name}": plain_number(value) for name, value in told.get("metrics", {}).items()},
         "length": f"{told['rounds']:,} rounds, {told['time_s']:,.0f} {seconds}",
         "uploads": f"{told['uploads']:,}{bytes_up}{energy}",
         **(
@@ -50,7 +52,7 @@ def run_card(run: Run) -> str:
 def study_card(study: Study) -> str:
     """Return the results of a study as HTML, one row per group: mean ± half the 95 % interval over seeds."""
     table = study.means()
-    columns = columns_of(table) if len(table) else {}
+    columns = columns_of(table, study.metric) if len(table) else {}
     headings = [*map(short_name, study.by), "seeds", *columns]
     lines = [_row(headings, "right", _HEAD)]
     labels = map(labels_in_words, study.groups())

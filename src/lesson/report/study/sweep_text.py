@@ -7,18 +7,19 @@ from rich.text import Text
 
 from lesson.experiments.naming import short_name
 from lesson.experiments.study import Study
+from lesson.learn.metric import Metric
 from lesson.report.study.compare_text import cell, reached_targets, what_is_shown
 from lesson.report.study.groups import labels_in_words
 
 MAX_TARGETS = 2
-Column = tuple[str, float, int]
-"""Name of a metric, the factor to multiply it by, and the number of decimal places."""
+Column = tuple[str, float, int | None]
+"""Name of a measure, the factor to multiply it by, and the number of decimal places, see `cell`."""
 
 
 def sweep_table(study: Study, title: str) -> Table:
-    """Return one row per combination of swept values and one column per metric, as means ± half the 95 % intervals."""
+    """Return one row per combination of swept values and one column per measure, as means ± half the 95 % intervals."""
     table = study.means()
-    columns = columns_of(table)
+    columns = columns_of(table, study.metric)
     shown = _table(f"{title}, {what_is_shown(table)}", [*map(short_name, study.by), "seeds", *columns])
     for labels, figures in table.iterrows():
         said = labels_in_words(labels if isinstance(labels, tuple) and len(study.by) > 1 else (labels,))
@@ -26,11 +27,11 @@ def sweep_table(study: Study, title: str) -> Table:
     return shown
 
 
-def columns_of(table: pd.DataFrame) -> dict[str, Column]:
-    """Return the columns for the main metrics, by heading."""
-    targets = reached_targets(table)[-MAX_TARGETS:]
-    columns: dict[str, Column] = {"accuracy at\nthe end (%)": ("accuracy_last10", 100.0, 1)}
-    columns |= {f"time to\n{target:.0%} (s)": (f"time_to_{target:g}", 1.0, 0) for target in targets}
+def columns_of(table: pd.DataFrame, metric: Metric) -> dict[str, Column]:
+    """Return the columns for the main measures, by heading."""
+    targets = reached_targets(table, metric)[-MAX_TARGETS:]
+    columns: dict[str, Column] = {f"{metric.name} at\nthe end{metric.unit}": metric.column(metric.last10)}
+    columns |= {f"time to\n{metric.target(target)} (s)": (f"time_to_{target:g}", 1.0, 0) for target in targets}
     return columns | {"uploads": ("uploads", 1.0, 0), "energy\n(kJ)": ("energy_j", 1e-3, 1)}
 
 

@@ -1,4 +1,4 @@
-"""The figures of a tuned comparison: accuracy over simulated time, and time to the last target with intervals."""
+"""The figures of a tuned comparison: the metric over simulated time, and time to the last target with intervals."""
 
 import math
 
@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from lesson.experiments.run import Run
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.entries import Group
-from lesson.experiments.tuned.measures import accuracy_names, time_names
+from lesson.experiments.tuned.measures import time_names, value_names
 from lesson.experiments.tuned.study import TunedStudy
+from lesson.learn.metric import IN_A_ROW
 from lesson.report.bands import draw_band, points_of
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import line_looks
-from lesson.runs.summary import IN_A_ROW
 
 
 @in_paper_style
@@ -24,7 +24,7 @@ def draw_curves(study: TunedStudy, group: Group, figures: pd.DataFrame) -> Figur
 
     The look of an entry does not depend on which other entries are complete.
     """
-    design = study.design
+    design, metric = study.design, study.design.rules.measured
     figure = Figure(figsize=(PAGE_IN, 3.0), layout="constrained")
     panels = figure.subplots(1, len(design.rules.betas), sharey=True, squeeze=False)[0]
     names = [entry.name for entry in design.entries if entry.group == group.name]
@@ -34,11 +34,11 @@ def draw_curves(study: TunedStudy, group: Group, figures: pd.DataFrame) -> Figur
             [case] = [one for one in design.cases if (one.entry.name, one.beta) == (name, beta)]
             runs = case.made(study.done)
             ends = [design.rules.final_s if run.diverged else None for run in runs]
-            points = [points_of(_smoothed(run), "time_s", end) for run, end in zip(runs, ends, strict=True)]
-            draw_band(axes, points, looks[name][0], name, looks[name][1])
+            points = [points_of(_smoothed(run), "time_s", end, metric) for run, end in zip(runs, ends, strict=True)]
+            draw_band(axes, points, looks[name][0], name, looks[name][1], metric)
         axes.set(xlabel="simulated time (1000 s)", title=f"β = {beta:g}", xlim=(0, design.rules.final_s / 1000))
         axes.grid(alpha=0.25, linewidth=0.4)
-    panels[0].set_ylabel(f"test accuracy, mean of {IN_A_ROW} evaluations")
+    panels[0].set_ylabel(f"test {metric.name}, mean of {IN_A_ROW} evaluations")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
     return figure
 
@@ -55,7 +55,7 @@ def draw_times(design: TunedComparison, figures: pd.DataFrame) -> Figure:
     panels = figure.subplots(1, len(rules.betas), sharey=True, sharex=True, squeeze=False)[0]
     for beta, axes in zip(rules.betas, panels, strict=True):
         _draw_dots(axes, figures[figures["beta"] == beta].set_index("entry").loc[order], _time(design))
-        axes.set(xlabel=f"time to {rules.targets[-1]:.0%} (1000 s)", title=f"β = {beta:g}")
+        axes.set(xlabel=f"time to {rules.measured.target(rules.targets[-1])} (1000 s)", title=f"β = {beta:g}")
         axes.set_xlim(0, rules.final_s / 1000)
         axes.grid(alpha=0.25, linewidth=0.4)
     panels[0].set_yticks(range(len(order)), order)
@@ -64,8 +64,9 @@ def draw_times(design: TunedComparison, figures: pd.DataFrame) -> Figure:
 
 
 def _smoothed(run: Run) -> pd.DataFrame:
-    """Return the curve with every accuracy averaged over the last IN_A_ROW evaluations, as for times to targets."""
-    return run.curve.assign(accuracy=run.curve["accuracy"].astype(float).rolling(IN_A_ROW, min_periods=1).mean())
+    """Return the curve with every value averaged over the last IN_A_ROW evaluations, as for times to targets."""
+    name = run.metric.name
+    return run.curve.assign(**{name: run.curve[name].astype(float).rolling(IN_A_ROW, min_periods=1).mean()})
 
 
 def _time(design: TunedComparison) -> str:
@@ -73,10 +74,10 @@ def _time(design: TunedComparison) -> str:
 
 
 def _order(figures: pd.DataFrame, design: TunedComparison) -> list[str]:
-    """Return the entries by their time at the last β, followed by those without a time, by accuracy."""
+    """Return the entries by their time at the last β, followed by those without a time, by the metric."""
     last = figures[figures["beta"] == design.rules.betas[-1]]
-    accuracy = accuracy_names(design.rules)[-1]
-    ranked = last.assign(less=-last[accuracy]).sort_values([_time(design), "less"], na_position="last", kind="stable")
+    cost = last[value_names(design.rules)[-1]].map(design.rules.measured.cost)
+    ranked = last.assign(cost=cost).sort_values([_time(design), "cost"], na_position="last", kind="stable")
     return list(ranked["entry"])
 
 

@@ -1,4 +1,4 @@
-"""The figure of a group with levels: accuracy and time over increasing levels of a condition."""
+"""The figure of a group with levels: the metric and time over increasing levels of a condition."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.entries import Group
-from lesson.experiments.tuned.measures import accuracy_names, time_names
+from lesson.experiments.tuned.measures import time_names, value_names
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import line_looks
 
@@ -17,20 +17,21 @@ SPREAD = 0.06
 
 @in_paper_style
 def draw_levels(design: TunedComparison, group: Group, figures: pd.DataFrame) -> Figure:
-    """Draw final accuracy and time to the first target over the levels, one row of panels per β.
+    """Draw the final metric and time to the first target over the levels, one row of panels per β.
 
     A cross above the other points means that not every seed reaches the target.
     """
-    rules = design.rules
+    rules, metric = design.rules, design.rules.measured
     figure = Figure(figsize=(PAGE_IN, 0.6 + 2.2 * len(rules.betas)), layout="constrained")
     panels = figure.subplots(len(rules.betas), 2, squeeze=False)
-    accuracy, time = accuracy_names(rules)[-1], time_names(rules)[0]
+    (last, scale, _), time = metric.column(value_names(rules)[-1]), time_names(rules)[0]
     for beta, (left, right) in zip(rules.betas, panels, strict=True):
         at_beta = figures[figures["beta"] == beta].set_index("entry")
-        _draw_lines(left, design, group, at_beta, accuracy, 100.0)
+        _draw_lines(left, design, group, at_beta, last, scale)
         _draw_lines(right, design, group, at_beta, time, 1 / 1000, never=rules.final_s / 1000)
-        left.set(ylabel=f"accuracy at {rules.final_s:,.0f} s (%)", ylim=(max(0, left.get_ylim()[0]), None))
-        right.set(ylabel=f"time to {rules.targets[0]:.0%} (1000 s)", ylim=(0, 1.06 * rules.final_s / 1000))
+        left.set(ylabel=f"{metric.name} at {rules.final_s:,.0f} s{metric.unit}")
+        left.set_ylim(max(metric.bounds[0], left.get_ylim()[0]), None)
+        right.set(ylabel=f"time to {metric.target(rules.targets[0])} (1000 s)", ylim=(0, 1.06 * rules.final_s / 1000))
         if len(rules.betas) > 1:
             left.set_title(f"β = {beta:g}", loc="left")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")

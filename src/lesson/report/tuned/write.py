@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from lesson.core.files import write_whole
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.measures import MIN_SEEDS
-from lesson.experiments.run import GUESSED
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.entries import Group
 from lesson.experiments.tuned.rules import MAX_POINTS, Rules
 from lesson.experiments.tuned.study import TunedStudy
+from lesson.learn.metric import GUESSED, Metric
 from lesson.report.files import save_figures
 from lesson.report.tuned.figures import draw_curves, draw_times
 from lesson.report.tuned.levels import draw_levels
@@ -22,14 +22,6 @@ from lesson.report.tuned.tables import group_table, settings_table
 from lesson.report.words import count, markdown
 
 PNG = (".png",)
-_FIGURES = {
-    False: {
-        "accuracy": "test accuracy over simulated time",
-        "times": "time to the last target",
-    },
-    True: {"levels": "final accuracy and time to the first target (× if not every seed reaches it)"},
-}
-"""Captions of a group's figures, without and with levels; the seeds and intervals are added to them."""
 
 
 def write_tuned(study: TunedStudy, out: Path | str, suffixes: Sequence[str] = PNG) -> Path:
@@ -62,7 +54,15 @@ def _draw(study: TunedStudy, group: Group, rows: pd.DataFrame) -> dict[str, Figu
     """Return the figures of a group by name."""
     if group.levels:
         return {"levels": draw_levels(study.design, group, rows)}
-    return {"accuracy": draw_curves(study, group, rows), "times": draw_times(study.design, rows)}
+    name = study.design.rules.metric
+    return {name: draw_curves(study, group, rows), "times": draw_times(study.design, rows)}
+
+
+def _captions(group: Group, metric: Metric) -> dict[str, str]:
+    """Return the captions of a group's figures by name; the seeds and intervals are added to them."""
+    if group.levels:
+        return {"levels": f"final {metric.name} and time to the first target (× if not every seed reaches it)"}
+    return {metric.name: f"test {metric.name} over simulated time", "times": "time to the last target"}
 
 
 def group_tables(design: TunedComparison, group: Group, rows: pd.DataFrame) -> str:
@@ -86,7 +86,11 @@ def missing_runs(study: TunedStudy) -> dict[str, int]:
 
 def _head(design: TunedComparison) -> str:
     rules = design.rules
-    seeds, last = ", ".join(map(str, rules.seeds)), f"{rules.targets[-1]:.0%}"
+    metric = rules.measured
+    seeds, last = ", ".join(map(str, rules.seeds)), metric.target(rules.targets[-1])
+    whose, minus = f"its final {metric.name}", "minus that of the reference"
+    if not metric.higher_is_better:
+        whose, minus = f"the final {metric.name}", "of the reference minus its own"
     tuning, chosen = "", ""
     own = design.toml != TunedComparison.load().toml
     command = "lesson sweep study.toml --tune" if own else "lesson sweep --tune"
@@ -102,8 +106,8 @@ Data set {rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seco
 {_numbers(rules)}
 A time, upload count or energy is given if every seed reaches the target; otherwise the cell says how many seeds do.
 The last two columns compare an entry with the reference, paired over seeds: the time ratio is its time to {last}
-divided by that of the reference, given if both reach {last} with every seed; the accuracy gain is its final accuracy
-minus that of the reference. docs/explanation/comparison.md describes the method.
+divided by that of the reference, given if both reach {last} with every seed; the {metric.name} gain is {whose}
+{minus}. docs/explanation/comparison.md describes the method.
 
 {chosen}[study.toml](study.toml): all entries with their settings.
 [table.csv](table.csv): all numbers. `runs.jsonl.gz`: the evaluations of every run. Command: `{command}`.
@@ -133,7 +137,7 @@ def _missing(study: TunedStudy) -> str:
 
 
 def _section(design: TunedComparison, group: Group, tables: str) -> str:
-    number = len(design.rules.seeds)
+    number, captions = len(design.rules.seeds), _captions(group, design.rules.measured)
     over = (
         f"mean and 95 % confidence interval over {number} seeds"
         if number >= MIN_SEEDS
@@ -146,18 +150,19 @@ def _section(design: TunedComparison, group: Group, tables: str) -> str:
     return "\n".join(
         [
             f"## {group.title}\n",
-            *(figure(name, f"{group.title}: {says}, {over}") for name, says in _FIGURES[bool(group.levels)].items()),
+            *(figure(name, f"{group.title}: {says}, {over}") for name, says in captions.items()),
             tables,
         ]
     )
 
 
 def _settings(study: TunedStudy) -> str:
-    rules = study.design.rules
+    rules, metric = study.design.rules, study.design.rules.measured
+    lost = f"guessing, {GUESSED:.0%}" if metric.is_share else "the worst"
     return f"""# Settings tried and chosen
 
-Accuracy at {rules.tuning_s:,.0f} s with seed {rules.tuning_seed} (mean of the last three evaluations). The chosen
-settings are in bold; – means not run. A run that diverged counts as guessing, {GUESSED:.0%}.
+{metric.title} at {rules.tuning_s:,.0f} s with seed {rules.tuning_seed} (mean of the last three evaluations). The chosen
+settings are in bold; – means not run. A run that diverged counts as {lost}.
 
 {markdown(settings_table(study))}"""
 

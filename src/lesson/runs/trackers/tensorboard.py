@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from lesson.core.errors import InputError
 from lesson.core.files import open_to_change
+from lesson.learn.metric import RESERVED
 from lesson.runs.trackers.base import Line, flat_settings, numbers
 from lesson.settings.settings import Settings
 from lesson.settings.toml_text import to_toml
@@ -19,6 +20,7 @@ EVENTS = "events.out.tfevents."
 """How the names of event files begin; the time in seconds follows."""
 FLUSH_S = 2
 SHOWN = ("accuracy", "loss", "uploads", "bytes_up", "bytes_down", "energy_j", "staleness")
+"""Fields of every line that are shown; the task's own metrics are shown, too."""
 
 
 class TensorBoard:
@@ -57,11 +59,11 @@ class TensorBoard:
         self._writer.flush()
 
     def line(self, line: Line) -> None:
-        values = {name: value for name, value in numbers(line).items() if name in SHOWN}
+        values = {name: value for name, value in numbers(line).items() if name in SHOWN or name not in RESERVED}
         for axis, step in (("round", line["round"]), ("simulated time", round(line["time_s"]))):
             for name, value in values.items():
                 self._writer.add_scalar(f"{name}/by {axis}", value, step)
-        if "accuracy" in line:
+        if "loss" in line:
             self._writer.flush()
 
     def end(self, summary: Line | None) -> None:

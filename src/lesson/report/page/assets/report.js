@@ -2,7 +2,7 @@
 /* The page of a study: what was run, and the results. */
 (() => {
   const { data, h, section, table, quoted } = Page;
-  const { groups, several, contenders, strategyName, groupOf } = Looks;
+  const { groups, several, contenders, strategyName, groupOf, metric } = Looks;
   const IDEA = [
     "Federated learning trains one model on data that stays on many clients: each client trains on its own data and uploads the result to a server, which aggregates the results. Clients are unequal. Waiting for the slowest client in every round (FedAvg) takes a long time; leaving out slow clients (FedCS) loses their data.",
     "LESSON does neither. A deadline τ divides time into rounds. A client that needs at most one deadline is in tier 1 and uploads every round; one that needs up to two is in tier 2 and uploads every second round; and so on. At the end of a round the server aggregates the updates that are due. Slow clients use a larger step size, in proportion to their tier, to make up for uploading less often. The price is staleness: the update of a slow client starts from an older model.",
@@ -65,7 +65,7 @@
       "Results",
       [
         shownOver(groups.map((group) => group.seeds)),
-        "Accuracy is the mean of the last ten evaluations, or of the last quarter of all evaluations if that is fewer. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown only if every seed reaches the target.",
+        `${metric.title} is the mean of the last ten evaluations, or of the last quarter of all evaluations if that is fewer. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown only if every seed reaches the target.`,
         groups.length > 1
           ? "A card names a single winner only if there are at least three seeds and the 95 % confidence interval of the paired differences excludes 0."
           : "",
@@ -129,7 +129,7 @@
   [
     whatWasRun,
     verdict,
-    Course.accuracy,
+    Course.curves,
     explorer,
     Course.schedule,
     Course.latencies,

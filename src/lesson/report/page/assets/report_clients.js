@@ -2,7 +2,7 @@
 /* Charts of participation, fairness and costs. */
 const Clients = (() => {
   const { data, h, section, table, chart, canvas, choice, number, plain } = Page;
-  const { groups, contenders, strategyName, tierName, tierAxis, fill, percent } = Looks;
+  const { groups, contenders, strategyName, tierName, tierAxis, fill, percent, metric } = Looks;
 
   function participation() {
     const there = data.participation.map((rows, place) => [rows, place]).filter(([rows]) => rows.length);
@@ -78,7 +78,7 @@ const Clients = (() => {
       traces: there.map(([one, at]) => ({
         type: "bar",
         name: plain(groups[at].label),
-        x: one.classes.map((_, label) => `${label}`),
+        x: one.classes.map((_, label) => plain(one.names ? one.names[label] : `${label}`)),
         y: one.classes,
         marker: fill(groups[at]),
         hovertemplate: "%{y:.1%}",
@@ -122,10 +122,6 @@ const Clients = (() => {
     );
   }
 
-  function whole(share) {
-    return `${(100 * share).toFixed(0)} %`;
-  }
-
   function costs() {
     const targets = data.costs[0]
       .map((row) => row.target)
@@ -134,10 +130,10 @@ const Clients = (() => {
     const measured = data.costs.some((rows) => rows.some((row) => row.joules !== null));
     const made = section(
       "costs",
-      "Cost of a target accuracy",
+      `Cost of a target ${metric.name}`,
       measured
-        ? "Data that clients upload, and energy that they spend on computing and transmitting, until a target accuracy is reached."
-        : "Data that clients upload until a target accuracy is reached. The energy they spend is unknown.",
+        ? `Data that clients upload, and energy that they spend on computing and transmitting, until a target ${metric.name} is reached.`
+        : `Data that clients upload until a target ${metric.name} is reached. The energy they spend is unknown.`,
       "Costs",
     );
     const pair = h("div", { class: "pair" }),
@@ -170,13 +166,13 @@ const Clients = (() => {
             hovertemplate: "%{y:,.1f}<extra></extra>",
           },
         ];
-        const alt = `${title} to ${whole(target)}: ${there.map(([row, at]) => `${groups[at].label} ${row[key] === null ? "unknown" : number(row[key] * scale, 1)}`).join(", ") || "not reached with every seed"}.`;
+        const alt = `${title} to ${metric.target(target)}: ${there.map(([row, at]) => `${groups[at].label} ${row[key] === null ? "unknown" : number(row[key] * scale, 1)}`).join(", ") || "not reached with every seed"}.`;
         const layout = { yaxis: { title: { text: title }, rangemode: "tozero" }, xaxis: { type: "category" } };
         canvases[place]({ alt, traces, layout, height: 300, zoom: false });
       });
       numbers.replaceChildren(
         table(
-          `Until ${whole(target)} accuracy`,
+          `Until ${metric.reaching(target)}`,
           [contenders, "time (s)", "uploads", "uploaded (MB)", ...(measured ? ["energy (kJ)"] : []), "seeds that reach it"],
           rows.map((row, at) => [
             h("span", {}, strategyName(at)),
@@ -195,10 +191,10 @@ const Clients = (() => {
       h(
         "div",
         { class: "controls" },
-        "Target accuracy: ",
+        `Target ${metric.name}: `,
         choice(
-          "Target accuracy",
-          ordered.map((target) => [target, whole(target)]),
+          `Target ${metric.name}`,
+          ordered.map((target) => [target, metric.target(target)]),
           pick,
         ),
       ),

@@ -1,15 +1,15 @@
 "use strict";
-/* Charts of accuracy, schedule and latency. */
+/* Charts of the metric, schedule and latency. */
 const Course = (() => {
   const { data, h, section, table, chart, canvas, upright, choice, number, plain } = Page;
-  const { groups, contenders, faint, percent } = Looks;
+  const { groups, contenders, faint, metric } = Looks;
 
-  function accuracy() {
+  function curves() {
     if (!data.curves.some((curve) => curve.time_s.at.length)) return;
     const lead =
-      `Accuracy on the test data${shown()}. Hover to read the values of all lines; drag to zoom in, double-click to zoom out.` +
-      (data.hidden ? ` The ${groups.length} most accurate of ${groups.length + data.hidden} configurations are drawn.` : "");
-    const made = section("accuracy", "Accuracy", lead);
+      `${metric.title} on the test data${shown()}. Hover to read the values of all lines; drag to zoom in, double-click to zoom out.` +
+      (data.hidden ? ` The ${groups.length} ${metric.best} of ${groups.length + data.hidden} configurations are drawn.` : "");
+    const made = section(metric.section, metric.title, lead);
     const axes = { time_s: `${data.time} (s)`, round: "global rounds" };
     const place = h("div"),
       draw = canvas(place);
@@ -18,10 +18,10 @@ const Course = (() => {
       const layout = {
         hovermode: "x unified",
         xaxis: { title: { text: axes[over] }, rangemode: "tozero" },
-        yaxis: { title: { text: "test accuracy" }, tickformat: ".0%", rangemode: "tozero" },
+        yaxis: { title: { text: `test ${metric.name}` }, ...metric.axis },
       };
-      const alt = `Test accuracy over ${axes[over]}: ${data.curves.map((curve, at) => `${groups[at].label} ends at ${percent(curve[over].mean.at(-1))}`).join(", ")}.`;
-      draw({ alt, traces, layout, height: 430, numbers: accuracyNumbers() });
+      const alt = `Test ${metric.name} over ${axes[over]}: ${data.curves.map((curve, at) => `${groups[at].label} ends at ${metric.value(curve[over].mean.at(-1))}`).join(", ")}.`;
+      draw({ alt, traces, layout, height: 430, numbers: curveNumbers() });
     };
     made.append(place);
     place.before(
@@ -56,7 +56,7 @@ const Course = (() => {
       y: curve.mean,
       name: plain(group.label),
       mode: curve.at.length > 3 ? "lines" : "lines+markers",
-      hovertemplate: "%{y:.1%}",
+      hovertemplate: metric.hover,
     };
     if (!curve.low) return [mean];
     const edge = {
@@ -73,15 +73,15 @@ const Course = (() => {
     ];
   }
 
-  function accuracyNumbers() {
+  function curveNumbers() {
     const at = [0.1, 0.25, 0.5, 0.75, 1];
     const end = Math.max(...data.curves.map((curve) => curve.time_s.at.at(-1) ?? 0));
     return table(
-      `Mean accuracy by ${data.time}`,
+      `Mean ${metric.name} by ${data.time}`,
       [contenders, ...at.map((share) => `${number(share * end)} s`)],
       data.curves.map((curve, place) => [
         groups[place].label,
-        ...at.map((share) => percent(lastBefore(curve.time_s, share * end))),
+        ...at.map((share) => metric.value(lastBefore(curve.time_s, share * end))),
       ]),
     );
   }
@@ -222,5 +222,5 @@ const Course = (() => {
     });
   }
 
-  return { accuracy, schedule, latencies };
+  return { curves, schedule, latencies };
 })();

@@ -1,5 +1,5 @@
 "use strict";
-/* Names and colors of the configurations on a report. */
+/* Names and colors of the configurations on a report, and the metric: its name and how its values are written. */
 const Looks = (() => {
   const { data, h, swatch } = Page;
   const groups = data.groups;
@@ -39,5 +39,34 @@ const Looks = (() => {
     return value === undefined || value === null ? "–" : `${(100 * value).toFixed(1)} %`;
   }
 
-  return { groups, several, contenders, strategyName, groupOf, tierName, tierAxis, faint, fill, percent };
+  /** A number with four significant digits. */
+  function significant(value) {
+    return value === undefined || value === null ? "–" : value.toLocaleString("en", { maximumSignificantDigits: 4 });
+  }
+
+  const metric = data.metric
+    ? {
+        section: "metric",
+        name: data.metric.name,
+        title: data.metric.name,
+        best: "best",
+        value: significant,
+        target: (target) => `${data.metric.name} ${target}`,
+        reaching: (target) => `${data.metric.name} ${target}`,
+        hover: "%{y:.4~g}",
+        axis: {},
+      }
+    : {
+        section: "accuracy",
+        name: "accuracy",
+        title: "Accuracy",
+        best: "most accurate",
+        value: percent,
+        target: (share) => `${Number((100 * share).toPrecision(6))} %`,
+        reaching: (share) => `${Number((100 * share).toPrecision(6))} % accuracy`,
+        hover: "%{y:.1%}",
+        axis: { tickformat: ".0%", rangemode: "tozero" },
+      };
+
+  return { groups, several, contenders, strategyName, groupOf, tierName, tierAxis, faint, fill, percent, metric };
 })();

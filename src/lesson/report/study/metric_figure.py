@@ -1,15 +1,15 @@
-"""Figures of accuracy over rounds, simulated time, uploads or energy: one line with a 95 % band per group of runs."""
+"""Figures of the metric over rounds, simulated time, uploads or energy: one line with a 95 % band per group of runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from lesson.core.errors import unknown
 from lesson.experiments.study import Study
+from lesson.learn.metric import Metric
 from lesson.report.bands import draw_band
 from lesson.report.files import STYLE, ShownFigure, save_figure
 from lesson.report.study.groups import Group, groups_of, kind_of_time, title_of
@@ -27,30 +27,31 @@ OVER = {
     "uploads": ("uploads", "uploads", 1.0),
     "energy": ("energy_j", "energy (kJ)", 1e-3),
 }
-"""What accuracy can be drawn over: the column of a study's curves, the axis label, and the factor between units."""
+"""What the metric can be drawn over: the column of a study's curves, the axis label, and the factor between units."""
 
 
-def draw_accuracy(study: Study, by: str) -> ShownFigure:
-    """Draw accuracy over time or rounds, titled with settings that all runs share; of many groups, the best."""
+def draw_metric(study: Study, by: str) -> ShownFigure:
+    """Draw the metric over time or rounds, titled with settings that all runs share; of many groups, the best."""
     if by not in ("time", "round"):
         raise unknown("axis", by, ["time", "round"])
     groups, title = group_curves(study), title_of(*(run.settings for run in study.runs))
+    metric = study.metric
     if len(groups) > MAX_LINES:
-        order = np.argsort(-study.means()["accuracy_last10"].to_numpy(float), kind="stable")[:MAX_LINES]
-        title = ": ".join(filter(None, [title, f"the most accurate {MAX_LINES} of {len(groups)}"]))
+        order = metric.order(study.means()[metric.last10])[:MAX_LINES]
+        title = ": ".join(filter(None, [title, f"the {metric.best} {MAX_LINES} of {len(groups)}"]))
         groups = [groups[place] for place in sorted(order.tolist())]
-    return _draw(groups, by, title)
+    return _draw(groups, metric, by, title)
 
 
 def draw_comparison(study: Study, title: str, folder: Path | str) -> list[Path]:
-    """Write accuracy_round.png and accuracy_time.png and return their paths; none if there was no evaluation."""
-    folder = Path(folder)
+    """Write METRIC_round.png and METRIC_time.png and return their paths; none if there was no evaluation."""
+    folder, metric = Path(folder), study.metric
     groups = group_curves(study)
     if all(curve.empty for _, curves in groups for curve in curves):
         return []
-    paths = [folder / f"accuracy_{over}.png" for over in ("round", "time")]
+    paths = [folder / f"{metric.name}_{over}.png" for over in ("round", "time")]
     for over, path in zip(("round", "time"), paths, strict=True):
-        save_figure(_draw(groups, over, title), path)
+        save_figure(_draw(groups, metric, over, title), path)
     return paths
 
 
@@ -59,25 +60,25 @@ def group_curves(study: Study) -> list[GroupCurves]:
     return [(group, [Study([run]).curves() for run in group.runs]) for group in groups_of(study)]
 
 
-def draw_lines(axes: Axes, groups: Sequence[GroupCurves], over: str) -> None:
+def draw_lines(axes: Axes, groups: Sequence[GroupCurves], metric: Metric, over: str) -> None:
     """Draw a line and a band for each group, and label the axes."""
     column, label, unit = OVER[over]
     label = f"{kind_of_time(run for group, _ in groups for run in group.runs)} (s)" if over == "time" else label
     for group, curves in groups:
-        points = [(unit * curve[column].to_numpy(float), curve["accuracy"].to_numpy(float)) for curve in curves]
-        draw_band(axes, points, group.look[0], f"{group.name} ({count(len(points), 'seed')})", group.look[1])
-    axes.set(xlabel=label, ylabel="test accuracy")
+        points = [(unit * curve[column].to_numpy(float), curve[metric.name].to_numpy(float)) for curve in curves]
+        draw_band(axes, points, group.look[0], f"{group.name} ({count(len(points), 'seed')})", group.look[1], metric)
+    axes.set(xlabel=label, ylabel=f"test {metric.name}")
 
 
-def _draw(groups: Sequence[GroupCurves], over: str, title: str) -> ShownFigure:
+def _draw(groups: Sequence[GroupCurves], metric: Metric, over: str, title: str) -> ShownFigure:
     with matplotlib.rc_context(STYLE):
         figure = ShownFigure(figsize=(7 if len(groups) <= MAX_INSIDE else 9.4, 4.4), layout="constrained")
         axes = figure.subplots()
-        draw_lines(axes, groups, over)
-        axes.set(ylim=(0, 1), title=title)
+        draw_lines(axes, groups, metric, over)
+        axes.set(title=title, **({"ylim": metric.bounds} if metric.is_share else {}))
         axes.grid(alpha=0.25)
         if len(groups) > MAX_INSIDE:
             figure.legend(frameon=False, loc="outside right upper")
         elif groups:
-            axes.legend(frameon=False, loc="lower right")
+            axes.legend(frameon=False, loc="lower right" if metric.higher_is_better else "upper right")
     return figure

@@ -1,0 +1,81 @@
+"""The metric of a task: its direction, its targets, and how its values are written."""
+
+import math
+
+import pytest
+
+from lesson import InputError
+from lesson.learn.metric import ACCURACY, RESERVED, Metric, check_metric_name, plain_number
+from lesson.runs.read_back import Line, Summary
+
+RMSE = Metric("rmse", higher_is_better=False, targets=(1.0, 4.0, 2.0))
+
+
+def test_targets_go_from_the_easiest_to_the_hardest() -> None:
+    assert RMSE.targets == (4.0, 2.0, 1.0)
+    assert Metric("r2", targets=(0.9, -1.0)).targets == (-1.0, 0.9)
+    assert RMSE.time_names == ("time_to_4", "time_to_2", "time_to_1")
+
+
+def test_a_lower_target_is_reached_from_above() -> None:
+    """Means of three: 4, 3 and 2 at 300, 400 and 500 s."""
+    values, spent = [5.0, 4.0, 3.0, 2.0, 1.0], [100, 200, 300, 400, 500]
+    assert RMSE.times_to(values, spent) == {"4": 300.0, "2": 500.0, "1": None}
+    assert Metric("r2").time_to(4.0, values, spent) == 300.0, "for a higher target, the first mean is enough"
+    assert RMSE.time_to(4.0, values[:2], spent[:2]) is None
+    assert RMSE.time_to(4e-9, [4e-9 * (1 + 1e-15)] * 3, spent[:3]) == 300.0, "up to rounding"
+    assert RMSE.time_to(4e-9, [5e-9] * 3, spent[:3]) is None, "rounding is relative to the target"
+
+
+def test_the_best_comes_first_and_unknown_values_last() -> None:
+    values = [2.0, math.nan, 1.0, 3.0, 1.0]
+    assert RMSE.order(values).tolist() == [2, 4, 0, 3, 1]
+    assert Metric("r2").order(values).tolist() == [3, 0, 2, 4, 1]
+    assert RMSE.cost(1.0) < RMSE.cost(2.0) < RMSE.cost(math.nan)
+    assert ACCURACY.cost(0.9) < ACCURACY.cost(0.8)
+
+
+def test_a_metric_is_read_back_from_a_summary() -> None:
+    summary = RMSE.fields | {"time_to_s": RMSE.times_to([], [])}
+    assert summary["metric"] == "rmse"
+    assert Metric.of(summary) == Metric.of(RMSE.outline) == RMSE
+    assert ACCURACY.fields == ACCURACY.outline == {}
+    assert Metric.of({"accuracy": 0.5}) is ACCURACY
+    own = Metric("accuracy", targets=(0.25,))
+    assert Metric.of(own.outline) == own, "accuracy with other targets than the usual ones"
+
+
+def test_how_values_are_written() -> None:
+    assert [ACCURACY.text(0.9312), ACCURACY.text(0.9312, " "), ACCURACY.number(0.9312)] == ["93.1%", "93.1 %", "0.9312"]
+    assert [ACCURACY.target(0.95), ACCURACY.target(0.95, " "), ACCURACY.target(0.125)] == ["95%", "95 %", "12.5%"]
+    assert [RMSE.text(0.012345), RMSE.number(12.345, 3), RMSE.target(0.25)] == ["0.01235", "12.35", "rmse 0.25"]
+    assert [plain_number(one) for one in (0.0, -3.14159, 123456.7, 1e-9, 1e20)] == [
+        "0.000",
+        "-3.142",
+        "123,457",
+        "1e-09",
+        "1e+20",
+    ]
+    assert plain_number(0.05, like=12.345) == "0.05", "an interval has the decimal places of its mean"
+    assert plain_number(math.nan) == "–"
+    assert RMSE.rounded([0.00001234567, 1234567.8]).tolist() == [0.0000123457, 1234570.0]
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a b", "../x", "a" * 41, "loss", "error", "round", "<b>", 5, None])
+def test_a_name_that_cannot_be_a_field_or_a_file_is_rejected(name: object) -> None:
+    with pytest.raises(InputError, match="metric must"):
+        check_metric_name(name)
+
+
+def test_no_metric_takes_the_name_of_a_field() -> None:
+    fields = Line.model_fields.keys() | Summary.model_fields.keys()
+    assert fields - RESERVED == {"accuracy", "accuracy_last10"}
+
+
+def test_metrics_that_contradict_themselves() -> None:
+    with pytest.raises(InputError, match="higher_is_better must be true for accuracy"):
+        Metric("accuracy", higher_is_better=False)
+    with pytest.raises(InputError, match="targets of rmse must be at most 100 finite numbers"):
+        Metric("rmse", targets=(math.inf,))
+    with pytest.raises(InputError, match="must differ in their first six digits"):
+        Metric("rmse", targets=(1.0, 1.0000001))
