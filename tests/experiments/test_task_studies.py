@@ -14,6 +14,7 @@ import pytest
 from helpers.run_folders import R2, RMSE, make_run, make_run_of
 from helpers.tuned import FILE, everything, small
 from lesson import InputError
+from lesson.cli import main
 from lesson.experiments.archive import read_archive, write_archive
 from lesson.experiments.loading import load_study
 from lesson.experiments.measures import to_target, value_by
@@ -53,7 +54,7 @@ def test_a_table_has_the_columns_of_the_metric(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "table.json").read_text())["lesson"]["rmse_last10"] == pytest.approx(1.1)
 
 
-def test_runs_with_different_metrics_are_not_compared(tmp_path: Path) -> None:
+def test_runs_with_different_metrics_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They can be listed and filtered, as in a sweep over tasks."""
     make_run(tmp_path / "a-seed0", data={"dataset": "mnist"})
     make_run_of(tmp_path / "b-seed0", RMSE, FALLING.tolist(), data={"dataset": "cifar10"})
@@ -62,6 +63,8 @@ def test_runs_with_different_metrics_are_not_compared(tmp_path: Path) -> None:
     for use in (study.means, study.curves, study.plot, study._repr_html_):
         with pytest.raises(InputError, match=r"same metric to be compared, got accuracy \(higher.*\) and rmse \(lower"):
             use()
+    assert main(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
     assert study.filter(dataset="cifar10").metric == RMSE
     other = replace(study.runs[1], summary=study.runs[1].summary | {"higher_is_better": True})
     with pytest.raises(InputError, match="same metric"):

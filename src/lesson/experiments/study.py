@@ -49,7 +49,8 @@ class Study:
         kinds = dict.fromkeys((metric.name, metric.higher_is_better) for metric in found)
         if len(kinds) > 1:
             listed = " and ".join(f"{name} ({'higher' if higher else 'lower'} is better)" for name, higher in kinds)
-            raise InputError(f"the runs of a study must have the same metric to be compared, got {listed}")
+            remedy = "select the runs of one task, such as filter(dataset=NAME), or report on their folders separately"
+            raise InputError(f"runs must have the same metric to be compared, got {listed}; {remedy}")
         return replace(found[0], targets=tuple(set.intersection(*(set(metric.targets) for metric in found))))
 
     def to_frame(self) -> pd.DataFrame:
@@ -91,11 +92,12 @@ class Study:
         NAME_min and NAME_max are its extremes, NAME_ci95 is half its 95 % confidence interval (from three seeds on),
         and time_to_TARGET_seeds is the number of seeds that reached the target.
         """
-        rows = [dict(zip(self.by, labels, strict=True)) | self._means(runs) for labels, runs in self.groups().items()]
+        metric, by_labels = self.metric, self.groups().items()
+        rows = [dict(zip(self.by, labels, strict=True)) | self._means(runs, metric) for labels, runs in by_labels]
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
 
-    def _means(self, runs: Sequence[Run]) -> dict[str, float]:
-        frame, metric = Study(runs, self.by).to_frame(), self.metric
+    def _means(self, runs: Sequence[Run], metric: Metric) -> dict[str, float]:
+        frame = Study(runs, self.by).to_frame()
         for name in FIGURES:  # archived runs may lack some
             frame[name] = frame.get(name, math.nan)
         counts = [name for name in ("rejected", *VARYING_COUNTS) if name in frame]
