@@ -37,7 +37,8 @@ from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.process import configure_process
 from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.simulated_clients import SimulatedClients
-from lesson.learn.task import Task, make_task, scaled
+from lesson.learn.tasks import BUILT_IN, image_task
+from lesson.learn.workload import Workload, make_workload
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROUNDS_PER_EVALUATION = 25  # every 500 s
@@ -83,9 +84,10 @@ def load_or_draw(name: str, size: Size) -> Dataset:
     )
 
 
-def task_of(name: str, size: Size, seed: int = 0) -> Task:
-    """Return the task of the preset `released` on a data set."""
-    return make_task(Settings(), load_or_draw(name, size), size.num_clients, seed, device=DEVICE)
+def workload_of(name: str, size: Size, seed: int = 0) -> Workload:
+    """Return the workload of the preset `released` on a data set."""
+    task = image_task(load_or_draw(name, size), BUILT_IN[name].network)
+    return make_workload(Settings(), task, size.num_clients, seed, device=DEVICE)
 
 
 def synchronize() -> None:
@@ -103,18 +105,18 @@ def timed_s(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def make_backend(task: Task, precision: Precision) -> Backend:
+def make_backend(workload: Workload, precision: Precision) -> Backend:
     """Return the backend for the device of this benchmark."""
-    return CudaBackend(task, precision) if DEVICE == "cuda" else CpuBackend(task)
+    return CudaBackend(workload, precision) if DEVICE == "cuda" else CpuBackend(workload)
 
 
-def make_run(task: Task, precision: Precision, size: Size) -> TrainingRun:
+def make_run(workload: Workload, precision: Precision, size: Size) -> TrainingRun:
     """Return a run after the rounds in which CUDA graphs are recorded."""
-    settings, backend = Settings(), make_backend(task, precision)
+    settings, backend = Settings(), make_backend(workload, precision)
     parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
-    server = ModelServer(task.initial_vector(), SimulatedClients(task, backend), *parts)
-    fleet = draw_fleet(settings, size.num_clients, seed=task.seed).at_deadline(20.0)
-    run = TrainingRun(Simulation(Lesson(20.0), fleet, model_server=server), server, Evaluator(task, backend))
+    server = ModelServer(workload.initial_vector(), SimulatedClients(workload, backend), *parts)
+    fleet = draw_fleet(settings, size.num_clients, seed=workload.seed).at_deadline(20.0)
+    run = TrainingRun(Simulation(Lesson(20.0), fleet, model_server=server), server, Evaluator(workload, backend))
     for _ in range(size.warm_up):
         run.loop.step()
     run.evaluator.score(run.model)
@@ -134,15 +136,15 @@ def rounds_table(size: Size) -> None:
     print("| LESSON | rounds/s | ms per round | with evaluation | one evaluation (ms) | start-up (s) |")
     print("|---|---|---|---|---|---|")
     for name in NAMES:
-        task = task_of(name, size)
+        workload = workload_of(name, size)
         for precision in size.precisions:
-            rounds_row(name, task, precision, size)
+            rounds_row(name, workload, precision, size)
 
 
-def rounds_row(name: str, task: Task, precision: Precision, size: Size) -> None:
+def rounds_row(name: str, workload: Workload, precision: Precision, size: Size) -> None:
     """Measure and print one row of the table."""
     begin = time.perf_counter()
-    run = make_run(task, precision, size)
+    run = make_run(workload, precision, size)
     begin_s = time.perf_counter() - begin
 
     def rounds_s(evaluate: bool) -> float:
@@ -160,11 +162,11 @@ def rounds_row(name: str, task: Task, precision: Precision, size: Size) -> None:
     run.close()
 
 
-def everybody(task: Task, num_clients: int, steps: int) -> Cohort:
+def everybody(workload: Workload, num_clients: int, steps: int) -> Cohort:
     """Return one local training of each client."""
     zeros = np.zeros(num_clients, dtype=np.int64)
     return Cohort(
-        task.initial_vector(),
+        workload.initial_vector(),
         client=np.arange(num_clients),
         index=zeros,
         lr=np.full(num_clients, 0.1),
@@ -179,21 +181,18 @@ def plain_conv_pool_relu(layer: torch.nn.Conv2d, images: torch.Tensor) -> torch.
     return functional.relu(functional.max_pool2d(layer(images), 2))
 
 
-def bare_step(task: Task, num_clients: int) -> Callable[[], None]:
+def bare_step(workload: Workload, num_clients: int) -> Callable[[], None]:
     """Return a function that trains all clients for one step with vmap and PyTorch's own layers on fixed minibatches.
 
     On a GPU it replays a recorded CUDA graph.
     """
-    model = task.factory().to(DEVICE)
+    model = workload.task.model().to(DEVICE)
     parameters = {
         name: value.detach().repeat(num_clients, *[1] * value.dim()) for name, value in model.named_parameters()
     }
-    shape = (num_clients, task.batch_size)
-    samples = torch.arange(num_clients * task.batch_size, device=DEVICE)
-    images, labels = (
-        scaled(task.train_images[samples]).unflatten(0, shape),
-        task.train_labels[samples].unflatten(0, shape),
-    )
+    shape = (num_clients, workload.batch_size)
+    samples = torch.arange(num_clients * workload.batch_size, device=DEVICE)
+    images, labels = (part.unflatten(0, shape) for part in workload.samples(samples))
 
     def loss(own: dict[str, torch.Tensor], images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(functional_call(model, own, (images,)), labels)
@@ -211,9 +210,9 @@ def bare_step(task: Task, num_clients: int) -> Callable[[], None]:
         models.conv_pool_relu = own
 
 
-def make_batched(task: Task) -> Trainer:
+def make_batched(workload: Workload) -> Trainer:
     """Return the batched trainer, or on the CPU the reference trainer, which starts no processes."""
-    return make_backend(task, "tf32").trainer("batched" if DEVICE == "cuda" else "reference")
+    return make_backend(workload, "tf32").trainer("batched" if DEVICE == "cuda" else "reference")
 
 
 def steps_table(size: Size) -> None:
@@ -222,13 +221,13 @@ def steps_table(size: Size) -> None:
     print(f"\n| {who} | bare vmapped graph (ms) | batched (ms) | ratio |")
     print("|---|---|---|---|")
     for name in NAMES:
-        steps_row(name, task_of(name, size), size)
+        steps_row(name, workload_of(name, size), size)
 
 
-def steps_row(name: str, task: Task, size: Size) -> None:
+def steps_row(name: str, workload: Workload, size: Size) -> None:
     """Measure and print one row of the table."""
-    steps, bare, trainer = size.steps, bare_step(task, size.num_clients), make_batched(task)
-    cohorts = [everybody(task, size.num_clients, steps)]
+    steps, bare, trainer = size.steps, bare_step(workload, size.num_clients), make_batched(workload)
+    cohorts = [everybody(workload, size.num_clients, steps)]
     trainer.sums(cohorts)
     pairs = [
         (timed_s(lambda: [bare() for _ in range(steps)]), timed_s(lambda: trainer.sums(cohorts)))
@@ -243,13 +242,13 @@ def profile_table(size: Size) -> None:
     """Print the time of a cohort without and with a CUDA graph, and the CPU time to launch it."""
     print("\n| a cohort of 11 clients | eager (ms) | as a graph (ms) | CPU to launch it (ms) |\n|---|---|---|---|")
     for name in NAMES:
-        profile_row(name, task_of(name, size), size)
+        profile_row(name, workload_of(name, size), size)
 
 
-def profile_row(name: str, task: Task, size: Size) -> None:
+def profile_row(name: str, workload: Workload, size: Size) -> None:
     """Measure and print one row of the table."""
-    trainer = CudaFusedTrainer(task, "tf32")
-    cohorts = [everybody(task, 11, 1)]
+    trainer = CudaFusedTrainer(workload, "tf32")
+    cohorts = [everybody(workload, 11, 1)]
     trainer.sums(cohorts)
     (step,) = trainer._steps.values()
     with arithmetic("tf32"):
@@ -274,7 +273,7 @@ def profile_row(name: str, task: Task, size: Size) -> None:
 def one_of_many(name: str, seed: int, size: Size, barrier: Any, seconds: Any) -> None:
     """Run one seed in this process: seed 0 first alone, while the others wait, then all seeds at the same time."""
     configure_process()
-    run = make_run(task_of(name, size, seed), "tf32", size)
+    run = make_run(workload_of(name, size, seed), "tf32", size)
 
     def measure_s() -> float:
         return timed_s(lambda: go(run, 3 * size.rounds, evaluate=True))

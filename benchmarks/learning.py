@@ -21,14 +21,14 @@ from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.cohort import Cohort
-from lesson.learn.data import load_dataset
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.model_server import GlobalModel
 from lesson.learn.process import configure_process
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.task import Task, make_task, scaled
+from lesson.learn.tasks import load_task
 from lesson.learn.threads import Threads
+from lesson.learn.workload import Workload, make_workload
 from lesson.runs.execute import execute
 from lesson.strategies.base import Merge, Updates
 
@@ -63,11 +63,11 @@ def timed_s(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def everybody(task: Task, steps: int) -> Cohort:
+def everybody(workload: Workload, steps: int) -> Cohort:
     """Return one local training of each of the fifty clients."""
     zeros = np.zeros(CLIENTS, dtype=np.int64)
     return Cohort(
-        task.initial_vector(),
+        workload.initial_vector(),
         client=np.arange(CLIENTS),
         index=zeros,
         lr=np.full(CLIENTS, 0.1),
@@ -77,11 +77,11 @@ def everybody(task: Task, steps: int) -> Cohort:
     )
 
 
-def bare_step(task: Task) -> Callable[[], None]:
+def bare_step(workload: Workload) -> Callable[[], None]:
     """Return a function that makes one SGD step in plain PyTorch on 1000 samples, channels last, on all cores."""
-    model = task.factory().to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's type hints
+    model = workload.task.model().to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's type hints
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    images, labels = scaled(task.train_images[:1000]), task.train_labels[:1000]
+    images, labels = workload.samples(torch.arange(1000))
 
     def step() -> None:
         torch.set_num_threads(os.cpu_count() or 1)
@@ -99,15 +99,16 @@ def fused_rounds(size: Size) -> None:
     print("|---|---|---|---|---|")
     for name, repeats in size.fused_repeats.items():
         try:
-            fused_round(name, make_task(Settings(), load_dataset(name), CLIENTS, 0), repeats, size.plain_repeats)
+            workload = make_workload(Settings(), load_task(name), CLIENTS, 0)
+            fused_round(name, workload, repeats, size.plain_repeats)
         except InputError:
             print(f"| {name}: not here | | | | |")
 
 
-def fused_round(name: str, task: Task, repeats: int, plain_repeats: int) -> None:
+def fused_round(name: str, workload: Workload, repeats: int, plain_repeats: int) -> None:
     """Measure and print one row of the table."""
-    threads, cohorts = Threads(task.factory), [everybody(task, 1)]
-    fused, step, reference = FusedTrainer(task, threads), bare_step(task), ReferenceTrainer(task)
+    threads, cohorts = Threads(workload.template), [everybody(workload, 1)]
+    fused, step, reference = FusedTrainer(workload, threads), bare_step(workload), ReferenceTrainer(workload)
     pairs = [(timed_s(step), timed_s(lambda: fused.sums(cohorts))) for _ in range(repeats + 2)][2:]
     plain = statistics.median(timed_s(lambda: reference.sums(cohorts)) for _ in range(plain_repeats))
     ratio = statistics.median(ours / theirs for theirs, ours in pairs)
@@ -118,9 +119,9 @@ def fused_round(name: str, task: Task, repeats: int, plain_repeats: int) -> None
 
 def several_steps(size: Size) -> None:
     """Print the time of several local steps of fifty clients, with worker processes and in one process."""
-    task = make_task(Settings(), load_dataset("mnist"), CLIENTS, 0)
-    cohorts = [everybody(task, size.steps)]
-    workers, reference = BatchedTrainer(task, size.num_workers), ReferenceTrainer(task)
+    workload = make_workload(Settings(), load_task("mnist"), CLIENTS, 0)
+    cohorts = [everybody(workload, size.steps)]
+    workers, reference = BatchedTrainer(workload, size.num_workers), ReferenceTrainer(workload)
     workers.sums([cohorts[0][:2]])
     pairs = [
         (timed_s(lambda: reference.sums(cohorts)), timed_s(lambda: workers.sums(cohorts)))

@@ -68,9 +68,13 @@ def few_test_images() -> Iterator[None]:
 
     Only in this process: do not compare accuracies with those of another.
     """
+    from lesson.learn import tasks
+
+    tasks.forget_tasks()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lesson.learn.build.dataset_of", _few_test_images_of)
+        patch.setattr(tasks, "load_dataset", _few_test_images_of)
         yield
+    tasks.forget_tasks()
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+import threading
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import pytest
 
 import lesson
 from helpers.engines import FakeEngine
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import TinyNet, tiny_task
 from helpers.trackers import Told, Unpicklable
 from helpers.tuned import FILE
 from lesson import InputError, Run, Settings, Study
@@ -17,7 +20,7 @@ from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.folder import MARKER, StudyFolder
 from lesson.experiments.tuned.study import TunedStudy
 
-TINY: dict[str, Any] = {"dataset": tiny_data(600), "model": TinyNet}
+TINY: dict[str, Any] = {"task": tiny_task(600)}
 SMALL: dict[str, Any] = {
     "num_clients": 6,
     "batch_size": 5,
@@ -98,9 +101,27 @@ def test_a_comparison_is_in_a_folder_that_can_be_loaded(tmp_path: Path) -> None:
     assert (marker.kind, [made.runs for made in marker.provenance]) == ("comparison", [4])
 
 
+def test_your_own_task_is_trained_in_several_processes(tmp_path: Path) -> None:
+    """Also if its model is a function that other processes cannot import."""
+    task = replace(tiny_task(600), model=lambda: TinyNet())
+    for num in (1, 2):
+        study = lesson.compare(["lesson"], num_seeds=2, num_processes=num, out=f"with-{num}", task=task, **SMALL)
+        assert [run.summary["dataset"] for run in study.runs] == ["tiny", "tiny"]
+    for seed in (0, 1):
+        one, two = (tmp_path / f"with-{num}" / f"lesson-seed{seed}" for num in (1, 2))
+        for name in ("metrics.jsonl", "model.safetensors"):
+            assert (one / name).read_bytes() == (two / name).read_bytes()
+
+
 def test_a_comparison_in_several_processes_rejects_what_cannot_be_copied(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="num_processes must be 1 with your own dataset or model, got 2"):
-        lesson.compare(["lesson"], num_processes=2, out="mine", **TINY, **SMALL)
+    lock = threading.Lock()
+
+    def model() -> TinyNet:
+        with lock:
+            return TinyNet()
+
+    with pytest.raises(InputError, match=r"^task cannot be copied into another process: .*lock.*use a single process"):
+        lesson.compare(["lesson"], num_processes=2, out="mine", task=replace(tiny_task(600), model=model), **SMALL)
     with pytest.raises(InputError, match=r"^tracker helpers.trackers:Unpicklable cannot be copied into"):
         lesson.compare(["lesson"], num_processes=2, trackers=[Unpicklable()], **SMALL)
     assert not list(tmp_path.rglob("*.toml")), "something half-written"
@@ -143,8 +164,8 @@ def test_a_tuned_comparison_is_a_sweep_that_tunes(tmp_path: Path) -> None:
 
 
 def test_the_settings_of_a_file_are_in_the_file() -> None:
-    reason = "settings and seeds must be set in grid.toml, not as arguments"
-    for more in ({"num_seeds": 2}, {"beta": 0.1}, {"settings": Settings()}):
+    reason = "settings, task and seeds must be set in grid.toml, not as arguments"
+    for more in ({"num_seeds": 2}, {"beta": 0.1}, {"settings": Settings()}, TINY):
         with pytest.raises(InputError, match=reason):
             lesson.sweep("grid.toml", **more)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="source must be a file if tune is True, got a mapping"):
@@ -186,17 +207,37 @@ def test_unknown_settings_are_reported_before_anything_is_written(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_your_own_model_needs_a_folder_and_your_own_data_set_its_name() -> None:
-    """Otherwise a later call with the built-in ones would find these results."""
-    with pytest.raises(InputError, match="out must be given with your own model"):
-        lesson.run(**TINY, **SMALL)
-    assert lesson.run(out="one", **TINY, **SMALL).settings.data.dataset == TINY["dataset"].name
+def test_your_own_task_needs_a_folder_and_its_name_is_in_the_settings() -> None:
+    """Otherwise a later call with another task would find these results."""
+    for call in (lesson.run, partial(lesson.compare, ["lesson"]), partial(lesson.sweep, {"beta": [0.1, 1.0]})):
+        with pytest.raises(InputError, match="out must be given with a Task object"):
+            call(**TINY, **SMALL)
+    assert lesson.run(out="one", **TINY, **SMALL).settings.data.dataset == TINY["task"].name == "tiny"
 
 
 def test_the_settings_say_which_strategy_runs() -> None:
     settings = Settings(strategy={"name": "fedavg", "fraction": 0.5}, **SMALL)
     chosen = lesson.run(settings=settings, out="one", **TINY).settings.strategy
     assert (chosen.name, chosen.options) == ("fedavg", {"fraction": 0.5})
+
+
+@pytest.mark.slow
+def test_a_script_that_trains_one_run_in_several_processes_needs_no_main_guard(tmp_path: Path) -> None:
+    """The task may be defined in the script itself."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, lesson\n"
+        "print('once')\n"
+        "class Net(torch.nn.Linear): pass\n"
+        "def make_task():\n"
+        "    data = torch.randn(100, 4), torch.arange(100) % 2\n"
+        "    return lesson.Task(train=data, test=data, model=lambda: Net(4, 2))\n"
+        "run = lesson.run(task=make_task, trainer='batched', split='iid', rounds=2, num_clients=5, out='mine')\n"
+        "print(run.summary['rounds'])\n"
+    )
+    command = [sys.executable, str(script)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    assert ended.stdout.split() == ["once", "2"], ended.stderr
 
 
 @pytest.mark.slow
@@ -223,8 +264,20 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
         (lambda: lesson.compare(["lesson"], seeds=2), "seeds is not an argument, got 2; use num_seeds"),
         (lambda: lesson.compare(["lesson"], num_processes=-1), "num_processes must be a whole number >= 1, got -1"),
         (lambda: lesson.run(settings={"beta": 1}), "settings must be a lesson.Settings object"),
-        (lambda: lesson.run(dataset=5), "dataset must be the name of a data set or a lesson.Dataset, got 5"),
-        (lambda: lesson.run(model=TinyNet(), out="x"), "model must be a function that returns a new nn.Module"),
+        (lambda: lesson.run(dataset=5), r"\[data\] dataset must be text, got 5"),
+        (lambda: lesson.run(task=5, out="x"), "task 'task' must be a function that returns a lesson.Task, got int"),
+        (
+            lambda: lesson.run(task="mnist"),
+            "task must be module:function, got 'mnist'; name a built-in task with dataset",
+        ),
+        (
+            lambda: lesson.run(dataset="cifar10", out="x", **TINY),
+            "dataset and task must not both be given, got 'cifar10'",
+        ),
+        (
+            lambda: replace(TINY["task"], model=TinyNet()),
+            "model must be a function or class that returns a new nn.Module",
+        ),
         (lambda: lesson.run(trackers=["tb"]), "unknown tracker 'tb'"),
         (lambda: lesson.run(trackers=[Told]), "a tracker must be an object with the methods begin, line and end"),
         (lambda: lesson.plan("lab.csv"), "fleet must be a Fleet"),

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import safetensors
@@ -26,6 +25,9 @@ import safetensors.numpy
 
 from lesson import Settings, draw_fleet, simulate
 from lesson.learn.data import Dataset, load_dataset
+from lesson.learn.models import cifar_net, mnist_net
+from lesson.learn.task import Task
+from lesson.learn.tasks import image_task
 from lesson.runs.execute import execute
 from lesson.settings.loading import apply_changes
 from lesson.strategies import STRATEGIES, fleet_for, make_strategy
@@ -260,7 +262,7 @@ def _train(case: Case, folder: Path) -> Files:
 
 
 def _run(case: Case, changes: list[str], folder: Path, **options: Any) -> None:
-    execute(_settings(changes), folder, dataset=_images(case.data), num_threads=case.num_threads, **options)
+    execute(_settings(changes), folder, task=_task(case.data), num_threads=case.num_threads, **options)
 
 
 def _run_resumed(case: Case, changes: list[str], folder: Path) -> None:
@@ -308,11 +310,10 @@ def _run_on_flower(case: Case, changes: list[str], folder: Path) -> None:
     }
     with ExitStack() as stack:
         stack.enter_context(arrays_read_one_by_one())
-        for user in ("client", "server"):
-            stack.enter_context(patch(f"lesson.flower.{user}.dataset_of", lambda *_: _images(case.data)))
-        grid = LocalGrid(make_client_app(), settings.fleet.num_clients, config)
+        task = _task(case.data)
+        grid = LocalGrid(make_client_app(task), settings.fleet.num_clients, config)
         stack.callback(grid.close)
-        serve(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config))
+        serve(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config), task)
 
 
 def _settings(changes: list[str]) -> Settings:
@@ -322,21 +323,22 @@ def _settings(changes: list[str]) -> Settings:
 
 
 @cache
-def _images(name: str) -> Dataset:
+def _task(name: str) -> Task:
     """Return the first images of MNIST, or noise in the shape of CIFAR-10, which the package does not include."""
     if name == "mnist":
         mnist = load_dataset(name, None)
         train, test = slice(500), slice(100)
-        return Dataset(
+        data = Dataset(
             name,
             mnist.train_images[train],
             mnist.train_labels[train],
             mnist.test_images[test],
             mnist.test_labels[test],
         )
+        return image_task(data, mnist_net)
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (250, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, 250)
-    return Dataset(name, images[:200], labels[:200], images[200:], labels[200:])
+    return image_task(Dataset(name, images[:200], labels[:200], images[200:], labels[200:]), cifar_net)
 
 
 def _read(folder: Path) -> Files:

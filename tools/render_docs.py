@@ -1,4 +1,4 @@
-"""Generated parts of the documentation: settings, code of equations, the command line, the API, results of the paper.
+"""Generated parts of the documentation: settings, tasks, code, the command line, the API, results of the paper.
 
     python tools/render_docs.py           # rewrite them in docs/
     python tools/render_docs.py --check   # list the pages that are out of date, exit status 1 if there are any
@@ -25,6 +25,8 @@ import click
 import griffe
 
 from lesson.cli import cli
+from lesson.learn.tasks import BUILT_IN
+from lesson.learn.workload import BITS_PER_VALUE
 from lesson.settings.reference import Description, as_text, describe_section
 from lesson.strategies import STRATEGIES
 
@@ -57,6 +59,28 @@ def options_table(_: str) -> str:
             [f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))]
             for option in dataclasses.fields(kind)  # type: ignore[arg-type]  # every registered strategy is a dataclass
             if option.init and option.name != "deadline_s"
+        ]
+    return _table(rows)
+
+
+def tasks_table(_: str) -> str:
+    """The built-in tasks with their networks and options."""
+    rows = [["task", "data and network", "parameters", "actual upload", "options"], ["---", "---", "--:", "--:", "---"]]
+    for name, task in BUILT_IN.items():
+        count = sum(one.numel() for one in task.network().parameters())
+        options = ", ".join(f"`{option} = {default}`" for option, default in task.options.items())
+        size = f"{BITS_PER_VALUE * count / 1e3:,.0f} kbit"
+        rows.append([f"`{name}`", task.about, f"{count:,}", size, options or "–"])
+    return _table(rows)
+
+
+def task_options_table(_: str) -> str:
+    """The options of all built-in tasks."""
+    rows = [["task", "option", "default"], ["---"] * 3]
+    for name, task in BUILT_IN.items():
+        rows += [
+            [f"[{name}](tasks.md#data)", f"`{option}`", _code(as_text(default))]
+            for option, default in task.options.items()
         ]
     return _table(rows)
 
@@ -187,6 +211,8 @@ def _table(rows: list[list[str]]) -> str:
 RENDERERS = {
     "settings": settings_table,
     "options": options_table,
+    "task_options": task_options_table,
+    "tasks": tasks_table,
     "source": source_code,
     "cli": command_line,
     "api": public_name,

@@ -12,7 +12,8 @@ from .fleet.csv_files import read_fleet
 from .fleet.fleet import Fleet, draw_fleet
 from .fleet.population import Population, draw_population
 from .fleet.tiers import assign_tiers, due
-from .learn.data.dataset import Dataset
+from .learn.task import Task
+from .learn.tasks import load_task
 from .planning.plan import Plan
 from .runs.trackers.base import Tracker
 from .settings.loading import load_settings
@@ -50,7 +51,6 @@ __all__ = [
     "AllOf",
     "AnyOf",
     "Arrivals",
-    "Dataset",
     "Deadline",
     "DivergedError",
     "FedAT",
@@ -81,6 +81,7 @@ __all__ = [
     "Stateless",
     "Strategy",
     "Study",
+    "Task",
     "TiFL",
     "Tracker",
     "Updates",
@@ -93,6 +94,7 @@ __all__ = [
     "due",
     "load",
     "load_settings",
+    "load_task",
     "plan",
     "read_fleet",
     "reproduce",

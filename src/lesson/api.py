@@ -4,7 +4,7 @@ Settings given by name, as in `compare(["lesson", "fedavg"], beta=0.1)`, overrid
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +21,8 @@ from lesson.experiments.study import Study
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.fleet.fleet import Fleet, draw_fleet
-from lesson.learn.data import Dataset
-from lesson.learn.models import ModelFactory
+from lesson.learn.task import Task
+from lesson.learn.tasks import TaskSource, fit_to_task, resolve_task, settle_split, task_of, with_actual_bits
 from lesson.paper.items import select_items
 from lesson.paper.reproduce import Reproduction
 from lesson.paper.scale import make_scale
@@ -45,8 +45,7 @@ def run(
     options: Mapping[str, Any] | None = None,
     resume: bool = True,
     data_dir: Path | str | None = None,
-    dataset: str | Dataset | None = None,
-    model: ModelFactory | None = None,
+    task: Task | Callable[..., Task] | str | None = None,
     trackers: Sequence[Tracker | str] = (),
     **changes: Any,
 ) -> Run:
@@ -61,8 +60,8 @@ def run(
         options: Options of the strategy, such as `{"late": "drop"}`; see `lesson strategies NAME`.
         resume: Whether to resume an unfinished run in the folder; otherwise, it is an error.
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
-        dataset: Name of a data set, or your own `Dataset`; by default, the one in the settings.
-        model: Function that returns a new `nn.Module`, in place of the built-in model. Requires `out`.
+        task: Your own task: a `Task`, a function that returns one, or "module:function"; by default, the task of the
+            setting `dataset`. A `Task`, or a function that other processes cannot import, requires `out`.
         trackers: Trackers by name, `module:Class` or as objects.
         **changes: Settings by name, such as `beta=0.1`, which override those in `settings`.
 
@@ -71,15 +70,14 @@ def run(
         RunStoppedError: The run cannot continue, for example because the disk is full.
         DivergedError: Training has diverged.
     """
-    _check_out(out, model)
     followers = checked_trackers(trackers)
-    base = _settings(settings, changes, dataset)
+    base, own = _with_task(_settings(settings, changes), task, out, data_dir)
     if strategy is None or strategy == base.strategy.name:
         strategy, options = base.strategy.name, base.strategy.options | dict(options or {})
     chosen = base.with_strategy(strategy, dict(options or {}))
     path = Path(out) if out is not None else Path("runs") / run_name(chosen)
     with RunProgress(chosen.run) as progress:
-        parts: dict[str, Any] = {"data_dir": data_dir, "dataset": _own(dataset), "model": model}
+        parts: dict[str, Any] = {"data_dir": data_dir, "task": own}
         execute(chosen, path, resume=resume, progress=progress.report, trackers=followers, **parts)
     return Run.load(path)
 
@@ -94,8 +92,7 @@ def compare(
     resume: bool = True,
     num_processes: int | None = None,
     data_dir: Path | str | None = None,
-    dataset: str | Dataset | None = None,
-    model: ModelFactory | None = None,
+    task: Task | Callable[..., Task] | str | None = None,
     trackers: Sequence[Tracker | str] = (),
     **changes: Any,
 ) -> Study:
@@ -110,10 +107,10 @@ def compare(
         settings: Settings of all runs; by default, `Settings()`.
         options: Options of single strategies, such as `{"fedbuff": {"concurrency": 5}}`.
         resume: Whether to resume unfinished runs in the folder; otherwise, they are an error.
-        num_processes: Number of processes; by default, one per core, or one with your own data set or model.
+        num_processes: Number of processes; by default, one per core.
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
-        dataset: Name of a data set, or your own `Dataset`; by default, the one in the settings.
-        model: Function that returns a new `nn.Module`, in place of the built-in model. Requires `out`.
+        task: Your own task: a `Task`, a function that returns one, or "module:function"; by default, the task of the
+            setting `dataset`. A `Task`, or a function that other processes cannot import, requires `out`.
         trackers: Trackers by name, `module:Class` or as objects; each process gets a copy.
         **changes: Settings by name, such as `beta=0.1`, which override those in `settings`.
 
@@ -124,10 +121,9 @@ def compare(
         InputError: An argument or a setting is invalid, or the folder holds something else.
         RunStoppedError: All runs failed.
     """
-    _check_out(out, model)
-    base, own = _settings(settings, changes, dataset), _own(dataset)
-    engine = make_engine(num_processes=num_processes, data_dir=data_dir, dataset=own, model=model)
-    design = compare_strategies(base, strategies, num_seeds, options, own_dataset=own is not None)
+    base, own = _with_task(_settings(settings, changes), task, out, data_dir)
+    engine = make_engine(num_processes=num_processes, data_dir=data_dir, task=own)
+    design = compare_strategies(base, strategies, num_seeds, options, own_task=own is not None)
     path = Path(out) if out is not None else out_of_comparison(base)
     followers = checked_trackers(trackers)
     return _with_runs(execute_design(design, path, engine, on_error="stop", resume=resume, trackers=followers))
@@ -141,6 +137,7 @@ def sweep(
     settings: Settings | None = None,
     tune: bool = False,
     engine: Engine | None = None,
+    task: Task | Callable[..., Task] | str | None = None,
     trackers: Sequence[Tracker | str] = (),
     **changes: Any,
 ) -> Study:
@@ -157,6 +154,8 @@ def sweep(
         settings: Settings that all runs share; only if `source` is a mapping.
         tune: Whether to tune every entry of the file before running it on all seeds.
         engine: Executes the runs; by default, one process per core.
+        task: Your own task: a `Task`, a function that returns one, or "module:function"; only if `source` is a mapping.
+            A `Task`, or a function that other processes cannot import, requires `out` and the default engine.
         trackers: Trackers by name, `module:Class` or as objects; each process gets a copy.
         **changes: Settings by name that all runs share; only if `source` is a mapping.
 
@@ -175,14 +174,19 @@ def sweep(
         axes = flat_axes(source)
         for key in axes.keys() & flat_axes(changes).keys():
             raise InputError(f"{key} must be set only once, got it in source and as an argument")
-        design: Design = make_grid(_settings(settings, changes).to_sections(), axes, num_seeds)
+        base, own = _with_task(_settings(settings, changes), task, out, None)
+        design: Design = make_grid(base.to_sections(), axes, num_seeds, own_task=own is not None)
         path = Path(out) if out is not None else Path("runs/sweep")
     else:
-        if changes or settings is not None or num_seeds != 1:
-            raise InputError(f"settings and seeds must be set in {source}, not as arguments")
+        if changes or settings is not None or task is not None or num_seeds != 1:
+            raise InputError(f"settings, task and seeds must be set in {source}, not as arguments")
+        own = None
         design = TunedComparison.load(source) if tune else load_grid(source)
         path = Path(out) if out is not None else out_for(source)
-    study = _with_runs(execute_design(design, path, engine or make_engine(), trackers=checked_trackers(trackers)))
+    if own is not None and engine is not None:
+        raise InputError("engine must not be given with a Task object: pass the task to make_engine instead")
+    engine = engine or make_engine(task=own)
+    study = _with_runs(execute_design(design, path, engine, trackers=checked_trackers(trackers)))
     if isinstance(study, TunedStudy):
         write_tuned(study, path)
     return study
@@ -261,7 +265,7 @@ def plan(
     base = _settings(settings, changes)
     if fleet is not None and not isinstance(fleet, Fleet):
         raise InputError(f"fleet must be a Fleet, such as lesson.read_fleet('lab.csv'), got {fleet!r}")
-    fleet = fleet if fleet is not None else draw_fleet(base)
+    fleet = fleet if fleet is not None else draw_fleet(with_actual_bits(base))
     if deadline_s == "auto":
         base = base.with_changes(deadline_s=propose_deadline_s(fleet))
     elif deadline_s is not None:
@@ -301,29 +305,42 @@ def _with_runs(study: Study) -> Study:
     return study
 
 
-def _check_out(out: Path | str | None, model: ModelFactory | None) -> None:
-    """Raise InputError if the model is not a function, or if no folder tells its runs from those of other models."""
-    is_module = hasattr(model, "parameters") and not isinstance(model, type)
-    if model is not None and (not callable(model) or is_module):
-        raise InputError(f"model must be a function that returns a new nn.Module, got {type(model).__name__}")
-    if model is not None and out is None:
-        raise InputError("out must be given with your own model: runs with other models have the same default folder")
-
-
-def _settings(settings: Settings | None, changes: Mapping[str, Any], dataset: str | Dataset | None = None) -> Settings:
+def _settings(settings: Settings | None, changes: Mapping[str, Any]) -> Settings:
     if settings is not None and not isinstance(settings, Settings):
         raise InputError(f"settings must be a lesson.Settings object, got {settings!r}")
-    if dataset is not None and not isinstance(dataset, str | Dataset):
-        raise InputError(f"dataset must be the name of a data set or a lesson.Dataset, got {dataset!r}")
     if "seeds" in changes:
         raise InputError(
             f"seeds is not an argument, got {changes['seeds']!r}; use num_seeds, and seed for the first one"
         )
-    name = dataset.name if isinstance(dataset, Dataset) else dataset
-    given = dict(changes) | ({} if name is None else {"dataset": name})
-    return Settings(**given) if settings is None else settings.with_changes(**given)
+    return Settings(**changes) if settings is None else settings.with_changes(**changes)
 
 
-def _own(dataset: str | Dataset | None) -> Dataset | None:
-    """Return the data set if it is an object, not the name of a built-in one."""
-    return dataset if isinstance(dataset, Dataset) else None
+def _with_task(
+    settings: Settings, task: TaskSource, out: Path | str | None, data_dir: Path | str | None
+) -> tuple[Settings, Task | None]:
+    """Return the settings of runs of a task, and the task if processes cannot load it by its name."""
+    name = _name_of(task)
+    if task is not None and settings.data.changed("dataset") and settings.data.dataset != name:
+        raise InputError(f"dataset and task must not both be given, got '{settings.data.dataset}' and '{name}'")
+    if task is None and ":" not in settings.data.dataset:
+        return settle_split(settings), None
+    settings = settings if task is None else settings.with_changes(dataset=name)
+    if ":" in settings.data.dataset:
+        return fit_to_task(settings, task_of(settings, data_dir)), None
+    if out is None:
+        raise InputError("out must be given with a Task object: runs of other tasks could have the same default folder")
+    made = resolve_task(task, settings)
+    return fit_to_task(settings, made).with_changes(dataset=made.name), made
+
+
+def _name_of(task: TaskSource) -> str:
+    """Return module:function for a task that other processes can import, otherwise a name for messages."""
+    if isinstance(task, str):
+        if ":" not in task:
+            raise InputError(f"task must be module:function, got '{task}'; name a built-in task with dataset")
+        return task
+    if isinstance(task, Task):
+        return task.name
+    module, name = getattr(task, "__module__", ""), getattr(task, "__qualname__", "")
+    importable = module != "__main__" and getattr(sys.modules.get(module), name, None) is task
+    return f"{module}:{name}" if task is not None and importable else name or type(task).__name__

@@ -1,13 +1,14 @@
 """The report in a real browser: it loads, draws all of its sections and can be used."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from helpers.chromium import Browser
 from helpers.run_folders import RMSE, make_run, make_run_of
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import tiny_task
 from lesson import compare
 from lesson.experiments.loading import load_study
 from lesson.experiments.run import Run
@@ -41,9 +42,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run={"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
     )
     folder = tmp_path_factory.mktemp("report")
-    study = compare(
-        ["lesson", "fedavg"], num_seeds=3, settings=settings, out=folder / "runs", dataset=tiny_data(), model=TinyNet
-    )
+    study = compare(["lesson", "fedavg"], num_seeds=3, settings=settings, out=folder / "runs", task=tiny_task())
     write_study_page(study, folder / "report.html")
     write_study_page(Study(study.runs[:1]), folder / "single.html")
     return folder / "report.html"
@@ -71,6 +70,9 @@ def test_every_section_is_there_and_drawn(quiet_browser: Browser, page: Path, wi
     assert quiet_browser.script("document.documentElement.scrollWidth") == width
     wide = "[...document.querySelectorAll('.chart .main-svg')].filter((one) => one.getBoundingClientRect().right > %d)"
     assert quiet_browser.script(f"{wide % width}.length") == 0
+    proposal = str(quiet_browser.script("document.querySelector('#deadline .answer').textContent"))
+    assert re.match(r"Start with [\d.]+ s\. ", proposal)
+    assert "–" not in proposal
 
 
 @pytest.mark.parametrize(("joules", "num_charts"), [(50.0, 2), (None, 1)])
@@ -135,6 +137,12 @@ def test_classes_are_shown_by_name(tmp_path: Path, quiet_browser: Browser) -> No
     quiet_browser.open(tmp_path / "report.html")
     ticks = "document.querySelector('#fairness .chart').querySelectorAll('.xtick text')"
     assert quiet_browser.script(f"[...{ticks}].map((one) => one.textContent)") == names
+
+
+def test_a_deadline_to_start_with_is_proposed(opened: Browser) -> None:
+    """A study has no advice of `lesson plan`, so the page computes the proposal itself."""
+    text = opened.script("document.querySelector('#deadline').textContent")
+    assert re.search(r"Start with \d[\d.]* s\. .* LESSON then aggregates \d", text)
 
 
 def test_the_axis_of_accuracy_is_switched(opened: Browser) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from helpers.resuming import check_resumes
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import tiny_task
 from lesson.cli import main
 from lesson.clock.loop import NOBODY
 from lesson.runs.execute import execute
 from lesson.settings.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("few_test_images")
-PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
+PARTS: dict[str, Any] = {"task": tiny_task(), "num_threads": 1}
 DISCONNECTIONS = {"disconnect_before": 0.1, "disconnect_during": 0.1, "offline_s": 60.0}
 TROUBLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "not finite": (DISCONNECTIONS | {"corrupting_clients": 0.4, "nan": 0.3, "infinity": 0.1}, {}),

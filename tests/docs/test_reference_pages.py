@@ -15,7 +15,7 @@ import lesson
 import lesson.flower
 import lesson.testing
 import render_docs
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import tiny_task
 from lesson.cli import main
 from lesson.experiments import archive, folder
 from lesson.experiments.archive import write_archive
@@ -53,7 +53,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         client_scores_every_s=1.0,
         device="cpu",
     )
-    lesson.compare(["fedavg"], settings=settings, num_seeds=1, out=out, dataset=tiny_data(), model=TinyNet)
+    lesson.compare(["fedavg"], settings=settings, num_seeds=1, out=out, task=tiny_task())
     return out
 
 

@@ -20,7 +20,13 @@ from lesson.report.paper.write import write_reproduction
 from lesson.report.tuned.write import missing_runs, write_tuned
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-TUNED = ("strategies/results", "radio/results/mnist", "radio/results/cifar10", "faults/results/mnist")
+TUNED = (
+    "strategies/results",
+    "radio/results/mnist",
+    "radio/results/cifar10",
+    "faults/results/mnist",
+    "tasks/results/shakespeare",
+)
 TEXTS = (".md", ".csv", ".json", ".toml")
 
 

@@ -14,7 +14,7 @@ import pytest
 import helpers.trackers
 import lesson
 from helpers.runs import settings
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import tiny_task
 from helpers.trackers import Told
 from lesson import FedAvg, InputError, Study, load
 from lesson.cli import main
@@ -115,7 +115,6 @@ def test_a_folder_with_other_settings_is_rejected_by_name(
         (["run", "--beta", "0"], "[data] beta must be > 0, got 0.0"),
         (["run", "--rounds", "0"], "[run] rounds must be >= 1, got 0"),
         (["run", "--device", "gpu"], "[run] device must be 'auto', 'cpu' or 'cuda', got 'gpu'"),
-        (["run", "--device", "cuda", "--set", "run.trainer=reference"], "[run] trainer must be auto, fused or batched"),
         (["run", "--strategy", "nowhere:Thing"], "strategy 'nowhere:Thing' cannot be loaded"),
         (["run", "--set", "strategy.lat=drop"], "[strategy] unknown setting 'lat' for lesson; did you mean 'late'?"),
         (["run", "--set", "strategy.late=wait"], "[strategy] late must be 'merge' or 'drop', got 'wait'"),
@@ -227,7 +226,7 @@ def test_a_comparison_in_which_no_round_ends_says_so(
     assert output.err.endswith(" % after 0 s (1 of 1 runs)\n")
 
 
-TINY = {"dataset": tiny_data(), "model": TinyNet}
+TINY = {"task": tiny_task()}
 
 
 @pytest.fixture
@@ -248,7 +247,12 @@ def test_a_run_that_diverges_does_not_end_the_comparison(tmp_path: Path) -> None
     reasons = dict.fromkeys(["fedavg-seed0", "fedavg-seed1"], "the model is no longer finite after round 3")
     for _ in range(2):
         study = lesson.compare(
-            ["lesson", "fedavg"], num_seeds=2, out=tmp_path / "out", settings=settings(rounds=5), **TINY
+            ["lesson", "fedavg"],
+            num_seeds=2,
+            out=tmp_path / "out",
+            settings=settings(rounds=5),
+            num_processes=1,  # in which the strategy diverges
+            **TINY,
         )
         assert study.failures == reasons
         assert [run.name for run in study.runs] == ["lesson-seed0", "lesson-seed1"]

@@ -67,7 +67,7 @@ BAD = [
     (
         "[sweep]\nscenaro.beta = [0.1]",
         "a key of [sweep] must be seeds or section.key, with one of fleet, radio, training, data, "
-        "upload, server, strategy, run, faults, guards, got",
+        "task, upload, server, strategy, run, faults, guards, got",
     ),
     (
         "[sweep]\nrun.seed = [1, 2]",

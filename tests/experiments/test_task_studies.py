@@ -174,5 +174,5 @@ def test_rules_for_another_metric(tmp_path: Path, change: tuple[str, str], said:
 
 def test_rules_must_name_the_metric_of_the_task(tmp_path: Path) -> None:
     design = small(tmp_path, RULES)
-    with pytest.raises(InputError, match=r"the task has the metric accuracy .*, but \[rules\] has rmse; set metric"):
+    with pytest.raises(InputError, match=r"the metric of the task is accuracy .*, not rmse; set metric"):
         everything(design, lambda settings: [0.5] * int(settings.run.time_budget_s / 100))

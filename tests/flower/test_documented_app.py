@@ -1,9 +1,13 @@
-"""The server app and the line of the client app that docs/how-to/flower.md shows, executed together."""
+"""The apps that docs/how-to/flower.md shows, executed together."""
 
+import sys
 import threading
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -11,6 +15,7 @@ from torch import nn
 
 from helpers.code_blocks import ROOT, blocks
 from helpers.local_grid import MakeGrid
+from helpers.small_tasks import tiny_task
 
 
 def test_the_documented_app_trains(make_grid: MakeGrid) -> None:
@@ -47,3 +52,21 @@ def test_the_documented_app_trains(make_grid: MakeGrid) -> None:
     assert len(rates) == 2 * 20
     assert set(rates) == {0.01}, "both clients are in tier 1"
     assert losses[-1] < losses[0]
+
+
+def test_the_documented_app_of_a_task_trains(
+    make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = [block.text for block in blocks(ROOT / "docs" / "how-to" / "flower.md") if block.kind == "python"]
+    mine = ModuleType("mine")
+    vars(mine)["make_task"] = tiny_task
+    monkeypatch.setitem(sys.modules, "mine", mine)
+    client, server = dict[str, Any](), dict[str, Any]()
+    for names, function in ((client, "make_client_app(task"), (server, "make_server_app(task")):
+        (code,) = [text for text in page if function in text]
+        exec(code, names)
+    chosen = "data.split=iid training.batch_size=4"
+    config = {"clock": "virtual", "deadline": 20.0, "rounds": 3, "set": chosen, "out": str(tmp_path / "run")}
+    context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config)
+    server["app"](make_grid(client["app"], 3, config), context)
+    assert (tmp_path / "run" / "summary.json").exists()

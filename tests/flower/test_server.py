@@ -14,8 +14,10 @@ from lesson import InputError
 from lesson.flower import make_client_app, serve
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import TYPE, Profiler
-from lesson.flower.server import find_clients, make_run, make_task_and_fleet
+from lesson.flower.server import find_clients, make_run, make_workload_and_fleet
 from lesson.learn.remote import initial_arrays
+from lesson.learn.task import Task
+from lesson.learn.tasks import load_task
 
 pytestmark = pytest.mark.usefixtures("few_images")
 
@@ -57,7 +59,7 @@ def test_a_run_on_the_wall(make_grid: MakeGrid, tmp_path: Path) -> None:
     )
     assert any(line["staleness"] for line in told)
     assert not any("rejected" in line for line in told)
-    sent = sum(array.nbytes + 128 for array in initial_arrays("mnist", 0).values())  # each with its header
+    sent = sum(array.nbytes + 128 for array in initial_arrays(load_task("mnist"), 0).values())  # each with its header
     assert {line["bytes_up"] / line["uploads"] for line in told if line["uploads"]} == {sent}, (
         "not the size in the settings"
     )
@@ -123,7 +125,7 @@ def ask(
     grid: Any, caplog: pytest.LogCaptureFixture, min_nodes: int = 2, everybody: bool = False
 ) -> tuple[dict[int, int], list[str]]:
     """The node of each client that takes part, and what was logged of nodes that do not."""
-    model = ArrayRecord({name: Array(values) for name, values in initial_arrays("mnist", 0).items()})
+    model = ArrayRecord({name: Array(values) for name, values in initial_arrays(load_task("mnist"), 0).items()})
     with caplog.at_level("INFO", logger="flwr"):
         profiles = find_clients(grid, Profiler(model), min_nodes, everybody=everybody)
     return {client: profile.node for client, profile in profiles.items()}, left_out(caplog)
@@ -231,16 +233,16 @@ def test_a_deadline_found_once_is_kept(make_grid: MakeGrid, tmp_path: Path) -> N
     assert serve(slow_grid(make_grid, config), context(config))["rounds"] == 2, "one that has ended is not run again"
 
 
-def test_who_may_join_later_counts_for_its_samples(make_grid: MakeGrid) -> None:
+def test_a_client_that_may_join_later_is_weighted_by_its_samples(make_grid: MakeGrid, few_task: Task) -> None:
     """Of three clients only 1 is there; the others are infinitely far, but what they hold is known."""
     config = CONFIG | {"set": f"{CONFIG['set']} training.weighting=samples data.split=iid"}
     grid = slow_grid(make_grid, config)
     grid.offline |= {node for node, there in grid.nodes.items() if there.node_config["partition-id"] != 1}
-    model = ArrayRecord({name: Array(values) for name, values in initial_arrays("mnist", 0).items()})
+    model = ArrayRecord({name: Array(values) for name, values in initial_arrays(load_task("mnist"), 0).items()})
     profiler = Profiler(model)
     profiles = find_clients(grid, profiler, 1, everybody=False)
     settings = settings_of(check_config(config), 3)
-    parts = make_task_and_fleet(settings, "wall", profiles)
+    parts = make_workload_and_fleet(settings, few_task, "wall", profiles)
     run = make_run(settings, grid, "wall", profiles, profiler, *parts)
     run.close()
     assert run.loop.fleet.reachable.tolist() == [False, True, False]

@@ -14,14 +14,14 @@ from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.simulated_clients import SimulatedClients
-from lesson.learn.task import Task
+from lesson.learn.workload import Workload
 from lesson.settings.guards import GuardSettings
 from lesson.settings.sections import ServerSettings, TrainingSettings
 from lesson.strategies.base import Updates
 
 
 def make_server(
-    task: Task,
+    workload: Workload,
     trainer: Any = "auto",
     *,
     learning_rate: float = 0.1,
@@ -33,15 +33,15 @@ def make_server(
     backend: Any = None,
 ) -> ModelServer:
     """Return a model server with simulated clients, which are trained on the CPU by default."""
-    backend = backend or CpuBackend(task)
+    backend = backend or CpuBackend(workload)
     return ModelServer(
-        task.initial_vector(),
-        SimulatedClients(task, backend, trainer, faults),
-        TrainingSettings(learning_rate=learning_rate, lr_cap=lr_cap, proximal_mu=task.proximal_mu),
+        workload.initial_vector(),
+        SimulatedClients(workload, backend, trainer, faults),
+        TrainingSettings(learning_rate=learning_rate, lr_cap=lr_cap, proximal_mu=workload.training.proximal_mu),
         ServerOptimizer(ServerSettings(**server or {})),
         MergeGuard(GuardSettings(**guards or {})),
         needs=needs,
-        signals=Evaluator(task, backend).signals(),
+        signals=Evaluator(workload, backend).signals(),
     )
 
 
@@ -65,11 +65,11 @@ def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
     )
 
 
-def task_of(server: ModelServer) -> Task:
-    """Return the task of a model server with simulated clients."""
-    return cast(SimulatedClients, server.source).task
+def workload_of(server: ModelServer) -> Workload:
+    """Return the workload of a model server with simulated clients."""
+    return cast(SimulatedClients, server.source).workload
 
 
 def trained(server: ModelServer, client: int, base: int = 0, lr: float = 0.1) -> torch.Tensor:
     """Return the model that a client trains from a version in one step."""
-    return sum_of(ReferenceTrainer(task_of(server)), one_row(server.versions[base], client, lr))
+    return sum_of(ReferenceTrainer(workload_of(server)), one_row(server.versions[base], client, lr))

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import tiny_task
 from lesson.settings.settings import Settings
 
-PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
+PARTS: dict[str, Any] = {"task": tiny_task(), "num_threads": 1}
 
 
 def settings(strategy: str = "lesson", **run: Any) -> Settings:

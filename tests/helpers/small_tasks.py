@@ -1,11 +1,16 @@
 """Small data sets and models that train within milliseconds."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lesson.learn.data import Dataset
-from lesson.learn.task import Task, make_task
+from lesson.learn.models import cifar_net, mnist_net
+from lesson.learn.task import Task
+from lesson.learn.tasks import image_task
+from lesson.learn.workload import Workload, make_workload
 from lesson.settings.settings import Settings
 
 
@@ -17,6 +22,27 @@ class TinyNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.out(torch.relu(self.conv(images)).flatten(1))
+        return logits
+
+
+class NormedNet(TinyNet):
+    """With BatchNorm: the samples of a minibatch influence each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.out(torch.relu(self.norm(self.conv(images))).flatten(1))
+        return logits
+
+
+class DroppingNet(TinyNet):
+    """With dropout, which draws random numbers."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        kept = nn.functional.dropout(torch.relu(self.conv(images)), 0.3, self.training)
+        logits: Tensor = self.out(kept.flatten(1))
         return logits
 
 
@@ -42,6 +68,25 @@ def tiny_data(num: int = 300) -> Dataset:
     return Dataset("tiny", split[:half], labels[:half], split[half:], labels[half:])
 
 
-def tiny_task(num_clients: int = 6, **settings: object) -> Task:
+def tiny_task(num: int = 300) -> Task:
+    """Return the task of classifying the images of `tiny_data` with TinyNet."""
+    return image_task(tiny_data(num), TinyNet)
+
+
+def tiny_workload(num_clients: int = 6, **settings: object) -> Workload:
     settings = {"batch_size": 5, "split": "iid"} | settings
-    return make_task(Settings(**settings), tiny_data(), num_clients, seed=0, factory=TinyNet)
+    return make_workload(Settings(**settings), tiny_task(), num_clients, seed=0)
+
+
+def image_workload(
+    settings: Settings,
+    data: Dataset,
+    num_clients: int,
+    seed: int,
+    factory: Callable[[], nn.Module] | None = None,
+    device: str = "cpu",
+    holding_out: bool = False,
+) -> Workload:
+    """Return the workload of classifying images, by default with the paper's network for them."""
+    model = factory or (cifar_net if data.name == "cifar10" else mnist_net)
+    return make_workload(settings, image_task(data, model), num_clients, seed, device, holding_out)

@@ -8,7 +8,7 @@ from torch import Tensor
 from lesson.learn.backend import Trainer
 from lesson.learn.cohort import Cohort
 from lesson.learn.data import Dataset
-from lesson.learn.task import Task
+from lesson.learn.workload import Workload
 
 
 def colors() -> Dataset:
@@ -39,9 +39,9 @@ def one_row(base: Tensor, client: int, lr: float, index: int = 0, local_steps: i
     return Cohort(base, lr=np.array([lr]), weight=np.ones(1), **columns)
 
 
-def several(task: Task, steps: int = 1) -> list[Cohort]:
+def several(workload: Workload, steps: int = 1) -> list[Cohort]:
     """Return cohorts with different base models: all clients, one client, and clients with several minibatches."""
-    base = task.initial_vector()
+    base = workload.initial_vector()
     everybody = make_cohort(base, 8, steps)
     repeated = replace(everybody[np.array([3, 3, 3, 4, 4, 5])], first=np.array([0, 1, 2, 0, 1, 0]))
     return [everybody, replace(everybody[6:7], base=1.1 * base), replace(repeated, base=0.9 * base)]

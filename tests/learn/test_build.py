@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import tiny_task
 from lesson import Settings, draw_population
 from lesson.learn.build import build
 
@@ -11,9 +11,9 @@ def test_the_partition_uses_the_population_of_the_run(monkeypatch: pytest.Monkey
     settings = Settings(
         num_clients=5, split="dirichlet-per-client", samples_per_client=(10, 30), run={"rounds": 1, "device": "cpu"}
     )
-    run = build(settings, dataset=tiny_data(), model=TinyNet)
+    run = build(settings, task=tiny_task())
     run.close()
     drawn = draw_population(settings)
-    assert np.array_equal(run.evaluator.task.holdings.num_samples, drawn.num_samples)
+    assert np.array_equal(run.evaluator.workload.holdings.num_samples, drawn.num_samples)
     assert run.loop.fleet.population is not None
     assert np.array_equal(run.loop.fleet.population.x_km, drawn.x_km)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from helpers.small_tasks import tiny_task
+from helpers.small_tasks import tiny_workload
 from helpers.trainers import make_cohort
 from lesson.clock.faults import CorruptedUploads
 from lesson.learn.remote import train_update
@@ -31,14 +31,14 @@ def test_one_value_is_not_finite() -> None:
 
 
 def test_a_remote_client_uploads_what_a_simulated_one_does() -> None:
-    task = tiny_task(4)
-    base = task.initial_vector().numpy()
+    workload = tiny_workload(4)
+    base = workload.initial_vector().numpy()
     settings = FaultSettings(corrupting_clients=1.0, flipped=0.5, scaled=0.5, scale=7.0, nan=0.5)
     faults = CorruptedUploads(settings, 4, seed=0)
     changed = 0
     for client in range(4):
-        model = train_update(task, base, client=client, index=2, lr=0.1)
-        sent = train_update(task, base, client=client, index=2, lr=0.1, faults=faults)
+        model = train_update(workload, base, client=client, index=2, lr=0.1)
+        sent = train_update(workload, base, client=client, index=2, lr=0.1, faults=faults)
         row = replace(make_cohort(torch.from_numpy(base), 4)[client : client + 1], index=np.array([2]))
         expected = corrupted_models(replace(row, trained=torch.from_numpy(model)[None]), faults)
         assert np.array_equal(sent, expected[0].numpy(), equal_nan=True)

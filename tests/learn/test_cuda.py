@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.model_servers import make_server
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.model_servers import make_server, updates
+from helpers.small_tasks import DroppingNet, NormedNet, TinyNet, image_workload, tiny_data
 from helpers.trainers import colors, make_cohort, several, sum_of
 from lesson import InputError, Lesson, LessonMemory, RoundLoop, Settings, Simulation, compare, draw_fleet
 from lesson.core.errors import DivergedError
@@ -24,7 +24,8 @@ from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import GlobalModel, ModelServer
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.robust import aggregation
-from lesson.learn.task import Task, make_task
+from lesson.learn.simulated_clients import SimulatedClients
+from lesson.learn.workload import Workload
 from lesson.runs.execute import execute
 from lesson.runs.summary import read_metrics
 from lesson.strategies import LessonAdaptive, LessonFilled
@@ -32,14 +33,14 @@ from lesson.strategies import LessonAdaptive, LessonFilled
 pytestmark = pytest.mark.usefixtures("gpu")
 
 
-def gpu(task: Task, precision: Any = "float32") -> Backend:
+def gpu(workload: Workload, precision: Any = "float32") -> Backend:
     from lesson.learn.cuda.backend import CudaBackend
 
-    return CudaBackend(task, precision)
+    return CudaBackend(workload, precision)
 
 
-def tasks(name: str, **settings: Any) -> tuple[Task, Task]:
-    """The same task on the CPU and on the GPU."""
+def workloads(name: str, **settings: Any) -> tuple[Workload, Workload]:
+    """The same workload on the CPU and on the GPU."""
     made: dict[str, tuple[Dataset, int, dict[str, Any]]] = {
         "mnist": (load_dataset("mnist"), 50, {}),
         "cifar10": (colors(), 12, {"split": "iid", "batch_size": 10}),
@@ -50,7 +51,7 @@ def tasks(name: str, **settings: Any) -> tuple[Task, Task]:
     data, num_clients, usual = made[name]
     factory = TinyNet if data.name == "tiny" else None
     chosen = Settings(**usual | settings)
-    cpu, cuda = (make_task(chosen, data, num_clients, 0, factory, device) for device in ("cpu", "cuda"))
+    cpu, cuda = (image_workload(chosen, data, num_clients, 0, factory, device) for device in ("cpu", "cuda"))
     return cpu, cuda
 
 
@@ -64,7 +65,7 @@ NAMES = ["mnist", "cifar10", "tiny", "short", "pool"]
 @pytest.mark.parametrize("epochs", [0, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_samples_are_drawn(name: str, epochs: int) -> None:
-    cpu, cuda = tasks(name, local_epochs=epochs)
+    cpu, cuda = workloads(name, local_epochs=epochs)
     cohort = make_cohort(cpu.initial_vector(), 8, steps=7)
     assert torch.equal(cuda.minibatches(cohort, 7).cpu(), cpu.minibatches(cohort, 7))
 
@@ -82,11 +83,11 @@ def test_kernels_are_bit_identical_to_the_plain_draws(monkeypatch: pytest.Monkey
     assert torch.equal(dropout.draw_kept(4, 100, *there).cpu(), kept)
 
 
-@pytest.mark.parametrize(("trainer", "steps"), [("fused", 1), ("batched", 1), ("batched", 4)])
+@pytest.mark.parametrize(("trainer", "steps"), [("fused", 1), ("batched", 1), ("batched", 4), ("reference", 4)])
 @pytest.mark.parametrize("num", [1, 5, 8])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cohort_agrees_with_the_reference(name: str, num: int, trainer: Any, steps: int) -> None:
-    cpu, cuda = tasks(name)
+    cpu, cuda = workloads(name)
     # Larger steps magnify what is rounded. At some, a pool's maximum is so close to the next that rounding decides who
     # gets the gradient: at 0.02, a relative 3e-7 in the base moves MNIST's cohort of 8 by 3 %.
     cohort = replace(make_cohort(cpu.initial_vector(), num, steps), lr=0.03 * (1 + np.arange(num) % 4))
@@ -102,10 +103,10 @@ def test_a_cohort_agrees_with_the_reference(name: str, num: int, trainer: Any, s
 @pytest.mark.parametrize("name", ["mnist", "tiny"])
 def test_the_proximal_term_agrees_with_the_reference(name: str) -> None:
     """Half of the clients are done after two of four steps and are not pulled back any more."""
-    cpu, cuda = tasks(name, proximal_mu=2.0)
+    cpu, cuda = workloads(name, proximal_mu=2.0)
     cohort = replace(make_cohort(cpu.initial_vector(), 8, 4), lr=0.05 * (1 + np.arange(8) % 4))
     cohort.local_steps[:4] = 2
-    expected, without = (sum_of(ReferenceTrainer(task), cohort) for task in (cpu, tasks(name)[0]))
+    expected, without = (sum_of(ReferenceTrainer(workload), cohort) for workload in (cpu, workloads(name)[0]))
     given = sum_of(gpu(cuda).trainer("batched"), on_gpu(cohort)).cpu()
     matters = (expected - without).abs().max()
     assert matters > 1e-4
@@ -114,7 +115,7 @@ def test_the_proximal_term_agrees_with_the_reference(name: str) -> None:
 
 def test_cohorts_of_any_size_together() -> None:
     """Three chunks, equal sizes, one, and many of few clients: all at once, each as alone."""
-    cpu, cuda = tasks("pool", batch_size=40)
+    cpu, cuda = workloads("pool", batch_size=40)
     trainer, base = gpu(cuda).trainer("fused"), cpu.initial_vector()
     sizes = (130, 7, 1, 7, 2, 1, 4)
     cohorts = [make_cohort(base + 0.01 * place, num) for place, num in enumerate(sizes)]
@@ -125,7 +126,7 @@ def test_cohorts_of_any_size_together() -> None:
 
 def test_cohorts_of_several_steps_together() -> None:
     """More clients than a block takes, works of unequal length, with a term that pulls each to where it started."""
-    cpu, cuda = tasks("tiny", proximal_mu=0.5)
+    cpu, cuda = workloads("tiny", proximal_mu=0.5)
     trainer, base = gpu(cuda).trainer("batched"), cpu.initial_vector()
     cohorts = [make_cohort(base + 0.01 * place, num, steps) for place, (num, steps) in enumerate(((8, 2), (5, 7)) * 6)]
     given = trainer.sums([on_gpu(cohort) for cohort in cohorts])
@@ -140,7 +141,7 @@ def test_models_agree_with_the_reference(name: str, trainer: Any, steps: int) ->
 
     Where rounding decides a pool's maximum, a relative 3e-7 in the base moves one of CIFAR-10's models by 12 %.
     """
-    cpu, cuda = tasks(name)
+    cpu, cuda = workloads(name)
     cohorts = [replace(cohort, lr=0.3 * cohort.lr) for cohort in several(cpu, steps)]
     expected, chosen = ReferenceTrainer(cpu).models(cohorts), gpu(cuda).trainer(trainer)
     there = [on_gpu(cohort) for cohort in cohorts]
@@ -160,7 +161,7 @@ def test_models_agree_with_the_reference(name: str, trainer: Any, steps: int) ->
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
 def test_models_of_more_clients_than_a_block_takes(trainer: Any) -> None:
     """In the order of their rows, though longer work is done first; what was given stays when others are trained."""
-    cpu, cuda = tasks("tiny", proximal_mu=0.5)
+    cpu, cuda = workloads("tiny", proximal_mu=0.5)
     base, chosen = cpu.initial_vector(), gpu(cuda).trainer(trainer)
     lengths = ((8, 1), (5, 1)) if trainer == "fused" else ((8, 2), (5, 7))
     cohorts = [make_cohort(base + 0.01 * place, num, steps) for place, (num, steps) in enumerate(lengths * 6)]
@@ -176,7 +177,7 @@ def test_models_of_more_clients_than_a_block_takes(trainer: Any) -> None:
 
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
 def test_models_do_not_wait_for_the_gpu(trainer: Any) -> None:
-    cpu, cuda = tasks("mnist")
+    cpu, cuda = workloads("mnist")
     cohorts, chosen = [on_gpu(cohort) for cohort in several(cpu)], gpu(cuda).trainer(trainer)
     chosen.models(cohorts)
     with warnings.catch_warnings(action="ignore"):  # that this is a prototype
@@ -240,7 +241,7 @@ def test_models_are_not_rounded_when_they_are_merged() -> None:
     """Not even where the process lets products of matrices be rounded, as some installations do from the start."""
     from lesson.learn.cuda.graphs import arithmetic
 
-    _, cuda = tasks("mnist")
+    _, cuda = workloads("mnist")
     trainer, base = gpu(cuda).trainer("batched"), cuda.initial_vector()
     cohort = replace(make_cohort(base, 8), lr=np.zeros(8))
     with arithmetic("tf32"):
@@ -250,12 +251,12 @@ def test_models_are_not_rounded_when_they_are_merged() -> None:
 
 
 def rounds(
-    task: Task, backend: Backend, count: int, trainer: Any = "auto", kind: type[Lesson] = Lesson, **server: Any
+    workload: Workload, backend: Backend, count: int, trainer: Any = "auto", kind: type[Lesson] = Lesson, **server: Any
 ) -> tuple[RoundLoop, ModelServer]:
     """LESSON with the preset released, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
-    made = make_server(task, trainer, learning_rate=0.002, server=server, needs=kind.needs, backend=backend)
-    fleet = draw_fleet(Settings(), len(task.holdings.num_samples)).at_deadline(20.0)
+    made = make_server(workload, trainer, learning_rate=0.002, server=server, needs=kind.needs, backend=backend)
+    fleet = draw_fleet(Settings(), len(workload.holdings.num_samples)).at_deadline(20.0)
     simulation = Simulation(kind(20.0), fleet, model_server=made)
     for _ in range(count):
         simulation.step()
@@ -265,7 +266,7 @@ def rounds(
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_twenty_rounds_agree_with_the_reference(name: str, trainer: str) -> None:
-    cpu, cuda = tasks(name)
+    cpu, cuda = workloads(name)
     plain, expected = rounds(cpu, CpuBackend(cpu), 20, "reference")
     fast, given = rounds(cuda, gpu(cuda), 20, trainer)
     assert fast.version == plain.version
@@ -281,7 +282,7 @@ def test_twenty_rounds_agree_with_the_reference(name: str, trainer: str) -> None
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "adam", "yogi"])
 def test_a_memory_and_an_optimizer_agree_with_the_reference(optimizer: str) -> None:
-    cpu, cuda = tasks("mnist")
+    cpu, cuda = workloads("mnist")
     server = {"optimizer": optimizer, "learning_rate": 1e-3, "kind": LessonMemory}
     plain, expected = rounds(cpu, CpuBackend(cpu), 20, "reference", **server)
     fast, given = rounds(cuda, gpu(cuda), 20, "fused", **server)
@@ -291,7 +292,7 @@ def test_a_memory_and_an_optimizer_agree_with_the_reference(optimizer: str) -> N
 
 
 def test_filled_slots_and_confirmation_agree_with_the_reference() -> None:
-    cpu, cuda = tasks("mnist")
+    cpu, cuda = workloads("mnist")
     plain, expected = rounds(cpu, CpuBackend(cpu), 20, "reference", kind=LessonFilled)
     fast, given = rounds(cuda, gpu(cuda), 20, "fused", kind=LessonFilled)
     wanted, vector = expected.versions[plain.version], given.versions[fast.version].cpu()
@@ -314,7 +315,7 @@ def test_filled_slots_and_confirmation_agree_with_the_reference() -> None:
 )
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
 def test_the_round_loop_never_waits_for_the_gpu(trainer: str, server: dict[str, Any]) -> None:
-    _, cuda = tasks("mnist")
+    _, cuda = workloads("mnist")
     backend = gpu(cuda)
     evaluator, (simulation, model_server) = Evaluator(cuda, backend), rounds(cuda, backend, 24, trainer, **server)
     evaluator.score(model_server.model(simulation.version))
@@ -333,7 +334,7 @@ def test_the_round_loop_never_waits_for_the_gpu(trainer: str, server: dict[str, 
 
 
 def test_accuracy_by_class_agrees_with_the_cpu() -> None:
-    cpu, cuda = tasks("mnist")
+    cpu, cuda = workloads("mnist")
     simulation, server = rounds(cpu, CpuBackend(cpu), 5, "reference")
     model = server.model(simulation.version)
     wanted = Evaluator(cpu, CpuBackend(cpu)).class_accuracy(model)
@@ -344,7 +345,7 @@ def test_accuracy_by_class_agrees_with_the_cpu() -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "pool"])
 def test_client_scores_agree_with_the_cpu(name: str) -> None:
-    cpu, cuda = tasks(name)
+    cpu, cuda = workloads(name)
     simulation, server = rounds(cuda, gpu(cuda), 10)
     model = server.model(simulation.version)
     ours = Evaluator(cuda, gpu(cuda)).client_scores(model)
@@ -357,7 +358,7 @@ def test_client_scores_agree_with_the_cpu(name: str) -> None:
 
 def test_signals_agree_with_the_cpu() -> None:
     chosen, data = Settings(), load_dataset("mnist")
-    cpu, cuda = (make_task(chosen, data, 50, 0, None, device, holding_out=True) for device in ("cpu", "cuda"))
+    cpu, cuda = (image_workload(chosen, data, 50, 0, None, device, holding_out=True) for device in ("cpu", "cuda"))
     simulation, given = rounds(cuda, gpu(cuda), 10)
     expected = make_server(cpu)
     expected.restore(given.state())
@@ -383,7 +384,7 @@ def test_client_scores_change_nothing_else_on_a_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 def test_faster_arithmetic_stays_close(precision: str) -> None:
-    _, cuda = tasks("mnist")
+    _, cuda = workloads("mnist")
     (exact_run, exact), (fast_run, fast) = (rounds(cuda, gpu(cuda, kind), 30) for kind in ("float32", precision))
     wanted, given = exact.versions[exact_run.version], fast.versions[fast_run.version]
     assert not torch.equal(given, wanted)
@@ -415,7 +416,7 @@ def test_a_repeated_or_resumed_run_is_bit_identical(tmp_path: Path) -> None:
 
 
 def test_a_model_that_overflows_is_reported_at_the_next_evaluation() -> None:
-    _, cuda = tasks("tiny")
+    _, cuda = workloads("tiny")
     backend = gpu(cuda)
     server, evaluator = make_server(cuda, learning_rate=1e30, lr_cap=np.inf, backend=backend), Evaluator(cuda, backend)
     simulation = Simulation(Lesson(np.inf), draw_fleet(Settings(), 8), model_server=server)
@@ -446,12 +447,45 @@ def test_runs_that_share_the_gpu_are_bit_identical_to_each_alone(tmp_path: Path)
         assert path.read_bytes() == (tmp_path / "together" / path.parent.name / path.name).read_bytes()
 
 
-def test_a_model_that_cannot_be_recorded_is_reported() -> None:
-    class Asks(TinyNet):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            assert images.sum().item() >= 0
-            return super().forward(images)
+class Asks(TinyNet):
+    """Waits for the GPU, so that it cannot be recorded."""
 
-    cuda = make_task(Settings(split="iid", batch_size=5), tiny_data(), 8, 0, Asks, "cuda")
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        assert images.sum().item() >= 0
+        return super().forward(images)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Asks, "model cannot be recorded as a CUDA graph"),
+        (NormedNet, "samples of a minibatch influence each other"),
+        (DroppingNet, "the model draws random numbers"),
+    ],
+)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_models_that_no_graph_can_hold_are_trained_one_by_one(model: Any, reason: str, steps: int) -> None:
+    """As on the CPU, except for dropout, whose random numbers are those of the GPU."""
+    chosen = Settings(split="iid", batch_size=5)
+    cpu, cuda = (image_workload(chosen, tiny_data(), 8, 0, model, device) for device in ("cpu", "cuda"))
+    cohort = replace(make_cohort(cpu.initial_vector(), 8, steps), lr=0.03 * (1 + np.arange(8) % 4))
+    clients, made = SimulatedClients(cuda, gpu(cuda)), updates(list(range(8)), [0] * 8, [1.0] * 8)
+    trainer = clients.trainer_for(replace(made, local_steps=cohort.local_steps))
+    assert clients.trainers == ["reference"]
+    assert clients.notes[0].startswith(f"trainer: reference, not {'fused' if steps == 1 else 'batched'}: {reason}")
+    given, again = (sum_of(trainer, on_gpu(cohort)).cpu() for _ in range(2))
+    assert torch.equal(given, again)
+    expected = sum_of(ReferenceTrainer(cpu), cohort)
+    moved = (expected - 0.7 * cohort.base).norm()
+    assert (given - expected).norm() < (1.0 if model is DroppingNet else 0.01) * moved
+    ours, theirs = (
+        Evaluator(work, backend).score(GlobalModel(vector, ""))
+        for work, backend, vector in ((cuda, gpu(cuda), expected.cuda()), (cpu, CpuBackend(cpu), expected))
+    )
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
+
+
+def test_a_model_that_cannot_be_recorded_is_reported() -> None:
+    cuda = image_workload(Settings(split="iid", batch_size=5), tiny_data(), 8, 0, Asks, "cuda")
     with pytest.raises(InputError, match=r"model cannot be recorded as a CUDA graph: .*; set \[run\] device = 'cpu'"):
         sum_of(gpu(cuda).trainer("fused"), make_cohort(cuda.initial_vector(), 4))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from helpers.fleets import make_fleet
 from helpers.model_servers import make_server
-from helpers.small_tasks import TinyNet, tiny_data, tiny_task
+from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_task, tiny_workload
 from lesson import FedAvg, Lesson, Settings, Simulation
 from lesson.core.arrays import IntArray
 from lesson.core.errors import DivergedError
@@ -19,10 +19,11 @@ from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import GlobalModel
-from lesson.learn.models import Replica
 from lesson.learn.partition import Partition, Pool
 from lesson.learn.scores import CHUNK_SAMPLES, ClientScores, judge
-from lesson.learn.task import Task, make_task
+from lesson.learn.template import Replica
+from lesson.learn.workload import Workload
+from lesson.settings.sections import TrainingSettings
 
 DATA = tiny_data(3000)
 """2000 training samples: four chunks."""
@@ -37,9 +38,9 @@ def plain_logits(vector: Tensor, data: Dataset, samples: IntArray) -> tuple[Tens
     return logits, torch.from_numpy(data.train_labels[samples])
 
 
-def check_by_hand(scores: ClientScores, task: Task, data: Dataset, vector: Tensor) -> None:
+def check_by_hand(scores: ClientScores, workload: Workload, data: Dataset, vector: Tensor) -> None:
     """Accuracy as a count over a count, loss within rounding, client by client."""
-    holdings = task.holdings
+    holdings = workload.holdings
     assert len(scores.accuracy) == len(scores.loss) == len(holdings.num_samples)
     for client, size in enumerate(holdings.num_samples.tolist()):
         logits, truth = plain_logits(vector, data, holdings[client])
@@ -50,16 +51,16 @@ def check_by_hand(scores: ClientScores, task: Task, data: Dataset, vector: Tenso
 
 
 @pytest.fixture(scope="module")
-def task() -> Task:
+def workload() -> Workload:
     """Uneven parts: clients that differ."""
     settings = Settings(split="dirichlet-per-class", beta=0.5, batch_size=5)
-    return make_task(settings, DATA, 4, seed=0, factory=TinyNet)
+    return image_workload(settings, DATA, 4, seed=0, factory=TinyNet)
 
 
 @pytest.fixture(scope="module")
-def model(task: Task) -> GlobalModel:
+def model(workload: Workload) -> GlobalModel:
     """After a few rounds."""
-    server = make_server(task)
+    server = make_server(workload)
     simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0, 4.0]), model_server=server)
     for _ in range(8):
         simulated.step()
@@ -68,8 +69,8 @@ def model(task: Task) -> GlobalModel:
 
 
 @pytest.fixture
-def evaluator(task: Task) -> Iterator[Evaluator]:
-    made = Evaluator(task, CpuBackend(task))
+def evaluator(workload: Workload) -> Iterator[Evaluator]:
+    made = Evaluator(workload, CpuBackend(workload))
     yield made
     made.close()
 
@@ -85,8 +86,8 @@ def test_a_score_by_hand(evaluator: Evaluator, model: GlobalModel) -> None:
 
 
 def test_it_learns() -> None:
-    task = tiny_task(4)
-    server, evaluator = make_server(task), Evaluator(task, CpuBackend(task))
+    workload = tiny_workload(4)
+    server, evaluator = make_server(workload), Evaluator(workload, CpuBackend(workload))
     simulated = Simulation(Lesson(10.0), make_fleet([5.0, 16.0, 30.0, 38.0]), model_server=server)
     before = evaluator.score(server.model(0))
     for _ in range(150):
@@ -100,7 +101,7 @@ def test_it_learns() -> None:
 
 def test_client_scores_by_hand(evaluator: Evaluator, model: GlobalModel) -> None:
     scores = evaluator.client_scores(model)
-    check_by_hand(scores, evaluator.task, DATA, model.vector)
+    check_by_hand(scores, evaluator.workload, DATA, model.vector)
     assert len(DATA.train_labels) > CHUNK_SAMPLES
     assert len(set(scores.accuracy.tolist())) > 1
     assert len(set(scores.loss.tolist())) == 4
@@ -110,7 +111,7 @@ def test_a_model_of_zeros_knows_nothing(evaluator: Evaluator, model: GlobalModel
     """All logits are 0: every loss is ln 3, and the first class is named each time."""
     scores = evaluator.client_scores(replace(model, vector=torch.zeros_like(model.vector)))
     assert scores.loss == pytest.approx(np.full(4, math.log(3)), rel=1e-6)
-    holdings = evaluator.task.holdings
+    holdings = evaluator.workload.holdings
     assert scores.accuracy.tolist() == [
         np.count_nonzero(DATA.train_labels[holdings[client]] == 0) / size
         for client, size in enumerate(holdings.num_samples.tolist())
@@ -124,13 +125,13 @@ def test_accuracy_by_class(evaluator: Evaluator, model: GlobalModel) -> None:
     zeros = replace(model, vector=torch.zeros_like(model.vector))
     assert evaluator.class_accuracy(zeros).tolist() == [1.0, 0.0, 0.0]  # the first class is named each time
     shares = evaluator.class_shares(np.array([2]), 3)
-    held = DATA.train_labels[evaluator.task.holdings[2]]
+    held = DATA.train_labels[evaluator.workload.holdings[2]]
     assert shares.tolist() == [[np.mean(held == label) for label in range(3)]]
 
 
 def test_together_they_give_the_global_loss(evaluator: Evaluator, model: GlobalModel) -> None:
     """Eq. (1): Σ |D_i| / |D| f_i is the mean loss over all samples, each of which somebody holds."""
-    scores, sizes = evaluator.client_scores(model), evaluator.task.holdings.num_samples
+    scores, sizes = evaluator.client_scores(model), evaluator.workload.holdings.num_samples
     logits, truth = plain_logits(model.vector, DATA, np.arange(len(DATA.train_labels)))
     assert sizes.sum() == len(truth)
     total = torch.nn.functional.cross_entropy(logits.double(), truth).item()
@@ -139,32 +140,36 @@ def test_together_they_give_the_global_loss(evaluator: Evaluator, model: GlobalM
     assert scores.loss.mean() != pytest.approx(total, rel=1e-6), "the weights do not matter here"
 
 
-def test_scores_are_bit_identical_on_any_number_of_threads(task: Task, model: GlobalModel) -> None:
+def test_scores_are_bit_identical_on_any_number_of_threads(workload: Workload, model: GlobalModel) -> None:
     scores = []
     for num_threads in (1, 3):
-        backend = CpuBackend(task, num_threads)
-        scores.append(backend.client_scores(model.vector, task.holdings))
+        backend = CpuBackend(workload, num_threads)
+        scores.append(backend.client_scores(model.vector, workload.holdings))
         backend.close()
     assert np.array_equal(scores[0].accuracy, scores[1].accuracy)
     assert np.array_equal(scores[0].loss, scores[1].loss)
 
 
 def test_clients_of_a_pool_share_samples() -> None:
-    task = tiny_task(30, split="dirichlet-pool", samples_per_client=(3, 40), beta=0.5)
-    evaluator, vector, holdings = Evaluator(task, CpuBackend(task)), task.initial_vector(), task.holdings
+    workload = tiny_workload(30, split="dirichlet-pool", samples_per_client=(3, 40), beta=0.5)
+    evaluator, vector, holdings = (
+        Evaluator(workload, CpuBackend(workload)),
+        workload.initial_vector(),
+        workload.holdings,
+    )
     assert isinstance(holdings, Pool)
     held = np.concatenate([holdings[client] for client in range(30)])
     assert len(np.unique(held)) < len(held)
-    check_by_hand(evaluator.client_scores(GlobalModel(vector, "")), task, tiny_data(), vector)
+    check_by_hand(evaluator.client_scores(GlobalModel(vector, "")), workload, tiny_data(), vector)
     evaluator.close()
 
 
 def test_a_client_without_samples_has_no_score() -> None:
     nothing = np.empty(0, dtype=np.int64)
     holdings = Partition.of([np.array([3, 1]), nothing, np.array([7])])
-    task = Task(tiny_data(), holdings, TinyNet, 5, False, 0)
-    evaluator = Evaluator(task, CpuBackend(task))
-    scores = evaluator.client_scores(GlobalModel(task.initial_vector(), ""))
+    workload = Workload(tiny_task(), holdings, TrainingSettings(batch_size=5), 0)
+    evaluator = Evaluator(workload, CpuBackend(workload))
+    scores = evaluator.client_scores(GlobalModel(workload.initial_vector(), ""))
     evaluator.close()
     assert np.isnan(scores.accuracy).tolist() == np.isnan(scores.loss).tolist() == [False, True, False]
 
@@ -179,20 +184,22 @@ def test_a_loss_that_is_no_longer_finite_stops_the_run(evaluator: Evaluator, mod
     assert told[0] == told[1]
 
 
-def test_only_what_clients_hold_is_judged(task: Task, model: GlobalModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_clients_hold_is_judged(
+    workload: Workload, model: GlobalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two clients with three samples each, one of which they share; the scores are those of judging everything."""
     judged: list[int] = []
     held = Partition.of([np.array([4, 90, 7]), np.array([90, 11, 2])])
-    backend = CpuBackend(task)
+    backend = CpuBackend(workload)
 
-    def counted(replica: Replica, images: Tensor, labels: Tensor) -> Tensor:
+    def counted(replica: Replica, workload: Workload, images: Tensor, labels: Tensor) -> Tensor:
         judged.append(len(labels))
-        return judge(replica, images, labels)
+        return judge(replica, workload, images, labels)
 
     monkeypatch.setattr("lesson.learn.scores.judge", counted)
     scores = backend.client_scores(model.vector, held)
     assert sum(judged) == 5
-    everything = Partition.of([np.array([sample]) for sample in range(len(task.train_labels))])
+    everything = Partition.of([np.array([sample]) for sample in range(len(DATA.train_labels))])
     single = backend.client_scores(model.vector, everything)
     backend.close()
     assert scores.loss == pytest.approx([single.loss[held[client]].mean() for client in (0, 1)], rel=1e-5)

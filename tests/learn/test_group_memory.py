@@ -10,7 +10,7 @@ import safetensors.numpy
 import torch
 
 from helpers.model_servers import make_server, trained, updates
-from helpers.small_tasks import tiny_task
+from helpers.small_tasks import tiny_workload
 from lesson.core.errors import InputError
 from lesson.learn.model_server import ModelServer
 from lesson.strategies.base import GroupMemory, Merge
@@ -21,7 +21,7 @@ both = pytest.mark.parametrize("of", ["models", "updates"])
 
 @pytest.fixture(params=["reference", "fused"])
 def server(request: pytest.FixtureRequest) -> Iterator[ModelServer]:
-    made = make_server(tiny_task(6), trainer=request.param)
+    made = make_server(tiny_workload(6), trainer=request.param)
     yield made
     made.close()
 
@@ -91,7 +91,7 @@ def test_groups_against_a_plain_server(server: ModelServer, of: Of) -> None:
 def test_groups_leave_no_choice_of_what_is_aggregated(of: Of) -> None:
     """Old updates, applied again in every round, are another strategy than old models."""
     other: Of = "updates" if of == "models" else "models"
-    with_setting = make_server(tiny_task(6), server={"aggregate": other})
+    with_setting = make_server(tiny_workload(6), server={"aggregate": other})
     with pytest.raises(
         InputError, match=f"aggregate must be 'strategy' or '{of}' for this strategy, which stores {of}"
     ):
@@ -112,15 +112,15 @@ def test_groups_and_moments_survive_a_checkpoint_bit_identically(of: Of) -> None
         ([0, 1, 2, 4], [1, 1, 0, 1], [3, 0, 1, 2], [1.0] * 4, GroupMemory([ODD[3], *ODD[4:]], share, resets=ODD[:1])),
         ([], [], [], [], GroupMemory([], dict(reversed(share.items())))),
     ]
-    whole = make_server(tiny_task(6), server=YOGI)
+    whole = make_server(tiny_workload(6), server=YOGI)
     for version, step in enumerate(steps):
         do(whole, step, of, version)
-    broken = make_server(tiny_task(6), server=YOGI)
+    broken = make_server(tiny_workload(6), server=YOGI)
     for version, step in enumerate(steps):
         do(broken, step, of, version)
         saved = safetensors.numpy.load(safetensors.numpy.save(broken.state()))
         broken.close()
-        broken = make_server(tiny_task(6), server=YOGI)
+        broken = make_server(tiny_workload(6), server=YOGI)
         broken.restore(saved)
     assert broken.versions.keys() == whole.versions.keys()
     assert torch.equal(broken.versions[3], whole.versions[3])

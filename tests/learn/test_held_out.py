@@ -9,13 +9,13 @@ import torch
 
 from helpers.fleets import make_fleet
 from helpers.model_servers import make_server
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_task
 from lesson import FedAvg, InputError, Settings, Simulation
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.partition import Holdings, Partition, draw_pool, make_partition
 from lesson.learn.scores import ClientScores
-from lesson.learn.task import hold_out, make_task
+from lesson.learn.workload import hold_out
 from lesson.runs.execute import execute
 from lesson.strategies import TiFL
 
@@ -54,16 +54,16 @@ def test_clients_with_one_sample_each_cannot_hold_any_out() -> None:
 
 def test_the_signal_is_the_accuracy_on_what_is_held_out() -> None:
     data = tiny_data(900)
-    task = make_task(Settings(**VALUES), data, 6, 0, TinyNet, holding_out=True)
-    server = make_server(task)
-    assert task.held_out is not None
+    workload = image_workload(Settings(**VALUES), data, 6, 0, TinyNet, holding_out=True)
+    server = make_server(workload)
+    assert workload.held_out is not None
     model = TinyNet()
     torch.nn.utils.vector_to_parameters(server.versions[0].clone(), model.parameters())
     signals = server.signals(frozenset({"client_accuracy", "weather"}), 0)
     assert list(signals) == ["client_accuracy"]
     assert len(signals) == 1
     for client, given in enumerate(signals["client_accuracy"].tolist()):
-        samples = task.held_out[client]
+        samples = workload.held_out[client]
         logits = model(torch.from_numpy(data.train_images[samples]).float() / 255)
         right = int((logits.argmax(1) == torch.from_numpy(data.train_labels[samples])).sum())
         assert given == right / len(samples)
@@ -75,11 +75,11 @@ def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_loo
 ) -> None:
     data, looks = tiny_data(900), []
     sections = {**VALUES, "strategy": STRATEGY, "run": {"rounds": 5, "device": "cpu"}}
-    run = build(Settings(**sections), dataset=data, model=TinyNet)
-    simulation, task = run.loop, run.evaluator.task
-    whole = make_partition(Settings(**VALUES), data.train_labels, 6, 0)
-    assert np.array_equal(simulation.fleet.num_samples, task.holdings.num_samples)
-    assert np.array_equal(simulation.fleet.client_weight, task.holdings.num_samples)
+    run = build(Settings(**sections), task=tiny_task(900))
+    simulation, workload = run.loop, run.evaluator.workload
+    whole = make_partition(Settings(**VALUES), len(data.train_labels), data.train_labels, 6, 0)
+    assert np.array_equal(simulation.fleet.num_samples, workload.holdings.num_samples)
+    assert np.array_equal(simulation.fleet.client_weight, workload.holdings.num_samples)
     assert np.all(simulation.fleet.num_samples < whole.num_samples)
     scores = CpuBackend.client_scores
 
@@ -92,16 +92,16 @@ def test_only_a_strategy_that_asks_has_clients_hold_out_and_only_rounds_that_loo
         simulation.step()
     assert looks == [0, 2, 4]
     run.close()
-    run = build(Settings(**sections | {"strategy": {"name": "fedavg"}}), dataset=data, model=TinyNet)
-    task = run.evaluator.task
-    assert task.held_out is None
-    assert all(np.array_equal(task.holdings[client], whole[client]) for client in range(6))
+    run = build(Settings(**sections | {"strategy": {"name": "fedavg"}}), task=tiny_task(900))
+    workload = run.evaluator.workload
+    assert workload.held_out is None
+    assert all(np.array_equal(workload.holdings[client], whole[client]) for client in range(6))
     assert not run.loop._view(np.empty(0, dtype=np.int64)).signals
     run.close()
 
 
 def test_without_held_out_samples_there_is_no_signal() -> None:
-    server = make_server(make_task(Settings(**VALUES), tiny_data(900), 6, 0, TinyNet))
+    server = make_server(image_workload(Settings(**VALUES), tiny_data(900), 6, 0, TinyNet))
     simulation = Simulation(
         TiFL(num_tiers=3, interval=1), make_fleet([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), model_server=server
     )
@@ -121,7 +121,7 @@ def test_a_resumed_run_with_held_out_samples_is_bit_identical(tmp_path: Path) ->
         if line["round"] == 7:
             raise KeyboardInterrupt
 
-    parts: dict[str, Any] = {"dataset": tiny_data(900), "model": TinyNet}
+    parts: dict[str, Any] = {"task": tiny_task(900)}
     execute(settings(), tmp_path / "whole", **parts)
     with pytest.raises(KeyboardInterrupt):
         execute(settings(checkpoint_every_s=1e-9), tmp_path / "halves", progress=stop, **parts)

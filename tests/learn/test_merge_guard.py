@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from helpers.model_servers import make_server, trained
-from helpers.small_tasks import tiny_task
+from helpers.small_tasks import tiny_workload
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.rejections import NOT_FINITE, TOO_FAR, Rejection
 from lesson.core.errors import DivergedError, InputError
@@ -40,7 +40,7 @@ class Corrupted(CorruptedUploads):
 
 @contextmanager
 def serving(trainer: str = "fused", faults: CorruptedUploads | None = None, **guards: Any) -> Iterator[ModelServer]:
-    server = make_server(tiny_task(NUM), trainer, guards=guards, faults=faults)
+    server = make_server(tiny_workload(NUM), trainer, guards=guards, faults=faults)
     yield server
     server.close()
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.small_tasks import tiny_task
+from helpers.small_tasks import tiny_workload
 from helpers.trainers import make_cohort
 from lesson.learn.counters import key, words
 from lesson.learn.minibatch import NO_SAMPLE, Sampler, sample_weights
@@ -102,14 +102,14 @@ def test_minibatches_drawn_in_parts_are_the_same(epochs: bool, batch_size: int) 
 
 
 @pytest.mark.parametrize("epochs", [False, True])
-def test_a_task_draws_the_same_in_little_memory(epochs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = tiny_task(6, local_epochs=int(epochs))
-    cohort = make_cohort(task.initial_vector(), 6, steps=23)
-    whole = task.minibatches(cohort, 23)
-    monkeypatch.setattr("lesson.learn.task.MAX_DRAWN", 400)
-    assert task.steps_at_once(cohort) < 23
-    assert torch.equal(task.minibatches(cohort, 23), whole)
-    assert torch.equal(torch.cat([task.minibatches(cohort, 4, 3), task.minibatches(cohort, 16, 7)]), whole[3:])
+def test_a_workload_draws_the_same_in_little_memory(epochs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = tiny_workload(6, local_epochs=int(epochs))
+    cohort = make_cohort(workload.initial_vector(), 6, steps=23)
+    whole = workload.minibatches(cohort, 23)
+    monkeypatch.setattr("lesson.learn.workload.MAX_DRAWN", 400)
+    assert workload.steps_at_once(cohort) < 23
+    assert torch.equal(workload.minibatches(cohort, 23), whole)
+    assert torch.equal(torch.cat([workload.minibatches(cohort, 4, 3), workload.minibatches(cohort, 16, 7)]), whole[3:])
 
 
 def test_a_batch_larger_than_any_clients_data_takes_no_more_memory() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from helpers.fleets import make_fleet
 from helpers.model_servers import make_server, trained, updates
-from helpers.small_tasks import tiny_task
+from helpers.small_tasks import tiny_workload
 from helpers.trainers import one_row, sum_of
 from lesson import FedAvg, FedCS, Lesson, Simulation
 from lesson.clock.loop import RoundLoop
@@ -23,7 +23,7 @@ from lesson.strategies.base import Merge
 
 @pytest.fixture
 def server() -> Iterator[ModelServer]:
-    made = make_server(tiny_task(4), lr_cap=0.25, trainer="reference")
+    made = make_server(tiny_workload(4), lr_cap=0.25, trainer="reference")
     yield made
     made.close()
 
@@ -51,7 +51,7 @@ def test_a_merge_of_updates_by_hand(server: ModelServer) -> None:
 @pytest.mark.parametrize("of", ["models", "updates"])
 def test_a_merge_without_a_server_optimizer_is_bit_identical(of: Any) -> None:
     """The merge as it was before there were any: cohorts are added to the kept part one by one."""
-    plain = make_server(tiny_task(4), trainer="fused")
+    plain = make_server(tiny_workload(4), trainer="fused")
     plain.versions[1] = plain.versions[0] + 0.01
     weights = np.array([0.2, 0.3, 0.4])
     merge = Merge(np.arange(3), weights, of=of)
@@ -70,7 +70,7 @@ def test_a_merge_without_a_server_optimizer_is_bit_identical(of: Any) -> None:
 
 def test_stale_updates_by_hand() -> None:
     """The strategy averages models; the setting applies what each changed since its own base to the newest model."""
-    made = make_server(tiny_task(4), trainer="reference", server={"aggregate": "updates"})
+    made = make_server(tiny_workload(4), trainer="reference", server={"aggregate": "updates"})
     made.versions[1] = made.versions[0] + 0.01
     made.versions[2] = made.versions[0] - 0.02
     first = trained(made, 0, 0, 0.1) - made.versions[0]
@@ -83,7 +83,7 @@ def test_stale_updates_by_hand() -> None:
 
 def test_stale_models_by_hand() -> None:
     """The strategy merges updates; the setting averages the models themselves, if their weights allow that."""
-    made = make_server(tiny_task(4), trainer="reference", server={"aggregate": "models"})
+    made = make_server(tiny_workload(4), trainer="reference", server={"aggregate": "models"})
     made.versions[1] = made.versions[0] + 0.01
     model = trained(made, 0, 0, 0.1)
     merge = Merge(np.array([0]), np.array([0.25]), of="updates")
@@ -97,7 +97,7 @@ def test_stale_models_by_hand() -> None:
 
 @pytest.mark.parametrize("trainer", ["reference", "fused"])
 def test_a_step_size_that_32_bits_do_not_hold_diverges_like_any_other(trainer: str) -> None:
-    made = make_server(tiny_task(3), learning_rate=1e42, lr_cap=np.inf, trainer=trainer)
+    made = make_server(tiny_workload(3), learning_rate=1e42, lr_cap=np.inf, trainer=trainer)
     merge = Merge(np.array([0]), np.array([1.0]))
 
     def rounds() -> None:
@@ -113,7 +113,7 @@ def test_the_optimizer_takes_the_merge_as_a_step() -> None:
     """Momentum 0.5 at step size 2, twice: m is g, then 0.5·g + g', and the model moves by −2·m. A round that merges
     nothing does not come here, so moments stay."""
     server = {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}
-    made = make_server(tiny_task(4), trainer="reference", server=server)
+    made = make_server(tiny_workload(4), trainer="reference", server=server)
     merge = Merge(np.array([0]), np.array([1.0]))
     first = made.versions[0] - trained(made, 0, 0, 0.1)
     made.merge(updates([0], [0], [1.0]), merge.weights, merge, version=0, round=1)
@@ -125,7 +125,7 @@ def test_the_optimizer_takes_the_merge_as_a_step() -> None:
 
 
 def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") -> tuple[RoundLoop, ModelServer]:
-    made = make_server(tiny_task(len(latencies)), trainer=trainer)
+    made = make_server(tiny_workload(len(latencies)), trainer=trainer)
     return Simulation(strategy, make_fleet(latencies), model_server=made), made
 
 
@@ -170,7 +170,7 @@ def test_fedcs_is_lesson_restricted_to_tier_1() -> None:
 
 
 def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
-    made = make_server(tiny_task(3), learning_rate=1e30, lr_cap=np.inf)
+    made = make_server(tiny_workload(3), learning_rate=1e30, lr_cap=np.inf)
     simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), model_server=made)
     simulated.step()
     with pytest.raises(DivergedError, match=r"no longer finite after round 2, with 3 clients .* step size 1e\+30"):
@@ -185,14 +185,14 @@ def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one() -> None:
     """Client 0 takes three minibatches, client 2 one: the model goes to half the mean of three models and half another,
     whoever comes first in the merge.
     The first three minibatches of client 0 are those that three steps would take."""
-    made = make_server(tiny_task(4), trainer="reference")
-    task, base = tiny_task(4), made.versions[0]
-    drawn = task.minibatches(one_row(base, 0, 0.1, local_steps=3), 3)[:, 0]
+    made = make_server(tiny_workload(4), trainer="reference")
+    workload, base = tiny_workload(4), made.versions[0]
+    drawn = workload.minibatches(one_row(base, 0, 0.1, local_steps=3), 3)[:, 0]
     models = []
     for number in range(3):
         step = one_row(base, 0, 0.1, first=number)
-        assert torch.equal(task.minibatches(step, 1)[0, 0], drawn[number])
-        models.append(sum_of(ReferenceTrainer(task), step))
+        assert torch.equal(workload.minibatches(step, 1)[0, 0], drawn[number])
+        models.append(sum_of(ReferenceTrainer(workload), step))
     assert not torch.equal(models[0], models[1])
     merge = Merge(np.arange(2), np.array([0.5, 0.5]))
     merged = replace(updates([2, 0], [0, 0], [1.0, 1.0]), batches=np.array([1, 3]))
@@ -205,16 +205,16 @@ def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one() -> None:
 def test_confirmation_by_hand() -> None:
     """The model has gone d since client 0 started and no way since client 2 did, which therefore says nothing. Client 0
     counts for 0.25: a·v·d and a·d·d are added up over two merges, and kept over a restart."""
-    made = make_server(tiny_task(4), trainer="reference", needs=frozenset({"confirmation"}))
+    made = make_server(tiny_workload(4), trainer="reference", needs=frozenset({"confirmation"}))
     made.versions[1] = made.versions[0] + 0.01
     moved, way = trained(made, 0, 0, 0.1) - made.versions[0], made.versions[1] - made.versions[0]
     merge = Merge(np.array([0, 1]), np.array([0.25, 0.5]))
     made.merge(updates([0, 2], [0, 1], [1.0, 1.0]), merge.weights, merge, version=1, round=1)
     once = [0.25 * float(moved @ way), 0.25 * float(way @ way)]
     assert made.signals(frozenset({"confirmation"}), 2)["confirmation"] == pytest.approx(once, rel=1e-4)
-    kept = make_server(tiny_task(4), trainer="reference", needs=frozenset({"confirmation"}))
+    kept = make_server(tiny_workload(4), trainer="reference", needs=frozenset({"confirmation"}))
     kept.restore(made.state())
     kept.merge(updates([0, 2], [0, 1], [1.0, 1.0]), merge.weights, merge, version=1, round=1)
     twice = kept.signals(frozenset({"confirmation"}), 2)["confirmation"]
     assert twice == pytest.approx([2 * part for part in once], rel=1e-4)
-    assert "confirmation" not in make_server(tiny_task(4)).signals(frozenset({"confirmation"}), 0)
+    assert "confirmation" not in make_server(tiny_workload(4)).signals(frozenset({"confirmation"}), 0)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from lesson.learn.models import ModelFactory, check_model, initial_vector, make_model
 from lesson.learn.networks import (
     CharLstm,
     CharTransformer,
@@ -18,6 +17,8 @@ from lesson.learn.networks import (
     LogisticRegression,
     Lstm,
 )
+from lesson.learn.task import ModelFactory, Task
+from lesson.learn.template import Template, Traits
 
 NUM_TOKENS = 80
 
@@ -37,6 +38,13 @@ class Case:
 
     def targets(self, num: int) -> Tensor:
         return torch.randint(self.num_classes, (num, *self.input_shape) if self.is_language else (num,))
+
+    def task(self) -> Task:
+        samples = self.inputs(4), self.targets(4)
+        return Task(train=samples, test=samples, model=self.factory)
+
+    def template(self, seed: int) -> Template:
+        return Template(self.task(), seed)
 
 
 CASES = {
@@ -71,7 +79,7 @@ def _seeded() -> None:
 @each(CASES)
 def test_shapes_and_numbers_of_parameters(case: Case) -> None:
     model = case.factory()
-    check_model(model)
+    assert case.template(0).traits == Traits(), "clients cannot share a forward pass"
     assert sum(parameter.numel() for parameter in model.parameters()) == case.num_parameters
     assert not list(model.buffers()), "state that is not part of an update"
     logits = model(case.inputs(3))
@@ -82,14 +90,16 @@ def test_shapes_and_numbers_of_parameters(case: Case) -> None:
 
 @each(CASES)
 def test_initial_values_depend_only_on_the_seed(case: Case) -> None:
-    first = initial_vector(case.factory, 0)
+    first = case.template(0).initial_vector()
+    task = case.task()
     torch.manual_seed(99)
-    make_model(case.factory)
+    Template(task, 0)
     after = torch.rand(1)
     torch.manual_seed(99)
     assert torch.equal(torch.rand(1), after), "drew from the global generator"
-    assert torch.equal(initial_vector(case.factory, 0), first)
-    assert torch.equal(initial_vector(case.factory, 1), first) == (case.num_parameters == 610), "only zeros are equal"
+    assert torch.equal(case.template(0).initial_vector(), first)
+    other = case.template(1).initial_vector()
+    assert torch.equal(other, first) == (case.num_parameters == 610), "only zeros are equal"
 
 
 @each(SMALL)
@@ -145,7 +155,7 @@ def test_earlier_tokens_change_all_later_predictions(case: Case) -> None:
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("length", [1, 6])
-def test_an_lstm_is_that_of_torch(layers: int, length: int) -> None:
+def test_the_lstm_agrees_with_torch(layers: int, length: int) -> None:
     ours, theirs = Lstm(3, 5, layers).double(), nn.LSTM(3, 5, layers, batch_first=True).double()
     ours.load_state_dict(theirs.state_dict())
     inputs = torch.randn(4, length, 3, dtype=torch.float64)

@@ -89,7 +89,7 @@ def test_smaller_beta_is_less_even() -> None:
 
 
 def test_iid_parts_differ_by_one_at_most() -> None:
-    partition = split_iid(labels(1003), 10, seed=0)
+    partition = split_iid(1003, 10, seed=0)
     check(partition, 1003, everything=True)
     assert set(partition.num_samples) == {100, 101}
 
@@ -98,14 +98,14 @@ def test_iid_parts_differ_by_one_at_most() -> None:
 def test_the_seed_decides(split: str) -> None:
     truth = labels(6000)
     scenario = Settings(split=split, samples_per_client=(50, 90))
-    first, again, other = (make_partition(scenario, truth, 20, seed).samples for seed in (0, 0, 1))
+    first, again, other = (make_partition(scenario, len(truth), truth, 20, seed).samples for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
 def test_the_default_split_of_mnist() -> None:
     truth = load_dataset("mnist").train_labels
-    partition = make_partition(Settings(), truth, 50, seed=0)
+    partition = make_partition(Settings(), len(truth), truth, 50, seed=0)
     check(partition, 60_000, everything=True)
     assert partition.num_samples.min() >= 20
 
@@ -121,4 +121,4 @@ def test_the_default_split_of_mnist() -> None:
 def test_impossible_splits_are_rejected(values: dict[str, object], message: str) -> None:
     scenario = Settings(**values)
     with pytest.raises(InputError, match=message):
-        make_partition(scenario, labels(6000), scenario.fleet.num_clients, seed=0)
+        make_partition(scenario, 6000, labels(6000), scenario.fleet.num_clients, seed=0)

@@ -45,7 +45,7 @@ def test_beta_says_how_unequal_shares_are(beta: float, largest: tuple[float, flo
 
 def test_the_settings_say_how_many_samples_each_client_holds() -> None:
     settings = Settings(split="dirichlet-pool", samples_per_client=(10, 30), num_clients=2000)
-    held = make_partition(settings, LABELS, 2000, seed=0)
+    held = make_partition(settings, len(LABELS), LABELS, 2000, seed=0)
     assert held.num_samples.min() == 10
     assert held.num_samples.max() == 30
     assert len(held[77]) == held.num_samples[77]

@@ -199,3 +199,8 @@ def test_the_command_names_the_metric(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["run", "--scenario", str(tmp_path / "run" / "config.toml"), "--out", str(tmp_path / "run")]) == 0
     told = capsys.readouterr().out
     assert "lesson on mnist: rmse 1.000 (1.000 averaged over the last evaluations) after 6 rounds" in told
+
+
+def test_the_page_says_that_clients_hold_unequal_numbers(tmp_path: Path) -> None:
+    make_run_of(tmp_path / "one", RMSE, FALLING, data={"split": "quantity-skew", "beta": 0.5})
+    assert "that hold different amounts of IID data (β = 0.5)" in study_data(load_study([tmp_path]), "")["what"]

@@ -73,7 +73,7 @@ def test_participating_clients_are_recorded(tmp_path: Path) -> None:
     execute(chosen, tmp_path / "run", **PARTS)
     kept = json.loads((tmp_path / "run" / "clients.json").read_text())
     run = build(chosen, **PARTS)
-    fleet, holdings, columns = run.loop.fleet, run.evaluator.task.holdings, kept["clients"]
+    fleet, holdings, columns = run.loop.fleet, run.evaluator.workload.holdings, kept["clients"]
     assert kept["num_clients"] == len(fleet) == 6
     assert columns["latency_s"] == fleet.latency_s.tolist()
     assert columns["x_km"] == fleet.population.x_km.tolist()
@@ -229,7 +229,7 @@ def test_lost_metrics_are_noticed(tmp_path: Path, damage: str) -> None:
         execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
-NEWER = ("rejected", "rejected_by", "excluded", "ended_early")
+NEWER = ("rejected", "rejected_by", "excluded", "ended_early", "wall_trainer")
 """What summaries of older versions do not have."""
 
 

@@ -17,7 +17,8 @@ from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.process import configure_process
 from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.simulated_clients import SimulatedClients
-from lesson.learn.task import make_task
+from lesson.learn.tasks import BUILT_IN, image_task
+from lesson.learn.workload import make_workload
 
 
 def bench(job: Job, watch: Stopwatch) -> Tensor:
@@ -35,13 +36,14 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     dataset = Dataset(
         whole.name, whole.train_images[:held], whole.train_labels[:held], whole.test_images, whole.test_labels
     )
-    task = make_task(settings, dataset, workload.num_clients, 0, PflCnn if workload.net is PflCnn else None)
-    assert np.all(task.holdings.num_samples == workload.samples_per_client)
-    fleet = fleet_of(settings, draw_population(settings), task.holdings.num_samples)
+    network = PflCnn if workload.net is PflCnn else BUILT_IN[workload.dataset].network
+    work = make_workload(settings, image_task(dataset, network), workload.num_clients, 0)
+    assert np.all(work.holdings.num_samples == workload.samples_per_client)
+    fleet = fleet_of(settings, draw_population(settings), work.holdings.num_samples)
     configure_process()
-    backend = CpuBackend(task, job.threads)
+    backend = CpuBackend(work, job.threads)
     parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
-    server = ModelServer(task.initial_vector(), SimulatedClients(task, backend), *parts)
+    server = ModelServer(work.initial_vector(), SimulatedClients(work, backend), *parts)
     everybody = workload.cohort == workload.num_clients
     strategy = FedAvg() if everybody else Lesson(math.inf, participation=workload.cohort)
     simulation = Simulation(strategy, fleet, model_server=server)

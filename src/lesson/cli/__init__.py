@@ -24,6 +24,7 @@ with one_line_if_interrupted():
     from lesson.cli.settings import SettingsCommand
     from lesson.cli.strategies import StrategiesCommand
     from lesson.cli.sweep import SweepCommand
+    from lesson.cli.tasks import TasksCommand
     from lesson.core.errors import ArgumentError, InputError, RunStoppedError
 
 
@@ -66,7 +67,9 @@ cli.add_section(
     reproduce=ReproduceCommand,
 )
 cli.add_section("Results", report=ReportCommand)
-cli.add_section("Reference", strategies=StrategiesCommand, settings=SettingsCommand, data=DataCommand)
+cli.add_section(
+    "Reference", strategies=StrategiesCommand, tasks=TasksCommand, settings=SettingsCommand, data=DataCommand
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

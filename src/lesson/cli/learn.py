@@ -38,7 +38,10 @@ class _Learning:
 
     scenario: str = scenario_option(heading="Experiment")
     dataset: str | None = _experiment(
-        "--dataset", metavar="NAME", show_default="mnist", help="Data set: mnist, cifar10 or fashion-mnist."
+        "--dataset", metavar="NAME", show_default="mnist", help="Built-in task; 'lesson tasks' lists them."
+    )
+    task: str | None = _experiment(
+        "--task", metavar="MODULE:FUNCTION", help="Your own task: a function that returns a lesson.Task."
     )
     beta: float | None = _experiment(
         "--beta",
@@ -69,8 +72,14 @@ class _Learning:
 
     def settings(self, changes: Sequence[str], strategy: str | None = None) -> Settings:
         """Return the settings that the flags and --set define, and print their warnings."""
+        if self.dataset is not None and self.task is not None:
+            raise InputError(f"--dataset and --task must not both be given, got '{self.dataset}' and '{self.task}'")
+        if self.dataset is not None and ":" in self.dataset:
+            raise InputError(f"--dataset must be the name of a built-in task, got '{self.dataset}'; use --task")
+        if self.task is not None and ":" not in self.task:
+            raise InputError(f"--task must be module:function, got '{self.task}'; use --dataset for a built-in task")
         flags = {
-            "data.dataset": self.dataset,
+            "data.dataset": self.task or self.dataset,
             "data.beta": self.beta,
             "strategy.name": strategy,
             "strategy.deadline_s": self.deadline,
@@ -81,7 +90,10 @@ class _Learning:
         }
         check_set_once(self.set, flags)
         settings = load_settings(self.scenario, changes, flags)
-        for caveat in settings.caveats():
+        from lesson.learn.tasks import prepare_task
+
+        settings, caveats = prepare_task(settings, self.data_dir)
+        for caveat in settings.caveats() + caveats:
             print(f"note: {caveat}")
         return settings
 
@@ -141,11 +153,17 @@ class RunCommand(_Learning):
             f"after {summary['rounds']} rounds, "
             f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads{_troubles(summary)}; "
             f"{summary['wall_s']:.1f} s of real time on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
+            f"{_trainer(summary)}"
         )
         print_notes(summary["notes"])
         print_report(Study([Run.load(out)]), out)
         print(f"folder: {out}{' (already finished, not run again)' if ended else ''}")
         check_ended([summary])
+
+
+def _trainer(summary: dict[str, Any]) -> str:
+    """Return which trainer was used as text; empty for a run of a version that did not record it."""
+    return f" with the trainer {trainer}" if (trainer := summary.get("wall_trainer")) else ""
 
 
 def _troubles(summary: dict[str, Any]) -> str:
@@ -176,6 +194,7 @@ class CompareCommand(_Learning):
         from lesson.report.study.compare_text import comparison_table
         from lesson.report.study.groups import title_of
         from lesson.report.study.sweep_text import failure_table
+        from lesson.report.words import count
         from lesson.runs.trackers import make_trackers
 
         trackers = make_trackers(self.log)
@@ -198,7 +217,7 @@ class CompareCommand(_Learning):
         failed = {name: len(failures) for name, failures in study.failures_by_strategy().items()}
         if failed:
             console.print(failure_table(study))
-        console.print(comparison_table(study.table(), study.metric, f"{title}, {self.seeds} seeds", failed))
+        console.print(comparison_table(study.table(), study.metric, f"{title}, {count(self.seeds, 'seed')}", failed))
         print_notes(note for run in study.runs for note in run.summary["notes"])
         if study.runs:
             self._draw(study, title, out)

@@ -79,6 +79,10 @@ class PlanCommand:
         flags = {"strategy.deadline_s": given_s, "fleet.num_clients": self.clients, "run.seed": self.seed}
         check_set_once(self.set, flags)
         settings = load_settings(self.scenario, self.set, flags)
+        if settings.upload.model_bits == "actual" and self.latencies is None:
+            from lesson.learn.tasks import with_actual_bits  # it imports torch, which takes seconds
+
+            settings = with_actual_bits(settings)
         self._check_latencies_vary(settings)
         if self.figure is not None:
             from lesson.report.files import check_figure_path  # imports matplotlib, which takes a while

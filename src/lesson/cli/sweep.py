@@ -12,6 +12,7 @@ from lesson.cli.console import PipedConsole, check_ended, check_failed, execute_
 from lesson.cli.parser import DIR, FILE, NUMBER, WHOLE, argument, data_dir_option, log_option, option
 from lesson.core.errors import InputError
 from lesson.report.words import count, terminal_table
+from lesson.settings.loading import check_set_once
 
 if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
     from lesson.experiments.design import Design
@@ -43,6 +44,9 @@ class SweepCommand:
         multiple=True,
         metavar="KEY=VALUE",
         help="Any setting, for all runs, such as run.time_budget_s=500; repeatable.",
+    )
+    task: str | None = option(
+        "--task", metavar="MODULE:FUNCTION", help="Your own task for all runs: a function that returns a lesson.Task."
     )
     out: Path | None = option("--out", type=DIR, show_default="runs/...", help="Output folder, one subfolder per run.")
     dry_run: bool = option(
@@ -114,14 +118,19 @@ class SweepCommand:
         from lesson.experiments.tuned.design import TunedComparison
 
         if self.tune:
-            if self.set:
-                raise InputError("--set cannot be combined with --tune: the file has the settings of every entry")
+            if self.set or self.task:
+                name = "--set" if self.set else "--task"
+                raise InputError(f"{name} cannot be combined with --tune: the file has the settings of every entry")
             return TunedComparison.load(self.file or STRATEGIES).select(self.entries.split(",") if self.entries else ())
         if self.entries is not None:
             raise InputError("--entries requires --tune")
         if self.file is None:
             raise InputError("SETTINGS.toml must be given: a file with a table [sweep]; see 'lesson sweep --help'")
-        grid = load_grid(self.file, self.set)
+        if self.task is not None and ":" not in self.task:
+            raise InputError(f"--task must be module:function, got '{self.task}'; set data.dataset for a built-in task")
+        changes = (*self.set, f'data.dataset="{self.task}"') if self.task is not None else self.set
+        check_set_once(changes)
+        grid = load_grid(self.file, changes)
         told = [settings.caveats() for settings in grid.trials.values()]
         for caveat in told[0]:
             if all(caveat in others for others in told):

@@ -45,7 +45,7 @@ class DivergedError(RunStoppedError):
     """Training has diverged: the model or the loss is no longer finite."""
 
     metric: Mapping[str, Any] = {}
-    """What the summary would have said about the task's metric, see `Metric.outline`."""
+    """Entries that describe the metric of the task, since there is no summary; see `Metric.outline`."""
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], *, section: str = "", to: str = "") -> InputError:

@@ -1,4 +1,4 @@
-"""Custom classes, named on the command line or in a settings file."""
+"""Custom classes and functions, named on the command line or in a settings file."""
 
 import importlib
 import sys
@@ -8,8 +8,11 @@ from typing import Any
 from lesson.core.errors import InputError, describe
 
 
-def load_class(kind: str, name: str) -> Any:
-    """Import and return module:Class; modules in the current folder are found, too. `kind` is for error messages."""
+def load_named(kind: str, name: str, form: str = "module:Class") -> Any:
+    """Import and return the object with a name such as module:Class; modules in the current folder are found, too.
+
+    `kind` and `form` are for error messages.
+    """
     module_name, _, class_name = name.partition(":")
     if "/" in module_name or module_name.startswith("."):
         file = Path(module_name).stem
@@ -23,4 +26,4 @@ def load_class(kind: str, name: str) -> Any:
             f"{kind} '{name}' cannot be loaded: {describe(error)}; its module must not call exit"
         ) from None
     except Exception as error:  # a custom module may raise anything
-        raise InputError(f"{kind} '{name}' cannot be loaded: {error}; the name must be module:Class") from None
+        raise InputError(f"{kind} '{name}' cannot be loaded: {error}; the name must be {form}") from None

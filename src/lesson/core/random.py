@@ -101,6 +101,10 @@ def stream(seed: int, what: str, *index: int) -> np.random.Generator:
     Wherever one array is drawn for a whole population, the i-th number of the stream belongs to client i, so a client
     keeps its numbers when the population grows.
     """
+    return np.random.Generator(np.random.Philox(key=number_of(seed, what, *index, num_bytes=16)))
+
+
+def number_of(seed: int, what: str, *index: int, num_bytes: int = 8) -> int:
+    """Return the whole number that identifies (seed, what, index…), for generators other than `stream`."""
     name = repr((int(seed), what, *map(int, index)))
-    key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=16).digest(), "little")
-    return np.random.Generator(np.random.Philox(key=key))
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=num_bytes).digest(), "little")

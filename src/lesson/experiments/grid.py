@@ -15,7 +15,7 @@ from lesson.experiments.design import Named
 from lesson.experiments.naming import STRATEGY, in_words, run_name
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study, hashable, value_at
-from lesson.learn.data.dataset import NAMES
+from lesson.learn.tasks import BUILT_IN, settle_split
 from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
 from lesson.settings.migration import check_name
 from lesson.settings.sections import COMMON, StrategySettings
@@ -140,13 +140,13 @@ def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def make_grid(
-    sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: int = 1, *, own_dataset: bool = False
+    sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: int = 1, *, own_task: bool = False
 ) -> Grid:
     """Return the grid over `axes`, lists of values by section.key; `sections` are the other settings.
 
     There are `num_seeds` seeds, from run.seed on. An option applies to the strategies that have it: the others get a
     single run, not one per value. A section named after a strategy holds options of that strategy only. With
-    `own_dataset`, the data set need not be a built-in one.
+    `own_task`, runs get a task object, and its name need not be that of a built-in task.
     """
     axes, num_seeds = {key: plain(values) for key, values in axes.items()}, plain(num_seeds)
     tables = {section: _plain_table(values) for section, values in sections.items()}
@@ -159,7 +159,7 @@ def make_grid(
     if num_trials > MAX_TRIALS:
         raise InputError(f"a sweep must have at most {MAX_TRIALS} runs, got {num_trials}; use fewer values")
     trials: Named = {}
-    for settings in _points(tables, axes, own_dataset):
+    for settings in _points(tables, axes, own_task):
         for seed in range(settings.run.seed, settings.run.seed + num_seeds):
             trial = settings.model_copy(update={"run": settings.run.model_copy(update={"seed": seed})})
             trials[run_name(trial, axes)] = trial
@@ -179,7 +179,7 @@ def compare_strategies(
     num_seeds: int,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     *,
-    own_dataset: bool = False,
+    own_task: bool = False,
 ) -> Grid:
     """Return the grid of a comparison: these strategies under the same settings, with `num_seeds` seeds.
 
@@ -191,7 +191,7 @@ def compare_strategies(
         if not isinstance(one, Mapping):
             raise InputError(f"options of {name} must be a mapping, such as {{'fraction': 0.5}}, got {one!r}")
     sections = {**settings.to_sections(), **(options or {})}
-    return make_grid(sections, {STRATEGY: strategies}, num_seeds, own_dataset=own_dataset)
+    return make_grid(sections, {STRATEGY: strategies}, num_seeds, own_task=own_task)
 
 
 def _plain_table(values: Any) -> Any:
@@ -234,7 +234,7 @@ def _check_axis(key: str, values: Any) -> None:
         said.add(in_words(value))
 
 
-def _points(sections: Sections, axes: Mapping[str, Sequence[Any]], own_dataset: bool) -> Iterable[Settings]:
+def _points(sections: Sections, axes: Mapping[str, Sequence[Any]], own_task: bool) -> Iterable[Settings]:
     """Return the settings of every combination of values, with the first seed."""
     given = sections.get("strategy", {})
     strategies = [StrategySettings(name=name).name for name in axes.get(STRATEGY, [given.get("name", "lesson")])]
@@ -248,7 +248,7 @@ def _points(sections: Sections, axes: Mapping[str, Sequence[Any]], own_dataset: 
         fixed = own.get(strategy, {})
         allowed = [*COMMON, *(name for name in setting_names(find_strategy(strategy)) if name not in fixed)]
         values = {key: one for key, one in values.items() if _belongs(key, allowed)}
-        settings = _settings(sections, values, allowed, fixed, own_dataset)
+        settings = _settings(sections, values, allowed, fixed, own_task)
         name = run_name(settings, values)
         if points.setdefault(name, (values, settings))[0] != values:
             raise InputError(f"two runs would have the same name, {name}; write their values differently")
@@ -261,14 +261,14 @@ def _belongs(key: str, options: Sequence[str]) -> bool:
 
 
 def _settings(
-    sections: Sections, values: Mapping[str, Any], options: Sequence[str], own: Mapping[str, Any], own_dataset: bool
+    sections: Sections, values: Mapping[str, Any], options: Sequence[str], own: Mapping[str, Any], own_task: bool
 ) -> Settings:
     """Return the settings of one combination, with the strategy's own options."""
     strategy = {name: value for name, value in sections.get("strategy", {}).items() if name in options}
-    return checked_settings({**sections, "strategy": {**strategy, **own}}, values, own_dataset=own_dataset)
+    return checked_settings({**sections, "strategy": {**strategy, **own}}, values, own_task=own_task)
 
 
-def checked_settings(sections: Sections, values: Mapping[str, Any], *, own_dataset: bool = False) -> Settings:
+def checked_settings(sections: Sections, values: Mapping[str, Any], *, own_task: bool = False) -> Settings:
     """Return the settings of these tables, overridden by values by section.key, validated without loading data."""
     tables: dict[str, Any] = {section: dict(sections.get(section, {})) for section in SECTIONS}
     if "preset" in sections:
@@ -278,6 +278,6 @@ def checked_settings(sections: Sections, values: Mapping[str, Any], *, own_datas
         tables[section][name] = value
     settings = Settings(**tables)
     make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
-    if settings.data.dataset not in NAMES and not own_dataset:
-        raise unknown("dataset", settings.data.dataset, NAMES)
-    return settings
+    if settings.data.dataset not in BUILT_IN and ":" not in settings.data.dataset and not own_task:
+        raise unknown("dataset", settings.data.dataset, BUILT_IN)
+    return settle_split(settings)

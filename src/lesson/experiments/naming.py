@@ -11,14 +11,14 @@ from lesson.settings.settings import NAMES, Settings
 
 STRATEGY, DATASET = "strategy.name", "data.dataset"
 MAX_NAME = 150
-_ORDER = ("fleet", "radio", "upload", "strategy", "training", "data", "server", "faults", "guards")
+_ORDER = ("fleet", "radio", "upload", "strategy", "training", "data", "task", "server", "faults", "guards")
 """Sections in the order in which names list their settings; [run] does not distinguish runs."""
 
 
 def run_name(settings: Settings, keys: Iterable[str] | None = None) -> str:
     """Return the name of a run, such as lesson-mnist-beta=0.1-seed0.
 
-    `keys` are the settings, as section.key, that the name lists: by default the data set and all that differ from the
+    `keys` are the settings, as section.key, that the name lists: by default the task and all that differ from the
     preset. A strategy that does not have an option is named without it.
     """
     return _file_name(f"{_series(settings, keys)}-seed{settings.run.seed}")

@@ -85,7 +85,7 @@ class Run:
 
     @cached_property
     def metric(self) -> Metric:
-        """The metric by which it is compared with others."""
+        """The metric by which the run is compared with others."""
         return Metric.of(self.summary)
 
     @cached_property

@@ -44,7 +44,7 @@ class Study:
 
     @property
     def metric(self) -> Metric:
-        """The metric of its runs, with the targets that all of them have; InputError if runs have different metrics."""
+        """The metric of the runs, with the targets that all of them share; InputError if their metrics differ."""
         found = list(dict.fromkeys(run.metric for run in self.runs)) or [ACCURACY]
         kinds = dict.fromkeys((metric.name, metric.higher_is_better) for metric in found)
         if len(kinds) > 1:

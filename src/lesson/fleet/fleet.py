@@ -199,7 +199,7 @@ def measured_fleet(
         num_samples=num_samples,
         client_weight=client_weight(settings, num_samples),
         local_steps=local_work(settings, num_samples)[0],
-        model_bits=settings.upload.model_bits,
+        model_bits=settings.upload.bits,
     )
     return _as_traced(measured, settings)
 
@@ -259,7 +259,7 @@ def _with_latencies(settings: Settings, people: Population) -> Fleet:
         """
         noise_w = num_bands * radio.watts(settings.radio.noise_dbm)
         snr = radio.signal_to_noise(power_w, gain, noise_w)
-        return radio.upload_s(settings.upload.model_bits, radio.rate_bps(num_bands * settings.radio.bandwidth_hz, snr))
+        return radio.upload_s(settings.upload.bits, radio.rate_bps(num_bands * settings.radio.bandwidth_hz, snr))
 
     compute, upload = latency.compute_s(cycles, people.cpu_hz), sent_s(people.power_w)
     station_w = np.full(len(people), settings.radio.station_power_w)
@@ -278,7 +278,7 @@ def _with_latencies(settings: Settings, people: Population) -> Fleet:
         num_samples=people.num_samples,
         client_weight=client_weight(settings, people.num_samples),
         local_steps=steps,
-        model_bits=settings.upload.model_bits,
+        model_bits=settings.upload.bits,
         population=people,
         ensure_first_tier=settings.strategy.ensure_first_tier,
     )

@@ -1,11 +1,13 @@
-"""A client that trains the paper's network on its part of a data set of this package.
+"""A client that trains on its part of a task: a built-in task, which the run config names, or its own task.
 
-For your own data and model, write a ClientApp as you would for Flower's own strategies, and read the step size `lr`
-from the config that the server sends.
+A client never imports or unpickles what a server names: its own task is given in its own code. For any other local
+training, write a ClientApp as you would for Flower's own strategies, and read the step size `lr` from the config that
+the server sends.
 """
 
 import json
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -16,73 +18,98 @@ from lesson.clock.faults import CorruptedUploads
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
-from lesson.learn.build import dataset_of, task_of
+from lesson.learn.build import NEEDED_ACCURACY, strategy_of, workload_of
 from lesson.learn.process import configure_process
 from lesson.learn.remote import train_update
 from lesson.learn.task import Task
+from lesson.learn.tasks import resolve_task
+from lesson.learn.workload import Workload
 from lesson.settings.settings import Settings
+from lesson.strategies import STRATEGIES
 
 TIMED, ENOUGH_S = 3, 5.0
 """For a profile, local training is timed up to TIMED times, but not again after a total of ENOUGH_S seconds."""
 
 
-def make_client_app() -> ClientApp:
-    """Return a ClientApp that trains for any strategy of this package and reports its latency."""
-    app = ClientApp()
+def make_client_app(task: Task | Callable[..., Task] | None = None) -> ClientApp:
+    """Return a ClientApp that trains for any strategy of this package and reports its latency.
+
+    Args:
+        task: Your own task, or a function that returns it and is called with the options in [task]; by default, the
+            built-in task that `dataset` in the run config names. Server and clients must have the same task.
+    """
+    app, client_task = ClientApp(), _ClientTask(task)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         (model,), (config,) = message.content.array_records.values(), message.content.config_records.values()
         told: dict[str, Any] = dict(config)
-        arrays = Layout.of(model).record(_train(context, model, told, _faults_of(context)))
-        client = int(context.node_config["partition-id"])
-        metrics = MetricRecord({"num-examples": int(_task_of(context).holdings.num_samples[client])})
+        arrays = Layout.of(model).record(client_task.train(context, model, told, _faults_of(context)))
+        metrics = MetricRecord({"num-examples": client_task.num_samples(context)})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
-    answers_profile(app, _measure)
+    answers_profile(app, client_task.measure)
     return app
 
 
-def _train(
-    context: Context, model: ArrayRecord, config: dict[str, Any], faults: CorruptedUploads | None = None
-) -> Vector:
-    """Return the model after one local training as a vector, corrupted by the faults of this upload.
+class _ClientTask:
+    """The task of a client app. Its workload is cached: in Flower's simulation, one process serves many clients."""
 
-    Sleeps for `slow-s` seconds per minibatch, to simulate a slow client.
-    """
-    vector = train_update(
-        _task_of(context),
-        Layout.of(model).vector(model),
-        client=int(context.node_config["partition-id"]),
-        index=int(config["update"]),
-        lr=float(config["lr"]),
-        local_steps=int(config["local-steps"]),
-        batches=int(config["batches"]),
-        faults=faults,
-    )
-    slow_s = float(context.node_config.get("slow-s", 0.0))
-    time.sleep(slow_s * int(config["local-steps"]) * int(config["batches"]))
-    return vector
+    def __init__(self, task: Task | Callable[..., Task] | None) -> None:
+        self._task = task
+        self._workload = lru_cache(maxsize=1)(self._make)
 
+    def train(
+        self, context: Context, model: ArrayRecord, config: dict[str, Any], faults: CorruptedUploads | None = None
+    ) -> Vector:
+        """Return the model after one local training as a vector, corrupted by the faults of this upload.
 
-def _measure(context: Context, model: ArrayRecord) -> tuple[list[float], int]:
-    """Return the durations of the usual local training in seconds, and this client's number of samples."""
-    task, client = _task_of(context), int(context.node_config["partition-id"])
-    settings = _settings_of(context)
-    steps = settings.training.local_steps
-    if settings.training.local_epochs:
-        steps = settings.training.local_epochs * -(-int(task.holdings.num_samples[client]) // task.batch_size)
-    config = {"update": 0, "lr": 0.0, "local-steps": steps, "batches": 1}
-    took_s: list[float] = []
-    while len(took_s) < TIMED and sum(took_s) < ENOUGH_S:
-        begin_s = time.perf_counter()
-        _train(context, model, config)
-        took_s.append(time.perf_counter() - begin_s)
-    return took_s, int(task.holdings.num_samples[client])
+        Sleeps for `slow-s` seconds per minibatch, to simulate a slow client.
+        """
+        vector = train_update(
+            self._of(context),
+            Layout.of(model).vector(model),
+            client=int(context.node_config["partition-id"]),
+            index=int(config["update"]),
+            lr=float(config["lr"]),
+            local_steps=int(config["local-steps"]),
+            batches=int(config["batches"]),
+            faults=faults,
+        )
+        slow_s = float(context.node_config.get("slow-s", 0.0))
+        time.sleep(slow_s * int(config["local-steps"]) * int(config["batches"]))
+        return vector
+
+    def measure(self, context: Context, model: ArrayRecord) -> tuple[list[float], int]:
+        """Return the durations of the usual local training in seconds, and this client's number of samples."""
+        training, num_samples = _settings_of(context).training, self.num_samples(context)
+        steps = training.local_steps
+        if training.local_epochs:
+            steps = training.local_epochs * -(-num_samples // training.batch_size)
+        config = {"update": 0, "lr": 0.0, "local-steps": steps, "batches": 1}
+        took_s: list[float] = []
+        while len(took_s) < TIMED and sum(took_s) < ENOUGH_S:
+            begin_s = time.perf_counter()
+            self.train(context, model, config)
+            took_s.append(time.perf_counter() - begin_s)
+        return took_s, num_samples
+
+    def num_samples(self, context: Context) -> int:
+        """Return how many samples this client holds."""
+        return int(self._of(context).holdings.num_samples[int(context.node_config["partition-id"])])
+
+    def _of(self, context: Context) -> Workload:
+        return self._workload(_config_text(context), int(context.node_config["num-partitions"]))
+
+    def _make(self, config: str, num_clients: int) -> Workload:
+        configure_process()
+        settings = _settings(config, num_clients)
+        holding_out = settings.strategy.name in STRATEGIES and NEEDED_ACCURACY in strategy_of(settings).needs
+        return workload_of(settings, resolve_task(self._task, settings), holding_out=holding_out)
 
 
 def _settings_of(context: Context) -> Settings:
-    return _settings(json.dumps(dict(context.run_config), sort_keys=True), int(context.node_config["num-partitions"]))
+    return _settings(_config_text(context), int(context.node_config["num-partitions"]))
 
 
 def _faults_of(context: Context) -> CorruptedUploads | None:
@@ -91,18 +118,10 @@ def _faults_of(context: Context) -> CorruptedUploads | None:
     return CorruptedUploads.of(settings.faults, settings.fleet.num_clients, settings.run.seed)
 
 
-def _task_of(context: Context) -> Task:
-    return _task(json.dumps(dict(context.run_config), sort_keys=True), int(context.node_config["num-partitions"]))
+def _config_text(context: Context) -> str:
+    return json.dumps(dict(context.run_config), sort_keys=True)
 
 
 @lru_cache(maxsize=1)
 def _settings(config: str, num_clients: int) -> Settings:
     return settings_of(check_config(json.loads(config)), num_clients)
-
-
-@lru_cache(maxsize=1)
-def _task(config: str, num_clients: int) -> Task:
-    """Return the learning task. It is cached: in Flower's simulation, one process serves many clients."""
-    configure_process()
-    settings = _settings(config, num_clients)
-    return task_of(settings, dataset_of(settings.data.dataset, None))

@@ -85,7 +85,7 @@ class GridClients:
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
         """Ask clients to train these updates, each from its base version; messages expire after `patience_s`."""
         bases = {int(base): self._record(int(base)) for base in set(updates.base_version.tolist())}
-        messages, rates = [], self.server.step_sizes(updates.lr_scale).tolist()
+        messages, rates = [], self.server.step_sizes(updates).tolist()
         for row, (client, index) in enumerate(updates.keys):
             work = {
                 "local-steps": int(updates.local_steps[row]),

@@ -1,7 +1,7 @@
 """Runs on real clients, with the same settings, strategies and run folders as simulations."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -26,7 +26,7 @@ from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.post import GridClients
 from lesson.flower.profile import Profile, Profiler, choose_clients, wait_for_nodes
 from lesson.flower.replies import in_simulation, logger, tell, tell_clients
-from lesson.learn.build import TrainingRun, dataset_of, strategy_of, task_of
+from lesson.learn.build import NEEDED_ACCURACY, TrainingRun, strategy_of, workload_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import ModelServer
@@ -34,6 +34,8 @@ from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.remote import Received, initial_arrays
 from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.task import Task
+from lesson.learn.tasks import resolve_task
+from lesson.learn.workload import Workload
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.report.plan.text import print_plan
@@ -42,21 +44,26 @@ from lesson.runs.folder import RunFolder
 from lesson.settings.faults import FaultSettings
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
-from lesson.strategies import fleet_for
+from lesson.strategies import STRATEGIES, fleet_for
 
 Clock = Literal["virtual", "wall"]
 WAIT_S = 300.0
 """Seconds to wait for nodes before the run is aborted."""
 
 
-def make_server_app() -> ServerApp:
-    """Return a ServerApp that executes the run in its run config; `lesson.flower.config.DEFAULTS` has the keys."""
+def make_server_app(task: Task | Callable[..., Task] | None = None) -> ServerApp:
+    """Return a ServerApp that executes the run in its run config; `lesson.flower.config.DEFAULTS` has the keys.
+
+    Args:
+        task: Your own task, or a function that returns it and is called with the options in [task]; by default, the
+            built-in task that `dataset` in the run config names. Server and clients must have the same task.
+    """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            serve(grid, context)
+            serve(grid, context, task)
         except (InputError, RunStoppedError) as error:
             logger.error(f"error: {error}")
             raise
@@ -64,11 +71,14 @@ def make_server_app() -> ServerApp:
     return app
 
 
-def serve(grid: Grid, context: Context) -> dict[str, Any]:
-    """Execute the run that the run config describes on the nodes of a grid, write its folder and return its summary."""
+def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None = None) -> dict[str, Any]:
+    """Execute the run that the run config describes on the nodes of a grid, write its folder and return its summary.
+
+    `task` is that of `make_server_app`.
+    """
     config = check_config(context.run_config)
     wished = settings_of(config, max(2, config["min-nodes"]))  # an invalid config fails here, not on the clients
-    strategy_of(wished)
+    _check_strategy(wished)
     clock = clock_of(config["clock"], grid)
     _check_faults(wished.faults, clock)
     folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
@@ -78,16 +88,16 @@ def serve(grid: Grid, context: Context) -> dict[str, Any]:
     if config["resume"] and not folder.config.exists():
         tell(f"no run to resume in {folder.path}; starting a new one")
     given = settings_of(config, num_clients=1)
-    dataset_of(given.data.dataset, None)  # a missing data set fails here, not on the clients
-    model = initial_arrays(given.data.dataset, given.run.seed)
+    own = resolve_task(task, given)  # missing data fails here, not on the clients
+    model = initial_arrays(own, given.run.seed)
     profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
     num_clients = max(profile.num_clients for profile in profiles.values())
-    task, fleet = make_task_and_fleet(settings_of(config, num_clients), clock, profiles)
+    workload, fleet = make_workload_and_fleet(settings_of(config, num_clients), own, clock, profiles)
     deadline_s = deadline_of(config) or _deadline_s(folder, fleet)
     settings = settings_of(config, num_clients, deadline_s)
     _tell_plan(fleet, settings)
-    run = make_run(settings, grid, clock, profiles, profiler, task, fleet)
+    run = make_run(settings, grid, clock, profiles, profiler, workload, fleet)
     begin_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
@@ -111,6 +121,13 @@ def _whole(summary: dict[str, Any]) -> dict[str, Any]:
     if early := summary.get("ended_early"):
         raise RunStoppedError(f"the run ended at {summary['time_s']:g} s: {early}")
     return summary
+
+
+def _check_strategy(settings: Settings) -> None:
+    """Raise InputError if the strategy is unknown, or if it is custom and needs the accuracy of clients."""
+    strategy, name = strategy_of(settings), settings.strategy.name
+    if name not in STRATEGIES and NEEDED_ACCURACY in strategy.needs:
+        raise InputError(f"strategy {name} must not need {NEEDED_ACCURACY} here: clients import no custom strategies")
 
 
 def _check_faults(faults: FaultSettings, clock: Clock) -> None:
@@ -197,14 +214,14 @@ def make_run(
     clock: Clock,
     profiles: Mapping[int, Profile],
     profiler: Profiler,
-    task: Task,
+    workload: Workload,
     fleet: Fleet,
 ) -> TrainingRun:
     """Return a run on the clients of a grid."""
     seed, strategy = settings.run.seed, strategy_of(settings)
-    received, evaluator = Received(), Evaluator(task, CpuBackend(task))
+    received, evaluator = Received(), Evaluator(workload, CpuBackend(workload))
     server = ModelServer(
-        task.initial_vector(),
+        workload.initial_vector(),
         received,
         settings.training,
         ServerOptimizer(settings.server),
@@ -237,23 +254,27 @@ def make_run(
     return TrainingRun(loop, server, evaluator, on_wall_clock=clock == "wall")
 
 
-def make_task_and_fleet(settings: Settings, clock: Clock, profiles: Mapping[int, Profile]) -> tuple[Task, Fleet]:
-    """Return the learning task and the fleet, which is drawn for the virtual clock and measured for the wall clock.
+def make_workload_and_fleet(
+    settings: Settings, task: Task, clock: Clock, profiles: Mapping[int, Profile]
+) -> tuple[Workload, Fleet]:
+    """Return the workload and the fleet, which is drawn for the virtual clock and measured for the wall clock.
 
     Clients report how many samples they hold. Clients that are not connected hold as many as in the task, and on the
     wall clock their times are inf.
     """
     people = draw_population(settings)
-    task = task_of(settings, dataset_of(settings.data.dataset, None), people=people)
-    num_samples = task.holdings.num_samples.copy()
+    workload = workload_of(settings, task, people)
+    if settings.upload.model_bits == "actual":
+        settings = settings.with_model_bits(workload.model_bits)
+    num_samples = workload.holdings.num_samples.copy()
     seconds = {name: np.full(settings.fleet.num_clients, np.inf) for name in ("compute_s", "upload_s", "latency_s")}
     for client, profile in profiles.items():
         num_samples[client] = profile.num_samples
         for name, values in seconds.items():
             values[client] = getattr(profile, name)
     if clock == "virtual":
-        return task, fleet_of(settings, people, num_samples)
-    return task, measured_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
+        return workload, fleet_of(settings, people, num_samples)
+    return workload, measured_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
 
 
 def _deadline_s(folder: RunFolder, fleet: Fleet) -> float:

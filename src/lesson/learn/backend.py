@@ -8,6 +8,7 @@ from torch import Tensor
 from lesson.learn.cohort import Cohort
 from lesson.learn.partition import Holdings
 from lesson.learn.scores import ClientScores, PendingScore
+from lesson.learn.workload import Workload
 
 TrainerName = Literal["reference", "fused", "batched"]
 
@@ -31,22 +32,35 @@ class Trainer(Protocol):
 class Backend(Protocol):
     """Training and evaluation on one device."""
 
+    def why_not(self, name: TrainerName, one_step: bool) -> str:
+        """Return why a trainer cannot be used for updates of one local step, or of several; empty if it can."""
+        ...
+
     def trainer(self, name: TrainerName) -> Trainer:
-        """Return a new trainer."""
+        """Return a new trainer; raise InputError if it cannot train this task."""
         ...
 
     def begin_score(self, vector: Tensor) -> PendingScore:
-        """Start to evaluate the model with these parameters on the test images, without waiting for the result."""
+        """Start to evaluate the model with these exchanged values on the test data, without waiting for the result."""
         ...
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
-        """Evaluate the model with these parameters on the training samples of each client."""
+        """Evaluate the model with these exchanged values on the training samples of each client."""
         ...
 
     def judge_test(self, vector: Tensor) -> Tensor:
-        """Apply `judge` to all test images, with the model of these parameters; return shape (num_images, 2)."""
+        """Apply `judge` to all test samples, with the model of these exchanged values; return shape (num, 2)."""
         ...
 
     def close(self) -> None:
         """Release all resources."""
         ...
+
+
+def why_not_fused(workload: Workload, one_step: bool) -> str:
+    """Return why the clients of a cohort cannot share one forward and backward pass; empty if they can."""
+    if not one_step:
+        return "clients take several local steps"
+    if not workload.training.is_plain:
+        return "local training is not a step of plain SGD"
+    return workload.template.traits.needs_own_pass

@@ -4,7 +4,6 @@ A worker trains each client as the reference trainer does, on a single thread, s
 """
 
 import os
-import pickle
 import signal
 import threading
 import time
@@ -18,41 +17,38 @@ import torch
 from torch import Tensor
 from torch import multiprocessing as processes
 
-from lesson.core.errors import LACK_OF_MEMORY, InputError, RunStoppedError
+from lesson.core.errors import LACK_OF_MEMORY, RunStoppedError
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.learn.cohort import COLUMNS, Cohort
-from lesson.learn.process import configure_process
+from lesson.learn.process import configure_process, main_hidden
 from lesson.learn.reference import BLOCK, models_by_blocks, sum_by_blocks, train_client
-from lesson.learn.task import Task
+from lesson.learn.sharing import Packed, pack
+from lesson.learn.workload import Workload
 
 END_S = 2.0
 CHECK_PARENT_EVERY_S = 1.0
 
 
 class BatchedTrainer:
-    """Trains cohorts on all CPU cores; the model factory must be picklable."""
+    """Trains cohorts on all CPU cores; raises InputError if the task cannot be copied into other processes."""
 
-    def __init__(self, task: Task, num_workers: int | None = None) -> None:
-        try:
-            pickle.dumps(task.factory)
-        except (pickle.PicklingError, AttributeError) as error:
-            raise InputError(
-                f"model must be a class or function defined in a module to train several local steps: {error}"
-            ) from None
+    def __init__(self, workload: Workload, num_workers: int | None = None) -> None:
+        packed = pack(workload)
         context = processes.get_context("spawn")
-        num_parameters = len(task.initial_vector())
-        self._base = torch.empty(num_parameters)
-        self._models = torch.empty(BLOCK, num_parameters)
-        for tensor in (self._base, self._models, task.train_images, task.train_labels):
+        num_values = workload.template.num_values
+        self._base = torch.empty(num_values)
+        self._models = torch.empty(BLOCK, num_values)
+        for tensor in (self._base, self._models, *packed.tensors):
             tensor.share_memory_()
         self._pipes: list[Connection] = []
         self._workers: list[BaseProcess] = []
         self._end = Finalize(self, _kill, (self._workers,), exitpriority=1)  # workers ignore SIGTERM
         for _ in range(num_workers or os.cpu_count() or 1):
             ours, theirs = context.Pipe()
-            args = (os.getpid(), task, self._base, self._models, theirs)
+            args = (os.getpid(), packed, self._base, self._models, theirs)
             worker = context.Process(target=_work, args=args, daemon=True)
-            worker.start()
+            with main_hidden():
+                worker.start()
             theirs.close()
             self._pipes.append(ours)
             self._workers.append(worker)
@@ -107,13 +103,14 @@ def _kill(workers: Sequence[BaseProcess]) -> None:
         worker.kill()
 
 
-def _work(parent: int, task: Task, base: Tensor, models: Tensor, pipe: Connection) -> None:
+def _work(parent: int, packed: Packed, base: Tensor, models: Tensor, pipe: Connection) -> None:
     """Train what arrives on the pipe until it closes. Signals to the process group are left to the parent process."""
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     configure_process()
-    replica = task.replica()
+    workload: Workload = packed.unpack()
+    replica = workload.replica()
     while True:
         try:
             rows, columns = pipe.recv()
@@ -122,8 +119,10 @@ def _work(parent: int, task: Task, base: Tensor, models: Tensor, pipe: Connectio
         try:
             cohort = Cohort(base, **columns)
             for place, row in enumerate(rows):
-                models[row] = train_client(task, replica, cohort[place : place + 1])
+                models[row] = train_client(workload, replica, cohort[place : place + 1])
             pipe.send("")
+        except RunStoppedError as error:
+            pipe.send(str(error))
         except Exception as error:
             pipe.send(repr(error))
 

@@ -1,7 +1,6 @@
 """Builds a run that trains models, as its settings prescribe."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +9,22 @@ import numpy.typing as npt
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.loop import RoundLoop
 from lesson.clock.simulate import Simulation
-from lesson.core.errors import InputError
 from lesson.fleet.fleet import fleet_of
 from lesson.fleet.population import Population, draw_population
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
-from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import GlobalModel, ModelServer
-from lesson.learn.models import FACTORIES, ModelFactory, named_arrays
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.simulated_clients import SimulatedClients
-from lesson.learn.task import Task, make_task
+from lesson.learn.task import Task
+from lesson.learn.tasks import task_of
+from lesson.learn.workload import Workload, make_workload
 from lesson.settings.settings import Settings
 from lesson.strategies import Strategy, fleet_for, make_strategy
+
+NEEDED_ACCURACY = "client_accuracy"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +43,8 @@ class TrainingRun:
         return self.server.model(self.loop.version)
 
     def parameters(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Return the parameters of the newest version by name, in the model's own shapes."""
-        return named_arrays(self.evaluator.task.factory, self.model.vector)
+        """Return the exchanged values of the newest version by name, in the model's own shapes."""
+        return self.evaluator.workload.template.named_arrays(self.model.vector)
 
     def close(self) -> None:
         """Release all threads, processes and GPU memory."""
@@ -53,37 +53,32 @@ class TrainingRun:
 
 
 def build(
-    settings: Settings,
-    *,
-    data_dir: Path | str | None = None,
-    num_threads: int | None = None,
-    dataset: Dataset | None = None,
-    model: ModelFactory | None = None,
+    settings: Settings, *, data_dir: Path | str | None = None, num_threads: int | None = None, task: Task | None = None
 ) -> TrainingRun:
     """Return a run on the device of the settings, which `on_device` has resolved.
 
-    `dataset` and `model` replace those that the settings name.
+    `task` replaces the one that the settings name.
     """
-    data = dataset or dataset_of(settings.data.dataset, data_dir)
-    if model is None and data.name not in FACTORIES:
-        raise InputError(f"model must be given for the data set '{data.name}'")
+    task = task or task_of(settings, data_dir)
     seed = settings.run.seed
     strategy = strategy_of(settings)
     people = draw_population(settings)
-    task = task_of(settings, data, model, people)
-    backend = _backend(task, settings, num_threads)
-    evaluator = Evaluator(task, backend)
+    workload = workload_of(settings, task, people)
+    if settings.upload.model_bits == "actual":
+        settings = settings.with_model_bits(workload.model_bits)
+    backend = _backend(workload, settings, num_threads)
+    evaluator = Evaluator(workload, backend)
     faults = CorruptedUploads.of(settings.faults, settings.fleet.num_clients, seed)
     server = ModelServer(
-        task.initial_vector(),
-        SimulatedClients(task, backend, settings.run.trainer, faults),
+        workload.initial_vector(),
+        SimulatedClients(workload, backend, settings.run.trainer, faults),
         settings.training,
         ServerOptimizer(settings.server),
         MergeGuard(settings.guards),
         needs=strategy.needs,
         signals=evaluator.signals(),
     )
-    fleet = fleet_of(settings, people, task.holdings.num_samples)
+    fleet = fleet_of(settings, people, workload.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
     loop = Simulation(strategy, fleet, model_server=server, seed=seed, settings=settings)
     return TrainingRun(loop, server, evaluator)
@@ -94,27 +89,24 @@ def strategy_of(settings: Settings) -> Strategy:
     return make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
 
 
-def task_of(
-    settings: Settings, data: Dataset, model: ModelFactory | None = None, people: Population | None = None
-) -> Task:
-    """Return the task of a run; clients hold out samples if the strategy needs their accuracy.
+def workload_of(
+    settings: Settings, task: Task, people: Population | None = None, holding_out: bool | None = None
+) -> Workload:
+    """Return the workload of a run.
 
-    `people` is the population of the run, if it has been drawn already.
+    `people` is the population of the run, if it has been drawn already. `holding_out` says whether clients hold out
+    samples; by default, they do if the strategy needs their accuracy.
     """
     limits, num_clients = settings.run, settings.fleet.num_clients
-    holding_out = "client_accuracy" in strategy_of(settings).needs
-    num_samples = None if people is None else people.num_samples
-    return make_task(settings, data, num_clients, limits.seed, model, limits.device, holding_out, num_samples)
+    holding_out = NEEDED_ACCURACY in strategy_of(settings).needs if holding_out is None else holding_out
+    num_held = None if people is None else people.num_samples
+    return make_workload(settings, task, num_clients, limits.seed, limits.device, holding_out, num_held)
 
 
-def _backend(task: Task, settings: Settings, num_threads: int | None) -> Backend:
-    """Return the backend of the device that holds the task's data."""
-    if task.device == "cpu":
-        return CpuBackend(task, num_threads)
+def _backend(workload: Workload, settings: Settings, num_threads: int | None) -> Backend:
+    """Return the backend of the device that holds the workload's data."""
+    if workload.device == "cpu":
+        return CpuBackend(workload, num_threads)
     from lesson.learn.cuda.backend import CudaBackend
 
-    return CudaBackend(task, settings.run.precision)  # type: ignore[arg-type]  # resolved by `on_device`
-
-
-# Consecutive runs in one process mostly use the same data set.
-dataset_of = lru_cache(maxsize=1)(load_dataset)
+    return CudaBackend(workload, settings.run.precision)  # type: ignore[arg-type]  # resolved by `on_device`

@@ -2,41 +2,50 @@
 
 from torch import Tensor
 
-from lesson.learn.backend import Trainer, TrainerName
+from lesson.learn.backend import Trainer, TrainerName, why_not_fused
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.partition import Holdings
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.scores import ClientScores, KnownScore, PendingScore, by_client, judge_all, score
-from lesson.learn.task import Task
 from lesson.learn.threads import Threads
+from lesson.learn.workload import Workload
 
 
 class CpuBackend:
     """Uses threads for evaluation and for training of one step, and processes for training of several steps."""
 
-    def __init__(self, task: Task, num_threads: int | None = None) -> None:
-        self._task, self._num_threads = task, num_threads
-        self._threads = Threads(task.factory, num_threads)
+    def __init__(self, workload: Workload, num_threads: int | None = None) -> None:
+        self._workload, self._num_threads = workload, num_threads
+        self._threads = Threads(workload.template, num_threads)
+
+    def why_not(self, name: TrainerName, one_step: bool) -> str:
+        """Return why a trainer cannot be used; empty if it can."""
+        return why_not_fused(self._workload, one_step) if name == "fused" else ""
 
     def trainer(self, name: TrainerName) -> Trainer:
-        """Return a new trainer."""
+        """Return a new trainer; raise InputError if it cannot train this task."""
         if name == "fused":
-            return FusedTrainer(self._task, self._threads)
-        return BatchedTrainer(self._task, self._num_threads) if name == "batched" else ReferenceTrainer(self._task)
+            return FusedTrainer(self._workload, self._threads)
+        if name == "batched":
+            return BatchedTrainer(self._workload, self._num_threads)
+        return ReferenceTrainer(self._workload)
 
     def begin_score(self, vector: Tensor) -> PendingScore:
-        """Evaluate the model with these parameters on the test images."""
-        return KnownScore(score(self._task, self._threads, vector))
+        """Evaluate the model with these exchanged values on the test data."""
+        return KnownScore(score(self._workload, self._threads, vector))
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
-        """Evaluate the model with these parameters on the training samples of each client."""
-        images, labels = self._task.train_images, self._task.train_labels
-        return by_client(holdings, lambda held: judge_all(self._threads, vector, images[held], labels[held]))
+        """Evaluate the model with these exchanged values on the training samples of each client."""
+        return by_client(holdings, lambda held: self._judge(vector, held))
 
     def judge_test(self, vector: Tensor) -> Tensor:
-        """Apply `judge` to all test images, with the model of these parameters; return shape (num_images, 2)."""
-        return judge_all(self._threads, vector, self._task.test_images, self._task.test_labels)
+        """Apply `judge` to all test samples, with the model of these exchanged values; return shape (num, 2)."""
+        work = self._workload
+        return judge_all(work, self._threads, vector, work.test_inputs, work.test_targets)
+
+    def _judge(self, vector: Tensor, samples: Tensor) -> Tensor:
+        return judge_all(self._workload, self._threads, vector, *self._workload.raw_samples(samples))
 
     def close(self) -> None:
         """Stop the threads."""

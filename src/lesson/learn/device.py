@@ -20,8 +20,6 @@ def on_device(settings: Settings) -> Settings:
     GPU and float32 on a CPU.
     """
     limits = settings.run
-    if limits.device == "cuda" and limits.trainer == "reference":
-        raise InputError("[run] trainer must be auto, fused or batched on a GPU, got 'reference'; set device = 'cpu'")
     if limits.device == "cuda" and not torch.cuda.is_available():
         raise InputError("[run] device must be auto or cpu here, got 'cuda': torch finds no GPU")
     gpu = limits.device == "cuda" or (

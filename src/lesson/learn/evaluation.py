@@ -1,4 +1,4 @@
-"""Evaluation of the global model on the test images and on the clients' samples."""
+"""Evaluation of the global model on the test data and on the clients' samples."""
 
 import math
 from dataclasses import dataclass
@@ -6,62 +6,66 @@ from dataclasses import dataclass
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
 from lesson.learn.backend import Backend
-from lesson.learn.metric import ACCURACY, Metric
+from lesson.learn.metric import Metric
 from lesson.learn.model_server import GlobalModel, Signal, check_finite
 from lesson.learn.partition import Holdings
 from lesson.learn.scores import ClientScores, PendingScore, Score
-from lesson.learn.task import Task
+from lesson.learn.task import ACCURACY
+from lesson.learn.workload import Workload
 
 
 class Evaluator:
     """Evaluates versions of the global model; DivergedError is raised if a loss is not finite."""
 
-    def __init__(self, task: Task, backend: Backend) -> None:
-        self.task, self._backend = task, backend
-        self.metric: Metric = ACCURACY
+    def __init__(self, workload: Workload, backend: Backend) -> None:
+        self.workload, self._backend = workload, backend
+        task, name = workload.task, workload.task.metric
+        if task.metrics is not None:  # an error in them should not wait for the first evaluation
+            name = next(iter(backend.begin_score(workload.initial_vector()).result().values))
+        self.metric = Metric(name, task.higher_is_better, tuple(task.target_scores or ()))
         """The metric by which models are compared; `Score.values` has it."""
-        self.class_names: tuple[str, ...] = ()
-        """Names of the classes; empty if they have none."""
-        self.is_cross_entropy = True
-        """Whether the loss is the cross-entropy of these classes."""
-
-    @property
-    def num_classes(self) -> int | None:
+        self.num_classes = task.num_classes
         """Number of classes; None for a task without classes."""
-        return int(max(self.task.test_labels.max().item(), self.task.train_labels.max().item())) + 1
+        self.class_names = tuple(task.class_names) if self.num_classes is not None else ()
+        """Names of the classes; empty if they have none."""
+        self.is_cross_entropy = workload.loss.is_default
+        """Whether the loss is the cross-entropy of the targets."""
 
     def score(self, model: GlobalModel) -> Score:
-        """Evaluate a model on the test images."""
+        """Evaluate a model on the test data."""
         return self.begin_score(model).result()
 
     def begin_score(self, model: GlobalModel) -> PendingScore:
-        """Start to evaluate a model on the test images; a GPU can continue training meanwhile."""
+        """Start to evaluate a model on the test data; a GPU can continue training meanwhile."""
         return _Checked(self._backend.begin_score(model.vector), model.newest_cohort)
 
     def client_scores(self, model: GlobalModel) -> ClientScores:
         """Evaluate a model on the samples that each client trains on; waits for the result."""
-        return self._client_scores(model, self.task.holdings)
+        return self._client_scores(model, self.workload.holdings)
 
     def class_accuracy(self, model: GlobalModel) -> FloatArray:
-        """Return a model's test accuracy per class, shape (num_classes,); NaN for a class without test images."""
-        right = self._backend.judge_test(model.vector)[:, 0].cpu().numpy().astype(np.float64)
-        labels = self.task.test_labels.cpu().numpy()
+        """Return a model's test accuracy per class, shape (num_classes,); NaN for a class without test samples."""
         num_classes = self.num_classes or 0
+        right = self._backend.judge_test(model.vector)[:, 0].cpu().numpy().astype(np.float64)
+        labels = self.workload.task.test[1].numpy()
         totals = np.bincount(labels, minlength=num_classes)
         return np.asarray(np.bincount(labels, right, num_classes) / np.where(totals, totals, np.nan))
 
     def class_shares(self, clients: IntArray, num_classes: int) -> FloatArray:
         """Return the share of each class in the samples of these clients, shape (len(clients), num_classes)."""
-        labels, holdings = self.task.train_labels.cpu().numpy(), self.task.holdings
+        labels, holdings = self.workload.task.train[1].numpy(), self.workload.holdings
         counts = np.array([np.bincount(labels[holdings[client]], minlength=num_classes) for client in clients.tolist()])
         return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
     def signals(self) -> dict[str, Signal]:
         """Return the signals of `ServerView.signals` that are evaluations; none if clients hold no samples out."""
-        held_out = self.task.held_out
+        held_out = self.workload.held_out
         if held_out is None:
             return {}
+        if self.workload.task.metric != ACCURACY:
+            raise InputError("strategy must not need the clients' accuracy: the task has no accuracy")
         return {"client_accuracy": lambda model: self._client_scores(model, held_out).accuracy}
 
     def close(self) -> None:
@@ -77,7 +81,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class _Checked:
-    """A score whose `result` raises DivergedError if the loss is not finite."""
+    """A score whose `result` raises DivergedError if the loss or a metric is not finite."""
 
     score: PendingScore
     newest_cohort: str
@@ -87,5 +91,6 @@ class _Checked:
 
     def result(self) -> Score:
         result = self.score.result()
-        check_finite("loss", math.isfinite(result.loss), self.newest_cohort)
+        for name, value in {"loss": result.loss, **result.values}.items():
+            check_finite(name, math.isfinite(value), self.newest_cohort)
         return result

@@ -4,8 +4,9 @@ After one step of SGD the weighted sum of the clients' models is
 
     Σ a·(ω − λ·∇f) = (Σ a)·ω − ∇ Σ a·λ·f.
 
-This is one step on one weighted loss, so a single forward and backward pass serves all clients. If the models are
-needed, each takes its own pass. FedProx's term μ·(ω' − ω) is omitted, as it is 0 in the first step, where ω' = ω.
+This is one step on one weighted loss, so a single forward and backward pass serves all clients, unless the samples of
+a minibatch influence each other or the model is random. If the models are needed, each takes its own pass. FedProx's
+term μ·(ω' − ω) is omitted, as it is 0 in the first step, where ω' = ω.
 """
 
 from collections import deque
@@ -16,13 +17,13 @@ from itertools import chain
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lesson.learn.cohort import Cohort
 from lesson.learn.minibatch import NO_SAMPLE, sample_weights
-from lesson.learn.models import Replica
-from lesson.learn.task import Task
+from lesson.learn.task import split_arrays
+from lesson.learn.template import Replica
 from lesson.learn.threads import Threads
+from lesson.learn.workload import Workload
 
 CHUNK_SAMPLES = 500
 WORTH_HALVING = 160
@@ -33,8 +34,8 @@ ROWS = 2
 class FusedTrainer:
     """Trains cohorts whose clients take one local step."""
 
-    def __init__(self, task: Task, threads: Threads) -> None:
-        self.task, self._threads = task, threads
+    def __init__(self, workload: Workload, threads: Threads) -> None:
+        self.workload, self._threads = workload, threads
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
@@ -54,8 +55,8 @@ class FusedTrainer:
 
     def _begin_gradients(self, cohort: Cohort) -> "list[Future[Tensor]]":
         """Start to compute the parts of ∇ Σ a·λ·f, one per chunk of clients."""
-        (samples,) = self.task.minibatches(cohort, 1)
-        num_samples = len(cohort) * self.task.batch_size
+        (samples,) = self.workload.minibatches(cohort, 1)
+        num_samples = len(cohort) * self.workload.batch_size
         num_chunks = 1 if num_samples < WORTH_HALVING else max(2, round(num_samples / CHUNK_SAMPLES))
         return [
             self._threads.submit(self._gradient, cohort.base, cohort[rows], samples[rows])
@@ -70,14 +71,20 @@ class FusedTrainer:
         return total
 
     def _gradient(self, replica: Replica, cohort: Cohort, padded: Tensor) -> Tensor:
-        batch = self.task.batch(replica, self.task.ids(cohort), padded, torch.from_numpy(cohort.first))
-        weight = sample_weights(padded, torch.from_numpy(cohort.weight * cohort.lr))[padded != NO_SAMPLE]
-        losses = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels, reduction="none")
-        return replica.gradient(losses @ weight)
+        workload, loss = self.workload, self.workload.loss
+        batch = workload.batch(replica, workload.ids(cohort), padded, torch.from_numpy(cohort.first))
+        outputs, scale = replica.outputs(batch.inputs, batch.kept, training=True), cohort.weight * cohort.lr
+        if loss.each is not None:
+            weight = sample_weights(padded, torch.from_numpy(scale))[padded != NO_SAMPLE]
+            losses = loss.each(outputs, batch.targets)
+            return replica.gradient(losses @ weight.to(losses.dtype))
+        sizes = batch.counts.tolist()
+        rows = zip(outputs.split(sizes), split_arrays(batch.targets, sizes), scale.tolist(), strict=True)
+        return replica.gradient(torch.stack([loss.mean(out, target) * factor for out, target, factor in rows]).sum())
 
     def _begin_models(self, cohort: Cohort, models: Tensor) -> "list[Future[None]]":
         """Start to train the clients of a cohort, writing into `models`."""
-        (samples,) = self.task.minibatches(cohort, 1)
+        (samples,) = self.workload.minibatches(cohort, 1)
         parts = (slice(begin, begin + ROWS) for begin in range(0, len(cohort), ROWS))
         return [
             self._threads.submit(self._descend, cohort.base, cohort[rows], samples[rows], models[rows])
@@ -86,7 +93,7 @@ class FusedTrainer:
 
     def _descend(self, replica: Replica, cohort: Cohort, padded: Tensor, models: Tensor) -> None:
         """Write ω − λ·∇f of each client into its row of `models`, Eq. (12)."""
-        batch = self.task.batch(replica, self.task.ids(cohort), padded, torch.from_numpy(cohort.first))
+        batch = self.workload.batch(replica, self.workload.ids(cohort), padded, torch.from_numpy(cohort.first))
         for one, lr, model in zip(batch.split(), cohort.lr.tolist(), models, strict=True):
-            loss = functional.cross_entropy(replica.logits(one.images, one.kept), one.labels)
+            loss = self.workload.loss.mean(replica.outputs(one.inputs, one.kept, training=True), one.targets)
             torch.add(cohort.base, replica.gradient(loss), alpha=-lr, out=model)

@@ -1,4 +1,4 @@
-"""The metric by which models of a task are compared: its direction, its targets, and how its values are written."""
+"""The metric by which the models of a task are compared: its direction, its targets, and the format of its values."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Targets of accuracy, if a task has no others."""
+"""Target accuracies, unless a task has others."""
 GUESSED = 0.1
 """Accuracy of guessing among ten classes, which counts as the accuracy of a model that has diverged."""
 IN_A_ROW = 3
@@ -30,7 +30,7 @@ RESERVED = frozenset(
         merged merged_staleness merged_started_s merged_arrived_s merged_expected_s misses retiered lost
         rejected rejections rejected_by excluded note notes
         strategy dataset device seed seeds metric metrics higher_is_better time_to_s wall_s ended_early clock
-        limits done error kind killed diverged name group entry beta settings reference
+        wall_trainer limits done error kind killed diverged name group entry beta settings reference
         """,
     )
 )
@@ -42,16 +42,17 @@ def check_metric_name(name: object) -> str:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         shown = repr(name) if len(repr(name)) <= 60 else f"{repr(name)[:59]}…"
         raise InputError(
-            f"the name of a metric must have at most 40 letters, digits, '_', '-' or '.', a letter first, got {shown}"
+            "the name of a metric must start with a letter and have at most 40 letters, digits, '_', '-' or '.', "
+            f"got {shown}"
         )
     if name in RESERVED:
-        raise InputError(f"a metric must not be called '{name}', which is the name of another value; rename it")
+        raise InputError(f"a metric must not be called '{name}', which is a reserved name; rename the metric")
     return name
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the test data. An accuracy is a share of 1 and shown in percent; other metrics are any numbers.
+    """A metric on the test data. Accuracy is from 0 to 1 and shown in percent; other metrics may be any numbers.
 
     Attributes:
         name: Name of the field in the files of a run, and of the columns of tables.
@@ -76,7 +77,7 @@ class Metric:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Metric":
-        """Return the metric that a summary, or another table with the entries in `fields`, is about."""
+        """Return the metric of a summary, or of another table with the entries in `fields`."""
         if "metric" not in values:
             return ACCURACY
         targets = tuple(map(float, values.get("time_to_s", ())))
@@ -84,17 +85,17 @@ class Metric:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What a summary says about the metric: nothing for accuracy with the usual targets."""
+        """Entries of a summary that describe the metric; none for accuracy with the default targets."""
         return {} if self == ACCURACY else {"metric": self.name, "higher_is_better": self.higher_is_better}
 
     @property
     def outline(self) -> dict[str, Any]:
-        """What `of` needs to return this metric, if there is no summary."""
+        """Entries from which `of` returns this metric if there is no summary."""
         return self.fields and {**self.fields, "time_to_s": self.times_to([], [])}
 
     @property
     def is_share(self) -> bool:
-        """Whether values are shares of 1, shown in percent."""
+        """Whether values are from 0 to 1 and shown in percent."""
         return self.name == "accuracy"
 
     @property
@@ -104,7 +105,7 @@ class Metric:
 
     @property
     def of_diverged(self) -> float:
-        """The value that counts for a model that has diverged: that of guessing, or NaN if it is not known."""
+        """The value assigned to a model that has diverged: that of guessing, or NaN if it is unknown."""
         return GUESSED if self.is_share else math.nan
 
     # Comparisons
@@ -114,7 +115,7 @@ class Metric:
         return math.inf if math.isnan(value) else -value if self.higher_is_better else value
 
     def order(self, values: ArrayLike) -> IntArray:
-        """Return the places of values from the best to the worst, NaN last; equal values stay in order."""
+        """Return the indices of values from the best to the worst, NaN last; equal values keep their order."""
         signed = np.asarray(values, dtype=float) * (-1 if self.higher_is_better else 1)
         return np.argsort(signed, kind="stable")
 
@@ -170,17 +171,17 @@ class Metric:
 
     @property
     def sign(self) -> str:
-        """What follows a number in a column of the metric, outside of tables."""
+        """The unit after a number, outside of tables."""
         return " %" if self.is_share else ""
 
     @property
     def best(self) -> str:
-        """Which of several models are shown, such as "the most accurate 12"."""
+        """Adjective for the models that are shown, as in "the most accurate 12"."""
         return "most accurate" if self.is_share else "best"
 
     @property
     def superlative(self) -> str:
-        """Which value is the best one."""
+        """Adjective for the best value."""
         return "Highest" if self.higher_is_better else "Lowest"
 
     def number(self, value: float, decimals: int = 4) -> str:
@@ -200,7 +201,7 @@ ACCURACY = Metric()
 
 
 def plain_number(value: float, like: float | None = None) -> str:
-    """Return a number with four significant digits, or with as many decimal places as `like` would have."""
+    """Return a number with four significant digits, or with as many decimal places as `like` has in this format."""
     size = abs(value if like is None else like)
     if math.isnan(value):
         return "–"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lesson.clock.rejections import NOT_FINITE, Rejection
-from lesson.core.arrays import FloatArray, with_prefix
+from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn.backend import Trainer
 from lesson.learn.cohort import Cohort, cohorts_of
@@ -40,6 +40,16 @@ class UpdateSource(Protocol):
     """Whether non-finite values can only mean that training has diverged, so that sums need no check."""
     remedy: str
     """Advice for the error message about non-finite values if training is not their cause; otherwise empty."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Notes for the summary of a run, such as why a slower trainer was used."""
+        ...
+
+    @property
+    def trainers(self) -> Sequence[str]:
+        """Names of the trainers that have been used."""
+        ...
 
     def trainer_for(self, updates: Updates) -> Trainer:
         """Return the trainer that provides the models of these updates."""
@@ -128,9 +138,11 @@ class ModelServer:
             functions["confirmation"] = self._confirmation.look
         return Signals({name: tell for name, tell in functions.items() if name in names})
 
-    def step_sizes(self, lr_scale: FloatArray) -> FloatArray:
-        """Return the learning rate times `lr_scale`, at most lr_cap and at most the largest float32."""
-        return np.minimum(self._training.learning_rate * lr_scale, min(self._training.lr_cap, MAX_STEP))
+    def step_sizes(self, updates: Updates) -> FloatArray:
+        """Return the step size of each update: learning rate × schedule × `lr_scale`, at most lr_cap and float32."""
+        training = self._training
+        factor = schedule_factor(training, updates.started_round, updates.started_s)
+        return np.minimum(training.learning_rate * updates.lr_scale * factor, min(training.lr_cap, MAX_STEP))
 
     def state(self) -> State:
         """Return versions, groups, moments, signals and recent norms as arrays by name, for `restore`.
@@ -152,7 +164,14 @@ class ModelServer:
             kept = with_prefix(state, kind)
             return {name: torch.tensor(vector, device=self._device) for name, vector in kept.items()}
 
-        self.versions = {int(version): vector for version, vector in vectors("version.").items()}
+        versions = {int(version): vector for version, vector in vectors("version.").items()}
+        given, wanted = (
+            {len(vector) for vector in versions.values()},
+            {len(vector) for vector in self.versions.values()},
+        )
+        if not given <= wanted:
+            raise InputError(f"task must have a model of {max(given)} values, as this run began, got {max(wanted)}")
+        self.versions = versions
         self._groups.filled = {json.loads(name): vector for name, vector in vectors("group.").items()}
         self._optimizer.moments = vectors("moment.")
         self._guard.restore(state)
@@ -168,7 +187,7 @@ class ModelServer:
     ) -> tuple[Tensor, list[Rejection]]:
         """Return the aggregated model, before the server optimizer, and the rejections; update the group memory."""
         model, of, groups = self.versions[version], self._of(merge, weights), merge.groups
-        cohorts = list(cohorts_of(updates, weights, self.step_sizes(updates.lr_scale), merge, self.versions))
+        cohorts = list(cohorts_of(updates, weights, self.step_sizes(updates), merge, self.versions))
         accepted, totals, rejections = self._accepted(updates, cohorts, round)
         stands_for = _stands_for(cohorts, accepted) if rejections else {}
         planned = float(weights.sum()) if stands_for or not rejections else 0.0
@@ -265,6 +284,17 @@ class ModelServer:
         """Raise DivergedError if a model is not finite. On a GPU this is checked later, so as not to wait for it."""
         if not vector.is_cuda:
             check_finite("model", bool(torch.isfinite(vector).all()), self._newest_cohort)
+
+
+def schedule_factor(training: TrainingSettings, round: IntArray, time_s: FloatArray) -> FloatArray | float:
+    """Return the factor of the step size for local trainings that start in these rounds and at these times."""
+    if training.schedule == "constant":
+        return 1.0
+    spent = np.maximum(round - 1, 0) if training.schedule_over == "rounds" else time_s
+    periods, end = spent / training.schedule_period, training.schedule_factor
+    if training.schedule == "cosine":
+        return np.asarray(end + (1 - end) * (1 + np.cos(np.pi * np.minimum(periods, 1))) / 2)
+    return np.asarray(end ** (np.floor(periods) if training.schedule == "step" else periods))
 
 
 def check_finite(what: str, finite: bool, newest_cohort: str) -> None:

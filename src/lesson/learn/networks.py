@@ -1,7 +1,7 @@
-"""Networks of the built-in tasks beyond the paper's two, of the sizes that are common in papers on federated learning.
+"""Networks of the built-in tasks other than the paper's two, in sizes that are common in papers on federated learning.
 
-They have no buffers, batch normalization or dropout, so a vector of parameters is a whole model. All of them work under
-`torch.func.vmap` with separate parameters per client, and in CUDA graphs.
+They have no buffers, batch normalization or dropout, so a vector of parameters is a complete model. All of them work
+under `torch.func.vmap`, with separate parameters for each client, and in CUDA graphs.
 """
 
 from itertools import pairwise
@@ -37,7 +37,7 @@ class FemnistNet(nn.Module):
     """LEAF's network for 28 × 28 gray images of 62 characters, 6,603,710 parameters (Caldas et al. 2018).
 
     Two 5 × 5 convolutions of 32 and 64 channels, each followed by 2 × 2 pooling, and a hidden layer of 2048 units.
-    Weights are initialized as TensorFlow does, and hence LEAF: Glorot-uniform, with zero biases.
+    Weights are initialized as in TensorFlow, and hence in LEAF: Glorot-uniform, with zero biases.
     """
 
     def __init__(self, num_classes: int = 62) -> None:
@@ -59,10 +59,10 @@ class FemnistNet(nn.Module):
 class GroupNormResNet(nn.Module):
     """The residual network of He et al. (2016) for 32 × 32 color images, with group instead of batch normalization.
 
-    One block in each of the three stages makes ResNet-8 (78,042 parameters for 10 classes, 83,892 for 100), three make
-    ResNet-20 (272,474 and 278,324). Batch normalization loses accuracy if the classes of clients differ, which group
-    normalization (Wu & He 2018) does not (Hsieh et al. 2020); channels form two groups, as in Reddi et al. (2021).
-    Where the number of channels doubles, the shortcut is a 1 × 1 convolution.
+    With one block in each of the three stages, it is ResNet-8 (78,042 parameters for 10 classes, 83,892 for 100); with
+    three, ResNet-20 (272,474 and 278,324). If clients hold different classes, batch normalization loses accuracy, but
+    group normalization (Wu & He 2018) does not (Hsieh et al. 2020). Channels form two groups, as in Reddi et al.
+    (2021). Where the number of channels doubles, the shortcut is a 1 × 1 convolution.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ def _conv3x3(before: int, after: int, stride: int = 1) -> nn.Conv2d:
 
 
 class CharLstm(nn.Module):
-    """LEAF's model of the next character (Caldas et al. 2018): an embedding of 8 and two LSTM layers of 256 units.
+    """LEAF's model of the next character (Caldas et al. 2018): an embedding of size 8, two LSTM layers of 256 units.
 
     It has 819,920 parameters for LEAF's alphabet of 80 characters: 2,048 more than LEAF's, because torch's LSTM has two
     vectors of biases. As in LEAF, the forget gates start with a bias of 1 and all others with 0. LEAF predicts only the
-    character that follows a whole sequence; here every position predicts its next one, as in Reddi et al. (2021).
+    character that follows a whole sequence; here, every position predicts the next one, as in Reddi et al. (2021).
     """
 
     def __init__(self, num_tokens: int, embedding: int = 8, hidden: int = 256, layers: int = 2) -> None:
@@ -127,12 +127,12 @@ class CharLstm(nn.Module):
 
 
 class Lstm(nn.Module):
-    """`nn.LSTM(…, batch_first=True)` from a state of zeros, with the same parameters, that also works under vmap.
+    """An equivalent of `nn.LSTM(…, batch_first=True)`, with the same parameters, that also works under vmap.
 
     torch's own LSTM has no batching rule, so vmap at best loops over the models. It is used for a single model on a
     CPU, where it takes about two thirds of the time. On a GPU it would copy all parameters in every call, since they
-    are not adjacent in cuDNN's order. The loop here is about as fast in a CUDA graph, but takes four times as long
-    without one.
+    are not adjacent in cuDNN's order. The loop here is about as fast as cuDNN in a CUDA graph, but takes four times as
+    long without a graph.
     """
 
     def __init__(self, num_inputs: int, hidden: int, layers: int = 1) -> None:
@@ -202,7 +202,7 @@ class _LstmLayer(torch.autograd.Function):
         enter, forget, _, leave = sigmoids.chunk(4, -1)
         squashed = torch.tanh(cells)
         previous = torch.cat([torch.zeros_like(cells[:1]), cells[:-1]])
-        slopes = (  # of the cell, and for the last gate of the output, with respect to the gates
+        slopes = (  # derivatives with respect to the gates: of the cell, and for the last gate, of the output
             candidates * enter * (1 - enter),
             previous * forget * (1 - forget),
             enter * (1 - candidates * candidates),
@@ -266,7 +266,7 @@ class _TransformerLayer(nn.Module):
         return hidden + change
 
     def _attention(self, hidden: Tensor) -> Tensor:
-        """Return each position's mean of the values up to it.
+        """Return causal self-attention: for each position, a weighted mean of the values up to this position.
 
         The gradient of torch's scaled_dot_product_attention has no batching rule: under vmap it loops over the models.
         """

@@ -76,28 +76,58 @@ class _StoredLookup:
 
 
 def make_partition(
-    settings: Settings, labels: IntArray, num_clients: int, seed: int, num_samples: IntArray | None = None
+    settings: Settings,
+    num_samples: int,
+    labels: IntArray | None,
+    num_clients: int,
+    seed: int,
+    num_held: IntArray | None = None,
 ) -> Holdings:
     """Return which samples each client holds, as the settings of [data] prescribe.
 
-    `num_samples` is the number of samples of each client in the population of the run; by default, it is drawn here.
+    `labels` has the class of each of the `num_samples` training samples; None if they have no classes. `num_held` is
+    the number of samples of each client in the population of the run; by default, it is drawn here.
     """
-    if settings.data.split == "iid":
-        return split_iid(labels, num_clients, seed)
-    if settings.data.split == "dirichlet-per-class":
-        return split_dirichlet_per_class(labels, num_clients, settings.data.beta, settings.training.batch_size, seed)
-    if num_samples is None:
-        num_samples = draw_population(settings, num_clients, seed).num_samples
-    if settings.data.split == "dirichlet-pool":
-        return draw_pool(labels, num_samples, settings.data.beta, seed)
-    return split_dirichlet_per_client(labels, num_samples, settings.data.beta, seed)
+    split, beta = settings.data.split, settings.data.beta
+    if split == "iid":
+        return split_iid(num_samples, num_clients, seed)
+    if split == "natural":
+        raise InputError("[data] split must not be 'natural': the task does not list the samples of its clients")
+    if split == "quantity-skew":
+        return split_by_quantity(num_samples, num_clients, beta, seed)
+    if labels is None:
+        raise InputError(
+            f"[data] split must be 'iid' or 'quantity-skew', or the task must list the samples of its clients, got "
+            f"'{split}': targets are not class labels"
+        )
+    if split == "dirichlet-per-class":
+        return split_dirichlet_per_class(labels, num_clients, beta, settings.training.batch_size, seed)
+    if num_held is None:
+        num_held = draw_population(settings, num_clients, seed).num_samples
+    if split == "dirichlet-pool":
+        return draw_pool(labels, num_held, beta, seed)
+    return split_dirichlet_per_client(labels, num_held, beta, seed)
 
 
-def split_iid(labels: IntArray, num_clients: int, seed: int) -> Partition:
+def split_iid(num_samples: int, num_clients: int, seed: int) -> Partition:
     """Shuffle all samples and split them into parts whose sizes differ by at most one."""
-    _check_enough(len(labels), num_clients, 1)
-    shuffled = stream(seed, "partition/iid").permutation(len(labels))
+    _check_enough(num_samples, num_clients, 1)
+    shuffled = stream(seed, "partition/iid").permutation(num_samples)
     return Partition.of([np.sort(part) for part in np.array_split(shuffled, num_clients)])
+
+
+def split_by_quantity(num_samples: int, num_clients: int, beta: float, seed: int) -> Partition:
+    """Shuffle all samples and split them into parts of unequal sizes, with shares from Dirichlet(β, …, β).
+
+    As in Li et al. ("Federated Learning on Non-IID Data Silos", 2022), only the sizes are skewed. Every client gets one
+    sample, so that no client is without data; the remaining samples are divided by the shares.
+    """
+    _check_enough(num_samples, num_clients, 1)
+    rng = stream(seed, "partition/quantity")
+    shares = rng.dirichlet(np.full(num_clients, beta))
+    ends = 1 + np.arange(num_clients) + (np.cumsum(shares) * (num_samples - num_clients)).astype(np.int64)
+    ends[-1] = num_samples
+    return Partition.of([np.sort(part) for part in np.split(rng.permutation(num_samples), ends[:-1])])
 
 
 def split_dirichlet_per_class(

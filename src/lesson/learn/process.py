@@ -1,10 +1,12 @@
-"""Process-wide settings of torch and glibc for training on a CPU, and how to undo them."""
+"""Process-wide settings of torch and glibc for training on a CPU, how to undo them, and starting other processes."""
 
 import contextlib
 import ctypes
 import platform
+import sys
 import threading
 from collections.abc import Iterator
+from types import ModuleType
 
 import torch
 
@@ -37,6 +39,20 @@ def configured_process() -> Iterator[None]:
         yield
     finally:
         _users.leave(num_threads)
+
+
+@contextlib.contextmanager
+def main_hidden() -> Iterator[None]:
+    """Keep a process that starts in this context from executing the user's script again, as `spawn` does by default.
+
+    Scripts can then call `lesson.compare` and `lesson.run` without `if __name__ == "__main__"`.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 class _Users:

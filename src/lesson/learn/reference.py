@@ -5,30 +5,51 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from lesson.core.errors import RunStoppedError, describe
 from lesson.learn.cohort import Cohort
-from lesson.learn.models import Replica
-from lesson.learn.task import Task
+from lesson.learn.device import lacks_memory
+from lesson.learn.local_optimizer import LocalTraining
+from lesson.learn.template import Replica
+from lesson.learn.workload import Workload
 
 BLOCK = 64
 STEPS_AT_ONCE, MAX_GATHERED = 64, 1 << 14
 """Largest number of steps whose samples are gathered together, and largest number of these samples."""
 
 
-def train_client(task: Task, replica: Replica, cohort: Cohort) -> Tensor:
-    """Return the model of a cohort's only row after its local steps of SGD, Eq. (12), with FedProx's term if μ > 0."""
+def train_client(workload: Workload, replica: Replica, cohort: Cohort) -> Tensor:
+    """Return the model of a cohort's only row after its local steps, Eq. (12), with FedProx's term if μ > 0."""
     base = cohort.base
     replica.load(base.clone())
-    num_steps, (client, index) = int(cohort.local_steps[0]), task.ids(cohort)
-    at_once, gathered = task.steps_at_once(cohort), max(1, MAX_GATHERED // task.sampler.width)
-    for begin in range(0, num_steps, at_once):
-        samples = task.minibatches(cohort, min(at_once, num_steps - begin), begin)[:, 0]
-        for steps in torch.arange(len(samples), device=base.device).split(min(STEPS_AT_ONCE, gathered)):
-            ids = client.expand(len(steps)), index.expand(len(steps))
-            for batch in task.batch(replica, ids, samples[steps], steps + begin + int(cohort.first[0])).split():
-                loss = functional.cross_entropy(replica.logits(batch.images, batch.kept), batch.labels)
-                replica.descend(loss, float(cohort.lr[0]), base, task.proximal_mu)
+    local = LocalTraining(workload.training, replica, base)
+    num_steps, (client, index) = int(cohort.local_steps[0]), workload.ids(cohort)
+    first, lr = int(cohort.first[0]), float(cohort.lr[0])
+    at_once = workload.steps_at_once(cohort)
+    with workload.seeded(int(cohort.client[0]), int(cohort.index[0])) as seed_step:
+        most = STEPS_AT_ONCE if seed_step is None else 1
+        gathered = max(1, min(most, MAX_GATHERED // workload.sampler.width))
+        for begin in range(0, num_steps, at_once):
+            samples = workload.minibatches(cohort, min(at_once, num_steps - begin), begin)[:, 0]
+            for steps in torch.arange(len(samples), device=base.device).split(gathered):
+                ids = client.expand(len(steps)), index.expand(len(steps))
+                numbers = steps + begin + first
+                if seed_step is not None:  # before the samples are prepared, which may draw random numbers, too
+                    seed_step(int(numbers[0]))
+                batches = workload.batch(replica, ids, samples[steps], numbers).split()
+                for batch in batches:
+                    if workload.template.traits.refuses_one and int(batch.counts) == 1:
+                        continue  # the last sample of an epoch, alone in its minibatch
+                    try:
+                        outputs = replica.outputs(batch.inputs, batch.kept, training=True)
+                        local.descend(workload.loss.mean(outputs, batch.targets), lr)
+                    except Exception as error:  # a custom model or loss may raise anything
+                        if isinstance(error, MemoryError | RuntimeError) and lacks_memory(error):
+                            raise
+                        whom, size = f"client {int(cohort.client[0])}", int(batch.counts)
+                        raise RunStoppedError(
+                            f"{whom} cannot train on a minibatch of size {size}: {describe(error)}"
+                        ) from None
     return replica.vector()
 
 
@@ -45,7 +66,7 @@ def sum_by_blocks(cohort: Cohort, train: Callable[[Cohort], Tensor]) -> Tensor:
 
 def models_by_blocks(cohort: Cohort, train: Callable[[Cohort], Tensor]) -> Tensor:
     """Return the models of a cohort, shape (num_rows, num_parameters), trained BLOCK at a time."""
-    models = torch.empty(len(cohort), len(cohort.base))
+    models = torch.empty(len(cohort), len(cohort.base), device=cohort.base.device)
     for begin in range(0, len(cohort), BLOCK):
         models[begin : begin + BLOCK] = train(cohort[begin : begin + BLOCK])
     return models
@@ -54,9 +75,9 @@ def models_by_blocks(cohort: Cohort, train: Callable[[Cohort], Tensor]) -> Tenso
 class ReferenceTrainer:
     """Trains one client after the other in this process."""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self._replica = task.replica()
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self._replica = workload.replica()
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
@@ -71,4 +92,4 @@ class ReferenceTrainer:
 
     def _train(self, cohort: Cohort) -> Tensor:
         rows = (cohort[row : row + 1] for row in range(len(cohort)))
-        return torch.stack([train_client(self.task, self._replica, row) for row in rows])
+        return torch.stack([train_client(self.workload, self._replica, row) for row in rows])

@@ -11,16 +11,18 @@ from torch import Tensor
 from lesson.clock.faults import CorruptedUploads
 from lesson.learn.backend import Trainer
 from lesson.learn.cohort import Cohort
-from lesson.learn.models import FACTORIES, initial_vector, named_arrays
 from lesson.learn.reference import ReferenceTrainer, sum_by_blocks
 from lesson.learn.robust.corruption import corrupted_models
 from lesson.learn.task import Task
+from lesson.learn.template import Template
+from lesson.learn.workload import Workload
 from lesson.strategies.base import Updates
 
 
-def initial_arrays(dataset: str, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the initial parameters of a run on a data set by name."""
-    return named_arrays(FACTORIES[dataset], initial_vector(FACTORIES[dataset], seed))
+def initial_arrays(task: Task, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the exchanged values, by name, with which a run of this task starts for this seed."""
+    template = Template(task, seed)
+    return template.named_arrays(template.initial_vector())
 
 
 def as_tensor(vector: npt.NDArray[np.floating]) -> Tensor:
@@ -29,7 +31,7 @@ def as_tensor(vector: npt.NDArray[np.floating]) -> Tensor:
 
 
 def train_update(
-    task: Task,
+    workload: Workload,
     base: npt.NDArray[np.floating],
     *,
     client: int,
@@ -53,7 +55,7 @@ def train_update(
         weight=np.full(batches, 1 / batches),
         first=np.arange(batches),
     )
-    (model,) = ReferenceTrainer(task).sums([cohort])
+    (model,) = ReferenceTrainer(workload).sums([cohort])
     if faults is not None:
         (model,) = corrupted_models(replace(cohort[:1], trained=model[None]), faults)
     vector: npt.NDArray[np.float32] = model.numpy()
@@ -64,6 +66,8 @@ class Received:
     """Models that remote clients have uploaded, as an `UpdateSource` and its own `Trainer`."""
 
     trusted, remedy = False, ""
+    notes: tuple[str, ...] = ()
+    trainers = ("clients",)
 
     def __init__(self) -> None:
         self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}

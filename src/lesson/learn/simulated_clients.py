@@ -11,8 +11,10 @@ from lesson.clock.faults import CorruptedUploads
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
 from lesson.learn.robust.corruption import CorruptingTrainer
-from lesson.learn.task import Task
+from lesson.learn.workload import Workload
 from lesson.strategies.base import Updates
+
+FASTEST_FIRST: tuple[TrainerName, ...] = ("fused", "batched", "reference")
 
 
 class SimulatedClients:
@@ -20,14 +22,17 @@ class SimulatedClients:
 
     def __init__(
         self,
-        task: Task,
+        workload: Workload,
         backend: Backend,
         trainer: Literal["auto"] | TrainerName = "auto",
         faults: CorruptedUploads | None = None,
     ) -> None:
-        self.task, self.trainer = task, trainer
+        self.workload, self.trainer = workload, trainer
         self._backend, self._faults = backend, faults
         self._trainers: dict[TrainerName, Trainer] = {}
+        self._chosen: dict[bool, TrainerName] = {}
+        """The trainer for updates of one step (True) and of several (False)."""
+        self._notes: list[str] = []
         self.trusted = faults is None or not faults.may_be_infinite
         self.remedy = (
             ""
@@ -36,17 +41,51 @@ class SimulatedClients:
         )
 
     def trainer_for(self, updates: Updates) -> Trainer:
-        """Return the trainer of the settings; "auto" is fused for one local step and batched for more."""
+        """Return the trainer of the settings; "auto" is the fastest one that can train these updates."""
         one_step = bool(np.all(updates.local_steps == 1))
-        if (not one_step or self.task.sampler.epochs) and np.any(updates.batches > 1):
+        if (not one_step or self.workload.sampler.epochs) and np.any(updates.batches > 1):
             raise InputError("[training] local_steps must be 1 and local_epochs 0 for steps of several minibatches")
-        name: TrainerName = ("fused" if one_step else "batched") if self.trainer == "auto" else self.trainer
-        if name == "fused" and not one_step:
-            raise InputError("[run] trainer must be 'batched' or 'reference' for more than one local step, got 'fused'")
-        if name not in self._trainers:
-            trainer = self._backend.trainer(name)
-            self._trainers[name] = trainer if self._faults is None else CorruptingTrainer(trainer, self._faults)
-        return self._trainers[name]
+        if one_step not in self._chosen:
+            self._chosen[one_step] = self._choose(one_step)
+        return self._trainers[self._chosen[one_step]]
+
+    @property
+    def _one_step(self) -> bool:
+        """Whether clients take one local step, unless the strategy asks for more."""
+        return self.workload.training.local_steps == 1 and not self.workload.sampler.epochs
+
+    def _choose(self, one_step: bool) -> TrainerName:
+        """Return the name of the first trainer that can be used, after creating it."""
+        reasons = list[str]()
+        for name in FASTEST_FIRST if self.trainer == "auto" else (self.trainer,):
+            reason = self._backend.why_not(name, one_step)
+            if not reason and name not in self._trainers:
+                try:
+                    trainer = self._backend.trainer(name)
+                except InputError as error:
+                    reason = str(error)
+                else:
+                    faults = self._faults
+                    self._trainers[name] = trainer if faults is None else CorruptingTrainer(trainer, faults)
+            if not reason:
+                expected = "fused" if one_step else "batched"
+                if self.trainer == "auto" and name != expected:
+                    self._notes.append(f"trainer: {name}, not {expected}: {reasons[-1]}")
+                return name
+            reasons.append(reason)
+        raise InputError(f"[run] trainer must not be '{self.trainer}' here: {reasons[-1]}; use 'auto'")
+
+    @property
+    def notes(self) -> list[str]:
+        """Which trainers "auto" has chosen in place of the usual ones, and why; chooses one if none was needed yet."""
+        if not self._chosen:  # the run was resumed after its last aggregation
+            self._chosen[self._one_step] = self._choose(self._one_step)
+        return self._notes
+
+    @property
+    def trainers(self) -> list[str]:
+        """Names of the trainers that have been used."""
+        return list(self._trainers)
 
     def is_fault(self, client: int, index: int) -> bool:
         """Return whether a fault is injected into this upload."""

@@ -1,202 +1,264 @@
-"""The learning task: data, its partition among clients, the model, and the minibatches of local training."""
+"""Tasks: training and test data, a model, a loss and metrics, and optionally the samples of each client."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lesson.core.arrays import IntArray
-from lesson.core.errors import InputError
-from lesson.core.random import stream
-from lesson.learn.cohort import Cohort
-from lesson.learn.data import Dataset
-from lesson.learn.device import to_device
-from lesson.learn.dropout import draw_kept
-from lesson.learn.minibatch import NO_SAMPLE, Sampler
-from lesson.learn.models import FACTORIES, ModelFactory, Replica, initial_vector, make_model
-from lesson.learn.partition import Holdings, Partition, make_partition
-from lesson.settings.sections import TrainingSettings
-from lesson.settings.settings import Settings
+from lesson.core.errors import InputError, describe
+from lesson.learn.metric import TARGETS
 
-SHARE = 0.1
-MAX_LOCAL_SAMPLES = 10**8
-"""Samples of one local training, repeated ones included: 1,000 passes over all of MNIST, and more."""
+ModelFactory = Callable[[], nn.Module]
+Arrays = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
+"""Inputs or targets: one tensor, or several with the same number of samples."""
+Loss = Callable[[Any, Any], Tensor]
+Metrics = Callable[[Any, Any], Mapping[str, float] | float | Tensor]
+ACCURACY, TEST_LOSS = "accuracy", "test_loss"
+MAX_METRICS, MAX_NAME = 20, 40
 
 
-def hold_out(holdings: Holdings, seed: int) -> tuple[Partition, Partition]:
-    """Split each client's samples into those it trains on and those it holds out.
-
-    A client with n distinct samples holds out max(1, round(n / 10)) of them, or none if n < 2. Each client has its own
-    random stream. If it holds a sample several times, as in a pool, all copies are on the same side. InputError is
-    raised if no client holds out any sample.
-    """
-    parts = [_hold_out(holdings[client], seed, client) for client in range(len(holdings.num_samples))]
-    training, held = (Partition.of(list(side)) for side in zip(*parts, strict=True))
-    if not len(held.samples):
-        raise InputError("no client has the 2 distinct samples needed to hold one out; reduce fleet.num_clients")
-    return training, held
-
-
-def _hold_out(samples: IntArray, seed: int, client: int) -> tuple[IntArray, IntArray]:
-    distinct = np.unique(samples)
-    if len(distinct) < 2:
-        return samples, samples[:0]
-    count = max(1, round(SHARE * len(distinct)))
-    held = np.isin(samples, stream(seed, "held-out", client).choice(distinct, count, replace=False))
-    return samples[~held], samples[held]
-
-
-MAX_DRAWN, MAX_STEPS = 1 << 24, 1024
-"""Largest number of values held while minibatches are drawn, and largest number of steps drawn together."""
-Ids = tuple[Tensor, Tensor]
-"""Clients, and the indices of their updates."""
-
-
-class Batch(NamedTuple):
-    """Samples of one or more minibatches, one after the other."""
-
-    images: Tensor
-    labels: Tensor
-    kept: Tensor | None
-    """Dropout factors; None for a model without dropout."""
-    counts: Tensor
-    """Number of samples in each minibatch, shape (num_rows,)."""
-
-    def split(self) -> "list[Batch]":
-        """Return the minibatches one by one."""
-        sizes = self.counts.tolist()
-        kept = [None] * len(sizes) if self.kept is None else self.kept.split(sizes)
-        return list(map(Batch, self.images.split(sizes), self.labels.split(sizes), kept, self.counts))
-
-
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Task:
-    """Everything a trainer needs, on one device. Images are stored as bytes in channels-last order."""
+    """Your own learning task, for `lesson.run`, `lesson.compare` and `lesson.sweep`.
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        holdings: Holdings,
-        factory: ModelFactory,
-        batch_size: int,
-        epochs: bool,
-        seed: int,
-        device: str = "cpu",
-        proximal_mu: float = 0.0,
-        held_out: Holdings | None = None,
-    ) -> None:
-        self.holdings, self.factory, self.seed, self.batch_size = holdings, factory, seed, batch_size
-        self.device, self.proximal_mu, self.held_out = device, proximal_mu, held_out
-        self.sampler = Sampler(holdings, batch_size, epochs, seed, device)
-        self.train_images, self.train_labels = _on_device(dataset.train_images, dataset.train_labels, device)
-        self.test_images, self.test_labels = _on_device(dataset.test_images, dataset.test_labels, device)
+    Arrays may be NumPy arrays, tensors or lists. Double-precision floats are stored in 32 bits, and integers, except
+    bytes of inputs, in 64 bits. Inputs and targets may each be one array, or a tuple or dict of arrays. The model is
+    called as `model(inputs)` with one array, as `model(*inputs)` with a tuple and as `model(**inputs)` with a dict.
 
-    def steps_at_once(self, cohort: Cohort) -> int:
-        """Return how many steps of this cohort can be drawn together in limited memory."""
-        return max(1, min(MAX_STEPS, self._rows_at_once(cohort) // len(cohort)))
+    Attributes:
+        train: Inputs and targets of the training samples.
+        test: Inputs and targets of the test samples.
+        model: Function or class that returns a new `nn.Module`. Clients exchange its trainable parameters and the
+            float buffers that training changes, such as the running means of BatchNorm.
+        clients: Indices of the training samples of each client. By default, the training samples are split as the
+            settings of [data] prescribe. If there are more clients than [fleet] num_clients, some of them are drawn.
+        loss: Function of outputs and targets that returns the mean loss of a minibatch. The default is cross-entropy,
+            for integer targets.
+        metrics: Function of all outputs and targets of the test set that returns numbers by name, or one number. The
+            default is `accuracy` for integer targets, otherwise `test_loss`.
+        metric: Name of the metric by which runs are compared, in tables, figures and times to target scores. The
+            default is the first one.
+        higher_is_better: Whether larger values of this metric are better.
+        target_scores: Values of this metric for which the time to reach them is reported. The default is 0.5, 0.6,
+            0.7, 0.8, 0.9 and 0.95 for accuracy, and none for other metrics.
+        class_names: Names of the classes, for reports.
+        prepare: Function that is applied to the inputs of each minibatch, for example to convert bytes to floats.
+        name: Name of the task in settings, results and reports.
 
-    def minibatches(self, cohort: Cohort, num_steps: int, begin: int = 0) -> Tensor:
-        """Return the samples of minibatches from step `begin` on, shape (num_steps, len(cohort), width).
-
-        They are padded as in `Sampler.batches`.
-        """
-        at_once = max(1, self._rows_at_once(cohort) // num_steps)
-        parts = [cohort[row : row + at_once] for row in range(0, len(cohort), at_once)]
-        drawn = [self._drawn(part, num_steps, begin) for part in parts]
-        return drawn[0] if len(drawn) == 1 else torch.cat(drawn, dim=1)
-
-    def _rows_at_once(self, cohort: Cohort) -> int:
-        """Return how many minibatches of these clients can be drawn together."""
-        return int(MAX_DRAWN / self.sampler.num_held(self.holdings.num_samples[cohort.client]))
-
-    def _drawn(self, cohort: Cohort, num_steps: int, begin: int) -> Tensor:
-        sizes = self.holdings.num_samples[cohort.client]
-        per_pass = -(-sizes // self.batch_size)
-        last = np.minimum(begin + num_steps, cohort.local_steps) - 1
-        num_passes = max(1, int((last // per_pass - begin // per_pass).max()) + 1)
-        first = to_device(cohort.first, self.device)
-        return self.sampler.batches(*self.ids(cohort), num_steps, int(sizes.max()), num_passes, first, begin)
-
-    def ids(self, cohort: Cohort) -> Ids:
-        """Return clients and update indices of this cohort, on the device."""
-        return to_device(cohort.client, self.device), to_device(cohort.index, self.device)
-
-    def batch(self, replica: Replica, ids: Ids, padded: Tensor, step: Tensor) -> "Batch":
-        """Return the samples of padded minibatches, shape (num_rows, width), concatenated without the padding.
-
-        `ids` says which update each row belongs to, and `step` which of its minibatches it is.
-        """
-        there = padded != NO_SAMPLE
-        samples = padded[there]
-        kept = None
-        if replica.num_dropout_units:
-            rows, columns = there.nonzero(as_tuple=True)
-            client, index = ids
-            places = step[rows] * self.batch_size + columns
-            kept = draw_kept(self.seed, replica.num_dropout_units, client[rows], index[rows], places)
-        return Batch(scaled(self.train_images[samples]), self.train_labels[samples], kept, there.sum(1))
-
-    def initial_vector(self) -> Tensor:
-        """Return the initial model, which is the same for all strategies with this seed."""
-        return initial_vector(self.factory, self.seed).to(self.device)
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the model's parameters by name."""
-        model = make_model(self.factory)
-        return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-
-    def replica(self) -> Replica:
-        """Return a new model to load vectors into."""
-        return Replica(self.factory, self.device)
-
-
-def make_task(
-    settings: Settings,
-    dataset: Dataset,
-    num_clients: int,
-    seed: int,
-    factory: ModelFactory | None = None,
-    device: str = "cpu",
-    holding_out: bool = False,
-    num_samples: IntArray | None = None,
-) -> Task:
-    """Return the task of these settings on a data set, with the paper's network for it by default.
-
-    If clients hold out samples, `holdings` has the remaining ones, which they train on. `num_samples` is
-    passed to `make_partition`.
+    Raises:
+        InputError: The arrays do not fit together, or an argument is invalid.
     """
-    chosen = factory or FACTORIES[dataset.name]
-    holdings = make_partition(settings, dataset.train_labels, num_clients, seed, num_samples)
-    _check_work(settings.training, holdings)
-    held_out = None
-    if holding_out:
-        holdings, held_out = hold_out(holdings, seed)
-    epochs, mu = settings.training.local_epochs > 0, settings.training.proximal_mu
-    return Task(dataset, holdings, chosen, settings.training.batch_size, epochs, seed, device, mu, held_out)
+
+    train: tuple[Any, Any]
+    test: tuple[Any, Any]
+    model: ModelFactory
+    clients: Sequence[Any] | None = None
+    loss: Loss | None = None
+    metrics: Metrics | None = None
+    metric: str = ""
+    higher_is_better: bool = True
+    target_scores: Sequence[float] | None = None
+    class_names: Sequence[str] = ()
+    prepare: Callable[[Any], Any] | None = None
+    name: str = "task"
+
+    def __post_init__(self) -> None:
+        _check_callable("model", self.model, "a function or class that returns a new nn.Module")
+        for name in ("loss", "metrics", "prepare"):
+            if getattr(self, name) is not None:
+                _check_callable(name, getattr(self, name), "a function")
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError(f"name must be text, got {self.name!r}")
+        train, test = _samples("train", self.train), _samples("test", self.test)
+        _check_alike("inputs", train[0], test[0])
+        _check_alike("targets", train[1], test[1])
+        changes: dict[str, Any] = {"train": train, "test": test, "class_names": tuple(map(str, self.class_names))}
+        if self.clients is not None:
+            changes["clients"] = _indices(self.clients, num_samples(train[1]))
+        if self.loss is None and not _is_whole(train[1]):
+            example = "such as loss=torch.nn.functional.mse_loss"
+            raise InputError(f"loss must be given, {example}: cross-entropy, the default, needs integer targets")
+        changes |= self._metric(is_accuracy=self.metrics is None and _is_whole(train[1]))
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
+
+    def _metric(self, is_accuracy: bool) -> dict[str, Any]:
+        """Return the fields about the metric of the task, with their defaults filled in."""
+        scores: tuple[float, ...] = TARGETS if is_accuracy else ()
+        scores = scores if self.target_scores is None else _target_scores(self.target_scores)
+        if self.metrics is not None:
+            return {"target_scores": scores}
+        only = ACCURACY if is_accuracy else TEST_LOSS
+        if self.metric not in ("", only):
+            raise InputError(f"metric must be '{only}' unless metrics is given, got '{self.metric}'")
+        return {"target_scores": scores, "metric": only, "higher_is_better": is_accuracy}
+
+    @property
+    def labels(self) -> IntArray | None:
+        """The class of each training sample, if targets are class labels; otherwise None."""
+        targets = self.train[1]
+        if not (isinstance(targets, Tensor) and targets.dim() == 1 and _is_whole(targets)):
+            return None
+        labels: IntArray = targets.numpy()
+        return labels if labels.min() >= 0 else None
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes if the metric is the accuracy on class labels, otherwise None."""
+        labels = self.labels
+        if labels is None or self.metrics is not None:
+            return None
+        return len(self.class_names) or max(int(labels.max()), int(self.test[1].max())) + 1
 
 
-def _check_work(training: TrainingSettings, holdings: Holdings) -> None:
-    """Raise if a local training would take so long that the run seems to hang."""
-    most = max(1, int(holdings.num_samples.max()))
-    name, per_pass = (
-        ("local_epochs", most) if training.local_epochs else ("local_steps", min(training.batch_size, most))
-    )
-    if getattr(training, name) > MAX_LOCAL_SAMPLES // per_pass:
+def num_samples(arrays: Arrays) -> int:
+    """Return the number of samples."""
+    return len(_parts(arrays)[0])
+
+
+def map_arrays(function: Callable[[Tensor], Tensor], arrays: Arrays) -> Arrays:
+    """Apply a function to each tensor."""
+    if isinstance(arrays, Tensor):
+        return function(arrays)
+    if isinstance(arrays, dict):
+        return {name: function(part) for name, part in arrays.items()}
+    return tuple(function(part) for part in arrays)
+
+
+def split_arrays(arrays: Arrays, sizes: list[int]) -> list[Arrays]:
+    """Split the samples into consecutive parts of these sizes."""
+    if isinstance(arrays, Tensor):
+        return list(arrays.split(sizes))
+    if isinstance(arrays, dict):
+        columns = [part.split(sizes) for part in arrays.values()]
+        return [dict(zip(arrays, row, strict=True)) for row in zip(*columns, strict=True)]
+    return list(zip(*(part.split(sizes) for part in arrays), strict=True))
+
+
+def describe_arrays(arrays: Any) -> str:
+    """Return the type and shape of each tensor as text, for error messages."""
+    if isinstance(arrays, Tensor):
+        return f"{str(arrays.dtype).removeprefix('torch.')} {tuple(arrays.shape)}"
+    if isinstance(arrays, dict):
+        return ", ".join(f"{name}: {describe_arrays(part)}" for name, part in arrays.items())
+    if isinstance(arrays, tuple | list):
+        return ", ".join(map(describe_arrays, arrays))
+    return type(arrays).__name__
+
+
+def _parts(arrays: Arrays) -> list[Tensor]:
+    if isinstance(arrays, Tensor):
+        return [arrays]
+    return list(arrays.values() if isinstance(arrays, dict) else arrays)
+
+
+def _is_whole(arrays: Arrays) -> bool:
+    return isinstance(arrays, Tensor) and not arrays.is_floating_point() and not arrays.is_complex()
+
+
+def _check_callable(name: str, value: Any, wanted: str) -> None:
+    is_module = name == "model" and isinstance(value, nn.Module)
+    if not callable(value) or is_module:
+        got = f"a module ({type(value).__name__})" if is_module else repr(value)[:80]
+        raise InputError(f"{name} must be {wanted}, got {got}")
+
+
+def _samples(part: str, given: Any) -> tuple[Arrays, Arrays]:
+    """Return inputs and targets as tensors."""
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise InputError(f"{part} must be a pair (inputs, targets), got {type(given).__name__}")
+    inputs, targets = _arrays(f"{part} inputs", given[0]), _arrays(f"{part} targets", given[1])
+    targets = map_arrays(lambda one: one.long() if one.dtype == torch.uint8 else one, targets)
+    counts = list(dict.fromkeys(len(one) for one in (*_parts(inputs), *_parts(targets))))
+    if len(counts) > 1:
         raise InputError(
-            f"[training] {name} must be <= {MAX_LOCAL_SAMPLES // per_pass}, got {getattr(training, name)}: one local "
-            "training may process at most 10^8 samples"
+            f"{part} inputs and targets must have the same number of samples, got {' and '.join(map(str, counts))}"
+        )
+    if counts == [0]:
+        raise InputError(f"{part} must have at least one sample, got none")
+    return inputs, targets
+
+
+def _arrays(name: str, given: Any) -> Arrays:
+    if isinstance(given, dict | tuple) and not given:
+        raise InputError(f"{name} must not be empty")
+    if isinstance(given, dict):
+        return {str(key): _tensor(f"{name} '{key}'", value) for key, value in given.items()}
+    if isinstance(given, tuple):
+        return tuple(_tensor(f"{name}, array {place}", value) for place, value in enumerate(given))
+    return _tensor(name, given)
+
+
+def _tensor(name: str, given: Any) -> Tensor:
+    """Return an array as a tensor on the CPU; 64-bit floats are converted to 32 bits, integers except bytes to 64."""
+    tensor = given.detach().cpu() if isinstance(given, Tensor) else _from_numpy(name, given)
+    if not tensor.dim():
+        raise InputError(f"{name} must be an array with one entry per sample, got a single value")
+    if tensor.is_complex():
+        raise InputError(f"{name} must be real numbers, got {tensor.dtype}")
+    if tensor.dtype == torch.float64:
+        return tensor.float()
+    if tensor.dtype in (torch.int8, torch.int16, torch.int32):
+        return tensor.long()
+    return tensor
+
+
+def _from_numpy(name: str, given: Any) -> Tensor:
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError) as error:
+        why = "got a list with entries of different lengths; pad them" if isinstance(given, list) else describe(error)
+        raise InputError(f"{name} must be an array of numbers of one shape: {why}") from None
+    if array.dtype.kind not in "biufc":
+        raise InputError(f"{name} must be an array of numbers of one shape, got values of type {array.dtype}")
+    if array.dtype in (np.uint16, np.uint32, np.uint64):
+        array = array.astype(np.int64)
+    if not (array.flags.writeable and array.dtype.isnative):
+        array = array.astype(array.dtype.newbyteorder("="))
+    try:
+        return torch.from_numpy(np.ascontiguousarray(array))
+    except TypeError as error:  # such as numbers of 128 bits
+        raise InputError(f"{name} must be an array of numbers of one shape: {describe(error)}") from None
+
+
+def _check_alike(name: str, train: Arrays, test: Arrays) -> None:
+    """Raise InputError unless training and test arrays have the same structure, types and shapes of samples."""
+    ours, theirs = (describe_arrays(map_arrays(lambda one: one[:0], part)) for part in (train, test))
+    if type(train) is not type(test) or ours != theirs:
+        raise InputError(
+            f"train and test {name} must have the same type and shape of samples, "
+            f"got {describe_arrays(train)} and {describe_arrays(test)}"
         )
 
 
-def scaled(images: Tensor) -> Tensor:
-    """Convert bytes in channels-last order to floats in [0, 1] of shape (num, channels, height, width).
+def _indices(clients: Sequence[Any], count: int) -> list[IntArray]:
+    """Return the samples of each client as arrays."""
+    parts = []
+    for client, given in enumerate(clients):
+        samples = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
+        if not samples.size:
+            raise InputError(f"clients[{client}] must have at least one sample, got none; leave this client out")
+        if samples.ndim != 1 or samples.dtype.kind not in "iu":
+            got = f"{samples.dtype} of shape {samples.shape}"
+            raise InputError(f"clients[{client}] must be a list of indices of training samples, got {got}")
+        if samples.min() < 0 or samples.max() >= count:
+            wrong = int(samples.min() if samples.min() < 0 else samples.max())
+            raise InputError(f"clients[{client}] must have indices from 0 to {count - 1}, got {wrong}")
+        parts.append(samples.astype(np.int64))
+    if not parts:
+        raise InputError("clients must have at least one client, got none")
+    return parts
 
-    The memory layout stays channels-last, in which convolutions are fastest.
-    """
-    values = torch.empty(images.shape, device=images.device)
-    return torch.div(images, 255, out=values).permute(0, 3, 1, 2)
 
-
-def _on_device(images: np.ndarray, labels: IntArray, device: str) -> tuple[Tensor, Tensor]:
-    colors_innermost = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
-    return torch.tensor(colors_innermost, device=device), torch.tensor(labels, device=device)
+def _target_scores(given: Sequence[float]) -> tuple[float, ...]:
+    try:
+        scores = tuple(float(one) for one in given)
+    except (TypeError, ValueError):
+        raise InputError(f"target_scores must be a list of numbers, got {given!r}") from None
+    if not all(map(np.isfinite, scores)) or len(set(scores)) != len(scores) or len(scores) > MAX_METRICS:
+        raise InputError(f"target_scores must be at most {MAX_METRICS} distinct finite numbers, got {given!r}")
+    return scores

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lesson.learn.models import ModelFactory, Replica
+from lesson.learn.template import Replica, Template
 
 
 class Threads:
     """A pool of `count` threads, by default one per core; torch uses a single thread in each."""
 
-    def __init__(self, factory: ModelFactory, count: int | None = None) -> None:
-        self._factory = factory
+    def __init__(self, template: Template, count: int | None = None) -> None:
+        self._template = template
         self._pool = ThreadPoolExecutor(count or os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,))
         self._own = local()
 
@@ -34,6 +34,6 @@ class Threads:
 
     def _run(self, work: Callable[..., Any], vector: Tensor, *args: Any) -> Any:
         if not hasattr(self._own, "replica"):
-            self._own.replica = Replica(self._factory)
+            self._own.replica = Replica(self._template)
         self._own.replica.load(vector)
         return work(self._own.replica, *args)

@@ -197,5 +197,5 @@ def _latency_without_logarithm_s(settings: Settings, fleet: Fleet) -> FloatArray
     path_loss_db = settings.radio.path_loss_1km_db + settings.radio.path_loss_slope_db * people.distance_km
     snr = radio.signal_to_noise(people.power_w, radio.gain(path_loss_db), radio.watts(settings.radio.noise_dbm))
     return latency_s(
-        fleet.compute_s, radio.upload_s(settings.upload.model_bits, radio.rate_bps(settings.radio.bandwidth_hz, snr))
+        fleet.compute_s, radio.upload_s(settings.upload.bits, radio.rate_bps(settings.radio.bandwidth_hz, snr))
     )

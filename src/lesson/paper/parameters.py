@@ -68,7 +68,7 @@ _ROWS = (
     _Row(
         "noise and inter-cell interference N0", ("radio.noise_dbm",), "-94 dBm", lambda s: f"{s.radio.noise_dbm:g} dBm"
     ),
-    _Row("model size s", ("upload.model_bits",), "100 kbit", lambda s: f"{s.upload.model_bits / 1e3:g} kbit"),
+    _Row("model size s", ("upload.model_bits",), "100 kbit", lambda s: f"{s.upload.bits / 1e3:g} kbit"),
     _Row("CPU frequency f", ("fleet.cpu_hz",), "U(0.8, 3) GHz", lambda s: f"{_uniform(s.fleet.cpu_hz, 1e9)} GHz"),
     _Row("CPU cycles C per sample", ("fleet.cycles_per_sample",), "U(3, 5)·10^5", _cycles),
     _Row(

@@ -52,7 +52,7 @@ def execute(
     """Execute a run in a folder and return its summary; a finished run is not executed again.
 
     `make` builds the run from the settings and `parts`. For the default, `learn.build.build`, the parts are a data
-    folder, the number of threads, your own data set or your own model.
+    folder, the number of threads and your own task.
     """
     try:
         return _execute(settings, Path(path), resume, progress, trackers, make, parts)
@@ -104,7 +104,9 @@ def _execute(
                     num_classes=run.evaluator.num_classes if run.evaluator.is_cross_entropy else None,
                     stop_reason=run.loop.stop_reason,
                 )
-                summary |= {"wall_s": wall_s} | ({"clock": WALL} if run.on_wall_clock else {})
+                summary["notes"] = [*run.server.source.notes, *summary["notes"]]
+                summary |= {"wall_s": wall_s, "wall_trainer": ", ".join(run.server.source.trainers)}
+                summary |= {"clock": WALL} if run.on_wall_clock else {}
                 folder.finish(run, summary)
                 tracking.finish(summary)
         return summary
@@ -154,7 +156,7 @@ def _run_rounds(
 class _Lines:
     """Writes lines of metrics to a folder, in order; a line whose evaluation is pending holds back those after it.
 
-    The lines for `progress` also say what the metric is, unless it is the usual one.
+    The lines for `progress` also name the metric, unless it is accuracy with the default targets.
     """
 
     def __init__(

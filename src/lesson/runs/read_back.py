@@ -82,7 +82,7 @@ class BriefSummary(Shape):
     """Fields that every run has, including those that were archived without their summary.json.
 
     The metric has its value and its mean over the last evaluations in fields with its own name, which are null for a
-    run that diverged. Without the field `metric`, it is accuracy with the usual targets.
+    run that diverged. Without the field `metric`, it is accuracy with the default targets.
     """
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
@@ -132,6 +132,7 @@ class Summary(BriefSummary):
     bytes_up: Count
     bytes_down: Count
     wall_s: NotNegative
+    wall_trainer: Text = ""
     rejected: Count = 0
     rejected_by: dict[Text, Count] = {}
     excluded: Clients = []
@@ -221,7 +222,7 @@ def read_clients(path: Path) -> dict[str, Any]:
         if len(set(columns["number"])) < len(columns["number"]) or max(columns["number"]) >= kept["num_clients"]:
             raise ValueError("clients.number must be distinct numbers below num_clients")
         if bool(kept.get("class_accuracy")) != bool(columns.get("accuracy")):
-            raise ValueError("class_accuracy and clients.accuracy must both be there, or neither")
+            raise ValueError("class_accuracy and clients.accuracy must both be given, or neither")
         if kept.get("class_names"):
             _check_lengths(kept, ("class_accuracy", "class_names"))
 
@@ -286,7 +287,7 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def _check_target(key: str) -> None:
-    """Raise ValueError unless a key is a target as it is written."""
+    """Raise ValueError unless a key is a target in the format of summaries."""
     try:
         is_target = math.isfinite(float(key)) and f"{float(key):g}" == key
     except ValueError:

@@ -42,8 +42,8 @@ def summarize(
 ) -> dict[str, Any]:
     """Return the summary of a run.
 
-    `values` are the metrics of its final model by name, `metric` says which of them counts. `num_classes` is given if
-    the loss is a cross-entropy, `stop_reason` if the run ended early.
+    `values` are the metrics of the final model by name, and `metric` is the one by which runs are compared.
+    `num_classes` is given if the loss is a cross-entropy, `stop_reason` if the run ended early.
     """
     final = values[metric.name]
     others = {name: value for name, value in values.items() if name != metric.name}

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from lesson.core.errors import InputError
 from lesson.core.validation import (
     MAX_COUNT,
     Checked,
@@ -27,7 +28,7 @@ from lesson.settings.toml_text import storable, to_toml
 MAX_CLIENTS = 10_000_000
 MIN_COHERENCE_S = 0.01
 MAX_OPTIONS = 200_000
-"""Characters that all options of a strategy may take in a settings file."""
+"""Characters that all options of a section may take in a settings file."""
 COMMON = ("name", "deadline_s", "ensure_first_tier")
 """Settings of [strategy] that are not options of one strategy."""
 Speed = Annotated[float, Field(ge=0, le=1000, strict=True)]
@@ -134,6 +135,39 @@ class TrainingSettings(Checked):
     proximal_mu: Annotated[float, Field(ge=0, le=1e30, strict=True)] = Field(
         0.0, description="μ of FedProx, which adds μ·(w − initial model) to each local gradient; 0 for none"
     )
+    local_optimizer: Literal["sgd", "adamw"] = Field("sgd", description="optimizer of local training")
+    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
+        0.0, description="momentum of sgd; its state is reset at the start of each local training"
+    )
+    nesterov: Flag = Field(False, description="whether momentum is that of Nesterov")
+    weight_decay: Annotated[float, Field(ge=0, le=1e3, strict=True)] = Field(
+        0.0, description="weight decay: added to the gradient by sgd, decoupled from it by adamw"
+    )
+    adam_beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
+        0.9, description="decay rate of adamw's running mean of gradients"
+    )
+    adam_beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
+        0.999, description="decay rate of adamw's running mean of squared gradients"
+    )
+    adam_epsilon: Annotated[float, Field(ge=1e-30, le=1, strict=True)] = Field(
+        1e-8, description="added to the denominator in adamw's steps"
+    )
+    clip_norm: PositiveOrInf = Field(
+        float("inf"), description="maximum norm of a gradient, to which larger gradients are scaled down; inf for none"
+    )
+    schedule: Literal["constant", "step", "exponential", "cosine"] = Field(
+        "constant", description="how the step size changes over the run"
+    )
+    schedule_over: Literal["rounds", "seconds"] = Field(
+        "rounds", description="whether the schedule follows the round or the time at which a local training starts"
+    )
+    schedule_period: PositiveOrInf = Field(
+        float("inf"),
+        description="length of a period in rounds or seconds; cosine stays constant after one period",
+    )
+    schedule_factor: Annotated[float, Field(ge=0, le=1, strict=True)] = Field(
+        0.1, description="factor by which the step size changes in a period"
+    )
     weighting: Literal["uniform", "samples"] = Field(
         "uniform", description="weight of a client in an aggregation: equal for all, or its number of samples"
     )
@@ -144,6 +178,22 @@ class TrainingSettings(Checked):
     epsilon: Annotated[float, Field(gt=0, lt=1, strict=True)] = Field(
         0.05, description="ε of the number of local iterations θ·log2(1/ε)"
     )
+
+    @model_validator(mode="after")
+    def _check_optimizer(self) -> Self:
+        if self.local_optimizer == "adamw" and self.momentum:
+            raise ValueError("momentum must be 0 for local_optimizer = 'adamw', which has adam_beta1")
+        return self
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a single local step is a step of plain SGD, whatever the momentum."""
+        return (
+            self.local_optimizer == "sgd"
+            and not (self.nesterov and self.momentum)
+            and not self.weight_decay
+            and self.clip_norm == math.inf
+        )
 
     @property
     def local_iterations(self) -> float:
@@ -157,23 +207,42 @@ class DataSettings(Checked):
     section: ClassVar[str] = "data"
     wanted: ClassVar[dict[str, str]] = {"samples_per_client": f"a whole number from 1 to {MAX_COUNT} or [low, high]"}
 
-    dataset: Text = Field("mnist", description="mnist, cifar10 or fashion-mnist")
-    split: Literal["dirichlet-per-class", "dirichlet-per-client", "dirichlet-pool", "iid"] = Field(
-        "dirichlet-per-class", description="how the data set is divided among clients"
+    dataset: Text = Field("mnist", description="a built-in task, as 'lesson tasks' lists them, or module:function")
+    split: Literal[
+        "dirichlet-per-class", "dirichlet-per-client", "dirichlet-pool", "iid", "quantity-skew", "natural"
+    ] = Field(
+        "dirichlet-per-class",
+        description="how the training samples are divided among clients; natural: each client holds the samples that "
+        "the task lists for it; this replaces the default for tasks that list them",
     )
     beta: Positive = Field(1.0, description="concentration β of the Dirichlet split; smaller is more unequal")
     samples_per_client: Count | CountRange = Field(
         1000,
-        description="training samples of a client, or [low, high]; dirichlet-per-class and iid determine it themselves",
+        description="training samples of a client, or [low, high]; only for dirichlet-per-client and dirichlet-pool",
     )
+
+    @property
+    def uses_beta(self) -> bool:
+        """Whether the split depends on β."""
+        return self.split not in ("iid", "natural")
 
 
 class UploadSettings(Checked):
-    """What a client sends."""
+    """The size of an upload."""
 
     section: ClassVar[str] = "upload"
+    wanted: ClassVar[dict[str, str]] = {"model_bits": "a number > 0 or 'actual'"}
 
-    model_bits: Positive = Field(100e3, description="size s of an uploaded model")
+    model_bits: Positive | Literal["actual"] = Field(
+        100e3, description="size s of an upload; actual: 32 bits for each value that clients exchange"
+    )
+
+    @property
+    def bits(self) -> float:
+        """Size of an upload in bits; raise InputError if it depends on the model."""
+        if self.model_bits == "actual":
+            raise InputError("[upload] model_bits must be a number here, got 'actual': no model is trained")
+        return self.model_bits
 
 
 class ServerSettings(Checked):
@@ -224,16 +293,12 @@ class ServerSettings(Checked):
         return 0.01 if self.optimizer in ("adagrad", "adam", "yogi") else 1.0
 
 
-class StrategySettings(Checked):
-    """The strategy and its deadline; further keys are the strategy's own options."""
+class _WithOptions(Checked):
+    """A section with free options, as further keys besides its own settings."""
 
-    section: ClassVar[str] = "strategy"
+    common: ClassVar[tuple[str, ...]] = ()
+    """Settings of the section that are not options."""
 
-    name: Text = Field("lesson", description="a built-in strategy or module:Class")
-    deadline_s: PositiveOrInf = Field(20.0, description="deadline τ of a round, for strategies that have one")
-    ensure_first_tier: Flag = Field(
-        True, description="if tier 1 would be empty, treat the fastest client as meeting the deadline"
-    )
     options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="before")
@@ -248,13 +313,40 @@ class StrategySettings(Checked):
             except (TypeError, ValueError):
                 kinds = "text, a number, true, false, or a list or table of those"
                 raise ValueError(f"{str(name)[:80]} must be {kinds}, got {shown(value)}") from None
-        if len(to_toml({"strategy": stored})) > MAX_OPTIONS:
+        if len(to_toml({cls.section: stored})) > MAX_OPTIONS:
             raise ValueError(f"options must fit into {MAX_OPTIONS} characters of a settings file")
         return values | {"options": stored}
 
+    @classmethod
+    def sorted_out(cls, table: dict[str, Any]) -> dict[str, Any]:
+        """Return a table with the keys that are not settings of the section moved into `options`."""
+        options = dict(table.get("options", {})) | {
+            name: value for name, value in table.items() if name not in (*cls.common, "options")
+        }
+        return {name: table[name] for name in cls.common if name in table} | {"options": options}
+
     def to_table(self) -> dict[str, Any]:
         """Return the settings as one table of plain values, the options among them."""
-        return {name: getattr(self, name) for name in COMMON} | self.options
+        return {name: getattr(self, name) for name in self.common} | self.options
+
+
+class TaskSettings(_WithOptions):
+    """Arguments of the function that returns the task; all keys are options."""
+
+    section: ClassVar[str] = "task"
+
+
+class StrategySettings(_WithOptions):
+    """The strategy and its deadline; further keys are the strategy's own options."""
+
+    section: ClassVar[str] = "strategy"
+    common: ClassVar[tuple[str, ...]] = COMMON
+
+    name: Text = Field("lesson", description="a built-in strategy or module:Class")
+    deadline_s: PositiveOrInf = Field(20.0, description="deadline τ of a round, for strategies that have one")
+    ensure_first_tier: Flag = Field(
+        True, description="if tier 1 would be empty, treat the fastest client as meeting the deadline"
+    )
 
 
 class RunSettings(Checked):

@@ -1,5 +1,6 @@
-"""`Settings`: everything that determines the result of a run, in ten sections."""
+"""`Settings`: everything that determines the result of a run, in eleven sections."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -11,13 +12,13 @@ from lesson.settings.faults import FaultSettings
 from lesson.settings.guards import GuardSettings
 from lesson.settings.presets import PRESETS
 from lesson.settings.sections import (
-    COMMON,
     DataSettings,
     FleetSettings,
     RadioSettings,
     RunSettings,
     ServerSettings,
     StrategySettings,
+    TaskSettings,
     TrainingSettings,
     UploadSettings,
 )
@@ -27,7 +28,7 @@ AUTOMATIC = ("device", "precision", "eval_every_s")
 """Settings of [run] that may be "auto"; a run folder keeps the values its run started with."""
 INPUT_FILES = ("trace", "presence", "positions")
 """Settings of [fleet] that name a file."""
-SECTIONS = ("fleet", "radio", "training", "data", "upload", "server", "strategy", "run", "faults", "guards")
+SECTIONS = ("fleet", "radio", "training", "data", "task", "upload", "server", "strategy", "run", "faults", "guards")
 VARYING = {
     "radio": ("fading", "speed_mps", "spectrum"),
     "fleet": ("positions", "slowdown", "trace", "presence"),
@@ -37,7 +38,7 @@ VARYING = {
 
 
 class Settings(Checked):
-    """Everything that determines the result of a run, in ten sections. Invalid values raise InputError.
+    """Everything that determines the result of a run, in eleven sections. Invalid values raise InputError.
 
     Give settings by name, `Settings(num_clients=100, fading="rayleigh")`, or by section, `Settings(radio={"fading":
     "rayleigh"})`; a name that two sections share needs the section. All others have the defaults of `preset`:
@@ -49,7 +50,8 @@ class Settings(Checked):
         fleet: Number of clients, their area, CPUs and availability.
         radio: Channel between a client and the base station.
         training: Local training, and the compute time that is charged for it.
-        data: Data set and how it is split among the clients.
+        data: Task and how its samples are split among the clients.
+        task: Arguments of the function that returns the task.
         upload: Size of a model.
         server: Server optimizer, aggregation and latency estimates.
         strategy: Strategy, deadline and the strategy's own options.
@@ -63,6 +65,7 @@ class Settings(Checked):
     radio: RadioSettings
     training: TrainingSettings
     data: DataSettings
+    task: TaskSettings
     upload: UploadSettings
     server: ServerSettings
     strategy: StrategySettings
@@ -112,6 +115,12 @@ class Settings(Checked):
         """Whether actual times may differ from the server's estimates."""
         return bool(self.varying)
 
+    @property
+    def has_natural_split(self) -> bool:
+        """Whether a task that lists its clients has the natural split: for `natural` and the preset's default split."""
+        usual = PRESETS[self.preset].get("data", {}).get("split", DataSettings.model_fields["split"].default)
+        return self.data.split in ("natural", usual)
+
     def without_faults(self) -> Self:
         """Return these settings with no injected faults."""
         return self.model_copy(update={"faults": FaultSettings()})
@@ -128,7 +137,7 @@ class Settings(Checked):
 
     def _without_effect(self) -> list[str]:
         """Return a line for each setting that was changed but has no effect, with what it requires."""
-        radio, fleet, server = self.radio, self.fleet, self.server
+        radio, fleet, server, training = self.radio, self.fleet, self.server, self.training
         urban, moving = radio.path_loss != "log-distance", radio.speed_mps[1] > 0
         return [
             *radio.unused(
@@ -142,6 +151,20 @@ class Settings(Checked):
                     ("shadowing_db", "path_loss"): (
                         not fleet.trace or radio.download,
                         "trace is unset or download is true",
+                    ),
+                }
+            ),
+            *training.unused(
+                {
+                    ("nesterov",): (training.momentum > 0, "momentum > 0"),
+                    ("schedule",): (training.schedule_period < math.inf, "schedule_period is finite"),
+                    ("adam_beta1", "adam_beta2", "adam_epsilon"): (
+                        training.local_optimizer == "adamw",
+                        "local_optimizer is adamw",
+                    ),
+                    ("schedule_over", "schedule_period", "schedule_factor"): (
+                        training.schedule != "constant",
+                        "schedule is set",
                     ),
                 }
             ),
@@ -165,7 +188,13 @@ class Settings(Checked):
                 f"{', '.join(changed)} does not change the compute latency, which is charged for "
                 f'{training.latency_samples} samples; latency_samples = "processed" makes it follow the local training'
             )
-        if training.proximal_mu and training.local_steps == 1 and not training.local_epochs:
+        one_step = training.local_steps == 1 and not training.local_epochs
+        if training.momentum and not training.nesterov and one_step:
+            lines.append(
+                f"momentum = {training.momentum:g} has no effect on a single local step, since it starts at 0; "
+                "set local_steps > 1 or local_epochs"
+            )
+        if training.proximal_mu and one_step:
             lines.append(
                 f"proximal_mu = {training.proximal_mu:g} has no effect on a single local step, whose proximal gradient "
                 "is 0; set local_steps > 1 or local_epochs"
@@ -175,7 +204,8 @@ class Settings(Checked):
     def to_sections(self) -> dict[str, Any]:
         """Return the preset and the sections as tables of plain values; `Settings(**tables)` restores the settings."""
         tables = {section: getattr(self, section).model_dump(exclude_none=True) for section in SECTIONS}
-        return {"preset": self.preset} | tables | {"strategy": self.strategy.to_table()}
+        with_options = {"task": self.task.to_table(), "strategy": self.strategy.to_table()}
+        return {"preset": self.preset} | tables | with_options
 
     def differences(self, other: "Settings") -> list[str]:
         """Return one line per setting whose values differ, with both values; `checkpoint_every_s` is ignored.
@@ -191,6 +221,10 @@ class Settings(Checked):
             for name in ours[section] | theirs[section]
             if ours[section].get(name) != theirs[section].get(name)
         ]
+
+    def with_model_bits(self, model_bits: float) -> "Settings":
+        """Return these settings with another size of an upload, in bits."""
+        return self.model_copy(update={"upload": self.upload.model_copy(update={"model_bits": model_bits})})
 
     def with_strategy(self, name: str, options: Mapping[str, Any]) -> "Settings":
         """Return these settings with another strategy and its options."""
@@ -213,7 +247,7 @@ _KINDS: dict[str, type[Checked]] = {name: Settings.model_fields[name].annotation
 NAMES: dict[str, tuple[str, ...]] = {}
 """The sections that have a setting of each name."""
 for _section, _kind in _KINDS.items():
-    for _name in COMMON if _section == "strategy" else _kind.model_fields:
+    for _name in getattr(_kind, "common", _kind.model_fields):
         NAMES[_name] = (*NAMES.get(_name, ()), _section)
 
 
@@ -249,7 +283,8 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
             if key in tables[section]:
                 raise InputError(f"{section}.{key} must be set only once, got {tables[section][key]!r} and {value!r}")
             tables[section][key] = value
-    tables["strategy"] = _with_options(tables["strategy"])
+    tables["task"] = TaskSettings.sorted_out(tables["task"])
+    tables["strategy"] = StrategySettings.sorted_out(tables["strategy"])
     run = tables["run"]
     if "rounds" not in run and "time_budget_s" not in run:
         run["time_budget_s"] = DEFAULT_TIME_BUDGET_S
@@ -274,16 +309,7 @@ def _table(section: str, value: Any) -> dict[str, Any]:
     if isinstance(value, Checked):
         return value.model_dump()
     if not isinstance(value, Mapping):
-        example = (
-            '{"name": "fedavg"}' if section == "strategy" else f"{{{next(iter(_KINDS[section].model_fields))!r}: …}}"
-        )
+        name = next(iter(getattr(_KINDS[section], "common", _KINDS[section].model_fields)), "alpha")
+        example = '{"name": "fedavg"}' if section == "strategy" else f"{{{name!r}: …}}"
         raise InputError(f"{section} must be a table, such as {example}, got {shown(value)}")
     return without_none(value)
-
-
-def _with_options(table: dict[str, Any]) -> dict[str, Any]:
-    """Put the keys of [strategy] that belong to the strategy itself into `options`."""
-    options = dict(table.get("options", {})) | {
-        name: value for name, value in table.items() if name not in (*COMMON, "options")
-    }
-    return {name: table[name] for name in COMMON if name in table} | {"options": options}

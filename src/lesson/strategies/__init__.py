@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lesson.core.errors import InputError, unknown
-from lesson.core.plugins import load_class
+from lesson.core.plugins import load_named
 from lesson.fleet.fleet import Fleet
 from lesson.settings.loading import apply_changes
 from lesson.strategies.base import Strategy
@@ -49,7 +49,7 @@ def find_strategy(name: str) -> type[Strategy]:
         if name not in STRATEGIES:
             raise unknown("strategy", name, STRATEGIES)
         return STRATEGIES[name]
-    kind: type[Strategy] = load_class("strategy", name)
+    kind: type[Strategy] = load_named("strategy", name)
     if not all(callable(getattr(kind, method, None)) for method in ("open_round", "merge", "state", "restore")):
         raise InputError(f"strategy '{name}' must have the methods open_round, merge, state and restore")
     if not hasattr(kind, "needs"):

@@ -11,7 +11,7 @@ import pytest
 from helpers.fleets import fields, traced
 from helpers.resuming import check_resumes
 from helpers.scripted import Scripted, ids
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import tiny_task
 from helpers.strategies import everyone, make
 from lesson import Fleet, InputError, Lesson, RoundLoop, Settings, Simulation, draw_fleet, simulate
 from lesson.cli import main
@@ -21,7 +21,7 @@ from lesson.strategies.base import AllOf, Deadline, RoundPlan, ServerView
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.testing import check_world
 
-PARTS: dict[str, Any] = {"dataset": tiny_data(), "model": TinyNet, "num_threads": 1}
+PARTS: dict[str, Any] = {"task": tiny_task(), "num_threads": 1}
 NUM_CLIENTS = 8
 NEAR: dict[str, Any] = {"num_clients": NUM_CLIENTS, "area_km": 1.2, "cycles_per_sample": (0.5e8, 1.5e8)}
 """A fleet of which some, not all, are within 10 s."""

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from helpers.runs import settings
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import tiny_task
 from helpers.trackers import Told
 from lesson import InputError
 from lesson.experiments.engines import InProcessEngine, Line
 from lesson.runs.folder import RunFolder
 
-ENGINE = InProcessEngine(dataset=tiny_data(), model=TinyNet)
+ENGINE = InProcessEngine(task=tiny_task())
 
 
 def test_runs_are_executed_in_order_and_failures_do_not_stop_others(tmp_path: Path) -> None:

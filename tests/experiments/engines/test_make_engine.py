@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import tiny_task
 from lesson import InputError
 from lesson.experiments.engines import InProcessEngine, LocalEngine, RayEngine, make_engine
 
@@ -22,11 +22,6 @@ from lesson.experiments.engines import InProcessEngine, LocalEngine, RayEngine, 
         ({"seconds": math.nan}, "seconds must be >= 0, got nan"),
         ({"address": "auto"}, "address requires the engine ray"),
         ({"gpus_per_trial": 0.5}, "gpus_per_trial requires the engine ray"),
-        ({"model": TinyNet, "num_processes": 2}, "num_processes must be 1 with your own dataset or model, got 2"),
-        (
-            {"dataset": tiny_data(), "name": "ray"},
-            "engine must be local for a time limit or for your own dataset or model",
-        ),
         ({"seconds": 10.0, "name": "ray"}, "engine must be local for a time limit"),
     ],
 )
@@ -43,10 +38,16 @@ def test_the_options_select_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(shared, LocalEngine)
     assert (shared.num_processes, shared.stop_at_s) == (2, math.inf)
     assert isinstance(make_engine(num_processes=1), InProcessEngine)
-    assert isinstance(make_engine(model=TinyNet), InProcessEngine)
     limited = make_engine(num_processes=1, seconds=3600.0)
     assert isinstance(limited, LocalEngine)
     assert 3000 < limited.left_s <= 3600
     ray = make_engine("ray", address="auto", cpus_per_trial=2, gpus_per_trial=0.25)
     assert isinstance(ray, RayEngine)
     assert (ray.address, ray.cpus_per_trial, ray.gpus_per_trial) == ("auto", 2, 0.25)
+
+
+def test_every_engine_takes_your_own_task() -> None:
+    task = tiny_task()
+    engines = [make_engine(task=task, num_processes=number) for number in (1, 2)] + [make_engine("ray", task=task)]
+    assert [type(engine) for engine in engines] == [InProcessEngine, LocalEngine, RayEngine]
+    assert all(engine.task is task for engine in engines)  # type: ignore[attr-defined]

@@ -35,7 +35,7 @@ def test_a_grid_is_combined_with_points(tmp_path: Path) -> None:
 
 
 KEYS = (
-    'points and grid must have keys "section.key" with one of fleet, radio, training, data, upload, '
+    'points and grid must have keys "section.key" with one of fleet, radio, training, data, task, upload, '
     "server, strategy, faults, guards, got"
 )
 POINTS = '[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]'

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.small_tasks import TinyNet, tiny_data
+from helpers.small_tasks import tiny_task
 from lesson.core.errors import DivergedError
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.runs.execute import execute
@@ -17,13 +17,13 @@ FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*/*.toml"))
 def test_entries_of_experiments_run_two_rounds(path: Path, tmp_path: Path) -> None:
     """On tiny data and a tiny model, at the highest level of each group."""
     design = TunedComparison.load(path)
-    rules, dataset = design.rules, tiny_data(600)
+    rules, task = design.rules, tiny_task(600)
     highest_levels = {(entry.group, entry.line or entry.name): entry for entry in design.entries}
     for number, entry in enumerate(highest_levels.values()):
         settings = entry.settings(entry.points[-1], rules.betas[0], rules.seeds[0], rules)
         short = settings.with_changes(rounds=2, device="cpu", split="iid")  # other splits need more data
         try:
-            summary = execute(short, tmp_path / str(number), dataset=dataset, model=TinyNet, num_threads=1)
+            summary = execute(short, tmp_path / str(number), task=task, num_threads=1)
         except DivergedError:  # as the experiment shows: nothing keeps NaN out
             assert settings.faults.nan > 0
             assert not settings.guards.finite

@@ -15,7 +15,7 @@ needs_cifar100 = pytest.mark.skipif(
 
 
 @needs_cifar100
-def test_cifar100_is_the_real_one() -> None:
+def test_the_official_cifar100_is_read() -> None:
     samples = read_cifar100(data_dir())
     assert samples.train_inputs.shape == (50_000, 3, 32, 32)
     assert np.bincount(samples.train_targets).tolist() == [500] * 100

@@ -173,9 +173,7 @@ def test_a_server_that_sends_too_much_does_not_fill_the_disk(
     assert list((tmp_path / "shakespeare").iterdir()) == []
 
 
-def test_an_archive_that_a_server_calls_an_encoding_is_not_unpacked(
-    tmp_path: Path, server: Server, small_cifar10: Source
-) -> None:
+def test_a_content_encoding_of_an_archive_is_ignored(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
     server.headers = {"Content-Encoding": "gzip"}
     download.get_cifar10(tmp_path, small_cifar10)
 

@@ -127,7 +127,7 @@ def test_missing_and_damaged_texts_are_named(small: Path) -> None:
 
 
 @needs_shakespeare
-def test_shakespeare_is_the_real_one() -> None:
+def test_the_complete_shakespeare_text_is_read() -> None:
     samples = read_shakespeare(data_dir())
     assert len(samples.clients or []) == 141
     assert len(samples.class_names) == 65

@@ -10,17 +10,15 @@ from lesson.experiments.engines.in_process import InProcessEngine
 from lesson.experiments.engines.local import LocalEngine
 from lesson.experiments.engines.ray import RayEngine
 from lesson.experiments.engines.trial import Engine, Line
-from lesson.learn.data import Dataset
-from lesson.learn.models import ModelFactory
+from lesson.learn.task import Task
 
 
-def make_engine(  # noqa: C901
+def make_engine(
     name: str = "local",
     *,
     num_processes: int | None = None,
     data_dir: Path | str | None = None,
-    dataset: Dataset | None = None,
-    model: ModelFactory | None = None,
+    task: Task | None = None,
     seconds: float = math.inf,
     address: str | None = None,
     cpus_per_trial: int = 1,
@@ -33,8 +31,7 @@ def make_engine(  # noqa: C901
         num_processes: Number of processes on this machine, by default one per core. With 1, runs are executed in this
             process.
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
-        dataset: Your own data set; requires a single process on this machine.
-        model: Function that returns your own model; requires a single process on this machine.
+        task: Your own task, which replaces the one in the settings.
         seconds: Real time after which runs are interrupted, with a checkpoint; only on this machine.
         address: Address of a Ray cluster; by default, Ray is started on this machine.
         cpus_per_trial: CPUs per run.
@@ -54,21 +51,16 @@ def make_engine(  # noqa: C901
         raise ArgumentError("seconds", f"must be >= 0, got {seconds:g}")
     if num_processes is not None and (not isinstance(num_processes, int) or num_processes < 1):
         raise ArgumentError("num_processes", f"must be a whole number >= 1, got {num_processes!r}")
-    own = dataset is not None or model is not None
-    if own and seconds < math.inf:
-        raise ArgumentError("seconds", "cannot be combined with your own dataset or model")
     if name == "ray":
-        if own or seconds < math.inf:
-            raise ArgumentError("engine", "must be local for a time limit or for your own dataset or model, got ray")
-        return RayEngine(address, cpus_per_trial, gpus_per_trial, data_dir)
+        if seconds < math.inf:
+            raise ArgumentError("engine", "must be local for a time limit, got ray")
+        return RayEngine(address, cpus_per_trial, gpus_per_trial, data_dir, task=task)
     if address is not None or gpus_per_trial:
         raise ArgumentError("address" if address is not None else "gpus_per_trial", "requires the engine ray")
-    if own and (num_processes or 1) > 1:
-        raise ArgumentError("num_processes", f"must be 1 with your own dataset or model, got {num_processes}")
     num_processes = num_processes or max(1, (os.cpu_count() or 1) // cpus_per_trial)
-    if own or (num_processes == 1 and math.isinf(seconds)):
-        return InProcessEngine(data_dir, dataset, model)
-    return LocalEngine(num_processes, data_dir, stop_at_s=time.monotonic() + seconds)
+    if num_processes == 1 and math.isinf(seconds):
+        return InProcessEngine(data_dir, task)
+    return LocalEngine(num_processes, data_dir, stop_at_s=time.monotonic() + seconds, task=task)
 
 
 __all__ = ["Engine", "InProcessEngine", "Line", "LocalEngine", "RayEngine", "make_engine"]

@@ -5,19 +5,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lesson.experiments.engines.trial import Hear, Line, execute_trial
-from lesson.learn.data import Dataset
-from lesson.learn.models import ModelFactory
+from lesson.learn.task import Task
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
 
 
 @dataclass(frozen=True)
 class InProcessEngine:
-    """Executes one run at a time, with your own data set or model if they are given."""
+    """Executes one run at a time, with your own task if it is given."""
 
     data_dir: Path | str | None = None
-    dataset: Dataset | None = None
-    model: ModelFactory | None = None
+    task: Task | None = None
 
     def check(self) -> None:
         """Do nothing: runs can be executed in any process."""
@@ -34,7 +32,7 @@ class InProcessEngine:
                     raised.append(error)
                     raise
 
-            parts = {"data_dir": self.data_dir, "dataset": self.dataset, "model": self.model}
+            parts = {"data_dir": self.data_dir, "task": self.task}
             last = execute_trial(path, settings, progress=progress, trackers=trackers, **parts)
             if raised:
                 raise raised[0]

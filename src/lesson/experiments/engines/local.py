@@ -6,17 +6,14 @@ Each process has its own pipe, so that killing one, at any moment, does not bloc
 import contextlib
 import math
 import os
-import pickle
 import signal
-import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import ModuleType
 
 import cloudpickle
 
@@ -25,15 +22,17 @@ from lesson.core.interrupts import STOP_SIGNALS
 from lesson.experiments.engines.trial import (
     FORESEEN,
     MAX_RESTARTS,
+    Content,
     Hear,
     Line,
+    copied,
     ended,
     execute_trial,
     killed,
-    not_copied,
-    tracker_names,
+    restored,
 )
-from lesson.learn.process import configure_process
+from lesson.learn.process import configure_process, main_hidden
+from lesson.learn.task import Task
 from lesson.runs.folder import RunFolder
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
@@ -54,6 +53,8 @@ class LocalEngine:
     max_restarts: int = MAX_RESTARTS
     stop_at_s: float = math.inf
     """Time by time.monotonic() after which no run starts and current runs are interrupted, with a checkpoint."""
+    task: Task | None = None
+    """Your own task, which replaces the one in the settings."""
 
     @property
     def left_s(self) -> float:
@@ -84,7 +85,7 @@ class _Workers:
     def __init__(
         self, engine: LocalEngine, plan: Mapping[Path, Settings], at_most: int, trackers: Sequence[Tracker]
     ) -> None:
-        self._engine, self._trackers = engine, trackers
+        self._engine, self._copied = engine, copied(trackers, engine.task, cloudpickle.dumps)
         self._waiting = deque(plan.items())
         self._size = min(engine.num_processes, len(plan), at_most)
         self._restarts = Counter[Path]()
@@ -124,7 +125,7 @@ class _Workers:
 
     def _start(self, path: Path, settings: Settings) -> None:
         num_threads = max(1, (os.cpu_count() or 1) // self._size)
-        worker = _Worker(self._engine.data_dir, num_threads, self._trackers)
+        worker = _Worker(self._engine.data_dir, num_threads, self._copied)
         self._busy[worker.pipe] = worker
         worker.give(path, settings)
 
@@ -161,15 +162,14 @@ class _Worker:
     path: Path
     settings: Settings
 
-    def __init__(self, data_dir: Path | str | None, num_threads: int, trackers: Sequence[Tracker]) -> None:
+    def __init__(self, data_dir: Path | str | None, num_threads: int, content: Content) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        copied = _Copied(trackers)
-        self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, copied))
+        self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, content))
         resource_tracker.ensure_running()  # otherwise the first process starts it, which undoes the next line
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: the child delays Ctrl-C
         try:
-            with _main_hidden():
+            with main_hidden():
                 self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -196,47 +196,14 @@ class _Worker:
         self.pipe.close()
 
 
-@contextlib.contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Keep a process that starts in this context from executing the user's script again, as `spawn` does by default.
+def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, content: Content) -> None:
+    """Execute runs from the pipe and send their lines, until the pipe is closed or the parent process has ended.
 
-    Scripts can then call `lesson.compare` without `if __name__ == "__main__"`.
+    `content` is what `copied` returned; an error in unpickling it is reported as a run's error.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-class _Copied:
-    """Trackers that are pickled into another process; an error in unpickling is kept and reported as a run's error."""
-
-    problem: InputError | None = None
-
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self.trackers = trackers
-
-    def __getstate__(self) -> tuple[bytes, str]:
-        try:
-            return cloudpickle.dumps(self.trackers), tracker_names(self.trackers)
-        except Exception as error:  # a custom tracker may hold anything
-            raise not_copied(tracker_names(self.trackers), error) from None
-
-    def __setstate__(self, state: tuple[bytes, str]) -> None:
-        content, names = state
-        try:
-            self.trackers = pickle.loads(content)
-        except Exception as error:
-            self.trackers, self.problem = (), not_copied(names, error)
-
-
-def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, copied: _Copied) -> None:
-    """Execute runs from the pipe and send their lines, until the pipe is closed or the parent process has ended."""
     os.setsid()  # Ctrl-C reaches the parent process, which passes it on
     configure_process()  # once, not for each run: memory is reused by the next run
-    told = 0.0
+    told, own = 0.0, None
 
     def tell(line: Line) -> None:
         nonlocal told
@@ -251,10 +218,11 @@ def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_thread
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         while True:
             path, settings = pipe.recv()
-            if copied.problem is not None:
-                pipe.send({"error": str(copied.problem), "kind": InputError.__name__})
-                continue
-            last = execute_trial(
-                path, settings, progress=tell, data_dir=data_dir, num_threads=num_threads, trackers=copied.trackers
-            )
-            pipe.send(last)
+            if own is None:
+                try:
+                    own = restored(content)
+                except InputError as error:
+                    pipe.send({"error": str(error), "kind": InputError.__name__})
+                    continue
+            parts = {"data_dir": data_dir, "num_threads": num_threads, "task": own[1]}
+            pipe.send(execute_trial(path, settings, progress=tell, trackers=own[0], **parts))

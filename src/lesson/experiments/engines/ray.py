@@ -19,7 +19,8 @@ from typing import Any
 
 from lesson.core.errors import ArgumentError, InputError, describe
 from lesson.core.files import open_input
-from lesson.experiments.engines.trial import MAX_RESTARTS, Hear, Line, execute_trial, killed, not_copied, tracker_names
+from lesson.experiments.engines.trial import MAX_RESTARTS, Content, Hear, Line, copied, execute_trial, killed, restored
+from lesson.learn.task import Task
 from lesson.runs.folder import RunFolder
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
@@ -37,6 +38,8 @@ class RayEngine:
     gpus_per_trial: float = 0.0
     data_dir: Path | str | None = None
     max_restarts: int = MAX_RESTARTS
+    task: Task | None = None
+    """Your own task, which replaces the one in the settings."""
 
     def check(self) -> None:
         """Raise InputError if Ray is not installed or does not answer at the address."""
@@ -49,10 +52,7 @@ class RayEngine:
         """Execute the runs, see `Engine`; raise InputError right away for device cuda without `gpus_per_trial`."""
         plan = {path: self._placed(settings) for path, settings in plan.items()}
         with self._connected() as ray:
-            try:
-                ray.cloudpickle.dumps(trackers)
-            except Exception as error:  # a custom tracker may hold anything
-                raise not_copied(tracker_names(trackers), error) from None
+            content = ray.put(copied(trackers, self.task, ray.cloudpickle.dumps))
             share: dict[str, Any] = {"num_cpus": self.cpus_per_trial, "num_gpus": self.gpus_per_trial}
             # Ray's own retries have no limit where memory runs out.
             task = ray.remote(max_retries=0, **share)(_execute)
@@ -62,7 +62,7 @@ class RayEngine:
                     while waiting and len(going) < MAX_SUBMITTED:
                         path = waiting.popleft()
                         data_dir = self.data_dir and Path(self.data_dir).resolve()
-                        how = (data_dir, self.cpus_per_trial, trackers)
+                        how = (data_dir, self.cpus_per_trial, content)
                         going[task.remote(path.resolve(), plan[path], *how)] = _Tail(path)
                     ended, _ = ray.wait(list(going), num_returns=len(going), timeout=POLL_S)
                     for reference in ended:
@@ -128,11 +128,14 @@ class RayEngine:
                 raise ArgumentError(name, f"must be <= {most}, the number that Ray finds here, got {share:g}")
 
 
-def _execute(
-    path: Path, settings: Settings, data_dir: Path | str | None, num_threads: int, trackers: Sequence[Tracker]
-) -> Line:
-    """Execute a run as a Ray task; return its last line."""
-    return execute_trial(path, settings, progress=None, data_dir=data_dir, num_threads=num_threads, trackers=trackers)
+def _execute(path: Path, settings: Settings, data_dir: Path | str | None, num_threads: int, content: Content) -> Line:
+    """Execute a run as a Ray task; return its last line. `content` is what `copied` returned."""
+    try:
+        trackers, task = restored(content)
+    except InputError as error:
+        return {"error": str(error), "kind": InputError.__name__}
+    parts = {"data_dir": data_dir, "num_threads": num_threads, "task": task}
+    return execute_trial(path, settings, progress=None, trackers=trackers, **parts)
 
 
 def _outcome(ray: ModuleType, reference: Any) -> Line:

@@ -1,11 +1,13 @@
 """The protocol of engines, and how a worker executes one of many runs."""
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from lesson.core.errors import LACK_OF_MEMORY, DivergedError, InputError, RunStoppedError, describe
 from lesson.learn.metric import Metric
+from lesson.learn.task import Task
 from lesson.runs.execute import Progress, execute
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
@@ -16,6 +18,8 @@ FORESEEN = tuple(kind.__name__ for kind in (InputError, RunStoppedError, Diverge
 Line = dict[str, Any]
 Hear = Callable[[Path, Line], None]
 """Called with the folder of a run and each of its events."""
+Content = Sequence[tuple[str, bytes]]
+"""Objects for another process: their names for messages, and the pickled objects."""
 
 
 class Engine(Protocol):
@@ -31,7 +35,7 @@ class Engine(Protocol):
         `hear` is called with events: a line of the run's metrics, {"done": True} with its final score and time_s,
         {"killed": count} for a run that is resumed after its process was killed, or {"error": message, "kind": name of
         the class} for a run that failed. Trackers are called in the process that executes the run; each process has its
-        own copy. Raises InputError if a tracker cannot be copied into another process.
+        own copy. Raises InputError if a tracker or task cannot be copied into another process.
         """
         ...
 
@@ -56,15 +60,37 @@ def execute_trial(
     return {"done": True} | {name: summary[name] for name in (metric.name, "time_s")} | metric.fields
 
 
-def tracker_names(trackers: Sequence[Tracker]) -> str:
-    """Return the class names of trackers, for messages."""
-    return ", ".join(f"{type(one).__module__}:{type(one).__qualname__}" for one in trackers)
+def copied(trackers: Sequence[Tracker], task: Task | None, dumps: Callable[[Any], bytes]) -> Content:
+    """Return trackers and task as bytes for another process; raise InputError if they cannot be copied."""
+    content = []
+    for value, name in ((list(trackers), _tracker_names(trackers)), (task, "task")):
+        try:
+            content.append((name, dumps(value)))
+        except Exception as error:  # custom objects may hold anything
+            raise not_copied(name, error) from None
+    return content
 
 
-def not_copied(names: str, error: Exception) -> InputError:
-    """Return the error for trackers that cannot be pickled."""
-    remedy = "define the class in a module, open files and connections in begin(), or use a single process"
-    return InputError(f"tracker {names} cannot be copied into another process: {describe(error)}; {remedy}")
+def restored(content: Content) -> tuple[list[Tracker], Task | None]:
+    """Return the trackers and the task from `copied`; raise InputError if this process cannot import what they need."""
+    values = list[Any]()
+    for name, pickled in content:
+        try:
+            values.append(pickle.loads(pickled))
+        except Exception as error:
+            raise not_copied(name, error) from None
+    trackers, task = values
+    return trackers, task
+
+
+def not_copied(what: str, error: Exception) -> InputError:
+    """Return the error for objects that cannot be pickled."""
+    remedy = "define classes and functions in a module, open files and connections later, or use a single process"
+    return InputError(f"{what} cannot be copied into another process: {describe(error)}; {remedy}")
+
+
+def _tracker_names(trackers: Sequence[Tracker]) -> str:
+    return "tracker " + ", ".join(f"{type(one).__module__}:{type(one).__qualname__}" for one in trackers)
 
 
 def ended(how: str) -> Line:

@@ -65,6 +65,7 @@ class Entry(Table):
     radio: Values = Field(default_factory=dict)
     training: Values = Field(default_factory=dict)
     data: Values = Field(default_factory=dict)
+    task: Values = Field(default_factory=dict)
     upload: Values = Field(default_factory=dict)
     strategy: Values = Field(default_factory=dict)
     server: Values = Field(default_factory=dict)

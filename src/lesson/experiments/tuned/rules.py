@@ -92,12 +92,12 @@ class Rules(Table):
         found = run.metric
         if (found.name, found.higher_is_better) != (self.metric, self.higher_is_better):
             better = "true" if found.higher_is_better else "false"
-            told = f"the task has the metric {found.name} (higher_is_better = {better}), but [rules] has {self.metric}"
+            told = f"the metric of the task is {found.name} (higher_is_better = {better}), not {self.metric}"
             raise InputError(f"{run.name}: {told}; set metric and higher_is_better in [rules]")
         return run
 
     def limits(self, seed: int) -> dict[str, Any]:
-        """Return data set, seed and length of a run by section.key; tuning runs and final runs may differ in length."""
+        """Return task, seed and length of a run by section.key; tuning runs and final runs may differ in length."""
         time_s = self.tuning_s if seed == self.tuning_seed else self.final_s
         return {
             "data.dataset": self.dataset,

@@ -4,6 +4,7 @@ A graph is one step of a fixed number of clients. Clients are sorted by number o
 that those that have finished are at the end and later steps run on smaller graphs.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,51 +14,56 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional
 
 from lesson.core.arrays import IntArray
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
 from lesson.learn.device import to_device
+from lesson.learn.local_optimizer import clip_factor, moments_of, take_step
+from lesson.learn.losses import as_floats
 from lesson.learn.minibatch import sample_weights
 from lesson.learn.reference import BLOCK
-from lesson.learn.task import Task
+from lesson.learn.task import Arrays, map_arrays
+from lesson.learn.workload import Workload
 
 
 class CudaBatchedTrainer:
     """Trains cohorts, BLOCK clients at a time; a block may have clients of several cohorts."""
 
-    def __init__(self, task: Task, precision: Precision) -> None:
-        self._task, self._precision = task, precision
-        self._replica = task.replica()
-        device, base = task.device, task.initial_vector()
+    def __init__(self, workload: Workload, precision: Precision) -> None:
+        self._workload, self._precision = workload, precision
+        self._replica = workload.replica()
+        self._replica.model.train()
+        device, base = workload.device, workload.initial_vector()
         self._starts, self._models = base.repeat(BLOCK, 1), base.repeat(BLOCK, 1)
-        self._samples = torch.zeros(BLOCK, task.sampler.width, dtype=torch.int64, device=device)
+        self._moments = {name: torch.zeros_like(self._models) for name in moments_of(workload.training)}
+        self._samples = torch.zeros(BLOCK, workload.sampler.width, dtype=torch.int64, device=device)
         numbers = torch.zeros(4, BLOCK, dtype=torch.int64, device=device)
         self._client, self._index, self._first, self._num_steps = numbers
         self._lr = torch.zeros(BLOCK, device=device)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
-        self._columns = torch.arange(task.sampler.width, device=device)
+        self._columns = torch.arange(workload.sampler.width, device=device)
         self._graphs: dict[int, Graph[None]] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._graph(1)  # raises InputError if this task cannot be recorded
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
         weight, place = np.concatenate([cohort.weight for cohort in cohorts]), _place_of_each(cohorts)
-        sums = torch.zeros(len(cohorts), self._models.shape[1], device=self._task.device)
+        sums = torch.zeros(len(cohorts), self._models.shape[1], device=self._workload.device)
         for rows, models in self._blocks(cohorts):
             weights = np.zeros((len(cohorts), len(rows)))
             weights[place[rows], np.arange(len(rows))] = weight[rows]
-            sums += to_device(weights, self._task.device) @ models.double()  # a float32 product could use TF32
+            sums += to_device(weights, self._workload.device) @ models.double()  # a float32 product could use TF32
         return list(sums)
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
         sizes = [len(cohort) for cohort in cohorts]
-        everybody = torch.empty(sum(sizes), self._models.shape[1], device=self._task.device)
+        everybody = torch.empty(sum(sizes), self._models.shape[1], device=self._workload.device)
         for rows, models in self._blocks(cohorts):
-            everybody[to_device(rows, self._task.device)] = models
+            everybody[to_device(rows, self._workload.device)] = models
         return list(everybody.split(sizes))
 
     def close(self) -> None:
@@ -75,21 +81,23 @@ class CudaBatchedTrainer:
         place, order = _place_of_each(cohorts), np.argsort(-everybody.local_steps, kind="stable")
         for begin in range(0, len(everybody), BLOCK):
             rows = order[begin : begin + BLOCK]
-            yield rows, self._train(bases[to_device(place[rows], self._task.device)], everybody[rows])
+            yield rows, self._train(bases[to_device(place[rows], self._workload.device)], everybody[rows])
 
     def _train(self, starts: Tensor, block: Cohort) -> Tensor:
         """Return the trained models, shape (num_rows, num_parameters); row i starts from `starts[i]`."""
         count, steps = len(block), block.local_steps
-        at_once = self._task.steps_at_once(block)
+        at_once = self._workload.steps_at_once(block)
         self._starts[:count] = self._models[:count] = starts
-        self._client[:count], self._index[:count] = self._task.ids(block)
+        for moment in self._moments.values():
+            moment.zero_()
+        self._client[:count], self._index[:count] = self._workload.ids(block)
         self._num_steps.zero_()
-        self._num_steps[:count] = to_device(steps, self._task.device)
-        self._first[:count] = to_device(block.first, self._task.device)
-        self._lr[:count] = to_device(block.lr, self._task.device)
+        self._num_steps[:count] = to_device(steps, self._workload.device)
+        self._first[:count] = to_device(block.first, self._workload.device)
+        self._lr[:count] = to_device(block.lr, self._workload.device)
         for step in range(int(steps[0])):
             if step % at_once == 0:
-                samples = self._task.minibatches(block, min(at_once, int(steps[0]) - step), step)
+                samples = self._workload.minibatches(block, min(at_once, int(steps[0]) - step), step)
             graph = self._graph(padded_size(int(np.count_nonzero(steps > step))))
             self._samples[:count] = samples[step % at_once]
             self._step.fill_(step)
@@ -98,34 +106,54 @@ class CudaBatchedTrainer:
 
     def _graph(self, size: int) -> Graph[None]:
         if size not in self._graphs:
-            before = self._models.clone()  # recording a graph also takes steps
+            kept = [self._models, *self._moments.values()]
+            before = [one.clone() for one in kept]  # recording a graph also takes steps
             self._graphs[size] = Graph(partial(self._take_step, size), self._precision, self._pool)
-            self._models.copy_(before)
+            for one, values in zip(kept, before, strict=True):
+                one.copy_(values)
         return self._graphs[size]
 
     def _take_step(self, size: int) -> None:
-        """Take one step of SGD, Eq. (12), on the first `size` models, except those that have finished."""
-        task, replica, shape = self._task, self._replica, (size, self._task.sampler.width)
-        padded = self._samples[:size]
+        """Take one step, Eq. (12), with the first `size` models, except those that have finished."""
+        work, replica, shape = self._workload, self._replica, (size, self._workload.sampler.width)
+        training, padded = work.training, self._samples[:size]
         going = self._step < self._num_steps[:size]
         weight = sample_weights(padded, going.to(torch.float32))
         ids = self._client[:size], self._index[:size]
-        places = (self._first[:size, None] + self._step) * task.batch_size + self._columns
-        batch = gathered(task, replica, ids, padded, places)
-        images, labels, *kept = (part.unflatten(0, shape) for part in batch if part is not None)
+        places = (self._first[:size, None] + self._step) * work.batch_size + self._columns
+        inputs, targets, kept = gathered(work, replica, ids, padded, places)
+        batch: list[Any] = [map_arrays(lambda part: part.unflatten(0, shape), arrays) for arrays in (inputs, targets)]
+        factors = [] if kept is None else [kept.unflatten(0, shape)]
         parameters, starts = replica.named_views(self._models[:size]), replica.named_views(self._starts[:size])
-        for name, gradient in vmap(grad(self._loss))(parameters, images, labels, weight, *kept).items():
-            column = (-1, *[1] * (gradient.dim() - 1))
-            if task.proximal_mu:
-                pull = (parameters[name] - starts[name]) * going.view(column)
-                gradient = gradient.add(pull, alpha=task.proximal_mu)
-            parameters[name].addcmul_(gradient, self._lr[:size].view(column), value=-1)
+        gradients = vmap(grad(self._loss))(parameters, *batch, weight, *factors)
+        if training.proximal_mu:
+            pulls = {name: (one - starts[name]) * _column(going, one) for name, one in parameters.items()}
+            gradients = {name: one.add(pulls[name], alpha=training.proximal_mu) for name, one in gradients.items()}
+        if training.clip_norm < math.inf:
+            squares = torch.stack([one.flatten(1).double().square().sum(1) for one in gradients.values()]).sum(0)
+            factor = clip_factor(training.clip_norm, squares).to(torch.float32)
+            gradients = {name: one * _column(factor, one) for name, one in gradients.items()}
+        moments = {name: replica.named_views(one[:size]) for name, one in self._moments.items()}
+        lr = self._lr[:size] if training.is_plain and not moments else self._lr[:size] * going
+        for name, gradient in gradients.items():
+            mine = {moment: views[name] for moment, views in moments.items()}
+            take_step(training, parameters[name], gradient, mine, _column(lr, gradient), self._step + 1)
 
     def _loss(
-        self, parameters: dict[str, Tensor], images: Tensor, labels: Tensor, weight: Tensor, *kept: Tensor
+        self, parameters: dict[str, Tensor], inputs: Arrays, targets: Arrays, weight: Tensor, *kept: Tensor
     ) -> Tensor:
-        logits: Tensor = functional_call(self._replica.model, parameters, (images, *kept))
-        return functional.cross_entropy(logits.float(), labels, reduction="none") @ weight
+        model, loss = self._replica.model, self._workload.loss
+        named = inputs if isinstance(inputs, dict) else {}
+        arguments = () if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else (inputs, *kept)
+        outputs = as_floats(functional_call(model, parameters, arguments, named))
+        if loss.each is not None:
+            return loss.each(outputs, targets) @ weight
+        return loss.mean(outputs, targets) * weight.sum()  # the minibatch is full
+
+
+def _column(values: Tensor, like: Tensor) -> Tensor:
+    """Return one value per model in a shape that can be multiplied with a parameter of all models."""
+    return values.view(-1, *[1] * (like.dim() - 1))
 
 
 def _joined(cohorts: Sequence[Cohort]) -> Cohort:

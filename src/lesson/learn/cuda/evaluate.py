@@ -1,29 +1,31 @@
-"""Evaluation on a GPU: test scores by one CUDA graph, everything else without a graph."""
+"""Evaluation on a GPU: test scores with one CUDA graph where possible, everything else without a graph."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
-from lesson.learn.scores import Score, chunks, judge
-from lesson.learn.task import Task, scaled
+from lesson.learn.losses import as_floats, correct
+from lesson.learn.scores import KnownScore, Score, chunked, joined, judge, make_score
+from lesson.learn.task import ACCURACY, Arrays, map_arrays
+from lesson.learn.template import prepared
+from lesson.learn.workload import Workload
 
 CHUNK_SAMPLES = 2000
 
 
 class CudaScorer:
-    """Evaluates models on the test images, one after the other."""
+    """Evaluates models on the test data with a graph, one after another; not for tasks with their own metrics."""
 
-    def __init__(self, task: Task, precision: Precision) -> None:
-        self._task, self._replica = task, task.replica()
-        self._vector = task.initial_vector()
+    def __init__(self, workload: Workload, precision: Precision) -> None:
+        self._workload, self._replica = workload, workload.replica()
+        self._vector = workload.initial_vector()
         self._graph = Graph(self._sums, precision)
         self._stream = torch.cuda.Stream()
 
     def begin(self, vector: Tensor) -> "_PendingGpuScore":
-        """Start to evaluate the model with these parameters, concurrently with other work on the GPU."""
+        """Start to evaluate the model with these exchanged values, concurrently with other work on the GPU."""
         stream, sums = self._stream, torch.empty(2, dtype=torch.float64, pin_memory=True)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -31,7 +33,7 @@ class CudaScorer:
             vector.record_stream(stream)
             self._graph.replay()
             sums.copy_(self._graph.out, non_blocking=True)
-            return _PendingGpuScore(sums, len(self._task.test_labels), stream.record_event())
+            return _PendingGpuScore(sums, self._workload, stream.record_event())
 
     def close(self) -> None:
         """Free the graph."""
@@ -41,16 +43,45 @@ class CudaScorer:
     def _sums(self) -> Tensor:
         """Return the number of correct predictions and the sum of the losses, shape (2,), in float64.
 
-        The loss is NaN if any parameter of the model is not finite.
+        The loss is NaN if any value of the model is not finite.
         """
+        work = self._workload
         self._replica.load(self._vector)
         sums = torch.zeros(2, dtype=torch.float64, device=self._vector.device)
-        for images, labels in chunks(self._task.test_images, self._task.test_labels, CHUNK_SAMPLES):
-            logits = self._replica.logits(scaled(images)).float()
-            sums[0] += (logits.argmax(1) == labels).sum()
-            sums[1] += functional.cross_entropy(logits, labels, reduction="sum")
+        for inputs, targets in chunked(work.test_inputs, work.test_targets, CHUNK_SAMPLES):
+            outputs = as_floats(self._replica.outputs(prepared(work.task, inputs)))
+            if work.task.metric == ACCURACY:
+                sums[0] += correct(outputs, targets).sum()
+            sums[1] += work.loss.total(outputs, targets)
         sums[1] = torch.where(self._vector.isfinite().all(), sums[1], torch.nan)
         return sums
+
+
+class EagerScorer:
+    """Evaluates models on the test data without a graph, for any model and any metrics."""
+
+    def __init__(self, workload: Workload, precision: Precision) -> None:
+        self._workload, self._precision, self._replica = workload, precision, workload.replica()
+
+    @torch.no_grad()
+    def begin(self, vector: Tensor) -> KnownScore:
+        """Evaluate the model with these exchanged values."""
+        work, outputs, right, loss = self._workload, list[object](), 0.0, 0.0
+        self._replica.load(vector)
+        with arithmetic(self._precision):
+            for number, (inputs, targets) in enumerate(chunked(work.test_inputs, work.test_targets, CHUNK_SAMPLES)):
+                with work.seeded_scores(number):
+                    chunk = as_floats(self._replica.outputs(prepared(work.task, inputs)))
+                loss += float(work.loss.total(chunk, targets))
+                if work.task.metrics is not None:
+                    outputs.append(chunk)
+                elif work.task.metric == ACCURACY:
+                    right += float(correct(chunk, targets).sum())
+        whole = joined(outputs) if outputs else None
+        return KnownScore(make_score(work.task, right, loss, _on_cpu(whole), map_arrays(Tensor.cpu, work.test_targets)))
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +89,7 @@ class _PendingGpuScore:
     """A score that the GPU copies to the host when it has been computed."""
 
     sums: Tensor
-    num_images: int
+    workload: Workload
     ended: torch.cuda.Event
 
     def ready(self) -> bool:
@@ -67,16 +98,28 @@ class _PendingGpuScore:
     def result(self) -> Score:
         self.ended.synchronize()
         right, loss = self.sums.tolist()
-        return Score({"accuracy": right / self.num_images}, loss / self.num_images)
+        return make_score(self.workload.task, right, loss, None, self.workload.test_targets)
 
 
-def judge_all(task: Task, precision: Precision, vector: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-    """Apply `judge` to any number of images on the GPU; return shape (num_images, 2).
+def judge_all(workload: Workload, precision: Precision, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
+    """Apply `judge` to any number of samples on the GPU; return shape (num_samples, 2).
 
-    All values are NaN if any parameter of the model is not finite.
+    All values are NaN if any value of the model is not finite.
     """
-    replica = task.replica()
+    replica = workload.replica()
     replica.load(vector)
     with arithmetic(precision):
-        parts = [judge(replica, *chunk) for chunk in chunks(images, labels, CHUNK_SAMPLES)]
+        parts = []
+        for number, chunk in enumerate(chunked(inputs, targets, CHUNK_SAMPLES)):
+            with workload.seeded_scores(number):
+                parts.append(judge(replica, workload, *chunk))
     return torch.where(vector.isfinite().all(), torch.cat(parts), torch.nan)
+
+
+def _on_cpu(outputs: object) -> object:
+    """Return outputs of any structure on the CPU, where metrics are computed."""
+    if isinstance(outputs, Tensor):
+        return outputs.cpu()
+    if isinstance(outputs, dict):
+        return {name: _on_cpu(one) for name, one in outputs.items()}
+    return tuple(map(_on_cpu, outputs)) if isinstance(outputs, tuple) else outputs

@@ -13,14 +13,15 @@ from itertools import cycle
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lesson.learn.cohort import Cohort
 from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Precision, padded_size
+from lesson.learn.losses import as_floats
 from lesson.learn.minibatch import sample_weights
-from lesson.learn.task import Task
+from lesson.learn.task import split_arrays
+from lesson.learn.workload import Workload
 
 CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS, NUM_LETTERS = 2000, 64, 8, 64
 FEW_CLIENTS, MANY_COHORTS = 4, 3
@@ -29,11 +30,12 @@ FEW_CLIENTS, MANY_COHORTS = 4, 3
 class CudaFusedTrainer:
     """Trains cohorts whose clients take one local step."""
 
-    def __init__(self, task: Task, precision: Precision) -> None:
-        self.task, self._precision = task, precision
+    def __init__(self, workload: Workload, precision: Precision) -> None:
+        self.workload, self._precision = workload, precision
         self._steps: dict[tuple[int, int], _FusedStep] = {}
-        self._chunk = max(1, CHUNK_SAMPLES // task.batch_size)
+        self._chunk = max(1, CHUNK_SAMPLES // workload.batch_size)
         self._streams = [torch.cuda.Stream() for _ in range(NUM_STREAMS)]
+        self._step(1, 0)  # raises InputError if this task cannot be recorded
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort; valid until the next call of `sums`."""
@@ -59,7 +61,7 @@ class CudaFusedTrainer:
 
     @cached_property
     def _one_by_one(self) -> CudaBatchedTrainer:
-        return CudaBatchedTrainer(self.task, self._precision)
+        return CudaBatchedTrainer(self.workload, self._precision)
 
     def _side_by_side(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         main = torch.cuda.current_stream()
@@ -96,7 +98,7 @@ class CudaFusedTrainer:
         if step is None:
             if len(self._steps) == MAX_GRAPHS:
                 self._steps.pop(next(iter(self._steps))).graph.close()  # the least recently used one
-            step = _FusedStep(self.task, size, self._precision)
+            step = _FusedStep(self.workload, size, self._precision)
         self._steps[size, number] = step
         return step
 
@@ -104,11 +106,11 @@ class CudaFusedTrainer:
 class _FusedStep:
     """The graph of one step of `num_clients` clients; in a smaller cohort the remaining rows have weight 0."""
 
-    def __init__(self, task: Task, num_clients: int, precision: Precision) -> None:
-        self._task, self._replica = task, task.replica()
-        self._base = task.initial_vector()
-        self._numbers = torch.zeros(5, num_clients, dtype=torch.int64, device=task.device)
-        self._columns = torch.arange(task.sampler.width, device=task.device)
+    def __init__(self, workload: Workload, num_clients: int, precision: Precision) -> None:
+        self._workload, self._replica = workload, workload.replica()
+        self._base = workload.initial_vector()
+        self._numbers = torch.zeros(5, num_clients, dtype=torch.int64, device=workload.device)
+        self._columns = torch.arange(workload.sampler.width, device=workload.device)
         self.graph = Graph(self._sum, precision)
         self._letters = cycle([_GraphInput(self._numbers.shape) for _ in range(NUM_LETTERS)])
 
@@ -120,16 +122,21 @@ class _FusedStep:
         return self.graph.out
 
     def _sum(self) -> Tensor:
-        task, replica = self._task, self._replica
+        work, replica, loss = self._workload, self._replica, self._workload.loss
         client, index, first = self._numbers[:3]
         scale, weights = self._numbers[3:].view(torch.float64)
-        (padded,) = task.sampler.batches(client, index, 1, first=first)
-        weight = sample_weights(padded, scale).flatten()
-        places = first[:, None] * task.batch_size + self._columns
-        images, labels, kept = gathered(task, replica, (client, index), padded, places)
+        (padded,) = work.sampler.batches(client, index, 1, first=first)
+        places = first[:, None] * work.batch_size + self._columns
+        inputs, targets, kept = gathered(work, replica, (client, index), padded, places)
         replica.load(self._base)
-        losses = functional.cross_entropy(replica.logits(images, kept).float(), labels, reduction="none")
-        moved: Tensor = self._base * weights[0].to(torch.float32) - replica.gradient(losses @ weight)
+        outputs = as_floats(replica.outputs(inputs, kept, training=True))
+        if loss.each is not None:
+            weighted = loss.each(outputs, targets) @ sample_weights(padded, scale).flatten()
+        else:  # all minibatches are full
+            sizes = [padded.shape[1]] * len(padded)
+            rows = zip(outputs.split(sizes), split_arrays(targets, sizes), strict=True)
+            weighted = torch.stack([loss.mean(*row) for row in rows]) @ scale.to(torch.float32)
+        moved: Tensor = self._base * weights[0].to(torch.float32) - replica.gradient(weighted)
         return moved
 
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 
 from lesson.core.errors import InputError
+from lesson.learn.device import lacks_memory
 
 Precision = Literal["tf32", "float32", "bfloat16"]
 Result = TypeVar("Result")
@@ -27,9 +28,11 @@ class Graph(Generic[Result]):
                     body()
                 stream.synchronize()
                 self.out = self._record(body, pool)
-        except RuntimeError as error:
+        except Exception as error:  # a custom model may raise anything
+            if isinstance(error, MemoryError | RuntimeError) and lacks_memory(error):
+                raise
             first = str(error).partition("\n")[0]
-            raise InputError(f"model cannot be recorded as a CUDA graph: {first}; set [run] device = 'cpu'") from error
+            raise InputError(f"model cannot be recorded as a CUDA graph: {first}") from error
 
     def _record(self, body: Callable[[], Result], pool: Any) -> Result:
         gc.collect()  # freeing a graph during the capture of another would invalidate it

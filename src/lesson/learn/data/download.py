@@ -99,9 +99,9 @@ def get_shakespeare(folder: Path, source: Source = SHAKESPEARE) -> Path:
 
 
 def get_femnist(folder: Path, source: Source = FEMNIST) -> Path:
-    """Return the folder with the images by writer; download and convert them unless there are any."""
+    """Return the folder with the images by writer; download and convert them if they are missing or damaged."""
     folder = folder / femnist.FOLDER
-    if (folder / femnist.TRAIN).is_dir():  # LEAF's files, which a download would not replace
+    if (folder / femnist.TRAIN).is_dir():  # LEAF's files, which are read even if there is a download
         femnist.read_femnist(folder.parent)
         return folder
     with contextlib.suppress(InputError):
@@ -127,9 +127,9 @@ DOWNLOADS: dict[str, tuple[str, Callable[[Path], Path]]] = {
 
 
 def download(source: Source, path: Path, unpack: Callable[[str, str, object], object] | None = None) -> None:
-    """Download a file unless it is there and intact, then call `unpack`; raise InputError if that is not possible.
+    """Download a file unless it exists and is intact, then call `unpack`; raise InputError if this fails.
 
-    What an interrupted download has left in `path` with the suffix .part is used again.
+    An interrupted download is continued from its file, which is `path` with the suffix .part.
     """
     again = "run the command again to download it from the start"
     try:
@@ -149,7 +149,7 @@ def download(source: Source, path: Path, unpack: Callable[[str, str, object], ob
 
 @dataclass(frozen=True)
 class _Resume:
-    """Downloader for pooch, whose own one would start over after an interruption, and would fill the disk."""
+    """Downloader for pooch that resumes and limits the size; pooch's own one starts over and may fill the disk."""
 
     source: Source
     path: Path
@@ -162,7 +162,7 @@ class _Resume:
                 headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={size}-"} if size else {})
                 with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_S) as response:
                     response.raise_for_status()
-                    response.raw.headers.pop("Content-Encoding", None)  # some servers say gzip for a .tar.gz as it is
+                    response.raw.headers.pop("Content-Encoding", None)  # some servers set it to gzip for a .tar.gz
                     if response.status_code != requests.codes.partial_content:  # the server sends the whole file
                         file.truncate(0)
                         size = 0

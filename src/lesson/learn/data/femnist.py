@@ -2,7 +2,7 @@
 
 Two sources are read: the folders train/ and test/ of JSON files that LEAF's preprocessing writes, and the file that
 `lesson data femnist` converts from TensorFlow Federated's copy (3,400 writers, 671,585 training and 77,483 test
-images). In both, paper is white: 255 is the background.
+images). In both, the background is white: 255.
 """
 
 import functools
@@ -34,7 +34,7 @@ MAX_MARKS = 10**6
 """Maximum number of lists, objects and quotes in a JSON file, so that a hostile file does not fill the memory."""
 MAX_CONVERTED_BYTES = 1 << 30
 ARRAYS = ("train_images", "train_labels", "train_sizes", "test_images", "test_labels")
-"""Arrays of the converted file. Sizes are the numbers of training images of each writer, whose images are adjacent."""
+"""Arrays of the converted file. `train_sizes` has the number of training images of each writer; they are adjacent."""
 
 
 def read_femnist(folder: Path | str) -> Samples:
@@ -113,7 +113,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     if any(content.count(mark) > MAX_MARKS for mark in (b"[", b"{", b'"')):
         raise InputError(f"{path} must be a file of LEAF, got more than {MAX_MARKS} lists, objects or quotes")
-    # Pixels have 256 different values: the cache keeps one object of each, instead of one per pixel.
+    # Pixels have 256 different values: the cache keeps one object for each value, instead of one per pixel.
     number = functools.lru_cache(1024)(float)
     try:
         data = json.loads(content, parse_float=number)
@@ -164,7 +164,7 @@ def _read_converted(path: Path) -> Samples:
 
 
 def _fit(arrays: Mapping[str, npt.NDArray[Any]]) -> bool:
-    """Return whether images, labels and sizes have the right types and shapes, and labels are those of classes."""
+    """Return whether images, labels and sizes have the right types and shapes, and labels are valid."""
     for part in ("train", "test"):
         images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
         if images.dtype != np.uint8 or labels.dtype != np.uint8 or labels.ndim != 1 or not labels.size:

@@ -33,8 +33,8 @@ def read_shakespeare(
         folder: Folder of data sets.
         sequence_length: Number of characters per sequence.
         min_chars: A speaker is a client if it has more characters than this: 141 of 309 speakers by default.
-        test_share: Share of a speaker's sequences used as test data. Each speaker with two or more contributes at
-            least one, and keeps at least one for training.
+        test_share: Share of a speaker's sequences used as test data. A speaker with two or more sequences contributes
+            at least one to the test data and keeps at least one for training.
     """
     if sequence_length < 1:
         raise ArgumentError("sequence_length", f"must be >= 1, got {sequence_length}")
@@ -79,7 +79,7 @@ def split_by_speaker(text: str) -> dict[str, str]:
 def cut_into_sequences(text: str, vocabulary: str, length: int) -> IntArray:
     """Return the tokens of a text, shape (num, length + 1): the last token of a row is the first of the next row.
 
-    The characters left over at the end are fewer than a whole sequence and its last target need.
+    Characters at the end that do not fill a row are dropped.
     """
     index = {char: token for token, char in enumerate(vocabulary)}
     tokens = np.array([index[char] for char in text], dtype=np.int64)

@@ -38,7 +38,7 @@ def draw_synthetic(
 
     A client has 50 + ⌊z⌋ samples, where z is lognormal with μ = 4 and σ = 2: 104 in the median, about 450 on average,
     and more than 5,800 for one client in a hundred. In nine of ten cases, 30 clients have 5,000 to 31,000 samples
-    together. A client keeps its samples when the number of clients grows.
+    in total. A client's samples stay the same if the number of clients increases.
 
     Args:
         alpha: Spread of the clients' mean weights, which has no effect on the labels (see above).

@@ -38,7 +38,8 @@ def check_disk_space(folder: Path) -> None:
     if free < needed:
         raise InputError(
             f"FEMNIST needs {needed / 1e9:.1f} GB of disk space in {folder} while it is converted "
-            f"({CONVERTED_BYTES / 1e9:.1f} GB afterwards), got {free / 1e9:.1f} GB; choose another folder with --dir"
+            f"({CONVERTED_BYTES / 1e9:.1f} GB afterwards), but only {free / 1e9:.1f} GB are free; choose another "
+            "folder with --dir"
         )
 
 
@@ -118,7 +119,7 @@ def parse_example(example: bytes) -> tuple[Bytes, int]:
 
 
 def _fields(message: memoryview, wanted: int) -> Iterator[memoryview]:
-    """Yield the content of each field of a message with the given number; raise ValueError unless it is of bytes."""
+    """Yield the content of each field with the given number; raise ValueError if a field does not hold bytes."""
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)

@@ -54,6 +54,10 @@ def _split(groups: Sequence[Contender]) -> str:
     if len(splits) > 1:
         return ""
     ((split, beta),) = splits
+    if split == "natural":
+        return " with the natural split of the task"
+    if split == "quantity-skew":
+        return f" that hold different amounts of IID data (β = {beta:g})"
     return " that hold IID data" if split == "iid" else f" that hold non-IID data (β = {beta:g})"
 
 

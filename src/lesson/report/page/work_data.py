@@ -89,7 +89,7 @@ def fairness(kept: Sequence[dict[str, Any]], settings: Settings) -> dict[str, An
     """Return the accuracy of the final model on each class, on data like that of each tier, and over clients.
 
     The accuracies over clients are their minimum, quartiles and maximum. All are means over seeds. They are empty if
-    the task has no classes. The names of the classes are included if they have names.
+    the task has no classes. The names of the classes are included if the task has them.
     """
     there = [clients for clients in kept if clients.get("class_accuracy")]
     if not there:

@@ -49,7 +49,7 @@ def is_unknown(value: object) -> bool:
 
 
 def title_of(*runs: Settings) -> str:
-    """Return a title with data set, β, deadline and length of runs, as far as these are the same for all runs."""
+    """Return a title with task, β, deadline and length of runs, as far as these are the same for all runs."""
     return ", ".join(parts[0] for parts in zip(*map(_title_parts, runs), strict=True) if len(set(parts)) == 1)
 
 
@@ -57,7 +57,8 @@ def _title_parts(settings: Settings) -> list[str]:
     limits = settings.run
     length = f"{limits.time_budget_s:,g} s" if math.isfinite(limits.time_budget_s) else f"{limits.rounds} rounds"
     deadline = f"τ = {settings.strategy.deadline_s:g} s"
-    return [settings.data.dataset, f"β = {settings.data.beta:g}", deadline, length]
+    split = f"β = {settings.data.beta:g}" if settings.data.uses_beta else f"{settings.data.split} split"
+    return [settings.data.dataset, split, deadline, length]
 
 
 def _name(by: Sequence[str], labels: Sequence[Any]) -> str:

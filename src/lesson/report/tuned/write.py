@@ -101,7 +101,7 @@ Each entry was tuned at each β over at most {MAX_POINTS} settings, with runs of
 {rules.tuning_seed}; the best settings were then run with these seeds."""
     return f"""# Strategies compared
 
-Data set {rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seconds, seeds {seeds}.{tuning}
+Task {rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seconds, seeds {seeds}.{tuning}
 
 {_numbers(rules)}
 A time, upload count or energy is given if every seed reaches the target; otherwise the cell says how many seeds do.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from lesson.core.errors import InputError, unknown
-from lesson.core.plugins import load_class
+from lesson.core.plugins import load_named
 from lesson.runs.trackers.base import Line, Tracker, Tracking, flat_settings, numbers
 from lesson.runs.trackers.tensorboard import TensorBoard
 
@@ -35,7 +35,7 @@ def _make(name: str) -> Tracker:
         return TRACKERS[name]()
     if ":" not in name:
         raise unknown("tracker", name, [*TRACKERS, "module:Class"])
-    kind = load_class("tracker", name)
+    kind = load_named("tracker", name)
     if not _has_methods(kind):
         raise InputError(f"tracker '{name}' must have the methods begin, line and end")
     try:

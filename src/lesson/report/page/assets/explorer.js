@@ -35,7 +35,7 @@ const Explorer = (() => {
     /** Switch to another fleet, at its own deadline. */
     function begin(fleetState) {
       Object.assign(state, fleetState, {
-        advice: fleetState.advice ?? { proposed_s: Tiers.proposeDeadline(fleetState.fleet.latency_s) },
+        advice: { proposed_s: Tiers.proposeDeadline(fleetState.fleet.latency_s), ...fleetState.advice },
         fedavg: Tiers.lookAtFedavg(fleetState.fleet),
         values: scale(fleetState.fleet),
       });

@@ -1,0 +1,323 @@
+"""The model of a task: the values that clients exchange, how the model behaves, and replicas to load values into.
+
+Clients exchange the trainable parameters and the float buffers that training changes, concatenated into one vector.
+Frozen parameters and constant buffers are shared by all replicas of a process and by its worker processes.
+"""
+
+import copy
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from lesson.core.errors import InputError, describe
+from lesson.core.random import stream
+from lesson.learn.losses import TaskLoss
+from lesson.learn.task import ACCURACY, Arrays, Task, describe_arrays, map_arrays, num_samples, split_arrays
+
+GENERATORS = threading.Lock()
+"""Held while torch's generators are seeded: they belong to the process, and Flower may train clients in threads."""
+NUM_PROBED = 4
+"""Number of samples on which a new model is tried."""
+COUPLING = 1e-3
+"""Samples influence each other if the relative difference of outputs is above this value."""
+NUDGE = 0.05
+"""Standard deviation of the random changes of parameters with which this is tried."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """How a model behaves in training."""
+
+    buffers: tuple[str, ...] = ()
+    """Float buffers that training changes."""
+    counters: tuple[str, ...] = ()
+    """Other buffers that training changes, such as BatchNorm's number of minibatches."""
+    random: bool = False
+    """Whether the model draws random numbers."""
+    random_scores: bool = False
+    """Whether it draws random numbers in evaluation, too."""
+    coupled: bool = False
+    """Whether the output of a sample depends on the other samples of its minibatch."""
+    refuses_one: bool = False
+    """Whether the model cannot train on a single sample."""
+    one_tensor: bool = True
+    """Whether the output is a single tensor with one row per sample."""
+
+    @property
+    def needs_own_pass(self) -> str:
+        """Why clients cannot share a forward pass; empty if they can."""
+        if self.random:
+            return "the model draws random numbers, such as dropout"
+        if self.coupled or self.buffers:
+            return "samples of a minibatch influence each other, as in BatchNorm"
+        return "" if self.one_tensor else "the model's output is not a single tensor with one row per sample"
+
+
+class Template:
+    """The new model of a task for a seed, on one device."""
+
+    def __init__(self, task: Task, seed: int, device: str = "cpu") -> None:
+        with GENERATORS, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(stream(seed, "model").integers(2**63)))
+            model = _made(task)
+        self.traits = _probed(task, model)
+        self.model = model.to(device)
+        parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        buffers = dict(model.named_buffers())
+        self.exchanged: dict[str, Tensor] = parameters | {name: buffers[name] for name in self.traits.buffers}
+        """Tensors that clients exchange, by name."""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the exchanged tensors by name."""
+        return {name: tuple(one.shape) for name, one in self.exchanged.items()}
+
+    @property
+    def num_values(self) -> int:
+        """Number of values that clients exchange."""
+        return sum(one.numel() for one in self.exchanged.values())
+
+    def initial_vector(self) -> Tensor:
+        """Return the exchanged values of the new model as one vector, in 32 bits."""
+        return torch.cat([one.detach().reshape(-1).float() for one in self.exchanged.values()])
+
+    def named_arrays(self, vector: Tensor) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the exchanged tensors of a vector by name, in the model's own shapes."""
+        parts = vector.detach().cpu().split([one.numel() for one in self.exchanged.values()])
+        return {
+            name: part.reshape(shape).numpy().copy()
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+    def copy_model(self) -> nn.Module:
+        """Return a copy of the model that shares its frozen parameters and constant buffers."""
+        changing = {id(one) for one in self.exchanged.values()}
+        counters = {id(one) for name, one in self.model.named_buffers() if name in self.traits.counters}
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        return copy.deepcopy(self.model, {id(one): one for one in tensors if id(one) not in changing | counters})
+
+
+class Replica:
+    """A copy of a model whose exchanged values are loaded from vectors. Each thread needs its own."""
+
+    def __init__(self, template: Template) -> None:
+        self.model = template.copy_model().train()  # all of it, as `outputs` does after an evaluation
+        self.num_dropout_units = int(getattr(self.model, "num_dropout_units", 0))
+        named = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        self._exchanged = [named[name] for name in template.exchanged]
+        self.parameters = [one for one in self._exchanged if isinstance(one, nn.Parameter)]
+        self._names = list(template.exchanged)
+        self._counters = [(named[name], named[name].clone()) for name in template.traits.counters]
+        self._places = [
+            (self.model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], named[name])
+            for name in template.traits.buffers + template.traits.counters
+        ]
+        """Module, name and tensor of each buffer that training changes; a model may put another tensor there."""
+        sizes = [one.numel() for one in self._exchanged]
+        self._ends = torch.tensor(sizes).cumsum(0).tolist()
+
+    def load(self, vector: Tensor) -> None:
+        """Set the exchanged values to those of a vector."""
+        for one, values in zip(self._exchanged, self.views(vector), strict=True):
+            if values.dim() == 4:  # .contiguous() would not make a single channel channels-last
+                one.data = torch.empty_like(values, dtype=one.dtype, memory_format=torch.channels_last).copy_(values)
+            else:  # the model itself changes buffers, but the vector must stay as it is
+                one.data = values.to(one.dtype, copy=not isinstance(one, nn.Parameter))
+        for counter, first in self._counters:
+            counter.copy_(first)
+        for module, name, one in self._places:
+            setattr(module, name, one)
+
+    def named_views(self, vectors: Tensor) -> dict[str, Tensor]:
+        """Return the exchanged values of several models by name, shape (num_models, *shape), as views of vectors."""
+        parts = vectors.tensor_split(self._ends[:-1], dim=1)
+        named = zip(self._names, self._exchanged, parts, strict=True)
+        return {name: part.unflatten(1, one.shape) if one.dim() else part[:, 0] for name, one, part in named}
+
+    def outputs(self, inputs: Arrays, kept: Tensor | None = None, *, training: bool = False) -> Any:
+        """Return the model's output for the inputs of a minibatch; `kept` has the dropout factors of `CifarNet`."""
+        if self.model.training != training:
+            self.model.train(training)
+        return call(self.model, inputs) if kept is None else self.model(inputs, kept)
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """Return the gradient of a loss with respect to all parameters as one vector."""
+        return torch.cat([part.reshape(-1) for part in self.gradients(loss)])
+
+    def gradients(self, loss: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradient of a loss for each parameter; 0 for a parameter that the loss does not depend on."""
+        return torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+
+    def vector(self) -> Tensor:
+        """Return the exchanged values as one vector."""
+        buffers = [
+            getattr(module, name) for module, name, _ in self._places[: len(self._exchanged) - len(self.parameters)]
+        ]
+        return torch.cat([one.detach().reshape(-1).float() for one in (*self.parameters, *buffers)])
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """Return the exchanged values as views of a vector, those of parameters first."""
+        parts = vector.tensor_split(self._ends[:-1])
+        return [part.view(one.shape) for part, one in zip(parts, self._exchanged, strict=True)]
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Apply a model to inputs: one tensor, a tuple of arguments or a dict of named arguments."""
+    if isinstance(inputs, tuple):
+        return model(*inputs)
+    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+
+
+def prepared(task: Task, inputs: Arrays) -> Any:
+    """Return inputs as the model gets them."""
+    return inputs if task.prepare is None else task.prepare(inputs)
+
+
+def _made(task: Task) -> nn.Module:
+    """Return a new model of the task; raise InputError if it cannot be trained."""
+    try:
+        model = task.model()
+    except Exception as error:  # a custom model may raise anything
+        raise InputError(f"model cannot be created: {describe(error)}") from None
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be a function or class that returns a new nn.Module, got {type(model).__name__}")
+    trainable = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    if not trainable:
+        raise InputError("model must have trainable parameters, got none")
+    for name, one in trainable.items():
+        if isinstance(one, nn.parameter.UninitializedParameter):
+            raise InputError(f"model must not have lazy layers, such as the one of '{name}'; give their input sizes")
+        if not one.is_floating_point():
+            raise InputError(f"trainable parameters must be real floating-point numbers, got {one.dtype} for '{name}'")
+    return model
+
+
+def _probed(task: Task, model: nn.Module) -> Traits:
+    """Try a model on a few samples; raise InputError if model, loss and data do not fit together."""
+    try:
+        model = copy.deepcopy(model).train()
+    except Exception as error:  # torch cannot copy tensors with a history, such as those of the old weight_norm
+        raise InputError(f"model cannot be copied: {describe(error)}") from None
+    count = min(NUM_PROBED, num_samples(task.train[1]))
+    raw, targets = (map_arrays(lambda one: one[:count], part) for part in task.train)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    outputs, is_random = _watched(task, model, raw)
+    _check_loss(task, model, outputs, targets)
+    changed = [name for name, buffer in model.named_buffers() if name in before and _differs(buffer, before[name])]
+    floats = {name for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+    one_tensor = isinstance(outputs, Tensor) and outputs.dim() > 0 and len(outputs) == count
+    return Traits(
+        buffers=tuple(name for name in changed if name in floats),
+        counters=tuple(name for name in changed if name not in floats),
+        random=is_random,
+        refuses_one=_refuses_one(task, model, raw),
+        coupled=not is_random and one_tensor and count > 1 and _is_coupled(task, model, raw),
+        random_scores=is_random and _watched(task, model.eval(), raw)[1],
+        one_tensor=one_tensor,
+    )
+
+
+def _watched(task: Task, model: nn.Module, raw: Arrays) -> tuple[Any, bool]:
+    """Return the outputs of a few samples, and whether random numbers were drawn."""
+    with GENERATORS, torch.random.fork_rng(devices=[]):
+        state = torch.random.get_rng_state()
+        outputs = _outputs(task, model, raw)
+        return outputs, not torch.equal(state, torch.random.get_rng_state())
+
+
+def _differs(one: Tensor, other: Tensor) -> bool:
+    """Return whether values differ; tensors of another shape are caches that a model fills, not values to exchange."""
+    return one.shape == other.shape and not torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def _outputs(task: Task, model: nn.Module, raw: Arrays) -> Any:
+    """Return the outputs of a few samples."""
+    try:
+        inputs = prepared(task, raw)
+    except Exception as error:  # a custom function may raise anything
+        raise InputError(f"prepare cannot process inputs {describe_arrays(raw)}: {describe(error)}") from None
+    try:
+        return call(model, inputs)
+    except Exception as error:
+        raise InputError(f"model cannot process inputs {describe_arrays(inputs)}: {describe(error)}") from None
+
+
+def _check_loss(task: Task, model: nn.Module, outputs: Any, targets: Arrays) -> None:
+    if task.metric == ACCURACY and task.metrics is None:
+        _check_classes(task, outputs, targets)
+    shapes = f"outputs {describe_arrays(outputs)} and targets {describe_arrays(targets)}"
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Using a target size")  # shape (n,) and (n, 1) would become (n, n)
+            loss = TaskLoss(task.loss, task.train[1]).mean(outputs, targets)
+    except UserWarning:
+        raise InputError(f"outputs and targets must have the same shape for this loss, got {shapes}") from None
+    except Exception as error:
+        raise InputError(f"loss cannot compare {shapes}: {describe(error)}") from None
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.dim():
+        got = describe_arrays(loss) if isinstance(loss, Tensor) else repr(loss)[:80]
+        raise InputError(f"loss must return a scalar tensor, got {got}; return the mean of the minibatch")
+    if not loss.requires_grad:
+        raise InputError("loss must depend on the model's parameters; got a value without a gradient")
+    trainable = [one for one in model.parameters() if one.requires_grad]
+    try:
+        torch.autograd.grad(loss, trainable, allow_unused=True)
+    except RuntimeError as error:
+        raise InputError(f"the gradient of the loss cannot be computed: {describe(error)}") from None
+
+
+def _check_classes(task: Task, outputs: Any, targets: Arrays) -> None:
+    """Raise InputError unless outputs are logits of all classes, as accuracy needs them."""
+    assert isinstance(targets, Tensor), "accuracy needs integer targets"
+    wanted = (targets.shape[0], "classes", *targets.shape[1:])
+    fits = isinstance(outputs, Tensor) and outputs.dim() == targets.dim() + 1 and outputs.shape[2:] == targets.shape[1:]
+    if not fits:
+        shape = f"({', '.join(map(str, wanted))})"
+        raise InputError(
+            f"model must return logits of shape {shape} for integer targets, got {describe_arrays(outputs)}; for other "
+            "outputs, give loss and metrics"
+        )
+    most = max(int(task.train[1].max()), int(task.test[1].max()))
+    if most >= outputs.shape[1]:
+        raise InputError(
+            f"model must return at least {most + 1} logits, as targets go up to {most}, got {outputs.shape[1]}"
+        )
+    if task.class_names and len(task.class_names) != outputs.shape[1]:
+        raise InputError(f"class_names must have {outputs.shape[1]} names, one per logit, got {len(task.class_names)}")
+
+
+def _refuses_one(task: Task, model: nn.Module, raw: Arrays) -> bool:
+    """Return whether a model that has processed several samples fails on one, as BatchNorm does in training."""
+    try:
+        with GENERATORS, torch.random.fork_rng(devices=[]):
+            call(model, prepared(task, map_arrays(lambda one: one[:1], raw)))
+    except Exception:
+        return True
+    return False
+
+
+@torch.no_grad()
+def _is_coupled(task: Task, model: nn.Module, raw: Arrays) -> bool:
+    """Return whether the output of a sample changes if it is alone in its minibatch.
+
+    The model's parameters are changed at random first: a gate or an adapter that starts at 0 would hide the influence.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for one in model.parameters():
+        if one.requires_grad:
+            one.add_(NUDGE * torch.randn(one.shape, generator=generator).to(one.dtype))
+    together = call(model, prepared(task, raw))
+    try:
+        alone = [call(model, prepared(task, sample)) for sample in split_arrays(raw, [1] * num_samples(raw))]
+    except Exception:  # BatchNorm rejects a single sample
+        return True
+    if any(not isinstance(one, Tensor) or one.shape != together[:1].shape for one in alone):
+        return True
+    scale, difference = float(together.abs().max()), float((torch.cat(alone) - together).abs().max())
+    return not difference <= COUPLING * max(scale, 1e-6)

@@ -1,0 +1,280 @@
+"""The workload of a run on one device: the task's data, its partition among clients, the model and the minibatches."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lesson.core.arrays import IntArray
+from lesson.core.errors import InputError
+from lesson.core.random import number_of, stream
+from lesson.learn.cohort import Cohort
+from lesson.learn.device import to_device
+from lesson.learn.dropout import draw_kept
+from lesson.learn.losses import TaskLoss
+from lesson.learn.minibatch import NO_SAMPLE, Sampler
+from lesson.learn.partition import Holdings, Partition, make_partition
+from lesson.learn.task import Arrays, Task, map_arrays, num_samples, split_arrays
+from lesson.learn.template import GENERATORS, Replica, Template, prepared
+from lesson.settings.sections import TrainingSettings
+from lesson.settings.settings import Settings
+
+SHARE = 0.1
+BITS_PER_VALUE = 32
+REFUSES_ONE = "it cannot train on a single sample, for example because of BatchNorm"
+MAX_LOCAL_SAMPLES = 10**8
+"""Maximum number of samples that one local training processes: more than 1,000 passes over all of MNIST."""
+
+
+def hold_out(holdings: Holdings, seed: int) -> tuple[Partition, Partition]:
+    """Split each client's samples into those it trains on and those it holds out.
+
+    A client with n distinct samples holds out max(1, round(n / 10)) of them, or none if n < 2. Each client has its own
+    random stream. If it holds a sample several times, as in a pool, all copies are on the same side. InputError is
+    raised if no client holds out any sample.
+    """
+    parts = [_hold_out(holdings[client], seed, client) for client in range(len(holdings.num_samples))]
+    training, held = (Partition.of(list(side)) for side in zip(*parts, strict=True))
+    if not len(held.samples):
+        raise InputError("no client has the 2 distinct samples needed to hold one out; reduce fleet.num_clients")
+    return training, held
+
+
+def _hold_out(samples: IntArray, seed: int, client: int) -> tuple[IntArray, IntArray]:
+    distinct = np.unique(samples)
+    if len(distinct) < 2:
+        return samples, samples[:0]
+    count = max(1, round(SHARE * len(distinct)))
+    held = np.isin(samples, stream(seed, "held-out", client).choice(distinct, count, replace=False))
+    return samples[~held], samples[held]
+
+
+MAX_DRAWN, MAX_STEPS = 1 << 24, 1024
+"""Largest number of values held while minibatches are drawn, and largest number of steps drawn together."""
+Ids = tuple[Tensor, Tensor]
+"""Clients, and the indices of their updates."""
+
+
+class Batch(NamedTuple):
+    """Samples of one or more minibatches, one after the other."""
+
+    inputs: Any
+    """Inputs as the model gets them."""
+    targets: Any
+    kept: Tensor | None
+    """Dropout factors; None for a model without `num_dropout_units`."""
+    counts: Tensor
+    """Number of samples in each minibatch, shape (num_rows,)."""
+
+    def split(self) -> "list[Batch]":
+        """Return the minibatches one by one."""
+        sizes = self.counts.tolist()
+        kept = [None] * len(sizes) if self.kept is None else self.kept.split(sizes)
+        inputs, targets = split_arrays(self.inputs, sizes), split_arrays(self.targets, sizes)
+        return list(map(Batch, inputs, targets, kept, self.counts))
+
+
+class Workload:
+    """Everything a trainer needs, on one device."""
+
+    def __init__(
+        self,
+        task: Task,
+        holdings: Holdings,
+        training: TrainingSettings,
+        seed: int,
+        device: str = "cpu",
+        held_out: Holdings | None = None,
+    ) -> None:
+        self.task, self.holdings, self.training, self.seed = task, holdings, training, seed
+        self.device, self.held_out, self.batch_size = device, held_out, training.batch_size
+        self.template = Template(task, seed, device)
+        self.loss = TaskLoss(task.loss, task.train[1])
+        self.sampler = Sampler(holdings, self.batch_size, training.local_epochs > 0, seed, device)
+        if self.template.traits.refuses_one:
+            _check_pairs(self.batch_size, holdings)
+        self.train_inputs, self.train_targets = (_on_device(part, device) for part in task.train)
+        self.test_inputs, self.test_targets = (_on_device(part, device) for part in task.test)
+
+    @property
+    def model_bits(self) -> float:
+        """Actual size of an upload in bits."""
+        return float(BITS_PER_VALUE * self.template.num_values)
+
+    @property
+    def has_full_minibatches(self) -> bool:
+        """Whether every minibatch has `batch_size` samples."""
+        return not self.sampler.epochs and int(self.holdings.num_samples.min()) >= self.batch_size
+
+    def steps_at_once(self, cohort: Cohort) -> int:
+        """Return how many steps of this cohort can be drawn together in limited memory."""
+        return max(1, min(MAX_STEPS, self._rows_at_once(cohort) // len(cohort)))
+
+    def minibatches(self, cohort: Cohort, num_steps: int, begin: int = 0) -> Tensor:
+        """Return the samples of minibatches from step `begin` on, shape (num_steps, len(cohort), width).
+
+        They are padded as in `Sampler.batches`.
+        """
+        at_once = max(1, self._rows_at_once(cohort) // num_steps)
+        parts = [cohort[row : row + at_once] for row in range(0, len(cohort), at_once)]
+        drawn = [self._drawn(part, num_steps, begin) for part in parts]
+        return drawn[0] if len(drawn) == 1 else torch.cat(drawn, dim=1)
+
+    def _rows_at_once(self, cohort: Cohort) -> int:
+        """Return how many minibatches of these clients can be drawn together."""
+        return int(MAX_DRAWN / self.sampler.num_held(self.holdings.num_samples[cohort.client]))
+
+    def _drawn(self, cohort: Cohort, num_steps: int, begin: int) -> Tensor:
+        sizes = self.holdings.num_samples[cohort.client]
+        per_pass = -(-sizes // self.batch_size)
+        last = np.minimum(begin + num_steps, cohort.local_steps) - 1
+        num_passes = max(1, int((last // per_pass - begin // per_pass).max()) + 1)
+        first = to_device(cohort.first, self.device)
+        return self.sampler.batches(*self.ids(cohort), num_steps, int(sizes.max()), num_passes, first, begin)
+
+    def ids(self, cohort: Cohort) -> Ids:
+        """Return clients and update indices of this cohort, on the device."""
+        return to_device(cohort.client, self.device), to_device(cohort.index, self.device)
+
+    def batch(self, replica: Replica, ids: Ids, padded: Tensor, step: Tensor) -> "Batch":
+        """Return the samples of padded minibatches, shape (num_rows, width), concatenated without the padding.
+
+        `ids` says which update each row belongs to, and `step` which of its minibatches it is.
+        """
+        there = padded != NO_SAMPLE
+        samples = padded[there]
+        kept = None
+        if replica.num_dropout_units:
+            rows, columns = there.nonzero(as_tuple=True)
+            client, index = ids
+            places = step[rows] * self.batch_size + columns
+            kept = draw_kept(self.seed, replica.num_dropout_units, client[rows], index[rows], places)
+        return Batch(*self.samples(samples), kept, there.sum(1))
+
+    def samples(self, samples: Tensor) -> tuple[Any, Any]:
+        """Return inputs, as the model gets them, and targets of training samples."""
+        inputs, targets = self.raw_samples(samples)
+        return prepared(self.task, inputs), targets
+
+    def raw_samples(self, samples: Tensor) -> tuple[Arrays, Arrays]:
+        """Return inputs and targets of training samples."""
+        inputs, targets = self.train_inputs, self.train_targets
+        return map_arrays(lambda one: one[samples], inputs), map_arrays(lambda one: one[samples], targets)
+
+    @contextmanager
+    def seeded(self, client: int, index: int) -> "Iterator[Seeder | None]":
+        """Give the local training of a client its own random numbers, if the model draws any.
+
+        The context manager returns a function to call before each step, or None if the model draws no random numbers.
+        The state of torch's generators is restored afterwards.
+        Threads take turns, since torch's generators belong to the process.
+        """
+        if not self.template.traits.random:
+            yield None
+            return
+        with self._own_generators():
+            yield Seeder(self.seed, client, index)
+
+    @contextmanager
+    def seeded_scores(self, chunk: int) -> Iterator[None]:
+        """Give the evaluation of a chunk of samples its own random numbers, if the model draws any there."""
+        if not self.template.traits.random_scores:
+            yield
+            return
+        with self._own_generators():
+            torch.manual_seed(number_of(self.seed, "evaluation", chunk))
+            yield
+
+    @contextmanager
+    def _own_generators(self) -> Iterator[None]:
+        devices = [torch.cuda.current_device()] if self.device == "cuda" else []
+        with GENERATORS, torch.random.fork_rng(devices=devices):
+            yield
+
+    def initial_vector(self) -> Tensor:
+        """Return the initial model, which is the same for all strategies with this seed."""
+        return self.template.initial_vector()
+
+    def replica(self) -> Replica:
+        """Return a new copy of the model to load vectors into."""
+        return Replica(self.template)
+
+
+@dataclass(frozen=True)
+class Seeder:
+    """Seeds torch's generators for the steps of one local training."""
+
+    seed: int
+    client: int
+    index: int
+
+    def __call__(self, step: int) -> None:
+        torch.manual_seed(number_of(self.seed, "model-randomness", self.client, self.index, step))
+
+
+def make_workload(
+    settings: Settings,
+    task: Task,
+    num_clients: int,
+    seed: int,
+    device: str = "cpu",
+    holding_out: bool = False,
+    num_held: IntArray | None = None,
+) -> Workload:
+    """Return the workload of a task with these settings.
+
+    If clients hold out samples, `holdings` has the remaining ones, which they train on. `num_held` is the number of
+    samples of each client in the population of the run; it is passed to `make_partition`.
+    """
+    holdings: Holdings
+    if task.clients is not None and settings.has_natural_split:
+        holdings = Partition.of(chosen_clients(task.clients, num_clients, seed))
+    else:
+        holdings = make_partition(settings, num_samples(task.train[1]), task.labels, num_clients, seed, num_held)
+    _check_work(settings.training, holdings)
+    held_out = None
+    if holding_out:
+        holdings, held_out = hold_out(holdings, seed)
+    return Workload(task, holdings, settings.training, seed, device, held_out)
+
+
+def chosen_clients(clients: Sequence[IntArray], num_clients: int, seed: int) -> list[IntArray]:
+    """Draw `num_clients` clients of a task, and return the samples of each in the task's order."""
+    if num_clients > len(clients):
+        raise InputError(
+            f"[fleet] num_clients must be at most {len(clients)}, the number of clients of the task, got {num_clients}"
+        )
+    chosen = stream(seed, "clients").choice(len(clients), num_clients, replace=False)
+    return [clients[place] for place in np.sort(chosen).tolist()]
+
+
+def _check_work(training: TrainingSettings, holdings: Holdings) -> None:
+    """Raise InputError if a local training would take so long that the run seems to hang."""
+    most = max(1, int(holdings.num_samples.max()))
+    name, per_pass = (
+        ("local_epochs", most) if training.local_epochs else ("local_steps", min(training.batch_size, most))
+    )
+    if getattr(training, name) > MAX_LOCAL_SAMPLES // per_pass:
+        raise InputError(
+            f"[training] {name} must be <= {MAX_LOCAL_SAMPLES // per_pass}, got {getattr(training, name)}: one local "
+            "training may process at most 10^8 samples"
+        )
+
+
+def _check_pairs(batch_size: int, holdings: Holdings) -> None:
+    """Raise InputError if every minibatch of a client would have a single sample."""
+    if batch_size < 2:
+        raise InputError(f"[training] batch_size must be >= 2 for this model, got {batch_size}: {REFUSES_ONE}")
+    if alone := int(np.count_nonzero(holdings.num_samples == 1)):
+        remedy = "leave out clients with one sample"
+        raise InputError(
+            f"every client must have at least 2 samples for this model, but {alone} have one: {REFUSES_ONE}; {remedy}"
+        )
+
+
+def _on_device(arrays: Arrays, device: str) -> Arrays:
+    return map_arrays(lambda one: one.to(device), arrays)
