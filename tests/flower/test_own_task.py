@@ -1,10 +1,13 @@
 """Your own task on Flower: server and clients name it in their own code; clients import nothing a server names."""
 
+import json
+import pickle
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from flwr.app import Context, RecordDict
 
@@ -12,6 +15,7 @@ from helpers.any_tasks import Mlp, feature_task, regression_task, rmse
 from helpers.local_grid import MakeGrid
 from lesson import InputError, Task
 from lesson.flower import make_client_app, serve
+from lesson.flower.client import _ClientTask
 from lesson.flower.config import check_config, settings_of
 from lesson.runs.execute import execute
 
@@ -80,3 +84,12 @@ def test_a_settings_file_of_a_run_config_does_not_name_one_either(tmp_path: Path
     file.write_text('[data]\ndataset = "antigravity:fly"\n')
     with pytest.raises(InputError, match="unknown dataset 'antigravity:fly'"):
         settings_of(check_config({"scenario": str(file)}), CLIENTS)
+
+
+def test_copies_of_an_app_share_one_workload() -> None:
+    """Flower's simulation copies the client app into its processes for every message."""
+    task = _ClientTask(TASKS["regression"])
+    once, again = (pickle.loads(cloudpickle.dumps(task)) for _ in range(2))
+    assert once is again
+    made = once._make(json.dumps(CONFIG), CLIENTS)
+    assert made.template.num_values == 193

@@ -7,6 +7,7 @@ the server sends.
 
 import json
 import time
+import uuid
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -55,9 +56,13 @@ def make_client_app(task: Task | Callable[..., Task] | None = None) -> ClientApp
 class _ClientTask:
     """The task of a client app. Its workload is cached: in Flower's simulation, one process serves many clients."""
 
-    def __init__(self, task: Task | Callable[..., Task] | None) -> None:
-        self._task = task
-        self._workload = lru_cache(maxsize=1)(self._make)
+    def __init__(self, task: Task | Callable[..., Task] | None, token: str = "") -> None:
+        self._task, self._token = task, token or uuid.uuid4().hex
+        self._made: tuple[tuple[str, int], Workload] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to copy the app to another process, where all copies of it share one workload."""
+        return _restored, (self._token, self._task)
 
     def train(
         self, context: Context, model: ArrayRecord, config: dict[str, Any], faults: CorruptedUploads | None = None
@@ -99,13 +104,25 @@ class _ClientTask:
         return int(self._of(context).holdings.num_samples[int(context.node_config["partition-id"])])
 
     def _of(self, context: Context) -> Workload:
-        return self._workload(_config_text(context), int(context.node_config["num-partitions"]))
+        key = _config_text(context), int(context.node_config["num-partitions"])
+        made = self._made
+        if made is None or made[0] != key:
+            made = self._made = key, self._make(*key)
+        return made[1]
 
     def _make(self, config: str, num_clients: int) -> Workload:
         configure_process()
         settings = _settings(config, num_clients)
         holding_out = settings.strategy.name in STRATEGIES and NEEDED_ACCURACY in strategy_of(settings).needs
         return workload_of(settings, resolve_task(self._task, settings), holding_out=holding_out)
+
+
+_restored_tasks: dict[str, _ClientTask] = {}
+
+
+def _restored(token: str, task: Task | Callable[..., Task] | None) -> _ClientTask:
+    """Return the copy in this process of a client app's task; Flower's simulation copies the app for every message."""
+    return _restored_tasks.setdefault(token, _ClientTask(task, token))
 
 
 def _settings_of(context: Context) -> Settings:
