@@ -18,7 +18,7 @@ Arrays = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 Loss = Callable[[Any, Any], Tensor]
 Metrics = Callable[[Any, Any], Mapping[str, float] | float | Tensor]
 ACCURACY, TEST_LOSS = "accuracy", "test_loss"
-MAX_METRICS, MAX_NAME = 20, 40
+MAX_METRICS = 20
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

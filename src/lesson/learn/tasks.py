@@ -180,7 +180,7 @@ def task_of(settings: Settings, folder: Folder = None) -> Task:
 @lru_cache(maxsize=1)  # consecutive runs in one process mostly have the same task
 def _task(name: str, make: Any, options: str, folder: str | None) -> Task:
     """Return the task of a function; a function that was edited and reloaded is called again."""
-    return call_maker(name, make, json.loads(options), *([] if ":" in name else [folder]))
+    return _called(name, make, json.loads(options), folder)
 
 
 def forget_tasks() -> None:
@@ -199,7 +199,12 @@ def load_task(name: str, options: Mapping[str, Any] | None = None, data_dir: Fol
     Raises:
         InputError: There is no such task, an option is unknown, or the data of the task is missing or damaged.
     """
-    return call_maker(name, _maker(name), dict(options or {}), *([] if ":" in name else [data_dir]))
+    return _called(name, _maker(name), dict(options or {}), data_dir)
+
+
+def _called(name: str, make: Any, options: dict[str, Any], folder: Folder) -> Task:
+    """Return the task that a function returns; only functions of built-in tasks are told the folder of data sets."""
+    return call_maker(name, make, options, *([] if ":" in name else [folder]))
 
 
 def _maker(name: str) -> Any:
