@@ -487,5 +487,5 @@ def test_models_that_no_graph_can_hold_are_trained_one_by_one(model: Any, reason
 
 def test_a_model_that_cannot_be_recorded_is_reported() -> None:
     cuda = image_workload(Settings(split="iid", batch_size=5), tiny_data(), 8, 0, Asks, "cuda")
-    with pytest.raises(InputError, match=r"model cannot be recorded as a CUDA graph: .*; set \[run\] device = 'cpu'"):
+    with pytest.raises(InputError, match="model cannot be recorded as a CUDA graph: "):
         sum_of(gpu(cuda).trainer("fused"), make_cohort(cuda.initial_vector(), 4))
