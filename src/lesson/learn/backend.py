@@ -1,7 +1,7 @@
 """Interfaces of trainers and backends."""
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -11,13 +11,23 @@ from lesson.learn.scores import ClientScores, PendingScore
 from lesson.learn.workload import Workload
 
 TrainerName = Literal["reference", "fused", "batched"]
+MAX_WINDOW_STEPS = 2048
+
+
+class WindowRule(NamedTuple):
+    """How far the clock may run ahead of training."""
+
+    local_steps: int = 1
+    """Local steps of clients after which a window is executed; 1 to execute every aggregation immediately."""
+    ends_anywhere: bool = True
+    """Whether a window may also end after any other round, because results do not depend on where windows end."""
 
 
 class Trainer(Protocol):
     """Trains cohorts, or provides models that were trained elsewhere."""
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the weighted sum of the trained models of each cohort; valid until the next call of `sums`."""
+        """Return the weighted sum of the trained models of each cohort, as new tensors."""
         ...
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
@@ -31,6 +41,11 @@ class Trainer(Protocol):
 
 class Backend(Protocol):
     """Training and evaluation on one device."""
+
+    @property
+    def window(self) -> WindowRule:
+        """How far the clock may run ahead of training; a window takes about half a second of work at most."""
+        ...
 
     def why_not(self, name: TrainerName, one_step: bool) -> str:
         """Return why a trainer cannot be used for updates of one local step, or of several; empty if it can."""

@@ -7,7 +7,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
@@ -21,7 +24,7 @@ from lesson.core.errors import LACK_OF_MEMORY, RunStoppedError
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.process import configure_process, main_hidden
-from lesson.learn.reference import BLOCK, models_by_blocks, sum_by_blocks, train_client
+from lesson.learn.reference import BLOCK, train_client
 from lesson.learn.sharing import Packed, pack
 from lesson.learn.workload import Workload
 
@@ -36,16 +39,15 @@ class BatchedTrainer:
         packed = pack(workload)
         context = processes.get_context("spawn")
         num_values = workload.template.num_values
-        self._base = torch.empty(num_values)
-        self._models = torch.empty(BLOCK, num_values)
-        for tensor in (self._base, self._models, *packed.tensors):
+        self._bases, self._models = torch.empty(BLOCK, num_values), torch.empty(BLOCK, num_values)
+        for tensor in (self._bases, self._models, *packed.tensors):
             tensor.share_memory_()
         self._pipes: list[Connection] = []
         self._workers: list[BaseProcess] = []
         self._end = Finalize(self, _kill, (self._workers,), exitpriority=1)  # workers ignore SIGTERM
         for _ in range(num_workers or os.cpu_count() or 1):
             ours, theirs = context.Pipe()
-            args = (os.getpid(), packed, self._base, self._models, theirs)
+            args = (os.getpid(), packed, self._bases, self._models, theirs)
             worker = context.Process(target=_work, args=args, daemon=True)
             with main_hidden():
                 worker.start()
@@ -55,11 +57,18 @@ class BatchedTrainer:
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
-        return [sum_by_blocks(cohort, self._from(cohort.base)) for cohort in cohorts]
+        sums: list[Tensor | None] = [None] * len(cohorts)
+        for place, part in self._blocks(cohorts):
+            total = sums[place]
+            sums[place] = part.weighted_sum() if total is None else total + part.weighted_sum()
+        return [total for total in sums if total is not None]
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
-        return [models_by_blocks(cohort, self._from(cohort.base)) for cohort in cohorts]
+        models: list[list[Tensor]] = [[] for _ in cohorts]
+        for place, part in self._blocks(cohorts):
+            models[place].append(part.models.clone())
+        return [torch.cat(parts) for parts in models]
 
     def close(self) -> None:
         """Stop the workers."""
@@ -79,23 +88,40 @@ class BatchedTrainer:
             return f"a training process was killed, {LACK_OF_MEMORY}, then resume the run from its last checkpoint"
         return "a training process has ended unexpectedly; resume the run from its last checkpoint"
 
-    def _from(self, base: Tensor) -> Callable[[Cohort], Tensor]:
-        """Return a function that trains from this model; valid until the next call."""
-        self._base.copy_(base)
-        return self._train
+    def _blocks(self, cohorts: Sequence[Cohort]) -> Iterator[tuple[int, Cohort]]:
+        """Yield the trained cohorts in parts of at most BLOCK rows, each with its place in `cohorts`.
 
-    def _train(self, cohort: Cohort) -> Tensor:
-        order = np.argsort(-cohort.local_steps, kind="stable")
+        Small cohorts are trained together, so that all workers are busy. Models are valid until the next part.
+        """
+        parts = [
+            (place, cohort[begin : begin + BLOCK])
+            for place, cohort in enumerate(cohorts)
+            for begin in range(0, len(cohort), BLOCK)
+        ]
+        while parts:
+            num_rows = list(accumulate(len(part) for _, part in parts))
+            block, parts = parts[: (count := bisect_right(num_rows, BLOCK))], parts[count:]
+            self._train([part for _, part in block])
+            for (place, part), end in zip(block, num_rows, strict=False):
+                models = self._models[end - len(part) : end]
+                yield place, replace(part, trained=models if end == len(part) else models.clone())
+
+    def _train(self, cohorts: Sequence[Cohort]) -> None:
+        """Train cohorts of at most BLOCK rows in all, and write the models of their rows into `_models`."""
+        for place, cohort in enumerate(cohorts):
+            self._bases[place].copy_(cohort.base)
+        base = np.repeat(np.arange(len(cohorts)), [len(cohort) for cohort in cohorts])
+        columns = {name: np.concatenate([getattr(cohort, name) for cohort in cohorts]) for name in COLUMNS}
+        order = np.argsort(-columns["local_steps"], kind="stable")
         shares = [order[first :: len(self._pipes)] for first in range(len(self._pipes))]
         try:
             for pipe, rows in zip(self._pipes, shares, strict=True):
-                pipe.send((rows, {name: getattr(cohort, name)[rows] for name in COLUMNS}))
+                pipe.send((rows, base[rows], {name: column[rows] for name, column in columns.items()}))
             problems = [pipe.recv() for pipe in self._pipes]
         except (OSError, EOFError):
             raise RunStoppedError(self._why_ended()) from None
         if any(problems):
             raise RunStoppedError(f"a training process failed: {next(filter(None, problems))}")
-        return self._models[: len(cohort)]
 
 
 def _kill(workers: Sequence[BaseProcess]) -> None:
@@ -103,7 +129,7 @@ def _kill(workers: Sequence[BaseProcess]) -> None:
         worker.kill()
 
 
-def _work(parent: int, packed: Packed, base: Tensor, models: Tensor, pipe: Connection) -> None:
+def _work(parent: int, packed: Packed, bases: Tensor, models: Tensor, pipe: Connection) -> None:
     """Train what arrives on the pipe until it closes. Signals to the process group are left to the parent process."""
     threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
     for number in STOP_SIGNALS:
@@ -113,13 +139,13 @@ def _work(parent: int, packed: Packed, base: Tensor, models: Tensor, pipe: Conne
     replica = workload.replica()
     while True:
         try:
-            rows, columns = pipe.recv()
+            rows, base, columns = pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            cohort = Cohort(base, **columns)
             for place, row in enumerate(rows):
-                models[row] = train_client(workload, replica, cohort[place : place + 1])
+                one = {name: column[place : place + 1] for name, column in columns.items()}
+                models[row] = train_client(workload, replica, Cohort(bases[base[place]], **one))
             pipe.send("")
         except RunStoppedError as error:
             pipe.send(str(error))

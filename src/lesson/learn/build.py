@@ -17,6 +17,7 @@ from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import GlobalModel, ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.robust.guard import MergeGuard
+from lesson.learn.scores import PendingScore
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.task import Task
 from lesson.learn.tasks import task_of
@@ -41,6 +42,10 @@ class TrainingRun:
     def model(self) -> GlobalModel:
         """The newest version of the global model."""
         return self.server.model(self.loop.version)
+
+    def begin_score(self) -> PendingScore:
+        """Start to evaluate the newest version on the test data, as soon as it has been computed."""
+        return self.server.begin_score(self.loop.version, self.evaluator.begin_score)
 
     def parameters(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the exchanged values of the newest version by name, in the model's own shapes."""
@@ -77,6 +82,7 @@ def build(
         MergeGuard(settings.guards),
         needs=strategy.needs,
         signals=evaluator.signals(),
+        window=backend.window,
     )
     fleet = fleet_of(settings, people, workload.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)

@@ -1,7 +1,8 @@
 """Cohorts: updates that start from the same model version and are trained together."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,21 @@ class Cohort:
         return [Rejection(client, index, reason) for client, index in found]
 
 
-def cohorts_of(
-    updates: Updates, weights: FloatArray, lr: FloatArray, merge: Merge, versions: Mapping[int, Tensor]
-) -> Iterator[Cohort]:
-    """Yield the cohorts of these updates; updates of different groups are separate cohorts.
+@dataclass(frozen=True, eq=False)
+class PlannedCohort:
+    """The rows of a cohort, which can be planned before the model exists that they start from."""
+
+    base_version: int
+    group: str
+    columns: Mapping[str, Any]
+
+    def starting_from(self, base: Tensor) -> Cohort:
+        """Return the cohort, given the model of its base version."""
+        return Cohort(base, **self.columns, base_version=self.base_version, group=self.group)
+
+
+def plan_cohorts(updates: Updates, weights: FloatArray, lr: FloatArray, merge: Merge) -> list[PlannedCohort]:
+    """Return the cohorts of these updates; updates of different groups are separate cohorts.
 
     `weights` and the step sizes `lr` have shape (num_updates,). The result of a step on several minibatches is the mean
     of one model per minibatch, each after a step on that minibatch alone; each of these models is a row of the cohort.
@@ -111,11 +123,14 @@ def cohorts_of(
         "weight": (weights / updates.batches)[order],
         "first": _counts_up(batches),
     }
-    begins = [0, *(np.flatnonzero(np.diff(bases) | np.diff(group)) + 1).tolist()]
-    for begin, end in zip(begins, [*begins[1:], len(bases)], strict=True):
-        if begin < end:
-            version, rows = int(bases[begin]), {name: column[begin:end] for name, column in columns.items()}
-            yield Cohort(versions[version], **rows, base_version=version, group=names[group[begin]])
+    edges = [0, *(np.flatnonzero(np.diff(bases) | np.diff(group)) + 1).tolist(), len(bases)]
+    return [
+        PlannedCohort(
+            int(bases[begin]), names[group[begin]], {name: column[begin:end] for name, column in columns.items()}
+        )
+        for begin, end in pairwise(edges)
+        if begin < end
+    ]
 
 
 def _counts_up(lengths: IntArray) -> IntArray:

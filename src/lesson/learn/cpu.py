@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from lesson.learn.backend import Trainer, TrainerName, why_not_fused
+from lesson.learn.backend import MAX_WINDOW_STEPS, Trainer, TrainerName, WindowRule, why_not_fused
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.partition import Holdings
@@ -11,6 +11,9 @@ from lesson.learn.scores import ClientScores, KnownScore, PendingScore, by_clien
 from lesson.learn.threads import Threads
 from lesson.learn.workload import Workload
 
+WINDOW_VALUES = 5 * 10**8
+"""Number of samples times parameters that two cores process in about half a second, for the paper's networks."""
+
 
 class CpuBackend:
     """Uses threads for evaluation and for training of one step, and processes for training of several steps."""
@@ -18,6 +21,12 @@ class CpuBackend:
     def __init__(self, workload: Workload, num_threads: int | None = None) -> None:
         self._workload, self._num_threads = workload, num_threads
         self._threads = Threads(workload.template, num_threads)
+
+    @property
+    def window(self) -> WindowRule:
+        """A window of half a second, roughly; results do not depend on where it ends."""
+        values_per_step = self._workload.batch_size * self._workload.template.num_values
+        return WindowRule(max(1, min(MAX_WINDOW_STEPS, WINDOW_VALUES // values_per_step)))
 
     def why_not(self, name: TrainerName, one_step: bool) -> str:
         """Return why a trainer cannot be used; empty if it can."""

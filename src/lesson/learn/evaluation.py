@@ -8,8 +8,9 @@ import numpy as np
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend
+from lesson.learn.divergence import check_finite
 from lesson.learn.metric import Metric
-from lesson.learn.model_server import GlobalModel, Signal, check_finite
+from lesson.learn.model_server import GlobalModel, Signal
 from lesson.learn.partition import Holdings
 from lesson.learn.scores import ClientScores, PendingScore, Score
 from lesson.learn.task import ACCURACY

@@ -1,7 +1,8 @@
 """The model server: the model versions in use, and how updates are aggregated into a new one.
 
 The round loop says when a version is no longer in use. Group means, moments of the server optimizer and recent norms
-persist between aggregations.
+persist between aggregations. Unless a rejection can depend on the values of an update, aggregations are queued and
+executed later, as window.py describes; reading a model, a signal or the state executes the queue.
 """
 
 import json
@@ -19,12 +20,15 @@ from torch import Tensor
 from lesson.clock.rejections import NOT_FINITE, Rejection
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import DivergedError, InputError
-from lesson.learn.backend import Trainer
-from lesson.learn.cohort import Cohort, cohorts_of
+from lesson.learn.backend import Trainer, WindowRule
+from lesson.learn.cohort import Cohort, plan_cohorts
+from lesson.learn.divergence import DeferredChecks, check_finite
 from lesson.learn.group_memory import GroupVectors
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.robust.guard import MergeGuard, finite_only
+from lesson.learn.scores import PendingScore
 from lesson.learn.signals import Confirmation, Signals
+from lesson.learn.window import Aggregation, DeferredScore, Window
 from lesson.settings.sections import ServerSettings, TrainingSettings
 from lesson.strategies.base import Merge, Updates
 
@@ -40,6 +44,8 @@ class UpdateSource(Protocol):
     """Whether non-finite values can only mean that training has diverged, so that sums need no check."""
     remedy: str
     """Advice for the error message about non-finite values if training is not their cause; otherwise empty."""
+    may_wait: bool
+    """Whether updates can be trained later than they arrive."""
 
     @property
     def notes(self) -> Sequence[str]:
@@ -83,7 +89,7 @@ class ModelServer:
 
     `source` provides the models of updates, `guard` checks them and `optimizer` applies their aggregate to the newest
     model. `needs` names the signals that the strategy reads: the server itself provides "confirmation", and `signals`
-    holds functions that compute others.
+    holds functions that compute others. `window` says how many aggregations are executed together.
     """
 
     def __init__(
@@ -96,6 +102,7 @@ class ModelServer:
         *,
         needs: frozenset[str] = frozenset(),
         signals: Mapping[str, Signal] | None = None,
+        window: WindowRule | None = None,
     ) -> None:
         self.versions: dict[int, Tensor] = {0: initial}
         self.source = source
@@ -106,6 +113,13 @@ class ModelServer:
         self._signals = dict(signals or {})
         self._remedy = source.remedy or _smaller_steps(training, optimizer.settings)
         self._newest_cohort = "before the first merge"
+        self._window, self._checks = Window(window or WindowRule()), DeferredChecks()
+
+    @property
+    def _may_queue(self) -> bool:
+        """Whether aggregations may be executed later: not if they may reject updates, which changes later rounds."""
+        may_reject = self._guard.needs_each or (self._guard.settings.finite and not self.source.trusted)
+        return self.source.may_wait and not may_reject and self._window.rule.local_steps > 1
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
         """Aggregate updates into version + 1 and return the rejected ones; `weights` has one weight per update.
@@ -113,30 +127,79 @@ class ModelServer:
         The weight of rejected updates is shared among the accepted ones of their group, in proportion to their weights.
         If no update is accepted and no group has a weight, there is no new version.
         """
-        aggregated, rejections = self._aggregated(updates, weights, merge, version, round)
-        if len(rejections) == len(updates) and not (merge.groups is not None and merge.groups.weights):
+        of = self._of(merge, weights)
+        cohorts = plan_cohorts(updates, weights, self.step_sizes(updates), merge)
+        trainer = self.source.trainer_for(updates) if cohorts else None
+        aggregation = Aggregation(updates, weights, merge, version, round, of, cohorts, trainer)
+        if not self._may_queue:
+            rejections = self._execute(aggregation)
+            self._checks.settle()
             return rejections
-        new = self._optimizer.step(self.versions[version], aggregated)
-        if merge.groups is not None or new is not aggregated:
-            self._check_model(new)
-        self.versions[version + 1] = new
-        return rejections
+        self._window.add_aggregation(aggregation, self.versions, self._execute_ahead)
+        if self._window.is_full:
+            self.flush()
+        return []
 
     def forget(self, version: int) -> None:
         """Free a version that is no longer in use."""
-        del self.versions[version]
+        if self._window:
+            self._window.add(self._window.first_round, partial(self.versions.pop, version))
+        else:
+            del self.versions[version]
+
+    def flush(self) -> None:
+        """Execute the queued aggregations and evaluations."""
+        self._window.execute()
+        self._checks.end_window()
+
+    def settle(self) -> None:
+        """Execute what is queued and wait until all models are known to be finite; otherwise raise DivergedError."""
+        self.flush()
+        self._checks.settle()
+
+    def end_window(self) -> bool:
+        """End the window if it may end after any round; return whether the run can be saved now and resumed later."""
+        if self._window.rule.ends_anywhere:
+            self.flush()
+        return not self._window
+
+    @property
+    def first_open_round(self) -> float:
+        """First round whose result is not final, because it is queued or not known to be finite; inf if none is."""
+        return min(self._window.first_round, self._checks.first_round)
 
     def model(self, version: int) -> GlobalModel:
         """Return a version, to be evaluated."""
+        self.flush()
+        return self._model(version)
+
+    def begin_score(self, version: int, evaluate: Callable[[GlobalModel], PendingScore]) -> PendingScore:
+        """Evaluate a version as soon as it exists."""
+        if not self._window:
+            return evaluate(self._model(version))
+        deferred = DeferredScore(self.flush)
+        self._window.add(self._window.first_round, lambda: deferred.begin(evaluate(self._model(version))))
+        return deferred
+
+    def _model(self, version: int) -> GlobalModel:
         return GlobalModel(self.versions[version], self._newest_cohort)
 
     def signals(self, names: frozenset[str], version: int) -> Signals:
         """Return those of the named signals that are available for a version, each computed when it is accessed."""
-        model = self.model(version)
-        functions: dict[str, Callable[[], Any]] = {name: partial(tell, model) for name, tell in self._signals.items()}
+        functions: dict[str, Callable[[], Any]] = {
+            name: partial(self._signal, tell, version) for name, tell in self._signals.items()
+        }
         if self._confirmation is not None:
-            functions["confirmation"] = self._confirmation.look
+            functions["confirmation"] = self._look
         return Signals({name: tell for name, tell in functions.items() if name in names})
+
+    def _signal(self, tell: Signal, version: int) -> Any:
+        return tell(self.model(version))
+
+    def _look(self) -> tuple[float, ...]:
+        self.flush()
+        assert self._confirmation is not None, "it is among the signals"
+        return self._confirmation.look()
 
     def step_sizes(self, updates: Updates) -> FloatArray:
         """Return the step size of each update: learning rate × schedule × `lr_scale`, at most lr_cap and float32."""
@@ -149,6 +212,7 @@ class ModelServer:
 
         Raises DivergedError if one of the vectors is not finite.
         """
+        self.settle()
         kept = {f"version.{version}": vector for version, vector in self.versions.items()}
         kept |= {f"group.{json.dumps(name)}": vector for name, vector in self._groups.filled.items()}
         kept |= {f"moment.{name}": vector for name, vector in self._optimizer.moments.items()}
@@ -182,15 +246,38 @@ class ModelServer:
         """Close the source of updates."""
         self.source.close()
 
-    def _aggregated(
-        self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
-    ) -> tuple[Tensor, list[Rejection]]:
+    def _execute_ahead(self, aggregation: Aggregation) -> None:
+        """Execute a queued aggregation, after training its cohorts together with others."""
+        self._window.train(aggregation, self.versions)
+        self._execute(aggregation)
+
+    def _execute(self, aggregation: Aggregation) -> list[Rejection]:
+        """Carry out an aggregation and return the rejected updates."""
+        version, groups = aggregation.version, aggregation.merge.groups
+        try:
+            aggregated, rejections = self._aggregated(aggregation)
+            if len(rejections) == len(aggregation.updates) and not (groups is not None and groups.weights):
+                return rejections
+            new = self._optimizer.step(self.versions[version], aggregated)
+            if new.is_cuda:
+                self._checks.add(new, aggregation.round, self._newest_cohort)
+            elif groups is not None or new is not aggregated:
+                self._check_model(new)
+        except DivergedError as error:
+            error.round = aggregation.round
+            raise
+        self.versions[version + 1] = new
+        self._window.note_version(version + 1)
+        return rejections
+
+    def _aggregated(self, aggregation: Aggregation) -> tuple[Tensor, list[Rejection]]:
         """Return the aggregated model, before the server optimizer, and the rejections; update the group memory."""
-        model, of, groups = self.versions[version], self._of(merge, weights), merge.groups
-        cohorts = list(cohorts_of(updates, weights, self.step_sizes(updates), merge, self.versions))
-        accepted, totals, rejections = self._accepted(updates, cohorts, round)
+        version, of, groups = aggregation.version, aggregation.of, aggregation.merge.groups
+        model = self.versions[version]
+        cohorts = [cohort.starting_from(self.versions[cohort.base_version]) for cohort in aggregation.cohorts]
+        accepted, totals, rejections = self._accepted(aggregation, cohorts)
         stands_for = _stands_for(cohorts, accepted) if rejections else {}
-        planned = float(weights.sum()) if stands_for or not rejections else 0.0
+        planned = float(aggregation.weights.sum()) if stands_for or not rejections else 0.0
         kept = 1 - planned if of == "models" else 1.0
         names = [""] if groups is None else groups.names if not rejections else stands_for
         sums = {name: model * kept if groups is None else torch.zeros_like(model) for name in names}
@@ -199,7 +286,7 @@ class ModelServer:
             if not len(taken) or group not in sums:
                 continue
             weight, factor = float(taken.weight.sum()), stands_for.get(group, 1.0)
-            self._note(cohort, round)
+            self._note(cohort, aggregation.round)
             if self._confirmation is not None and cohort.base_version != version:
                 self._confirmation.add(model - start, factor * (total - weight * start), factor * weight)
             if self._guard.settings.aggregation == "mean":
@@ -228,17 +315,17 @@ class ModelServer:
                 self._check_model(sums[name])
 
     def _accepted(
-        self, updates: Updates, cohorts: Sequence[Cohort], round: int
+        self, aggregation: Aggregation, cohorts: Sequence[Cohort]
     ) -> tuple[list[Cohort], list[Tensor], list[Rejection]]:
         """Return the accepted updates of each cohort, the weighted sum of their models, and all rejected updates."""
-        if not cohorts:
-            return [], [], []
-        trainer = self.source.trainer_for(updates)
+        trainer, known = aggregation.trainer, [total for total in aggregation.totals if total is not None]
+        if trainer is None or len(known) == len(cohorts):
+            return list(cohorts), known, []
         if self._guard.needs_each:
             self._guard.check_room(sum(map(len, cohorts)), len(cohorts[0].base))
             trained = zip(cohorts, trainer.models(cohorts), strict=True)
             accepted, rejections = self._guard.judge([cohort.with_models(models) for cohort, models in trained])
-            self._check_training(rejections, cohorts, round)
+            self._check_training(rejections, cohorts, aggregation.round)
             return accepted, [cohort.weighted_sum() for cohort in accepted], rejections
         accepted, totals, rejections = list(cohorts), trainer.sums(cohorts), []
         unchecked = self.source.trusted or not self._guard.settings.finite
@@ -246,7 +333,7 @@ class ModelServer:
             if not torch.isfinite(totals[place]).all():
                 (models,) = trainer.models([cohort])
                 accepted[place], rejected = finite_only(cohort.with_models(models))
-                self._check_training(rejected, [cohort], round)
+                self._check_training(rejected, [cohort], aggregation.round)
                 totals[place], rejections = accepted[place].weighted_sum(), rejections + rejected
         return accepted, totals, rejections
 
@@ -281,7 +368,7 @@ class ModelServer:
         return self._server.aggregate
 
     def _check_model(self, vector: Tensor) -> None:
-        """Raise DivergedError if a model is not finite. On a GPU this is checked later, so as not to wait for it."""
+        """Raise DivergedError if a model is not finite. On a GPU, `DeferredChecks` does this without waiting."""
         if not vector.is_cuda:
             check_finite("model", bool(torch.isfinite(vector).all()), self._newest_cohort)
 
@@ -295,12 +382,6 @@ def schedule_factor(training: TrainingSettings, round: IntArray, time_s: FloatAr
     if training.schedule == "cosine":
         return np.asarray(end + (1 - end) * (1 + np.cos(np.pi * np.minimum(periods, 1))) / 2)
     return np.asarray(end ** (np.floor(periods) if training.schedule == "step" else periods))
-
-
-def check_finite(what: str, finite: bool, newest_cohort: str) -> None:
-    """Raise DivergedError unless `finite`."""
-    if not finite:
-        raise DivergedError(f"the {what} is no longer finite {newest_cohort}")
 
 
 def _smaller_steps(training: TrainingSettings, server: ServerSettings) -> str:

@@ -65,7 +65,7 @@ def train_update(
 class Received:
     """Models that remote clients have uploaded, as an `UpdateSource` and its own `Trainer`."""
 
-    trusted, remedy = False, ""
+    trusted, may_wait, remedy = False, False, ""
     notes: tuple[str, ...] = ()
     trainers = ("clients",)
 

@@ -20,6 +20,8 @@ FASTEST_FIRST: tuple[TrainerName, ...] = ("fused", "batched", "reference")
 class SimulatedClients:
     """The clients of a task as a source of updates; `faults` are injected into their uploads."""
 
+    may_wait = True
+
     def __init__(
         self,
         workload: Workload,

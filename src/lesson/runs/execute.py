@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -20,7 +21,6 @@ from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
 from lesson.learn.build import TrainingRun, build
 from lesson.learn.device import lacks_memory
-from lesson.learn.metric import Metric
 from lesson.learn.process import configured_process
 from lesson.learn.scores import ClientScores, PendingScore
 from lesson.runs.folder import RunFolder
@@ -34,6 +34,7 @@ Make = Callable[..., TrainingRun]
 NUM_EVALUATIONS = 40
 REPEATS_S = 2.0
 """Seconds after the first signal in which further ones are ignored, such as repeated presses of Ctrl-C."""
+MAX_WINDOW_ROUNDS = 256
 MAX_NAMED = 1000
 """Largest fleet for which the metrics name the clients of all aggregated updates."""
 
@@ -123,9 +124,9 @@ def _run_rounds(
     """Execute rounds up to the limits, with a checkpoint every `checkpoint_every_s` and when the run is interrupted."""
     limits, loop, saved = settings.run, run.loop, time.perf_counter()
     grid = EvaluationGrid(limits)
-    lines = _Lines(folder, tracking.line, progress, run.evaluator.metric)
+    lines = _Lines(folder, tracking.line, progress, run)
     has_classes = run.evaluator.num_classes is not None
-    with _Interrupt() as interrupt:
+    with _Interrupt() as interrupt, lines.saved_if_diverged():
         while not loop.stop_reason and (limits.rounds is None or loop.round < limits.rounds):
             before_s = loop.now_s  # also correct after a resume
             record = loop.step(limits.time_budget_s)
@@ -133,59 +134,80 @@ def _run_rounds(
                 break
             if record.round == 1:
                 state_of(loop.strategy)  # a state that cannot be saved is an error now, not at the first checkpoint
+            if record.round % MAX_WINDOW_ROUNDS == 0:
+                run.server.flush()  # rounds without aggregations do not fill a window
             line = metrics_line(record, named=len(loop.fleet) <= MAX_NAMED)
             due = grid.is_due(before_s, record)
-            score = run.evaluator.begin_score(run.model) if due else None
+            score = run.begin_score() if due else None
             every_s = limits.client_scores_every_s
             if _multiples(record.end_s, every_s) > _multiples(before_s, every_s):
                 line |= client_fields(run.evaluator.client_scores(run.model), has_classes)
             lines.add(line, score)
             stopped = interrupt.asked or tracking.problem is not None
-            if stopped or time.perf_counter() - saved >= limits.checkpoint_every_s:
+            wanted = stopped or time.perf_counter() - saved >= limits.checkpoint_every_s
+            if wanted and run.server.end_window():
                 with interrupt.held():
                     lines.settle()
                     folder.save(run)
                 saved = time.perf_counter()
-            if interrupt.asked:
-                interrupt.stop()
-            if tracking.problem is not None:
-                raise RunStoppedError(f"{tracking.problem}; resume the run without trackers to continue")
+                if interrupt.asked:
+                    interrupt.stop()
+                if tracking.problem is not None:
+                    raise RunStoppedError(f"{tracking.problem}; resume the run without trackers to continue")
         lines.settle()
+        if interrupt.asked:
+            with interrupt.held():
+                folder.save(run)
 
 
 class _Lines:
-    """Writes lines of metrics to a folder, in order; a line whose evaluation is pending holds back those after it.
+    """Writes lines of metrics to a folder, in order, as soon as their rounds are final and their scores are known.
 
     The lines for `progress` also name the metric, unless it is accuracy with the default targets.
     """
 
     def __init__(
-        self, folder: RunFolder, track: Callable[[dict[str, Any]], None], progress: Progress | None, metric: Metric
+        self, folder: RunFolder, track: Callable[[dict[str, Any]], None], progress: Progress | None, run: TrainingRun
     ) -> None:
-        self._folder, self._track, self._progress, self._metric = folder, track, progress, metric
-        self._held: list[dict[str, Any]] = []
-        self._score: PendingScore | None = None
+        self._folder, self._track, self._progress, self._run = folder, track, progress, run
+        self._held: deque[tuple[dict[str, Any], PendingScore | None]] = deque()
 
     def add(self, line: dict[str, Any], score: PendingScore | None) -> None:
         """Add a line, and its pending evaluation if it has one."""
-        if score is not None:
-            self.settle()
-            self._score = score
-        self._held.append(line)
-        if self._score is None or self._score.ready():
-            self.settle()
+        self._held.append((line, score))
+        first_open = self._run.server.first_open_round
+        while self._held and self._held[0][0]["round"] < first_open and _is_known(self._held[0][1]):
+            self._write()
 
     def settle(self) -> None:
-        """Write all lines, waiting for the pending evaluation."""
-        if self._score is not None:
-            score, self._score = self._score.result(), None
-            self._held[0] |= {**score.values, "loss": score.loss}
-        for line in self._held:
-            self._folder.append(line)
-            self._track(line)
-            if self._progress is not None:
-                self._progress(line | self._metric.fields)
-        self._held.clear()
+        """Write all lines, after executing what is queued."""
+        self._run.server.settle()
+        while self._held:
+            self._write()
+
+    @contextlib.contextmanager
+    def saved_if_diverged(self) -> Iterator[None]:
+        """If training diverges in the body of the context, write the lines of all rounds before that."""
+        try:
+            yield
+        except DivergedError as error:
+            while error.round is not None and self._held and self._held[0][0]["round"] < error.round:
+                self._write()
+            raise
+
+    def _write(self) -> None:
+        line, score = self._held.popleft()
+        if score is not None:
+            result = score.result()
+            line |= {**result.values, "loss": result.loss}
+        self._folder.append(line)
+        self._track(line)
+        if self._progress is not None:
+            self._progress(line | self._run.evaluator.metric.fields)
+
+
+def _is_known(score: PendingScore | None) -> bool:
+    return score is None or score.ready()
 
 
 class _Interrupt:

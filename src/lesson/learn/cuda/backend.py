@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from lesson.core.errors import InputError
-from lesson.learn.backend import Trainer, TrainerName, why_not_fused
+from lesson.learn.backend import MAX_WINDOW_STEPS, Trainer, TrainerName, WindowRule, why_not_fused
 from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.evaluate import CudaScorer, EagerScorer, judge_all
 from lesson.learn.cuda.fused import CudaFusedTrainer
@@ -21,6 +21,11 @@ class CudaBackend:
     def __init__(self, workload: Workload, precision: Precision) -> None:
         self._workload, self._precision = workload, precision
         self._scorer: CudaScorer | EagerScorer | None = None
+
+    @property
+    def window(self) -> WindowRule:
+        """A window of fixed size: how a batch is composed can affect rounding on a GPU."""
+        return WindowRule(MAX_WINDOW_STEPS, ends_anywhere=False)
 
     def why_not(self, name: TrainerName, one_step: bool) -> str:
         """Return why a trainer cannot be used; empty if it can."""

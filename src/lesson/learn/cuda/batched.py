@@ -51,6 +51,8 @@ class CudaBatchedTrainer:
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
         weight, place = np.concatenate([cohort.weight for cohort in cohorts]), _place_of_each(cohorts)
+        if len(weight) == len(cohorts):  # single clients; the same bits as below
+            return list((self._all_models(cohorts) * to_device(weight, self._workload.device)[:, None]).float())
         sums = torch.zeros(len(cohorts), self._models.shape[1], device=self._workload.device)
         for rows, models in self._blocks(cohorts):
             weights = np.zeros((len(cohorts), len(rows)))
@@ -60,11 +62,14 @@ class CudaBatchedTrainer:
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
-        sizes = [len(cohort) for cohort in cohorts]
-        everybody = torch.empty(sum(sizes), self._models.shape[1], device=self._workload.device)
+        return list(self._all_models(cohorts).split([len(cohort) for cohort in cohorts]))
+
+    def _all_models(self, cohorts: Sequence[Cohort]) -> Tensor:
+        """Return the trained models of all cohorts, one after the other."""
+        everybody = torch.empty(sum(map(len, cohorts)), self._models.shape[1], device=self._workload.device)
         for rows, models in self._blocks(cohorts):
             everybody[to_device(rows, self._workload.device)] = models
-        return list(everybody.split(sizes))
+        return everybody
 
     def close(self) -> None:
         """Free the graphs."""

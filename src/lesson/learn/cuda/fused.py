@@ -24,6 +24,8 @@ from lesson.learn.task import split_arrays
 from lesson.learn.workload import Workload
 
 CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS, NUM_LETTERS = 2000, 64, 8, 64
+MAX_CONCURRENT = 4
+"""Largest number of cohorts of one size that run concurrently, each with a graph of its own."""
 FEW_CLIENTS, MANY_COHORTS = 4, 3
 
 
@@ -38,7 +40,7 @@ class CudaFusedTrainer:
         self._step(1, 0)  # raises InputError if this task cannot be recorded
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the weighted sum of the trained models of each cohort; valid until the next call of `sums`."""
+        """Return the weighted sum of the trained models of each cohort, as new tensors."""
         few = [place for place, cohort in enumerate(cohorts) if len(cohort) <= FEW_CLIENTS]
         if len(few) < MANY_COHORTS:
             return self._side_by_side(cohorts)
@@ -64,33 +66,29 @@ class CudaFusedTrainer:
         return CudaBatchedTrainer(self.workload, self._precision)
 
     def _side_by_side(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        main = torch.cuda.current_stream()
-        begun = main.record_event()
-        sums, ended, used = [], [], Counter[int]()
-        for place, cohort in enumerate(cohorts):
+        sums = torch.empty(len(cohorts), self.workload.template.num_values, device=self.workload.device)
+        main, used = torch.cuda.current_stream(), Counter[int]()
+        begun, streams = main.record_event(), dict[int, torch.cuda.Stream]()
+        for cohort, total in zip(cohorts, sums, strict=True):
             size = padded_size(min(len(cohort), self._chunk))
-            step = self._step(size, used[size])
+            number = used[size] % MAX_CONCURRENT
             used[size] += 1
-            if place == 0:
-                sums.append(self._sum(step, cohort))
-                continue
-            stream = self._streams[place % NUM_STREAMS]
-            stream.wait_event(begun)
-            with torch.cuda.stream(stream):
-                sums.append(self._sum(step, cohort))
-            ended.append(stream.record_event())
-        for event in ended:
-            main.wait_event(event)
-        return sums
+            step = self._step(size, number)
+            if id(step) not in streams:  # a step that is used again continues on its stream
+                place = len(streams)
+                streams[id(step)] = self._streams[place % NUM_STREAMS] if place else main
+                streams[id(step)].wait_event(begun)
+            with torch.cuda.stream(streams[id(step)]):
+                self._sum(step, cohort, total)
+        for stream in streams.values():
+            main.wait_stream(stream)
+        return list(sums)
 
-    def _sum(self, step: "_FusedStep", cohort: Cohort) -> Tensor:
-        if len(cohort) <= self._chunk:
-            return step.run(cohort)
-        parts = (cohort[begin : begin + self._chunk] for begin in range(0, len(cohort), self._chunk))
-        total = step.run(next(parts)).clone()
-        for part in parts:
-            total += step.run(part)
-        return total
+    def _sum(self, step: "_FusedStep", cohort: Cohort, total: Tensor) -> None:
+        """Write the weighted sum of the trained models into `total`."""
+        total.copy_(step.run(cohort[: self._chunk]))
+        for begin in range(self._chunk, len(cohort), self._chunk):
+            total += step.run(cohort[begin : begin + self._chunk])
 
     def _step(self, size: int, number: int) -> "_FusedStep":
         """Return a graph for `size` clients; cohorts of one size that run concurrently get one per `number`."""

@@ -1,0 +1,152 @@
+"""The window: aggregations that the clock has decided on and that have not been executed yet.
+
+A strategy never touches a model, so the clock can run ahead of training: the model server queues what the rounds ask
+for and executes it later, in order. Within a window, every cohort whose base model exists can be trained, whatever the
+round in which it is aggregated. Such a *wave* turns the single clients of asynchronous strategies into large batches.
+"""
+
+import heapq
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
+
+from torch import Tensor
+
+from lesson.core.arrays import FloatArray
+from lesson.learn.backend import Trainer, WindowRule
+from lesson.learn.cohort import PlannedCohort
+from lesson.learn.scores import PendingScore, Score
+from lesson.strategies.base import Merge, Updates
+
+MERGE_STEPS = 8
+"""Cost of an aggregation itself, expressed in local steps of a client."""
+MAX_WAVE_COHORTS, MAX_WAVE_VALUES = 64, 1 << 26
+"""Largest number of cohorts that are trained together, and of values in their sums."""
+
+
+@dataclass(eq=False)
+class Aggregation:
+    """The aggregation of a round; what it needs of trained models is in `totals`."""
+
+    updates: Updates
+    weights: FloatArray
+    merge: Merge
+    version: int
+    round: int
+    of: Literal["models", "updates"]
+    cohorts: list[PlannedCohort]
+    trainer: Trainer | None
+    """Trains the cohorts; None if there are none."""
+    totals: list[Tensor | None] = field(init=False)
+    """The weighted sum of each cohort's models; None if it has not been trained ahead."""
+
+    def __post_init__(self) -> None:
+        self.totals = [None] * len(self.cohorts)
+
+    @property
+    def cost(self) -> int:
+        """Number of local steps of all clients, plus MERGE_STEPS for the aggregation itself."""
+        return MERGE_STEPS + sum(int(cohort.columns["local_steps"].sum()) for cohort in self.cohorts)
+
+
+class Window:
+    """A queue of aggregations and other actions, and the cohorts that can be trained already."""
+
+    def __init__(self, rule: WindowRule) -> None:
+        self.rule = rule
+        self._actions: deque[tuple[float, Callable[[], object]]] = deque()
+        self._cost = 0
+        self._numbers = itertools.count()
+        self._waiting = defaultdict[int, list[tuple[int, int, Aggregation]]](list)
+        """Cohorts by base version that does not exist yet: number of the aggregation, place in it, aggregation."""
+        self._ready: list[tuple[int, int, Aggregation]] = []
+        """Heap of the cohorts whose base version exists."""
+
+    def __bool__(self) -> bool:
+        return bool(self._actions)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the window is to be executed now."""
+        return self._cost >= self.rule.local_steps
+
+    @property
+    def first_round(self) -> float:
+        """Round of the first queued aggregation; inf if nothing is queued."""
+        return self._actions[0][0] if self._actions else float("inf")
+
+    def add(self, round: float, action: Callable[[], object]) -> None:
+        """Queue an action of a round."""
+        self._actions.append((round, action))
+
+    def add_aggregation(
+        self, aggregation: Aggregation, versions: Mapping[int, Tensor], execute: Callable[[Aggregation], object]
+    ) -> None:
+        """Queue an aggregation; `versions` are the models that exist."""
+        number = next(self._numbers)
+        for place, cohort in enumerate(aggregation.cohorts):
+            entry = (number, place, aggregation)
+            if cohort.base_version in versions:
+                heapq.heappush(self._ready, entry)
+            else:
+                self._waiting[cohort.base_version].append(entry)
+        self._cost += aggregation.cost
+        self.add(aggregation.round, partial(execute, aggregation))
+
+    def execute(self) -> None:
+        """Execute all actions in order; those after one that fails are discarded."""
+        actions, self._actions, self._cost = self._actions, deque(), 0
+        try:
+            for _, action in actions:
+                action()
+        except BaseException:
+            self._ready.clear()
+            self._waiting.clear()
+            raise
+
+    def note_version(self, version: int) -> None:
+        """Note that a version exists: the cohorts that start from it can be trained."""
+        for entry in self._waiting.pop(version, ()):
+            heapq.heappush(self._ready, entry)
+
+    def train(self, aggregation: Aggregation, versions: Mapping[int, Tensor]) -> None:
+        """Train the cohorts of an aggregation, together with others that can be trained already."""
+        while any(total is None for total in aggregation.totals):
+            assert aggregation.trainer is not None, "an aggregation of cohorts has a trainer"
+            wave, others = list[tuple[int, int, Aggregation]](), list[tuple[int, int, Aggregation]]()
+            size = len(next(iter(versions.values())))
+            while self._ready and len(wave) < max(1, min(MAX_WAVE_COHORTS, MAX_WAVE_VALUES // size)):
+                entry = heapq.heappop(self._ready)
+                (wave if entry[2].trainer is aggregation.trainer else others).append(entry)
+            for entry in others:
+                heapq.heappush(self._ready, entry)
+            planned = [one.cohorts[place] for _, place, one in wave]
+            sums = aggregation.trainer.sums([cohort.starting_from(versions[cohort.base_version]) for cohort in planned])
+            for (_, place, one), total in zip(wave, sums, strict=True):
+                one.totals[place] = total
+
+
+class DeferredScore:
+    """The score of a model that may not exist yet; `begin` starts its evaluation."""
+
+    def __init__(self, execute: Callable[[], None]) -> None:
+        self._execute = execute
+        self._score: PendingScore | None = None
+
+    def begin(self, score: PendingScore) -> None:
+        """Note the evaluation that has been started."""
+        self._score = score
+
+    def ready(self) -> bool:
+        """Return whether the result is available."""
+        return self._score is not None and self._score.ready()
+
+    def result(self) -> Score:
+        """Return the result, after executing what is queued if necessary."""
+        if self._score is None:
+            self._execute()
+        assert self._score is not None, "executing the queue starts all evaluations"
+        return self._score.result()
