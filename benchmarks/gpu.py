@@ -114,7 +114,8 @@ def make_run(workload: Workload, precision: Precision, size: Size) -> TrainingRu
     """Return a run after the rounds in which CUDA graphs are recorded."""
     settings, backend = Settings(), make_backend(workload, precision)
     parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
-    server = ModelServer(workload.initial_vector(), SimulatedClients(workload, backend), *parts)
+    clients = SimulatedClients(workload, backend)
+    server = ModelServer(workload.initial_vector(), clients, *parts, window=backend.window)
     fleet = draw_fleet(settings, size.num_clients, seed=workload.seed).at_deadline(20.0)
     run = TrainingRun(Simulation(Lesson(20.0), fleet, model_server=server), server, Evaluator(workload, backend))
     for _ in range(size.warm_up):
@@ -128,7 +129,8 @@ def go(run: TrainingRun, rounds: int, evaluate: bool) -> None:
     for number in range(rounds):
         run.loop.step()
         if evaluate and number % ROUNDS_PER_EVALUATION == 0:
-            run.evaluator.begin_score(run.model)
+            run.begin_score()
+    run.server.flush()
 
 
 def rounds_table(size: Size) -> None:
@@ -240,6 +242,9 @@ def steps_row(name: str, workload: Workload, size: Size) -> None:
 
 def profile_table(size: Size) -> None:
     """Print the time of a cohort without and with a CUDA graph, and the CPU time to launch it."""
+    if DEVICE == "cpu":
+        print("\nCUDA graphs need a GPU: their table is left out")
+        return
     print("\n| a cohort of 11 clients | eager (ms) | as a graph (ms) | CPU to launch it (ms) |\n|---|---|---|---|")
     for name in NAMES:
         profile_row(name, workload_of(name, size), size)
@@ -330,6 +335,9 @@ def together_table(size: Size) -> None:
         )
 
 
+TABLES = {"rounds": rounds_table, "steps": steps_table, "graphs": profile_table, "together": together_table}
+
+
 def main() -> None:
     """Print the tables of benchmarks/README.md."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -338,10 +346,11 @@ def main() -> None:
         action="store_true",
         help="run a tiny case of every table, to check that it works; without a GPU, on the CPU",
     )
-    quick = parser.parse_args().quick
-    if DEVICE == "cpu" and not quick:
+    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES), metavar="TABLE")
+    chosen = parser.parse_args()
+    if DEVICE == "cpu" and not chosen.quick:
         parser.exit(2, "gpu.py: a GPU is required; --quick runs what does not need one on the CPU\n")
-    size = QUICK if quick else FULL
+    size = QUICK if chosen.quick else FULL
     configure_process()
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "no GPU, everything runs on the CPU"
     where = f"{device}, {os.cpu_count()} cores ({platform.machine()})"
@@ -350,13 +359,8 @@ def main() -> None:
         load_dataset("cifar10")
     except InputError:
         print("CIFAR-10 is not installed; noise of its shape is used instead\n")
-    rounds_table(size)
-    steps_table(size)
-    if DEVICE == "cuda":
-        profile_table(size)
-    else:
-        print("\nCUDA graphs need a GPU: their table is left out")
-    together_table(size)
+    for name in chosen.tables:
+        TABLES[name](size)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from lesson.experiments.engines.trial import execute_trial
 from lesson.experiments.run import Run
 from lesson.learn.build import TrainingRun, build
 from lesson.learn.metric import Metric
-from lesson.learn.scores import KnownScore, Score
+from lesson.learn.scores import Known, Score
 from lesson.runs.execute import execute
 from lesson.runs.summary import read_metrics, summarize
 from lesson.runs.trackers import TensorBoard
@@ -30,11 +30,11 @@ def regression(settings: Settings, diverges: bool = False, **parts: Any) -> Trai
     evaluator = run.evaluator
     count = iter(range(6, -100, -1))
 
-    def begin_score(_: object) -> KnownScore:
+    def begin_score(_: object) -> Known[Score]:
         if diverges:
             raise DivergedError("the loss is no longer finite")
         rmse = float(next(count))
-        return KnownScore(Score({"rmse": rmse, "mae": rmse / 2}, rmse**2))
+        return Known(Score({"rmse": rmse, "mae": rmse / 2}, rmse**2))
 
     evaluator.metric, evaluator.is_cross_entropy, evaluator.num_classes = RMSE, False, None
     evaluator.begin_score = begin_score  # type: ignore[assignment,method-assign]

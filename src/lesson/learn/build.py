@@ -17,7 +17,7 @@ from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import GlobalModel, ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.robust.guard import MergeGuard
-from lesson.learn.scores import PendingScore
+from lesson.learn.scores import ClientScores, Known, Pending, PendingScore
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.task import Task
 from lesson.learn.tasks import task_of
@@ -45,7 +45,11 @@ class TrainingRun:
 
     def begin_score(self) -> PendingScore:
         """Start to evaluate the newest version on the test data, as soon as it has been computed."""
-        return self.server.begin_score(self.loop.version, self.evaluator.begin_score)
+        return self.server.evaluate(self.loop.version, self.evaluator.begin_score)
+
+    def begin_client_scores(self) -> Pending[ClientScores]:
+        """Evaluate the newest version on the samples of each client, as soon as it has been computed."""
+        return self.server.evaluate(self.loop.version, lambda model: Known(self.evaluator.client_scores(model)))
 
     def parameters(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the exchanged values of the newest version by name, in the model's own shapes."""

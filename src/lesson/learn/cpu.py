@@ -7,7 +7,7 @@ from lesson.learn.batched import BatchedTrainer
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.partition import Holdings
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.scores import ClientScores, KnownScore, PendingScore, by_client, judge_all, score
+from lesson.learn.scores import ClientScores, Known, PendingScore, by_client, judge_all, score
 from lesson.learn.threads import Threads
 from lesson.learn.workload import Workload
 
@@ -42,7 +42,7 @@ class CpuBackend:
 
     def begin_score(self, vector: Tensor) -> PendingScore:
         """Evaluate the model with these exchanged values on the test data."""
-        return KnownScore(score(self._workload, self._threads, vector))
+        return Known(score(self._workload, self._threads, vector))
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
         """Evaluate the model with these exchanged values on the training samples of each client."""

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, final
+from typing import Any, Literal, Protocol, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,13 @@ from lesson.learn.divergence import DeferredChecks, check_finite
 from lesson.learn.group_memory import GroupVectors
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.robust.guard import MergeGuard, finite_only
-from lesson.learn.scores import PendingScore
+from lesson.learn.scores import Pending
 from lesson.learn.signals import Confirmation, Signals
-from lesson.learn.window import Aggregation, DeferredScore, Window
+from lesson.learn.window import Aggregation, Deferred, Window
 from lesson.settings.sections import ServerSettings, TrainingSettings
 from lesson.strategies.base import Merge, Updates
 
+Result = TypeVar("Result")
 MAX_STEP = float(np.finfo(np.float32).max)
 Of = Literal["models", "updates"]
 State = dict[str, npt.NDArray[np.floating]]
@@ -173,11 +174,11 @@ class ModelServer:
         self.flush()
         return self._model(version)
 
-    def begin_score(self, version: int, evaluate: Callable[[GlobalModel], PendingScore]) -> PendingScore:
-        """Evaluate a version as soon as it exists."""
+    def evaluate(self, version: int, evaluate: Callable[[GlobalModel], Pending[Result]]) -> Pending[Result]:
+        """Start to evaluate a version as soon as it exists."""
         if not self._window:
             return evaluate(self._model(version))
-        deferred = DeferredScore(self.flush)
+        deferred = Deferred[Result](self.flush)
         self._window.add(self._window.first_round, lambda: deferred.begin(evaluate(self._model(version))))
         return deferred
 

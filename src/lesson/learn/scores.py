@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -30,29 +30,35 @@ class Score:
     loss: float
 
 
-class PendingScore(Protocol):
-    """A score that may not have been computed yet."""
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Pending(Protocol[Result_co]):
+    """The result of an evaluation, which may not have been computed yet."""
 
     def ready(self) -> bool:
         """Return whether `result` returns without waiting."""
         ...
 
-    def result(self) -> Score:
-        """Return the score; wait until it has been computed."""
+    def result(self) -> Result_co:
+        """Return the result; wait until it has been computed."""
         ...
 
 
-@dataclass(frozen=True)
-class KnownScore:
-    """A score that has been computed."""
+PendingScore = Pending[Score]
 
-    score: Score
+
+@dataclass(frozen=True)
+class Known(Generic[Result_co]):
+    """The result of an evaluation that has been computed."""
+
+    value: Result_co
 
     def ready(self) -> bool:
         return True
 
-    def result(self) -> Score:
-        return self.score
+    def result(self) -> Result_co:
+        return self.value
 
 
 @dataclass(frozen=True, eq=False)

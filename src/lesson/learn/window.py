@@ -11,16 +11,17 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from torch import Tensor
 
 from lesson.core.arrays import FloatArray
 from lesson.learn.backend import Trainer, WindowRule
 from lesson.learn.cohort import PlannedCohort
-from lesson.learn.scores import PendingScore, Score
+from lesson.learn.scores import Pending
 from lesson.strategies.base import Merge, Updates
 
+Result = TypeVar("Result")
 MERGE_STEPS = 8
 """Cost of an aggregation itself, expressed in local steps of a client."""
 MAX_WAVE_COHORTS, MAX_WAVE_VALUES = 64, 1 << 26
@@ -129,24 +130,24 @@ class Window:
                 one.totals[place] = total
 
 
-class DeferredScore:
-    """The score of a model that may not exist yet; `begin` starts its evaluation."""
+class Deferred(Generic[Result]):
+    """The result of an evaluation that starts when its model exists."""
 
     def __init__(self, execute: Callable[[], None]) -> None:
         self._execute = execute
-        self._score: PendingScore | None = None
+        self._pending: Pending[Result] | None = None
 
-    def begin(self, score: PendingScore) -> None:
+    def begin(self, pending: Pending[Result]) -> None:
         """Note the evaluation that has been started."""
-        self._score = score
+        self._pending = pending
 
     def ready(self) -> bool:
-        """Return whether the result is available."""
-        return self._score is not None and self._score.ready()
+        """Return whether `result` returns without waiting."""
+        return self._pending is not None and self._pending.ready()
 
-    def result(self) -> Score:
-        """Return the result, after executing what is queued if necessary."""
-        if self._score is None:
+    def result(self) -> Result:
+        """Return the result; execute what is queued, if necessary, and wait for it."""
+        if self._pending is None:
             self._execute()
-        assert self._score is not None, "executing the queue starts all evaluations"
-        return self._score.result()
+        assert self._pending is not None, "executing the queue starts all evaluations"
+        return self._pending.result()

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -22,7 +23,7 @@ from lesson.fleet.tiers import TOLERANCE
 from lesson.learn.build import TrainingRun, build
 from lesson.learn.device import lacks_memory
 from lesson.learn.process import configured_process
-from lesson.learn.scores import ClientScores, PendingScore
+from lesson.learn.scores import ClientScores, Pending, PendingScore
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import WALL, read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
@@ -125,7 +126,6 @@ def _run_rounds(
     limits, loop, saved = settings.run, run.loop, time.perf_counter()
     grid = EvaluationGrid(limits)
     lines = _Lines(folder, tracking.line, progress, run)
-    has_classes = run.evaluator.num_classes is not None
     with _Interrupt() as interrupt, lines.saved_if_diverged():
         while not loop.stop_reason and (limits.rounds is None or loop.round < limits.rounds):
             before_s = loop.now_s  # also correct after a resume
@@ -138,11 +138,9 @@ def _run_rounds(
                 run.server.flush()  # rounds without aggregations do not fill a window
             line = metrics_line(record, named=len(loop.fleet) <= MAX_NAMED)
             due = grid.is_due(before_s, record)
-            score = run.begin_score() if due else None
             every_s = limits.client_scores_every_s
-            if _multiples(record.end_s, every_s) > _multiples(before_s, every_s):
-                line |= client_fields(run.evaluator.client_scores(run.model), has_classes)
-            lines.add(line, score)
+            all_due = _multiples(record.end_s, every_s) > _multiples(before_s, every_s)
+            lines.add(line, run.begin_score() if due else None, run.begin_client_scores() if all_due else None)
             stopped = interrupt.asked or tracking.problem is not None
             wanted = stopped or time.perf_counter() - saved >= limits.checkpoint_every_s
             if wanted and run.server.end_window():
@@ -170,13 +168,15 @@ class _Lines:
         self, folder: RunFolder, track: Callable[[dict[str, Any]], None], progress: Progress | None, run: TrainingRun
     ) -> None:
         self._folder, self._track, self._progress, self._run = folder, track, progress, run
-        self._held: deque[tuple[dict[str, Any], PendingScore | None]] = deque()
+        self._held: deque[_Line] = deque()
 
-    def add(self, line: dict[str, Any], score: PendingScore | None) -> None:
-        """Add a line, and its pending evaluation if it has one."""
-        self._held.append((line, score))
+    def add(
+        self, line: dict[str, Any], score: PendingScore | None = None, clients: Pending[ClientScores] | None = None
+    ) -> None:
+        """Add a line, and the pending evaluations that it will show."""
+        self._held.append(_Line(line, score, clients))
         first_open = self._run.server.first_open_round
-        while self._held and self._held[0][0]["round"] < first_open and _is_known(self._held[0][1]):
+        while self._held and self._held[0].round < first_open and self._held[0].is_known:
             self._write()
 
     def settle(self) -> None:
@@ -191,23 +191,45 @@ class _Lines:
         try:
             yield
         except DivergedError as error:
-            while error.round is not None and self._held and self._held[0][0]["round"] < error.round:
+            while error.round is not None and self._held and self._held[0].round < error.round:
                 self._write()
             raise
 
     def _write(self) -> None:
-        line, score = self._held.popleft()
-        if score is not None:
-            result = score.result()
-            line |= {**result.values, "loss": result.loss}
+        evaluator = self._run.evaluator
+        line = self._held.popleft().complete(has_classes=evaluator.num_classes is not None)
         self._folder.append(line)
         self._track(line)
         if self._progress is not None:
-            self._progress(line | self._run.evaluator.metric.fields)
+            self._progress(line | evaluator.metric.fields)
 
 
-def _is_known(score: PendingScore | None) -> bool:
-    return score is None or score.ready()
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """A line of metrics, and the pending evaluations that it will show."""
+
+    fields: dict[str, Any]
+    score: PendingScore | None
+    clients: Pending[ClientScores] | None
+
+    @property
+    def round(self) -> int:
+        return int(self.fields["round"])
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the evaluations have ended."""
+        return all(pending is None or pending.ready() for pending in (self.score, self.clients))
+
+    def complete(self, has_classes: bool) -> dict[str, Any]:
+        """Return the line with its evaluations; wait for them."""
+        line = self.fields
+        if self.clients is not None:
+            line |= client_fields(self.clients.result(), has_classes)
+        if self.score is not None:
+            score = self.score.result()
+            line |= {**score.values, "loss": score.loss}
+        return line
 
 
 class _Interrupt:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
 from lesson.learn.losses import as_floats, correct
-from lesson.learn.scores import KnownScore, Score, chunked, joined, judge, make_score
+from lesson.learn.scores import Known, Score, chunked, joined, judge, make_score
 from lesson.learn.task import ACCURACY, Arrays, map_arrays
 from lesson.learn.template import prepared
 from lesson.learn.workload import Workload
@@ -64,7 +64,7 @@ class EagerScorer:
         self._workload, self._precision, self._replica = workload, precision, workload.replica()
 
     @torch.no_grad()
-    def begin(self, vector: Tensor) -> KnownScore:
+    def begin(self, vector: Tensor) -> Known[Score]:
         """Evaluate the model with these exchanged values."""
         work, outputs, right, loss = self._workload, list[object](), 0.0, 0.0
         self._replica.load(vector)
@@ -78,7 +78,7 @@ class EagerScorer:
                 elif work.task.metric == ACCURACY:
                     right += float(correct(chunk, targets).sum())
         whole = joined(outputs) if outputs else None
-        return KnownScore(make_score(work.task, right, loss, _on_cpu(whole), map_arrays(Tensor.cpu, work.test_targets)))
+        return Known(make_score(work.task, right, loss, _on_cpu(whole), map_arrays(Tensor.cpu, work.test_targets)))
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

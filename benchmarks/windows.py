@@ -1,0 +1,125 @@
+"""Measure how many updates per second a run trains if the clock runs ahead, compared with a run round by round.
+
+The strategies take turns in one process, on the preset `released` (50 clients, one step of 20 samples). "Clock alone"
+is the same run without training: no run can be faster. Times are medians.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import time
+from dataclasses import dataclass
+
+import torch
+
+from lesson import FedAsync, FedBuff, InputError, Lesson, Settings, Simulation, Strategy, draw_fleet
+from lesson.clock.loop import RoundLoop
+from lesson.learn.backend import Backend, WindowRule
+from lesson.learn.cpu import CpuBackend
+from lesson.learn.cuda.backend import CudaBackend
+from lesson.learn.data import load_dataset
+from lesson.learn.model_server import ModelServer
+from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.process import configure_process
+from lesson.learn.robust.guard import MergeGuard
+from lesson.learn.simulated_clients import SimulatedClients
+from lesson.learn.tasks import BUILT_IN, image_task
+from lesson.learn.workload import Workload, make_workload
+
+NUM_CLIENTS = 50
+STRATEGIES: dict[str, Strategy] = {
+    "lesson": Lesson(20.0),
+    "fedasync": FedAsync(),
+    "fedbuff": FedBuff(buffer_size=10, concurrency=NUM_CLIENTS),
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much to measure."""
+
+    num_updates: int
+    """Aggregated updates per measurement, at least."""
+    repeats: int
+
+
+FULL = {"cpu": Size(400, 5), "cuda": Size(4000, 5)}
+QUICK = Size(4, 1)
+
+
+def workload_of(name: str, device: str) -> Workload | None:
+    """Return the workload of the preset `released`; None if the data set is not installed."""
+    try:
+        task = image_task(load_dataset(name), BUILT_IN[name].network)
+    except InputError:
+        return None
+    return make_workload(Settings(), task, NUM_CLIENTS, seed=0, device=device)
+
+
+def make_server(workload: Workload, rule: WindowRule | None) -> ModelServer:
+    """Return a model server that executes aggregations in windows, by default those of the device."""
+    settings, backend = Settings(), make_backend(workload)
+    parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
+    return ModelServer(
+        workload.initial_vector(), SimulatedClients(workload, backend), *parts, window=rule or backend.window
+    )
+
+
+def make_backend(workload: Workload) -> Backend:
+    """Return the backend for the workload's device."""
+    return CudaBackend(workload, "tf32") if workload.device == "cuda" else CpuBackend(workload)
+
+
+def run_updates(loop: RoundLoop, server: ModelServer | None, num_updates: int) -> float:
+    """Run rounds until this many updates have been aggregated; return updates per second."""
+    count, begin = 0, time.perf_counter()
+    while count < num_updates:
+        record = loop.step()
+        assert record is not None, loop.stop_reason
+        count += len(record.merged)
+    if server is not None:
+        server.settle()
+    return count / (time.perf_counter() - begin)
+
+
+def measure(name: str, strategy: Strategy, workload: Workload, size: Size) -> None:
+    """Measure and print one row of the table."""
+    fleet = draw_fleet(Settings(), NUM_CLIENTS, seed=0).at_deadline(20.0)
+    servers = [make_server(workload, WindowRule()), make_server(workload, None), None]
+    loops = [Simulation(strategy, fleet, model_server=server) for server in servers]
+    pairs = list(zip(loops, servers, strict=True))
+    for loop, server in pairs:  # CUDA graphs are recorded
+        run_updates(loop, server, size.num_updates)
+    measured = [[run_updates(loop, server, size.num_updates) for loop, server in pairs] for _ in range(size.repeats)]
+    one, ahead, clock = (statistics.median(column) for column in zip(*measured, strict=True))
+    ratio = statistics.median(fast / slow for slow, fast, _ in measured)
+    print(f"| {name}, {workload.task.name} | {one:,.0f} | {ahead:,.0f} | {ratio:.2f} | {clock:,.0f} |", flush=True)
+    for server in servers:
+        if server is not None:
+            server.close()
+
+
+def main() -> None:
+    """Print the table."""
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default=default, choices=["cpu", "cuda"])
+    parser.add_argument("--quick", action="store_true", help="run a tiny case, to check that it works")
+    chosen = parser.parse_args()
+    size = QUICK if chosen.quick else FULL[chosen.device]
+    configure_process()
+    where = torch.cuda.get_device_name() if chosen.device == "cuda" else f"{platform.machine()}, {os.cpu_count()} cores"
+    print(f"{where}, Python {platform.python_version()}, torch {torch.__version__}\n")
+    print("| updates/s | round by round | in windows | ratio | clock alone |\n|---|---|---|---|---|", flush=True)
+    for dataset in ("mnist",) if chosen.quick else ("mnist", "cifar10"):
+        workload = workload_of(dataset, chosen.device)
+        if workload is None:
+            print(f"{dataset} is not installed; its rows are left out")
+            continue
+        for name, strategy in STRATEGIES.items():
+            measure(name, strategy, workload, size)
+
+
+if __name__ == "__main__":
+    main()
