@@ -44,7 +44,7 @@ class Size:
     repeats: int
 
 
-FULL = {"cpu": Size(400, 5), "cuda": Size(4000, 5)}
+FULL = {"cpu": Size(200, 5), "cuda": Size(1000, 5)}
 QUICK = Size(4, 1)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from helpers.model_servers import make_server, updates
 from helpers.small_tasks import DroppingNet, NormedNet, TinyNet, image_workload, tiny_data
@@ -27,6 +28,7 @@ from lesson.learn.robust import aggregation
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.workload import Workload
 from lesson.runs.execute import execute
+from lesson.runs.folder import RunFolder
 from lesson.runs.summary import read_metrics
 from lesson.strategies import LessonAdaptive, LessonFilled
 
@@ -396,8 +398,12 @@ def test_faster_arithmetic_stays_close(precision: str) -> None:
     assert quickly.loss == pytest.approx(exactly.loss, rel=0.05)
 
 
-def test_a_repeated_or_resumed_run_is_bit_identical(tmp_path: Path) -> None:
-    settings = Settings(run={"rounds": 40, "eval_every_s": 100.0, "device": "cuda"})
+@pytest.mark.parametrize("strategy", ["lesson", "fedasync"])
+def test_a_repeated_or_resumed_run_is_bit_identical(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lesson.learn.cuda.backend.MAX_WINDOW_STEPS", 100)  # several windows in 40 rounds
+    settings = Settings(strategy={"name": strategy}, run={"rounds": 40, "eval_every_s": 100.0, "device": "cuda"})
     execute(settings, tmp_path / "whole")
 
     class StoppedError(Exception):
@@ -407,24 +413,39 @@ def test_a_repeated_or_resumed_run_is_bit_identical(tmp_path: Path) -> None:
         if line["round"] == 23:
             raise StoppedError
 
-    soon = Settings(run=settings.run.model_dump(exclude_none=True) | {"checkpoint_every_s": 1e-9})
+    soon = settings.model_copy(update={"run": settings.run.model_copy(update={"checkpoint_every_s": 1e-9})})
     with pytest.raises(StoppedError):
         execute(soon, tmp_path / "halves", progress=stop)
+    assert RunFolder(tmp_path / "halves").checkpoint.exists()
     execute(settings, tmp_path / "halves", resume=True)
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes()
 
 
-def test_a_model_that_overflows_is_reported_at_the_next_evaluation() -> None:
-    _, cuda = workloads("tiny")
-    backend = gpu(cuda)
-    server, evaluator = make_server(cuda, learning_rate=1e30, lr_cap=np.inf, backend=backend), Evaluator(cuda, backend)
-    simulation = Simulation(Lesson(np.inf), draw_fleet(Settings(), 8), model_server=server)
-    for _ in range(3):
-        simulation.step()
-    for scored in (evaluator.score, evaluator.client_scores):
-        with pytest.raises(DivergedError, match="the loss is no longer finite"):
-            scored(server.model(simulation.version))
+def test_a_run_that_diverges_stops_as_it_would_round_by_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(
+        training={"learning_rate": 1e30, "lr_cap": np.inf}, run={"rounds": 60, "eval_every_s": 20.0, "device": "cuda"}
+    )
+    messages = []
+    for steps in (1, 2048):
+        monkeypatch.setattr("lesson.learn.cuda.backend.MAX_WINDOW_STEPS", steps)
+        with pytest.raises(DivergedError, match="the model is no longer finite after round ") as caught:
+            execute(settings, tmp_path / str(steps))
+        messages.append((str(caught.value), caught.value.round))
+    assert messages[0] == messages[1]
+    lines = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("1", "2048")]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize(("strategy", "local_steps"), [("fedasync", 1), ("fedbuff", 1), ("lesson", 1), ("fedasync", 3)])
+def test_a_run_in_windows_agrees_with_the_reference(strategy: str, local_steps: int, tmp_path: Path) -> None:
+    parts = {"strategy": {"name": strategy}, "training": {"local_steps": local_steps}}
+    limits = {"rounds": 40, "eval_every_s": 200.0}
+    execute(Settings(**parts, run=limits | {"device": "cpu", "trainer": "reference"}), tmp_path / "cpu")
+    execute(Settings(**parts, run=limits | {"device": "cuda", "precision": "float32"}), tmp_path / "cuda")
+    wanted, given = (load_file(tmp_path / name / "model.safetensors") for name in ("cpu", "cuda"))
+    for name, values in wanted.items():
+        assert np.linalg.norm(given[name] - values) < 0.01 * np.linalg.norm(values)
 
 
 def test_consecutive_runs_in_one_process_are_bit_identical_to_each_alone(tmp_path: Path) -> None:
