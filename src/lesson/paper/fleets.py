@@ -4,6 +4,7 @@ Functions that return a table give one row per draw, so that draws can be paired
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -62,8 +63,12 @@ def with_intervals(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+@cache  # both Table II and the claims about it need these simulations, which take seconds
 def round_lengths(deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> pd.DataFrame:
-    """Return Table II: the simulated round length by scenario, row and draw, next to the paper's, in seconds."""
+    """Return Table II: the simulated round length by scenario, row and draw, next to the paper's, in seconds.
+
+    Callers share the table and must not change it.
+    """
     return pd.DataFrame(
         {
             "scenario": preset,

@@ -1,7 +1,5 @@
 """Claims about latencies, tiers and network sizes; none of them needs training."""
 
-from functools import cache
-
 import numpy as np
 
 from lesson.core.arrays import FloatArray
@@ -94,9 +92,6 @@ def _networks(_: Series) -> list[Part]:
     ]
 
 
-_round_lengths = cache(fleets.round_lengths)
-
-
 def _table2_of(preset: str) -> list[Part]:
     return [
         Part(CALLED[name], _round_s(preset, name), near(paper_s, 0.05 * paper_s), "seconds")
@@ -106,5 +101,5 @@ def _table2_of(preset: str) -> list[Part]:
 
 def _round_s(preset: str, strategy: str) -> FloatArray:
     """Return the mean round length in each draw of Table II, in seconds."""
-    draws = _round_lengths(**load_item("table2").options)
+    draws = fleets.round_lengths(**load_item("table2").options)
     return draws[(draws["scenario"] == preset) & (draws["strategy"] == strategy)]["round_s"].to_numpy()
