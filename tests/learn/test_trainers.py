@@ -322,6 +322,12 @@ def test_a_clients_training_does_not_depend_on_other_clients() -> None:
     assert torch.allclose(sum_of(trainer, cohort), torch.stack(parts).sum(0), atol=1e-6)
 
 
+def test_workers_that_still_start_have_ended_when_the_trainer_is_closed() -> None:
+    trainer = BatchedTrainer(tiny_workload(6), 2)
+    trainer.close()
+    assert [worker.exitcode for worker in trainer._workers] == [-signal.SIGKILL] * 2
+
+
 def test_a_worker_that_dies_stops_the_run() -> None:
     workload = tiny_workload(6)
     trainer = BatchedTrainer(workload, 2)

@@ -71,14 +71,12 @@ class BatchedTrainer:
         return [torch.cat(parts) for parts in models]
 
     def close(self) -> None:
-        """Stop the workers."""
+        """Stop the workers. They are killed: they have nothing to save, and take a second or more to end themselves."""
+        self._end()
         for pipe in self._pipes:
             pipe.close()
-        try:
-            for worker in self._workers:
-                worker.join(END_S)
-        finally:
-            self._end()
+        for worker in self._workers:
+            worker.join(END_S)
 
     def _why_ended(self) -> str:
         """Return why a training process no longer answers, and what to do."""
