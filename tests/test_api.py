@@ -87,7 +87,8 @@ def test_a_comparison_is_in_a_folder_that_can_be_loaded(tmp_path: Path) -> None:
     base = Settings(strategy={"late": "drop"})
     out = tmp_path / "mine"
     options = {"fedavg": {"fraction": 0.5}}
-    study = lesson.compare(["lesson", "fedavg"], num_seeds=2, out=out, settings=base, options=options, **TINY, **SMALL)
+    changed: dict[str, Any] = {"settings": base, "options": options, **TINY, **SMALL}
+    study = lesson.compare(["lesson", "fedavg"], num_seeds=2, num_processes=1, out=out, **changed)
     assert [run.name for run in study.runs] == ["lesson-seed0", "lesson-seed1", "fedavg-seed0", "fedavg-seed1"]
     assert {run.settings.strategy.name: run.settings.strategy.options for run in study.runs} == {
         "lesson": {"late": "drop"},
@@ -222,8 +223,11 @@ def test_the_settings_say_which_strategy_runs() -> None:
 
 
 @pytest.mark.slow
-def test_a_script_that_trains_one_run_in_several_processes_needs_no_main_guard(tmp_path: Path) -> None:
-    """The task may be defined in the script itself."""
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    """Processes that train a part of a run, or a run each, do not execute it again, even if it defines the task.
+
+    Its own strategies must be in a module.
+    """
     script = tmp_path / "script.py"
     script.write_text(
         "import torch, lesson\n"
@@ -232,28 +236,15 @@ def test_a_script_that_trains_one_run_in_several_processes_needs_no_main_guard(t
         "def make_task():\n"
         "    data = torch.randn(100, 4), torch.arange(100) % 2\n"
         "    return lesson.Task(train=data, test=data, model=lambda: Net(4, 2))\n"
-        "run = lesson.run(task=make_task, trainer='batched', split='iid', rounds=2, num_clients=5, out='mine')\n"
-        "print(run.summary['rounds'])\n"
-    )
-    command = [sys.executable, str(script)]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
-    assert ended.stdout.split() == ["once", "2"], ended.stderr
-
-
-@pytest.mark.slow
-def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
-    """The processes that train do not execute it again; its own strategies must be in a module."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import lesson\n"
-        "print('once')\n"
-        "study = lesson.compare(['lesson'], num_seeds=2, num_processes=2, out='mine', rounds=2, num_clients=5)\n"
-        "print(len(study.runs))\n"
+        "small = {'task': make_task, 'split': 'iid', 'rounds': 2, 'num_clients': 5}\n"
+        "print(lesson.run(trainer='batched', out='one', **small).summary['rounds'])\n"
+        "print(len(lesson.compare(['lesson'], num_seeds=3, num_processes=2, out='several', **small).runs))\n"
         "class Mine(lesson.FedAvg): pass\n"
         "lesson.compare(['__main__:Mine'], num_seeds=2, num_processes=2, out='other', rounds=2)\n"
     )
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert ended.stdout.split() == ["once", "2"]
+    command = [sys.executable, str(script)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    assert ended.stdout.split() == ["once", "2", "3"], ended.stderr
     assert "cannot be imported by other processes; define it in a module, or use a single process" in ended.stderr
 
 

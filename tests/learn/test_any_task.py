@@ -75,7 +75,10 @@ def test_fused_agrees_for_minibatches_of_unequal_size(name: str) -> None:
 
 
 def test_worker_processes_agree_with_the_reference_to_the_bit() -> None:
-    """Also for a task of closures with BatchNorm, dropout and a frozen layer, none of which a worker could import."""
+    """A task of a script or notebook, with closures that a worker cannot import: here a model with BatchNorm, dropout
+    and a frozen layer, a loss and a preparation.
+    """
+    scale = 2.0
 
     class Local(Adapted):
         def __init__(self) -> None:
@@ -85,8 +88,12 @@ def test_worker_processes_agree_with_the_reference_to_the_bit() -> None:
         def forward(self, features: Tensor) -> Tensor:
             return super().forward(self.dropout(self.norm(features)))
 
-    loss = lambda outputs, targets: functional.cross_entropy(outputs, targets) * 2  # noqa: E731
-    workload = workload_of(feature_task(Local, loss=loss), local_optimizer="adamw", clip_norm=0.5)
+    task = feature_task(
+        Local,
+        loss=lambda outputs, targets: functional.cross_entropy(outputs, targets) * scale,
+        prepare=lambda features: features / scale,
+    )
+    workload = workload_of(task, local_optimizer="adamw", clip_norm=0.5)
     trainer, cohorts = BatchedTrainer(workload, 2), several(workload, steps=3)
     expected = ReferenceTrainer(workload).models(cohorts)
     try:
