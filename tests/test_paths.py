@@ -87,7 +87,7 @@ def test_folders_of_runs_to_be_executed(tmp_path: Path) -> None:
     """As text; most other tests pass paths."""
     few = settings(rounds=2)
     assert execute(few, str(tmp_path / "run"), data_dir=str(tmp_path), **PARTS)["rounds"] == 2
-    parts = {"task": PARTS["task"], "data_dir": str(tmp_path)}
+    parts = {"task": PARTS["task"], "data_dir": str(tmp_path), "num_processes": 1}
     compared = lesson.compare(["lesson"], num_seeds=1, settings=few, out=str(tmp_path / "compared"), **parts)
     assert len(compared.runs) == 1
     grid = make_grid({"run": {"rounds": 1}, "fleet": {"num_clients": 5}}, {"data.beta": [1]})

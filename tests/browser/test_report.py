@@ -42,7 +42,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run={"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
     )
     folder = tmp_path_factory.mktemp("report")
-    study = compare(["lesson", "fedavg"], num_seeds=3, settings=settings, out=folder / "runs", task=tiny_task())
+    how = {"num_seeds": 3, "num_processes": 1, "task": tiny_task()}
+    study = compare(["lesson", "fedavg"], settings=settings, out=folder / "runs", **how)
     write_study_page(study, folder / "report.html")
     write_study_page(Study(study.runs[:1]), folder / "single.html")
     return folder / "report.html"

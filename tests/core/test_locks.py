@@ -87,17 +87,16 @@ for module, names in ((os, "O_CLOEXEC O_DIRECTORY O_NOCTTY O_NOFOLLOW O_NONBLOCK
     for name in names.split():
         delattr(module, name)
 from lesson.cli import main
-sys.exit(main(sys.argv[1:]))
+flags = ["--rounds", "2", "--set", "fleet.num_clients=5"]
+sys.exit(main(["plan", *flags]) or main(["run", "--out", "out", *flags]))
 """
 
 
-@pytest.mark.parametrize("command", ["plan", "run"])
-def test_commands_work_without_what_windows_lacks(tmp_path: Path, command: str) -> None:
-    flags = ["--rounds", "2", "--set", "fleet.num_clients=5", *(["--out", "out"] if command == "run" else [])]
-    argv = [sys.executable, "-W", "ignore:only soft file lock", "-c", WINDOWS, command, *flags]
+def test_commands_work_without_what_windows_lacks(tmp_path: Path) -> None:
+    argv = [sys.executable, "-W", "ignore:only soft file lock", "-c", WINDOWS]
     ended = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert (tmp_path / "out" / "summary.json").exists() == (command == "run")
+    assert (tmp_path / "out" / "summary.json").exists()
 
 
 def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:

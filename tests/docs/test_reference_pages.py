@@ -53,7 +53,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         client_scores_every_s=1.0,
         device="cpu",
     )
-    lesson.compare(["fedavg"], settings=settings, num_seeds=1, out=out, task=tiny_task())
+    lesson.compare(["fedavg"], settings=settings, num_seeds=1, num_processes=1, out=out, task=tiny_task())
     return out
 
 

@@ -220,7 +220,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
         run={"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
     )
     out = tmp_path_factory.mktemp("study") / "compared"
-    return compare(["lesson", "fedavg"], num_seeds=3, settings=settings, out=out, task=tiny_task())
+    return compare(["lesson", "fedavg"], num_seeds=3, num_processes=1, settings=settings, out=out, task=tiny_task())
 
 
 def test_what_a_study_shows(study: Study) -> None:
@@ -259,7 +259,9 @@ def test_the_real_latency_of_a_promoted_client_is_shown(study: Study, tmp_path: 
         strategy={"deadline_s": 2.0},
         run={"eval_every_s": 10.0, "rounds": 20, "device": "cpu"},
     )
-    short = compare(["lesson"], num_seeds=1, settings=settings, out=tmp_path / "short", task=tiny_task())
+    short = compare(
+        ["lesson"], num_seeds=1, num_processes=1, settings=settings, out=tmp_path / "short", task=tiny_task()
+    )
     kept = json.loads((short.runs[0].path / "clients.json").read_text())
     assert min(kept["clients"]["latency_s"]) == 2.0
     data = study_data(short, "")
@@ -278,7 +280,7 @@ def test_what_varies_is_not_told_as_everybodys(study: Study, tmp_path: Path) -> 
         strategy={"deadline_s": 60.0},
         run={"eval_every_s": 60.0, "time_budget_s": 300.0, "device": "cpu"},
     )
-    wide = compare(["lesson"], num_seeds=1, settings=other, out=tmp_path / "wide", task=tiny_task())
+    wide = compare(["lesson"], num_seeds=1, num_processes=1, settings=other, out=tmp_path / "wide", task=tiny_task())
     both = load_study([study.runs[0].path, wide.runs[0].path])
     data = study_data(both, "")
     assert "and 6 or 9 clients" in data["what"]
@@ -323,7 +325,7 @@ def test_a_fleet_nobody_can_reach_has_a_page(tmp_path: Path) -> None:
         radio={"noise_dbm": 5000.0},
         run={"eval_every_s": 60.0, "rounds": 3, "device": "cpu"},
     )
-    silent = compare(["lesson"], num_seeds=1, settings=lost, out=tmp_path / "lost", task=tiny_task())
+    silent = compare(["lesson"], num_seeds=1, num_processes=1, settings=lost, out=tmp_path / "lost", task=tiny_task())
     data = study_data(silent, "")
     assert "take the fastest" not in data["what"]
     assert data["latencies"] is None or "latency_s" not in data["latencies"]

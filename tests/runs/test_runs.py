@@ -346,7 +346,7 @@ def test_numbers_that_training_cannot_compute_with_are_rejected(section: str, na
 
 def test_a_run_that_diverges_by_its_proximal_term_names_it(tmp_path: Path) -> None:
     wild = settings(rounds=10)
-    pulled = wild.with_changes(proximal_mu=1e30, local_steps=4)
+    pulled = wild.with_changes(proximal_mu=1e30, local_steps=4, trainer="reference")
     with pytest.raises(DivergedError, match="use a smaller learning_rate, lr_cap or proximal_mu"):
         execute(pulled, tmp_path / "run", **PARTS)
 
