@@ -56,9 +56,9 @@ class Table:
         """Return the seconds per round of one run of a peer."""
         return seconds_of(name, self.workload, choice, self.data, self.quick)
 
-    def choose_first(self) -> None:
-        """Use the first choice of processes and threads of each peer."""
-        self.choices = {name: PEERS[name].choices[0] for name in self.seconds}
+    def choose_smallest(self) -> None:
+        """Use each peer's choice with the fewest processes and threads."""
+        self.choices = {name: min(PEERS[name].choices) for name in self.seconds}
 
     def choose(self, before: dict[str, list[int]]) -> None:
         """Try each peer's choices of processes and threads once and keep the fastest, unless `before` has a choice."""
@@ -175,7 +175,7 @@ def run_quick(names: list[str], workload: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         export_data(Path(folder), [workload], QUICK_SAMPLES)
         table = Table(workload, [name for name in names if is_installed(name)], Path(folder), quick=True)
-        table.choose_first()
+        table.choose_smallest()
         table.repeat()
     if table.failed:
         raise SystemExit("failed: " + "; ".join(f"{name}: {why}" for name, why in table.failed.items()))
