@@ -30,6 +30,8 @@ NAME = "local"
 SLOW_S = (0.0, 0.0, 0.15, 0.3, 0.5, 0.75)
 """Seconds that each node sleeps per minibatch; with more nodes, the values repeat."""
 LOCAL_STEPS = 40
+ASK_EVERY_S = 2.0
+"""Seconds between two questions to the SuperLink: a command of Flower takes a second of CPU time to start."""
 LEVEL = re.compile(r"^\x1b\[92mINFO \x1b\[0m: {0,6}")
 """Flower's prefix of a log line."""
 TOOLS = {
@@ -87,7 +89,7 @@ class Federation:
         self.tell(f"== starting {len(self.nodes)} SuperNodes")
         for number in range(len(self.nodes)):
             self.start_node(number)
-        wait("all nodes to be online", 300, self._all_online, self._check_processes)
+        wait("all nodes to be online", 300, self._all_online, self._check_processes, ASK_EVERY_S)
 
     def _start_superlink(self) -> None:
         """Start the SuperLink with a self-signed certificate, which is valid for this machine only."""
@@ -138,7 +140,7 @@ class Federation:
             alarm.cancel()
             log.kill()
             log.communicate()
-        wait("the run to end", 300, lambda: self.status(run).startswith("finished"))
+        wait("the run to end", 300, lambda: self.status(run).startswith("finished"), every_s=ASK_EVERY_S)
         return self.status(run)
 
     def status(self, run: str) -> str:

@@ -17,14 +17,20 @@ class FederationError(Exception):
     """The federation cannot continue; the message is one line that says why."""
 
 
-def wait(what: str, limit_s: float, done: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
+def wait(
+    what: str,
+    limit_s: float,
+    done: Callable[[], bool],
+    check: Callable[[], None] = lambda: None,
+    every_s: float = 0.3,
+) -> None:
     """Wait until `done` returns true, calling `check` meanwhile; raise FederationError after `limit_s` seconds."""
     until_s = time.monotonic() + limit_s
     while not done():
         check()
         if time.monotonic() > until_s:
             raise FederationError(f"timed out after {limit_s:g} s, waiting for {what}")
-        time.sleep(0.3)
+        time.sleep(every_s)
 
 
 def output_of(command: Iterable[object], env: Mapping[str, str], limit_s: float = 180) -> str:

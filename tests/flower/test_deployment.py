@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors
-from federation import APP, Federation
+from federation import APP, ASK_EVERY_S, Federation
 from local_processes import wait
 
 from lesson.clock.rejections import OF_CONTENT
@@ -120,7 +120,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         wait("all faults to be rejected", 300, lambda: all(story.rejected[f"{LIAR}: {one}"] for one in FAULTS.values()))
         wait("an update of who came back", 300, story.is_kept)
         back = f"client {KILLED} connected"  # the log is sent in parts, and a kill loses the last one
-        wait("the log to say who came back", 120, lambda: back in federation.log_of_run(story.runs[0]))
+        said = lambda: back in federation.log_of_run(story.runs[0])  # noqa: E731
+        wait("the log to say who came back", 120, said, every_s=ASK_EVERY_S)
         kill_server(federation, story)
         story.log = federation.log_of_run(story.runs[0])
         end_soon(story)
