@@ -110,7 +110,7 @@ def test_failed_and_killed_runs_do_not_stop_others_and_are_repeated(
 
 CLUSTER = """
 import logging, sys, ray
-ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
 print(ray.get_runtime_context().gcs_address, flush=True)
 sys.stdin.read()
 """
@@ -122,7 +122,7 @@ sys.stdin.read()
 def test_an_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resume from the checkpoint of the interrupt, the only one; the trackers of both calls see all rounds once.
 
-    The cluster was started before the sweep and is still there after it. It has one CPU, for which a run waits.
+    The cluster was started before the sweep and is still there after it.
     """
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of the cluster started below
@@ -135,7 +135,7 @@ def test_an_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest
         call += ["--address", cluster.stdout.readline().strip()]
         process = subprocess.Popen(command(*call), cwd=tmp_path, stderr=-1, text=True, start_new_session=True)
         deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("out/*/metrics.jsonl")) and time.monotonic() < deadline:
+        while len(list(tmp_path.glob("out/*/metrics.jsonl"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         told = process.communicate(timeout=60)[1]
@@ -149,11 +149,9 @@ def test_an_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest
         second = subprocess.run(command(*call), cwd=tmp_path, capture_output=True, text=True, timeout=240)
         assert second.returncode == 0, second.stderr
         assert cluster.poll() is None
-        ended = [path.parent for path in tmp_path.glob("out/*/summary.json")]
-        assert len(ended) == 2
-        for path in ended:
-            shown = read_scalars(path)
-            assert shown == expected_scalars(path)
+        for folder in folders:
+            shown = read_scalars(folder.path)
+            assert shown == expected_scalars(folder.path)
             assert len(shown["uploads/by round"]) == 100
     finally:
         cluster.communicate("", timeout=60)
