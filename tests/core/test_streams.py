@@ -1,6 +1,6 @@
 import numpy as np
 
-from lesson.core.random import stream
+from lesson.core.random import RepeatedStream, stream
 
 
 def test_a_stream_depends_on_its_own_name_alone() -> None:
@@ -25,3 +25,15 @@ def test_the_numbers_are_pinned() -> None:
         0.30275956993048725,
         0.6394448593461898,
     ]
+
+
+def test_a_repeated_stream_gives_the_generators_of_stream() -> None:
+    """Also after numbers of any kind were drawn, which leave half-used words behind."""
+    repeated = RepeatedStream(3, "strategy")
+    for index in (5, 6, 5):
+        given, expected = repeated.at(index), stream(3, "strategy", index)
+        assert given.random(3).tolist() == expected.random(3).tolist()
+        assert (
+            given.integers(0, 100, 3, dtype=np.int32).tolist() == expected.integers(0, 100, 3, dtype=np.int32).tolist()
+        )
+        assert given.permutation(7).tolist() == expected.permutation(7).tolist()

@@ -22,7 +22,7 @@ from lesson.clock.rejections import Rejection
 from lesson.clock.worlds.base import Collected, World
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, read_only, with_prefix
 from lesson.core.errors import InputError
-from lesson.core.random import stream
+from lesson.core.random import RepeatedStream
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.strategies.base import NO_UPDATES, Merge, RoundPlan, ServerView, Strategy, Updates
 
@@ -97,6 +97,7 @@ class RoundLoop:
         self._tiers: IntArray = np.zeros(len(fleet), dtype=np.int64)
         """Tier in which each client last started; 0 before its first start."""
         self._rounds_stuck = self._rounds_empty = 0
+        self._random = RepeatedStream(seed, "strategy")
 
     @property
     def version(self) -> int:
@@ -149,7 +150,7 @@ class RoundLoop:
 
     def _plan(self) -> RoundPlan:
         """Ask the strategy for the plan of the round that opens now, and check it."""
-        plan = self.strategy.open_round(self._view(self.ledger.freed()), stream(self.seed, "strategy", self.round))
+        plan = self.strategy.open_round(self._view(self.ledger.freed()), self._random.at(self.round))
         plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet.local_steps, self.now_s)
         self.ledger.open_round()
         return plan

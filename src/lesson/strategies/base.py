@@ -7,7 +7,7 @@ versions from 0; every round that aggregates something creates a version. Stalen
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -125,8 +125,12 @@ class Updates:
         """(client, index) of each update, which identifies it."""
         return list(zip(self.client.tolist(), self.index.tolist(), strict=True))
 
-    def __getitem__(self, rows: BoolArray | IntArray) -> Self:
-        return type(self)(*(getattr(self, name)[rows] for name in self.__slots__))
+    def __getitem__(self, rows: BoolArray | IntArray) -> "Updates":
+        if rows.dtype == np.bool_:  # often all rows or none, and indexing 13 arrays takes a while
+            count = np.count_nonzero(rows)
+            if count == len(rows) or not count:
+                return self if count else NO_UPDATES
+        return Updates(*(getattr(self, name)[rows] for name in self.__slots__))
 
     @classmethod
     def join(cls, first: "Updates", second: "Updates") -> "Updates":
