@@ -12,8 +12,8 @@ SOURCES = pyproject.toml constraints.txt
 PYTEST = OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
 
 # $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails. compileall uses all cores, where
-# pip compiles on one; it leaves out packages' own tests and Ray's RLlib, a quarter of the time, which nothing imports. Its
-# exit status is ignored, because some packages ship templates that are not valid Python.
+# pip compiles on one; it skips packages' own tests and Ray's RLlib, which nothing imports and which would take a quarter of
+# the time. Its exit status is ignored, because some packages ship templates that are not valid Python.
 define install
 @echo "Installing $(1) into $(VENV) (once; takes a minute or two)"
 @$(PIP) $(2) >$(LOG) 2>&1 || { cat $(LOG) >&2; echo "Cannot install $(1); pip's output is above and in $(LOG)." >&2; exit 1; }

@@ -1,7 +1,8 @@
 """Measure how many updates per second a run trains if the clock runs ahead, compared with a run round by round.
 
-The strategies take turns in one process, on the preset `released` (50 clients, one step of 20 samples). "Clock alone"
-is the same run without training: no run can be faster. Times are medians.
+For each strategy, three variants take turns in one process: round by round, in windows, and the clock alone, which is
+the same run without training and an upper limit. Settings are those of the preset `released` (50 clients, one step on
+20 samples). Rates are medians; the ratio is the median of the ratios within each repeat.
 """
 
 import argparse
@@ -58,7 +59,7 @@ def workload_of(name: str, device: str) -> Workload | None:
 
 
 def make_server(workload: Workload, rule: WindowRule | None) -> ModelServer:
-    """Return a model server that executes aggregations in windows, by default those of the device."""
+    """Return a model server that executes aggregations in windows of `rule`, by default the device's."""
     settings, backend = Settings(), make_backend(workload)
     parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
     return ModelServer(
@@ -89,7 +90,7 @@ def measure(name: str, strategy: Strategy, workload: Workload, size: Size) -> No
     servers = [make_server(workload, WindowRule()), make_server(workload, None), None]
     loops = [Simulation(strategy, fleet, model_server=server) for server in servers]
     pairs = list(zip(loops, servers, strict=True))
-    for loop, server in pairs:  # CUDA graphs are recorded
+    for loop, server in pairs:  # warm-up, in which CUDA graphs are recorded
         run_updates(loop, server, size.num_updates)
     measured = [[run_updates(loop, server, size.num_updates) for loop, server in pairs] for _ in range(size.repeats)]
     one, ahead, clock = (statistics.median(column) for column in zip(*measured, strict=True))

@@ -31,7 +31,7 @@ SLOW_S = (0.0, 0.0, 0.15, 0.3, 0.5, 0.75)
 """Seconds that each node sleeps per minibatch; with more nodes, the values repeat."""
 LOCAL_STEPS = 40
 ASK_EVERY_S = 2.0
-"""Seconds between two questions to the SuperLink: a command of Flower takes a second of CPU time to start."""
+"""Polling interval of the SuperLink in seconds; each poll starts a Flower command, which takes a second of CPU time."""
 LEVEL = re.compile(r"^\x1b\[92mINFO \x1b\[0m: {0,6}")
 """Flower's prefix of a log line."""
 TOOLS = {

@@ -28,7 +28,7 @@ def test_the_numbers_are_pinned() -> None:
 
 
 def test_a_repeated_stream_gives_the_generators_of_stream() -> None:
-    """Also after numbers of any kind were drawn, which leave half-used words behind."""
+    """Also after draws that leave a half-used word in the generator."""
     repeated = RepeatedStream(3, "strategy")
     for index in (5, 6, 5):
         given, expected = repeated.at(index), stream(3, "strategy", index)

@@ -121,7 +121,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         wait("an update of who came back", 300, story.is_kept)
         back = f"client {KILLED} connected"  # the log is sent in parts, and a kill loses the last one
         said = lambda: back in federation.log_of_run(story.runs[0])  # noqa: E731
-        wait("the log to say who came back", 120, said, every_s=ASK_EVERY_S)
+        wait("the reconnection to appear in the log", 120, said, every_s=ASK_EVERY_S)
         kill_server(federation, story)
         story.log = federation.log_of_run(story.runs[0])
         end_soon(story)

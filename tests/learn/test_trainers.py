@@ -317,7 +317,7 @@ def test_a_clients_training_does_not_depend_on_other_clients() -> None:
     assert torch.allclose(sum_of(trainer, cohort), torch.stack(parts).sum(0), atol=1e-6)
 
 
-def test_workers_that_still_start_have_ended_when_the_trainer_is_closed() -> None:
+def test_closing_the_trainer_ends_workers_that_are_still_starting() -> None:
     trainer = BatchedTrainer(tiny_workload(6), 2)
     trainer.close()
     assert [worker.exitcode for worker in trainer._workers] == [-signal.SIGKILL] * 2

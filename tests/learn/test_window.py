@@ -19,8 +19,11 @@ from lesson.learn.backend import WindowRule
 from lesson.learn.build import TrainingRun, build
 from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
+from lesson.learn.divergence import check_finite
+from lesson.learn.evaluation import Evaluator
 from lesson.learn.fused import FusedTrainer
-from lesson.learn.model_server import ModelServer
+from lesson.learn.model_server import GlobalModel, ModelServer
+from lesson.learn.scores import ClientScores
 from lesson.runs.execute import execute
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Merge
@@ -93,8 +96,8 @@ def merge_of_one(server: ModelServer, client: int, base: int, version: int) -> N
 def test_a_wave_has_every_cohort_whose_base_exists(waves: list[Wave]) -> None:
     """Clients 0, 1 and 2 start from version 0, client 0 again from version 1, client 1 from version 2.
 
-    Version 0 exists, so the first wave trains the first three merges; versions 1 and 2 exist after the first two of
-    them, but nothing is trained before the fourth merge needs it.
+    Version 0 exists, so the first wave trains the cohorts of the first three merges. Versions 1 and 2 exist after two
+    of them, but the next wave starts only when the fourth merge needs it.
     """
     server = queued_server()
     for version, (client, base) in enumerate([(0, 0), (1, 0), (2, 0), (0, 1), (1, 2)]):
@@ -107,7 +110,7 @@ def test_a_wave_has_every_cohort_whose_base_exists(waves: list[Wave]) -> None:
 
 
 def test_waves_are_limited(waves: list[Wave], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The earliest aggregations come first: a wave of two cohorts, then the next."""
+    """Cohorts of the earliest aggregations come first: two in the first wave, the third in the next."""
     monkeypatch.setattr(window, "MAX_WAVE_COHORTS", 2)
     server = queued_server()
     for version in range(3):
@@ -129,7 +132,7 @@ def test_a_window_is_executed_when_it_is_full() -> None:
     server.close()
 
 
-def test_a_version_is_freed_in_its_turn() -> None:
+def test_a_version_is_freed_after_the_aggregations_queued_before() -> None:
     server = queued_server()
     merge_of_one(server, 0, 0, 0)
     server.forget(0)
@@ -196,7 +199,7 @@ def test_an_evaluation_waits_for_its_model() -> None:
 
 
 def test_a_run_that_diverges_stops_as_it_would_round_by_round(tmp_path: Path, rule: Any) -> None:
-    """Lines, evaluations included, up to the round before, and the same message."""
+    """The folder has the same lines, with evaluations, up to the round before, and the message is the same."""
     chosen = with_training("lesson", learning_rate=1e30, lr_cap=np.inf)
     messages = []
     for steps in (1, 10**6):
@@ -209,10 +212,36 @@ def test_a_run_that_diverges_stops_as_it_would_round_by_round(tmp_path: Path, ru
     assert lines[0] == lines[1] != b""
 
 
+def test_a_loss_that_is_not_finite_stops_a_run_as_it_would_round_by_round(
+    tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third evaluation on the clients' samples fails; lines up to the round before it are written."""
+    by_client, number = Evaluator.client_scores, 0
+
+    def failing(self: Evaluator, model: GlobalModel) -> ClientScores:
+        nonlocal number
+        number += 1
+        check_finite("loss", number < 3, model.newest_cohort)
+        return by_client(self, model)
+
+    monkeypatch.setattr(Evaluator, "client_scores", failing)
+    messages = []
+    for steps in (1, 10**6):
+        rule(steps)
+        number = 0
+        with pytest.raises(DivergedError, match="the loss is no longer finite") as caught:
+            execute(settings(client_scores_every_s=100.0), tmp_path / str(steps), **PARTS)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    lines = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("1", str(10**6))]
+    assert lines[0] == lines[1]
+    assert len(lines[0].splitlines()) == 14  # rounds of 20 s
+
+
 def test_windows_that_affect_rounding_end_at_the_same_rounds_after_a_resume(
     tmp_path: Path, rule: Any, waves: list[Wave]
 ) -> None:
-    """As on a GPU: a checkpoint that is asked for in the middle of a window is written at its end."""
+    """As on a GPU: a checkpoint that is requested in the middle of a window is written at its end."""
     rule(60, ends_anywhere=False)
     execute(settings("fedasync"), tmp_path / "whole", **PARTS)
     whole = waves.copy()

@@ -12,15 +12,16 @@ from lesson.learn.workload import Workload
 
 TrainerName = Literal["reference", "fused", "batched"]
 MAX_WINDOW_STEPS = 2048
+"""Largest work of a window, as in `WindowRule.local_steps`."""
 
 
 class WindowRule(NamedTuple):
     """How far the clock may run ahead of training."""
 
     local_steps: int = 1
-    """Local steps of clients after which a window is executed; 1 to execute every aggregation immediately."""
+    """Work after which a window is executed, in local steps of clients; 1 executes every aggregation immediately."""
     ends_anywhere: bool = True
-    """Whether a window may also end after any other round, because results do not depend on where windows end."""
+    """Whether a window may end early, after any round, because results do not depend on where windows end."""
 
 
 class Trainer(Protocol):
@@ -44,7 +45,7 @@ class Backend(Protocol):
 
     @property
     def window(self) -> WindowRule:
-        """How far the clock may run ahead of training; a window takes about half a second of work at most."""
+        """How far the clock may run ahead: at most about half a second of work, unless one round takes longer."""
         ...
 
     def why_not(self, name: TrainerName, one_step: bool) -> str:

@@ -71,7 +71,7 @@ class BatchedTrainer:
         return [torch.cat(parts) for parts in models]
 
     def close(self) -> None:
-        """Stop the workers. They are killed: they have nothing to save, and take a second or more to end themselves."""
+        """Kill the workers: they have nothing to save and would take a second or more to exit."""
         self._end()
         for pipe in self._pipes:
             pipe.close()
@@ -87,9 +87,10 @@ class BatchedTrainer:
         return "a training process has ended unexpectedly; resume the run from its last checkpoint"
 
     def _blocks(self, cohorts: Sequence[Cohort]) -> Iterator[tuple[int, Cohort]]:
-        """Yield the trained cohorts in parts of at most BLOCK rows, each with its place in `cohorts`.
+        """Yield the trained cohorts in parts of at most BLOCK rows, each with the place of its cohort in `cohorts`.
 
-        Small cohorts are trained together, so that all workers are busy. Models are valid until the next part.
+        Small cohorts are trained together to keep all workers busy. The models of a part are valid until the next one
+        is requested.
         """
         parts = [
             (place, cohort[begin : begin + BLOCK])

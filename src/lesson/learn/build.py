@@ -44,11 +44,11 @@ class TrainingRun:
         return self.server.model(self.loop.version)
 
     def begin_score(self) -> PendingScore:
-        """Start to evaluate the newest version on the test data, as soon as it has been computed."""
+        """Evaluate the newest version on the test data as soon as it exists, without waiting for the result."""
         return self.server.evaluate(self.loop.version, self.evaluator.begin_score)
 
     def begin_client_scores(self) -> Pending[ClientScores]:
-        """Evaluate the newest version on the samples of each client, as soon as it has been computed."""
+        """Evaluate the newest version on the samples of each client as soon as it exists."""
         return self.server.evaluate(self.loop.version, lambda model: Known(self.evaluator.client_scores(model)))
 
     def parameters(self) -> dict[str, npt.NDArray[np.float32]]:

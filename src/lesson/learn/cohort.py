@@ -93,7 +93,7 @@ class Cohort:
 
 @dataclass(frozen=True, eq=False)
 class PlannedCohort:
-    """The rows of a cohort, which can be planned before the model exists that they start from."""
+    """The rows of a cohort, without the base model, which may not exist yet."""
 
     base_version: int
     group: str

@@ -12,7 +12,7 @@ from lesson.learn.threads import Threads
 from lesson.learn.workload import Workload
 
 WINDOW_VALUES = 5 * 10**8
-"""Number of samples times parameters that two cores process in about half a second, for the paper's networks."""
+"""Samples × parameters that two cores process in about half a second, for the paper's networks."""
 
 
 class CpuBackend:
@@ -24,7 +24,7 @@ class CpuBackend:
 
     @property
     def window(self) -> WindowRule:
-        """A window of half a second, roughly; results do not depend on where it ends."""
+        """At most about half a second of work; results do not depend on where a window ends."""
         values_per_step = self._workload.batch_size * self._workload.template.num_values
         return WindowRule(max(1, min(MAX_WINDOW_STEPS, WINDOW_VALUES // values_per_step)))
 

@@ -19,7 +19,8 @@ def check_finite(what: str, finite: bool, newest_cohort: str) -> None:
 class DeferredChecks:
     """Finds the first round whose model is not finite, without waiting for the GPU after each round.
 
-    A sum of each model is computed on the GPU; the sums of a window are read when the next window has been launched.
+    The sum of each model's values is computed on the GPU; the sums of a window are read after the next window has been
+    launched.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class DeferredChecks:
         return self._sums[0][0] if self._sums else math.inf
 
     def add(self, model: Tensor, round: int, newest_cohort: str) -> None:
-        """Check a model on a GPU later; `newest_cohort` is for the error message."""
+        """Schedule the check of a model that is on a GPU; `newest_cohort` is for the error message."""
         self._sums.append((round, newest_cohort, model.sum(dtype=torch.float64)))
 
     def end_window(self) -> None:

@@ -90,7 +90,8 @@ class ModelServer:
 
     `source` provides the models of updates, `guard` checks them and `optimizer` applies their aggregate to the newest
     model. `needs` names the signals that the strategy reads: the server itself provides "confirmation", and `signals`
-    holds functions that compute others. `window` says how many aggregations are executed together.
+    holds functions that compute others. `window` says how much work is queued before it is
+    executed.
     """
 
     def __init__(
@@ -123,7 +124,9 @@ class ModelServer:
         return self.source.may_wait and not may_reject and self._window.rule.local_steps > 1
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
-        """Aggregate updates into version + 1 and return the rejected ones; `weights` has one weight per update.
+        """Aggregate updates into version + 1, or queue this; return the rejected ones, none of those that are queued.
+
+        `weights` has one weight per update.
 
         The weight of rejected updates is shared among the accepted ones of their group, in proportion to their weights.
         If no update is accepted and no group has a weight, there is no new version.
@@ -154,19 +157,19 @@ class ModelServer:
         self._checks.end_window()
 
     def settle(self) -> None:
-        """Execute what is queued and wait until all models are known to be finite; otherwise raise DivergedError."""
+        """Execute what is queued and wait for all checks; raise DivergedError if a model is not finite."""
         self.flush()
         self._checks.settle()
 
     def end_window(self) -> bool:
-        """End the window if it may end after any round; return whether the run can be saved now and resumed later."""
+        """End the window if it may end after any round; return whether the queue is empty, so that it can be saved."""
         if self._window.rule.ends_anywhere:
             self.flush()
         return not self._window
 
     @property
     def first_open_round(self) -> float:
-        """First round whose result is not final, because it is queued or not known to be finite; inf if none is."""
+        """First round whose model is queued or not known to be finite; inf if all results are final."""
         return min(self._window.first_round, self._checks.first_round)
 
     def model(self, version: int) -> GlobalModel:
@@ -175,11 +178,11 @@ class ModelServer:
         return self._model(version)
 
     def evaluate(self, version: int, evaluate: Callable[[GlobalModel], Pending[Result]]) -> Pending[Result]:
-        """Start to evaluate a version as soon as it exists."""
+        """Evaluate a version as soon as it exists, and return the pending result."""
         if not self._window:
             return evaluate(self._model(version))
         deferred = Deferred[Result](self.flush)
-        self._window.add(self._window.first_round, lambda: deferred.begin(evaluate(self._model(version))))
+        self._window.add(self._window.first_round, lambda: deferred.begin(lambda: evaluate(self._model(version))))
         return deferred
 
     def _model(self, version: int) -> GlobalModel:
@@ -268,7 +271,7 @@ class ModelServer:
             error.round = aggregation.round
             raise
         self.versions[version + 1] = new
-        self._window.note_version(version + 1)
+        self._window.add_version(version + 1)
         return rejections
 
     def _aggregated(self, aggregation: Aggregation) -> tuple[Tensor, list[Rejection]]:

@@ -50,7 +50,7 @@ PendingScore = Pending[Score]
 
 @dataclass(frozen=True)
 class Known(Generic[Result_co]):
-    """The result of an evaluation that has been computed."""
+    """The result of an evaluation that has finished."""
 
     value: Result_co
 

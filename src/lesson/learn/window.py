@@ -1,8 +1,9 @@
-"""The window: aggregations that the clock has decided on and that have not been executed yet.
+"""The window: aggregations that rounds have requested and that have not been executed yet.
 
 A strategy never touches a model, so the clock can run ahead of training: the model server queues what the rounds ask
-for and executes it later, in order. Within a window, every cohort whose base model exists can be trained, whatever the
-round in which it is aggregated. Such a *wave* turns the single clients of asynchronous strategies into large batches.
+for and executes it later, in order. A cohort can be trained as soon as its base model exists, whatever the round in
+which it is aggregated. Cohorts that are trained together form a *wave*; waves turn the single clients of asynchronous
+strategies into large batches.
 """
 
 import heapq
@@ -16,6 +17,7 @@ from typing import Generic, Literal, TypeVar
 from torch import Tensor
 
 from lesson.core.arrays import FloatArray
+from lesson.core.errors import DivergedError
 from lesson.learn.backend import Trainer, WindowRule
 from lesson.learn.cohort import PlannedCohort
 from lesson.learn.scores import Pending
@@ -25,12 +27,12 @@ Result = TypeVar("Result")
 MERGE_STEPS = 8
 """Cost of an aggregation itself, expressed in local steps of a client."""
 MAX_WAVE_COHORTS, MAX_WAVE_VALUES = 64, 1 << 26
-"""Largest number of cohorts that are trained together, and of values in their sums."""
+"""Limits of a wave: number of cohorts, and number of values in all their sums."""
 
 
 @dataclass(eq=False)
 class Aggregation:
-    """The aggregation of a round; what it needs of trained models is in `totals`."""
+    """The aggregation of one round. `totals` holds the weighted sums of its cohorts once they are trained."""
 
     updates: Updates
     weights: FloatArray
@@ -54,7 +56,7 @@ class Aggregation:
 
 
 class Window:
-    """A queue of aggregations and other actions, and the cohorts that can be trained already."""
+    """A queue of aggregations and other actions, and the cohorts that can already be trained."""
 
     def __init__(self, rule: WindowRule) -> None:
         self.rule = rule
@@ -62,16 +64,16 @@ class Window:
         self._cost = 0
         self._numbers = itertools.count()
         self._waiting = defaultdict[int, list[tuple[int, int, Aggregation]]](list)
-        """Cohorts by base version that does not exist yet: number of the aggregation, place in it, aggregation."""
+        """Cohorts whose base version does not exist yet, by that version: (number, place, aggregation)."""
         self._ready: list[tuple[int, int, Aggregation]] = []
-        """Heap of the cohorts whose base version exists."""
+        """Heap of the cohorts whose base version exists, those of the earliest aggregation first."""
 
     def __bool__(self) -> bool:
         return bool(self._actions)
 
     @property
     def is_full(self) -> bool:
-        """Whether the window is to be executed now."""
+        """Whether enough work is queued to execute the window."""
         return self._cost >= self.rule.local_steps
 
     @property
@@ -98,7 +100,7 @@ class Window:
         self.add(aggregation.round, partial(execute, aggregation))
 
     def execute(self) -> None:
-        """Execute all actions in order; those after one that fails are discarded."""
+        """Execute all actions in order; if one fails, discard those after it."""
         actions, self._actions, self._cost = self._actions, deque(), 0
         try:
             for _, action in actions:
@@ -108,13 +110,13 @@ class Window:
             self._waiting.clear()
             raise
 
-    def note_version(self, version: int) -> None:
-        """Note that a version exists: the cohorts that start from it can be trained."""
+    def add_version(self, version: int) -> None:
+        """Record that a version exists, so that cohorts that start from it can be trained."""
         for entry in self._waiting.pop(version, ()):
             heapq.heappush(self._ready, entry)
 
     def train(self, aggregation: Aggregation, versions: Mapping[int, Tensor]) -> None:
-        """Train the cohorts of an aggregation, together with others that can be trained already."""
+        """Train the cohorts of an aggregation, together with others that can already be trained."""
         while any(total is None for total in aggregation.totals):
             assert aggregation.trainer is not None, "an aggregation of cohorts has a trainer"
             wave, others = list[tuple[int, int, Aggregation]](), list[tuple[int, int, Aggregation]]()
@@ -135,19 +137,24 @@ class Deferred(Generic[Result]):
 
     def __init__(self, execute: Callable[[], None]) -> None:
         self._execute = execute
-        self._pending: Pending[Result] | None = None
+        self._pending: Pending[Result] | DivergedError | None = None
 
-    def begin(self, pending: Pending[Result]) -> None:
-        """Note the evaluation that has been started."""
-        self._pending = pending
+    def begin(self, evaluate: Callable[[], Pending[Result]]) -> None:
+        """Start the evaluation. If the loss is not finite, `result` says so: earlier results are still to be read."""
+        try:
+            self._pending = evaluate()
+        except DivergedError as error:
+            self._pending = error
 
     def ready(self) -> bool:
         """Return whether `result` returns without waiting."""
-        return self._pending is not None and self._pending.ready()
+        return isinstance(self._pending, DivergedError) or (self._pending is not None and self._pending.ready())
 
     def result(self) -> Result:
         """Return the result; execute what is queued, if necessary, and wait for it."""
         if self._pending is None:
             self._execute()
         assert self._pending is not None, "executing the queue starts all evaluations"
+        if isinstance(self._pending, DivergedError):
+            raise self._pending
         return self._pending.result()

@@ -1,4 +1,4 @@
-"""Executes a run in its folder, round by round, with evaluations and checkpoints."""
+"""Executes a run in its folder, with evaluations and checkpoints."""
 
 import contextlib
 import math
@@ -36,6 +36,7 @@ NUM_EVALUATIONS = 40
 REPEATS_S = 2.0
 """Seconds after the first signal in which further ones are ignored, such as repeated presses of Ctrl-C."""
 MAX_WINDOW_ROUNDS = 256
+"""Largest number of rounds in a window."""
 MAX_NAMED = 1000
 """Largest fleet for which the metrics name the clients of all aggregated updates."""
 
@@ -135,7 +136,7 @@ def _run_rounds(
             if record.round == 1:
                 state_of(loop.strategy)  # a state that cannot be saved is an error now, not at the first checkpoint
             if record.round % MAX_WINDOW_ROUNDS == 0:
-                run.server.flush()  # rounds without aggregations do not fill a window
+                run.server.flush()  # rounds without aggregations never fill a window, and their lines would wait
             line = metrics_line(record, named=len(loop.fleet) <= MAX_NAMED)
             due = grid.is_due(before_s, record)
             every_s = limits.client_scores_every_s
@@ -187,7 +188,7 @@ class _Lines:
 
     @contextlib.contextmanager
     def saved_if_diverged(self) -> Iterator[None]:
-        """If training diverges in the body of the context, write the lines of all rounds before that."""
+        """If training diverges in the body of the context, write the lines of all rounds before the one that did."""
         try:
             yield
         except DivergedError as error:

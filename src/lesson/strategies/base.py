@@ -126,7 +126,7 @@ class Updates:
         return list(zip(self.client.tolist(), self.index.tolist(), strict=True))
 
     def __getitem__(self, rows: BoolArray | IntArray) -> "Updates":
-        if rows.dtype == np.bool_:  # often all rows or none, and indexing 13 arrays takes a while
+        if rows.dtype == np.bool_:  # masks often select all rows or none; skip indexing 13 arrays
             count = np.count_nonzero(rows)
             if count == len(rows) or not count:
                 return self if count else NO_UPDATES

@@ -24,7 +24,7 @@ class CudaBackend:
 
     @property
     def window(self) -> WindowRule:
-        """A window of fixed size: how a batch is composed can affect rounding on a GPU."""
+        """Windows of fixed size, because the composition of a batch can affect rounding on a GPU."""
         return WindowRule(MAX_WINDOW_STEPS, ends_anywhere=False)
 
     def why_not(self, name: TrainerName, one_step: bool) -> str:

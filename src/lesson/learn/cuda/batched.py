@@ -51,7 +51,7 @@ class CudaBatchedTrainer:
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
         weight, place = np.concatenate([cohort.weight for cohort in cohorts]), _place_of_each(cohorts)
-        if len(weight) == len(cohorts):  # single clients; the same bits as below
+        if len(weight) == len(cohorts):  # one client per cohort: bit-identical to the general case below
             return list((self._all_models(cohorts) * to_device(weight, self._workload.device)[:, None]).float())
         sums = torch.zeros(len(cohorts), self._models.shape[1], device=self._workload.device)
         for rows, models in self._blocks(cohorts):

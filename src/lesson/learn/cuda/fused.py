@@ -1,8 +1,8 @@
 """Training of one local step on a GPU, for a whole cohort at once, by the formula of the CPU's fused.py.
 
-A graph draws the minibatches, gathers them and computes the weighted sum of the clients' models. Cohorts that are
-aggregated together run concurrently on several streams. If there are many cohorts of few clients, as in strategies
-without rounds, it is faster to train these with separate parameters per client; see batched.py.
+A graph draws the minibatches, gathers them and computes the weighted sum of the clients' models. Cohorts of a wave run
+concurrently on several streams. If many cohorts have few clients, as in asynchronous strategies, it is faster to train
+these with separate parameters per client; see batched.py.
 """
 
 from collections import Counter
