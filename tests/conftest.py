@@ -44,6 +44,15 @@ def gpu() -> None:
     pytest.skip("torch sees no GPU")
 
 
+@pytest.fixture
+def round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Execute every aggregation immediately; otherwise, a short run is a single window, with all lines at its end."""
+    from lesson.learn.backend import WindowRule
+    from lesson.learn.cpu import CpuBackend
+
+    monkeypatch.setattr(CpuBackend, "window", WindowRule())
+
+
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The documentation, built as a site."""

@@ -62,7 +62,7 @@ def handlers() -> Any:
         signal.signal(number, handler)
 
 
-@pytest.mark.usefixtures("handlers")
+@pytest.mark.usefixtures("handlers", "round_by_round")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else StoppedError):

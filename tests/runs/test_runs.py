@@ -24,7 +24,6 @@ from lesson.core.errors import DivergedError
 from lesson.core.random import stream
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
-from lesson.learn.backend import WindowRule
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.device import on_device
@@ -171,9 +170,9 @@ def test_a_folder_without_a_server_section_resumes(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
 
 
-def test_ctrl_c_keeps_where_the_run_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("round_by_round")
+def test_ctrl_c_keeps_where_the_run_stands(tmp_path: Path) -> None:
     execute(settings(), tmp_path / "whole", **PARTS)
-    monkeypatch.setattr(CpuBackend, "window", WindowRule())  # otherwise the whole run is a single window
 
     def interrupt(line: dict[str, Any]) -> None:
         if line["round"] == 12:

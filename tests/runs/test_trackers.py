@@ -18,8 +18,6 @@ from helpers.trackers import Failing, Told
 from lesson import InputError, compare
 from lesson.cli import main
 from lesson.core.errors import RunStoppedError
-from lesson.learn.backend import WindowRule
-from lesson.learn.cpu import CpuBackend
 from lesson.runs.execute import execute
 from lesson.runs.trackers import Line, TensorBoard, make_trackers, numbers
 from lesson.settings.settings import Settings
@@ -237,14 +235,14 @@ def test_a_custom_tracker_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert type(tracker).__name__ == "Mine"
 
 
+@pytest.mark.usefixtures("round_by_round")
 @pytest.mark.parametrize(
     ("method", "last", "calls"), [("begin", 1, []), ("line", 4, [1, 2, 3, 4, None])], ids=["begin", "line"]
 )
 def test_a_tracker_that_fails_stops_a_run_that_can_resume_without_it(
-    method: str, last: int, calls: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, last: int, calls: list[Any], tmp_path: Path
 ) -> None:
     """The round it failed in is kept, though checkpoints are far apart; the other one is told as if interrupted."""
-    monkeypatch.setattr(CpuBackend, "window", WindowRule())  # otherwise the whole run is a single window
     failing, told = Failing(method), Told()
     message = (
         r"^tracker helpers.trackers:Failing: OSError: \[Errno 28\] No space left \(trackers.py, line \d+\); "
