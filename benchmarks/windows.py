@@ -1,8 +1,9 @@
 """Measure how many updates per second a run trains if the clock runs ahead, compared with a run round by round.
 
 For each strategy, three variants take turns in one process: round by round, in windows, and the clock alone, which is
-the same run without training and an upper limit. Settings are those of the preset `released` (50 clients, one step on
-20 samples). Rates are medians; the ratio is the median of the ratios within each repeat.
+the same run without training and an upper limit. Round by round, the loop also waits for a GPU in every round. Settings
+are those of the preset `released` (50 clients, one step on 20 samples). Rates are medians; the ratio is the median of
+the ratios within each repeat.
 """
 
 import argparse

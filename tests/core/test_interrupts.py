@@ -33,7 +33,7 @@ class Signaling(FedAvg):
             os.kill(os.getpid(), {number})
         return super().open_round(view, rng)
 """
-NOTE = "note: stopping after this round; send the signal again to stop at once"
+NOTE = "note: stopping at the next checkpoint; send the signal again to stop at once"
 INTERRUPTED = "lesson: interrupted; repeat the command with --out run --resume to continue"
 
 

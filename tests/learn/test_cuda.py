@@ -31,6 +31,7 @@ from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import read_metrics
 from lesson.strategies import LessonAdaptive, LessonFilled
+from lesson.strategies.base import Updates
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -422,19 +423,39 @@ def test_a_repeated_or_resumed_run_is_bit_identical(
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes()
 
 
-def test_a_run_that_diverges_stops_as_it_would_round_by_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_a_run_that_diverges_stops_as_it_would_round_by_round(
+    local_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only updates that start in round 8 or later overflow, in whatever wave they are trained."""
+    usual = ModelServer.step_sizes
+
+    def step_sizes(self: ModelServer, given: Updates) -> Any:
+        return np.where(given.started_round < 8, usual(self, given), 1e38)
+
+    monkeypatch.setattr(ModelServer, "step_sizes", step_sizes)
     settings = Settings(
-        training={"learning_rate": 1e30, "lr_cap": np.inf}, run={"rounds": 60, "eval_every_s": 20.0, "device": "cuda"}
+        training={"local_steps": local_steps}, run={"rounds": 60, "eval_every_s": 20.0, "device": "cuda"}
     )
-    messages = []
+    found = []
     for steps in (1, 2048):
         monkeypatch.setattr("lesson.learn.cuda.backend.MAX_WINDOW_STEPS", steps)
-        with pytest.raises(DivergedError, match="no longer finite after round ") as caught:
+        with pytest.raises(DivergedError, match="the model is no longer finite after round ") as caught:
             execute(settings, tmp_path / str(steps))
-        messages.append((str(caught.value), caught.value.round))
-    assert messages[0] == messages[1]
-    lines = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("1", "2048")]
-    assert lines[0] == lines[1]
+        found.append((str(caught.value), read_metrics(tmp_path / str(steps) / "metrics.jsonl")))
+    (message, lines), (message_in_windows, lines_in_windows) = found
+    assert message == message_in_windows
+    assert len(lines) == len(lines_in_windows) >= 7
+
+
+def test_a_cohort_that_overflows_does_not_affect_others() -> None:
+    _, cuda = workloads("tiny")
+    cohort = on_gpu(make_cohort(cuda.initial_vector().cpu(), 4, 3))
+    broken = replace(cohort, lr=np.full(4, 1e38))
+    trainer = gpu(cuda).trainer("batched")
+    sound, infinite = trainer.sums([cohort, broken])
+    assert torch.allclose(sound, sum_of(trainer, cohort), atol=1e-6)
+    assert not infinite.isfinite().all()
 
 
 @pytest.mark.parametrize(("strategy", "local_steps"), [("fedasync", 1), ("fedbuff", 1), ("lesson", 1), ("fedasync", 3)])

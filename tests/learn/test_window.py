@@ -2,6 +2,7 @@
 
 import os
 import signal
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import torch
 from helpers.model_servers import make_server, updates
 from helpers.runs import PARTS, content, settings
 from helpers.small_tasks import tiny_workload
+from lesson import FedAsync, InputError
 from lesson.core.errors import DivergedError
 from lesson.learn import window
 from lesson.learn.backend import WindowRule
 from lesson.learn.build import TrainingRun, build
-from lesson.learn.cohort import Cohort
+from lesson.learn.cohort import Cohort, plan_cohorts
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.divergence import check_finite
 from lesson.learn.evaluation import Evaluator
@@ -25,8 +27,11 @@ from lesson.learn.fused import FusedTrainer
 from lesson.learn.model_server import GlobalModel, ModelServer
 from lesson.learn.scores import ClientScores
 from lesson.runs.execute import execute
+from lesson.runs.folder import RunFolder
+from lesson.settings.faults import FaultSettings
+from lesson.settings.sections import ServerSettings
 from lesson.settings.settings import Settings
-from lesson.strategies.base import Merge
+from lesson.strategies.base import GroupMemory, Merge, RoundPlan, ServerView, Updates
 
 Wave = list[tuple[int, tuple[int, ...]]]
 """Base version and clients of each cohort that was trained in a wave."""
@@ -70,7 +75,11 @@ def with_training(strategy: str, **training: Any) -> Settings:
         settings("lesson-memory"),
         settings("tifl"),  # reads a signal
         settings("lesson-filled"),
+        settings("lesson", client_scores_every_s=60.0),
         with_training("fedasync", local_steps=3),
+        with_training("lesson", local_steps=3),
+        settings("fedbuff").model_copy(update={"server": ServerSettings(optimizer="adam", learning_rate=0.01)}),
+        settings("fedasync").model_copy(update={"faults": FaultSettings(scaled=0.5)}),
     ],
     ids=lambda chosen: f"{chosen.strategy.name}-{chosen.training.local_steps}",
 )
@@ -171,6 +180,125 @@ def test_a_signal_executes_what_is_queued_when_it_is_read() -> None:
     server.close()
 
 
+def test_groups_that_a_strategy_changes_later_are_those_of_their_round() -> None:
+    """A strategy may keep one dict of weights and change it every round."""
+    models = []
+    for steps in (1, 10**6):
+        server, weights = queued_server(steps), {"a": 0.5}
+        for version, weight in enumerate((0.5, 0.1)):
+            weights["a"] = weight
+            merge = Merge(np.array([0]), np.array([1.0]), groups=GroupMemory(["a"], weights))
+            server.merge(updates([version], [0], [1.0]), merge.weights, merge, version, round=version + 1)
+        models.append(server.model(2).vector)
+        server.close()
+    assert torch.equal(*models)
+
+
+def test_cohorts_of_different_trainers_are_not_trained_together() -> None:
+    """One trainer takes the first and third aggregation, the other the second."""
+    queue, trained, models = window.Window(WindowRule(10**6)), list[tuple[str, int]](), {0: torch.zeros(2)}
+
+    class Trainer:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def sums(self, cohorts: Sequence[Cohort]) -> list[torch.Tensor]:
+            trained.append((self.name, len(cohorts)))
+            return [torch.ones(2) for _ in cohorts]
+
+    trainers = [Trainer("one step"), Trainer("several steps")]
+    for number in range(3):
+        merge, made = Merge(np.array([0]), np.array([1.0])), updates([number], [0], [1.0])
+        planned = plan_cohorts(made, merge.weights, np.array([0.1]), merge)
+        trainer: Any = trainers[number % 2]
+        one = window.Aggregation(made, merge.weights, merge, number, number + 1, "models", planned, trainer)
+        queue.add_aggregation(one, models, lambda one: queue.train(one, models))
+    queue.execute()
+    assert trained == [("one step", 2), ("several steps", 1)]
+
+
+def test_sums_are_released_as_soon_as_they_are_aggregated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every client starts from the version before, so that at most one sum exists at any time."""
+    sums, made, alive = FusedTrainer.sums, list[weakref.ref[torch.Tensor]](), list[int]()
+
+    def recorded(self: FusedTrainer, cohorts: Sequence[Cohort]) -> list[torch.Tensor]:
+        alive.append(sum(one() is not None for one in made))
+        totals = sums(self, cohorts)
+        made.extend(map(weakref.ref, totals))
+        return totals
+
+    monkeypatch.setattr(FusedTrainer, "sums", recorded)
+    server = queued_server()
+    for version in range(20):
+        merge_of_one(server, 0, version, version)
+        server.forget(version)
+    server.flush()
+    assert alive == [0] * 20
+    server.close()
+
+
+def test_a_failed_window_is_reported_again_when_a_model_is_read() -> None:
+    server = queued_server(learning_rate=1e42, lr_cap=np.inf)
+    for version in range(4):
+        merge_of_one(server, 0, version, version)
+    with pytest.raises(DivergedError) as first:
+        server.flush()
+    with pytest.raises(DivergedError) as again:
+        server.model(4)
+    assert again.value is first.value
+    assert server.first_open_round < 4
+    server.close()
+
+
+def test_nothing_waits_for_remote_clients() -> None:
+    server = queued_server()
+    server.source.may_wait = False
+    merge_of_one(server, 0, 0, 0)
+    assert list(server.versions) == [0, 1]
+    server.close()
+
+
+def test_lines_do_not_wait_longer_than_the_largest_number_of_rounds(
+    tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule(10**6)
+    monkeypatch.setattr("lesson.runs.execute.MAX_WINDOW_ROUNDS", 7)
+    made, told = list[TrainingRun](), list[tuple[int, int]]()
+
+    def make(*given: Any, **parts: Any) -> TrainingRun:
+        made.append(build(*given, **parts))
+        return made[-1]
+
+    def tell(line: dict[str, Any]) -> None:
+        told.append((line["round"], made[0].loop.round))
+
+    execute(settings("fedasync", eval_every_s=1e6), tmp_path / "run", make=make, progress=tell, **PARTS)
+    assert told == [(line, min(30, -(-line // 7) * 7)) for line in range(1, 31)]
+
+
+def test_a_run_that_ends_after_ctrl_c_but_before_its_window_can_be_resumed(tmp_path: Path, rule: Any) -> None:
+    rule(10**6, ends_anywhere=False)
+    execute(settings("fedasync"), tmp_path / "whole", **PARTS)
+
+    def make(*given: Any, **parts: Any) -> TrainingRun:
+        run = build(*given, **parts)
+        step = run.loop.step
+
+        def interrupted(*until: float) -> Any:
+            if run.loop.round == 8:
+                os.kill(os.getpid(), signal.SIGINT)
+            return step(*until)
+
+        run.loop.step = interrupted  # type: ignore[method-assign]
+        return run
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(settings("fedasync"), tmp_path / "broken", make=make, **PARTS)
+    assert RunFolder(tmp_path / "broken").checkpoint.exists()
+    execute(settings("fedasync"), tmp_path / "broken", resume=True, **PARTS)
+    assert content(tmp_path / "broken") == content(tmp_path / "whole")
+
+
 def test_nothing_waits_if_updates_can_be_rejected() -> None:
     """A rejection changes weights and who starts next, so it must be known in its round."""
     server = queued_server(guards={"norm": "reject"})
@@ -198,18 +326,47 @@ def test_an_evaluation_waits_for_its_model() -> None:
     reread.close()
 
 
-def test_a_run_that_diverges_stops_as_it_would_round_by_round(tmp_path: Path, rule: Any) -> None:
-    """The folder has the same lines, with evaluations, up to the round before, and the message is the same."""
-    chosen = with_training("lesson", learning_rate=1e30, lr_cap=np.inf)
-    messages = []
+def same_failure(chosen: Settings, folder: Path, rule: Any, kind: type[Exception] = DivergedError) -> list[str]:
+    """Return the lines of a run that fails; fail if they or the message depend on the window."""
+    found = []
     for steps in (1, 10**6):
         rule(steps)
-        with pytest.raises(DivergedError) as caught:
-            execute(chosen, tmp_path / str(steps), **PARTS)
-        messages.append(str(caught.value))
-    assert messages[0] == messages[1]
-    lines = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("1", str(10**6))]
-    assert lines[0] == lines[1] != b""
+        with pytest.raises(kind) as caught:
+            execute(chosen, folder / str(steps), **PARTS)
+        found.append((str(caught.value), (folder / str(steps) / "metrics.jsonl").read_text()))
+    assert found[0] == found[1]
+    return found[0][1].splitlines()
+
+
+def test_a_run_that_diverges_stops_as_it_would_round_by_round(
+    tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder has the same lines, with evaluations, up to the round before, and the message is the same."""
+    usual = ModelServer.step_sizes
+
+    def step_sizes(self: ModelServer, given: Updates) -> Any:
+        return np.where(given.started_round < 8, usual(self, given), 1e38)
+
+    monkeypatch.setattr(ModelServer, "step_sizes", step_sizes)
+    lines = same_failure(settings("lesson", eval_every_s=20.0), tmp_path, rule)
+    assert 7 <= len(lines) < 30
+    assert all("accuracy" in line for line in lines)
+
+
+class Failing(FedAsync):
+    """A strategy with a mistake that shows in round 20."""
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        if view.round == 20:
+            raise InputError("round 20 is not supported")
+        return super().open_round(view, rng)
+
+
+def test_a_strategy_that_fails_leaves_the_lines_before_it(
+    tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lesson.learn.build.strategy_of", lambda _: Failing())
+    assert len(same_failure(settings("fedasync"), tmp_path, rule, InputError)) == 19
 
 
 def test_a_loss_that_is_not_finite_stops_a_run_as_it_would_round_by_round(
@@ -221,21 +378,11 @@ def test_a_loss_that_is_not_finite_stops_a_run_as_it_would_round_by_round(
     def failing(self: Evaluator, model: GlobalModel) -> ClientScores:
         nonlocal number
         number += 1
-        check_finite("loss", number < 3, model.newest_cohort)
+        check_finite("loss", number % 3 != 0, model.newest_cohort)
         return by_client(self, model)
 
     monkeypatch.setattr(Evaluator, "client_scores", failing)
-    messages = []
-    for steps in (1, 10**6):
-        rule(steps)
-        number = 0
-        with pytest.raises(DivergedError, match="the loss is no longer finite") as caught:
-            execute(settings(client_scores_every_s=100.0), tmp_path / str(steps), **PARTS)
-        messages.append(str(caught.value))
-    assert messages[0] == messages[1]
-    lines = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("1", str(10**6))]
-    assert lines[0] == lines[1]
-    assert len(lines[0].splitlines()) == 14  # rounds of 20 s
+    assert len(same_failure(settings(client_scores_every_s=100.0), tmp_path, rule)) == 14  # rounds of 20 s
 
 
 def test_windows_that_affect_rounding_end_at_the_same_rounds_after_a_resume(

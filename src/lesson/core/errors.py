@@ -44,8 +44,6 @@ class RunStoppedError(Exception):
 class DivergedError(RunStoppedError):
     """Training has diverged: the model or the loss is no longer finite."""
 
-    round: int | None = None
-    """First round whose model is not finite; None if unknown, for example because only the loss is not finite."""
     metric: Mapping[str, Any] = {}
     """Entries that describe the metric of the task, since there is no summary; see `Metric.outline`."""
 

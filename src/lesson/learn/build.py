@@ -45,11 +45,17 @@ class TrainingRun:
 
     def begin_score(self) -> PendingScore:
         """Evaluate the newest version on the test data as soon as it exists, without waiting for the result."""
-        return self.server.evaluate(self.loop.version, self.evaluator.begin_score)
+        num_samples = self.evaluator.num_test_samples
+        return self.server.evaluate(self.loop.version, self.evaluator.begin_score, self._evaluation_steps(num_samples))
 
     def begin_client_scores(self) -> Pending[ClientScores]:
         """Evaluate the newest version on the samples of each client as soon as it exists."""
-        return self.server.evaluate(self.loop.version, lambda model: Known(self.evaluator.client_scores(model)))
+        cost = self._evaluation_steps(int(self.evaluator.workload.holdings.num_samples.sum()))
+        return self.server.evaluate(self.loop.version, lambda model: Known(self.evaluator.client_scores(model)), cost)
+
+    def _evaluation_steps(self, num_samples: int) -> float:
+        """Return the cost of an evaluation in local steps; a step also has a backward pass, twice as expensive."""
+        return num_samples / self.evaluator.workload.batch_size / 3
 
     def parameters(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the exchanged values of the newest version by name, in the model's own shapes."""

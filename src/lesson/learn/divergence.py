@@ -26,13 +26,13 @@ class DeferredChecks:
     def __init__(self) -> None:
         self._sums: list[tuple[int, str, Tensor]] = []
         self._launched: deque[_Check] = deque()
+        self._failed_round = math.inf
 
     @property
     def first_round(self) -> float:
-        """First round that has not been checked; inf if all have been."""
-        if self._launched:
-            return self._launched[0].rounds[0]
-        return self._sums[0][0] if self._sums else math.inf
+        """First round that has not been checked, or whose model is not finite; inf if there is none."""
+        first_launched = self._launched[0].rounds[0] if self._launched else math.inf
+        return min(self._failed_round, first_launched, self._sums[0][0] if self._sums else math.inf)
 
     def add(self, model: Tensor, round: int, newest_cohort: str) -> None:
         """Schedule the check of a model that is on a GPU; `newest_cohort` is for the error message."""
@@ -48,14 +48,24 @@ class DeferredChecks:
             copied.record()
             self._launched.append(_Check(rounds, cohorts, there, copied))
             self._sums.clear()
-        while len(self._launched) > 1:
-            self._launched.popleft().wait()
+            self._wait(keep=1)
+        else:
+            self._wait()
 
     def settle(self) -> None:
         """Wait for all checks; raise DivergedError if a model is not finite."""
         self.end_window()
-        while self._launched:
-            self._launched.popleft().wait()
+        self._wait()
+
+    def _wait(self, keep: int = 0) -> None:
+        """Wait for all checks but the last `keep` ones."""
+        while len(self._launched) > keep:
+            check = self._launched.popleft()
+            check.copied.synchronize()
+            for number, cohort, total in zip(check.rounds, check.cohorts, check.sums.tolist(), strict=True):
+                if not math.isfinite(total):
+                    self._failed_round = number
+                check_finite("model", math.isfinite(total), cohort)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +76,3 @@ class _Check:
     cohorts: tuple[str, ...]
     sums: Tensor
     copied: torch.cuda.Event
-
-    def wait(self) -> None:
-        """Wait for the sums; raise DivergedError for the first one that is not finite."""
-        self.copied.synchronize()
-        for number, cohort, total in zip(self.rounds, self.cohorts, self.sums.tolist(), strict=True):
-            try:
-                check_finite("model", math.isfinite(total), cohort)
-            except DivergedError as error:
-                error.round = number
-                raise

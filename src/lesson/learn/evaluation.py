@@ -13,7 +13,7 @@ from lesson.learn.metric import Metric
 from lesson.learn.model_server import GlobalModel, Signal
 from lesson.learn.partition import Holdings
 from lesson.learn.scores import ClientScores, PendingScore, Score
-from lesson.learn.task import ACCURACY
+from lesson.learn.task import ACCURACY, num_samples
 from lesson.learn.workload import Workload
 
 
@@ -33,6 +33,11 @@ class Evaluator:
         """Names of the classes; empty if they have none."""
         self.is_cross_entropy = workload.loss.is_default
         """Whether the loss is the cross-entropy of the targets."""
+
+    @property
+    def num_test_samples(self) -> int:
+        """Number of samples in the test data."""
+        return num_samples(self.workload.task.test[1])
 
     def score(self, model: GlobalModel) -> Score:
         """Evaluate a model on the test data."""

@@ -5,10 +5,11 @@ persist between aggregations. Unless a rejection can depend on the values of an 
 executed later, as window.py describes; reading a model, a signal or the state executes the queue.
 """
 
+import copy
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar, final
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from lesson.clock.rejections import NOT_FINITE, Rejection
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
-from lesson.core.errors import DivergedError, InputError
+from lesson.core.errors import InputError
 from lesson.learn.backend import Trainer, WindowRule
 from lesson.learn.cohort import Cohort, plan_cohorts
 from lesson.learn.divergence import DeferredChecks, check_finite
@@ -134,6 +135,8 @@ class ModelServer:
         of = self._of(merge, weights)
         cohorts = plan_cohorts(updates, weights, self.step_sizes(updates), merge)
         trainer = self.source.trainer_for(updates) if cohorts else None
+        if merge.groups is not None:  # a strategy may change its own objects before a queued aggregation is executed
+            merge = replace(merge, groups=copy.deepcopy(merge.groups))
         aggregation = Aggregation(updates, weights, merge, version, round, of, cohorts, trainer)
         if not self._may_queue:
             rejections = self._execute(aggregation)
@@ -147,7 +150,7 @@ class ModelServer:
     def forget(self, version: int) -> None:
         """Free a version that is no longer in use."""
         if self._window:
-            self._window.add(self._window.first_round, partial(self.versions.pop, version))
+            self._window.add(lambda: self.versions.pop(version))
         else:
             del self.versions[version]
 
@@ -177,12 +180,14 @@ class ModelServer:
         self.flush()
         return self._model(version)
 
-    def evaluate(self, version: int, evaluate: Callable[[GlobalModel], Pending[Result]]) -> Pending[Result]:
-        """Evaluate a version as soon as it exists, and return the pending result."""
+    def evaluate(
+        self, version: int, evaluate: Callable[[GlobalModel], Pending[Result]], cost: float = 0.0
+    ) -> Pending[Result]:
+        """Evaluate a version as soon as it exists, and return the pending result; `cost` is in local steps."""
         if not self._window:
             return evaluate(self._model(version))
         deferred = Deferred[Result](self.flush)
-        self._window.add(self._window.first_round, lambda: deferred.begin(lambda: evaluate(self._model(version))))
+        self._window.add(lambda: deferred.begin(lambda: evaluate(self._model(version))), cost)
         return deferred
 
     def _model(self, version: int) -> GlobalModel:
@@ -198,10 +203,16 @@ class ModelServer:
         return Signals({name: tell for name, tell in functions.items() if name in names})
 
     def _signal(self, tell: Signal, version: int) -> Any:
-        return tell(self.model(version))
+        self._settle_for_signal()
+        return tell(self._model(version))
+
+    def _settle_for_signal(self) -> None:
+        """Execute what is queued; this round's aggregation will be executed at once, too, so a window ends with it."""
+        self.settle()
+        self._window.end_soon()
 
     def _look(self) -> tuple[float, ...]:
-        self.flush()
+        self._settle_for_signal()
         assert self._confirmation is not None, "it is among the signals"
         return self._confirmation.look()
 
@@ -240,6 +251,7 @@ class ModelServer:
         if not given <= wanted:
             raise InputError(f"task must have a model of {max(given)} values, as this run began, got {max(wanted)}")
         self.versions = versions
+        self._window, self._checks = Window(self._window.rule), DeferredChecks()
         self._groups.filled = {json.loads(name): vector for name, vector in vectors("group.").items()}
         self._optimizer.moments = vectors("moment.")
         self._guard.restore(state)
@@ -254,22 +266,19 @@ class ModelServer:
         """Execute a queued aggregation, after training its cohorts together with others."""
         self._window.train(aggregation, self.versions)
         self._execute(aggregation)
+        aggregation.totals.clear()
 
     def _execute(self, aggregation: Aggregation) -> list[Rejection]:
         """Carry out an aggregation and return the rejected updates."""
         version, groups = aggregation.version, aggregation.merge.groups
-        try:
-            aggregated, rejections = self._aggregated(aggregation)
-            if len(rejections) == len(aggregation.updates) and not (groups is not None and groups.weights):
-                return rejections
-            new = self._optimizer.step(self.versions[version], aggregated)
-            if new.is_cuda:
-                self._checks.add(new, aggregation.round, self._newest_cohort)
-            elif groups is not None or new is not aggregated:
-                self._check_model(new)
-        except DivergedError as error:
-            error.round = aggregation.round
-            raise
+        aggregated, rejections = self._aggregated(aggregation)
+        if len(rejections) == len(aggregation.updates) and not (groups is not None and groups.weights):
+            return rejections
+        new = self._optimizer.step(self.versions[version], aggregated)
+        if new.is_cuda:
+            self._checks.add(new, aggregation.round, self._newest_cohort)
+        elif groups is not None or new is not aggregated:
+            self._check_model(new)
         self.versions[version + 1] = new
         self._window.add_version(version + 1)
         return rejections

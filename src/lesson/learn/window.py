@@ -8,6 +8,8 @@ strategies into large batches.
 
 import heapq
 import itertools
+import math
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from typing import Generic, Literal, TypeVar
 from torch import Tensor
 
 from lesson.core.arrays import FloatArray
-from lesson.core.errors import DivergedError
+from lesson.core.errors import RunStoppedError
 from lesson.learn.backend import Trainer, WindowRule
 from lesson.learn.cohort import PlannedCohort
 from lesson.learn.scores import Pending
@@ -26,6 +28,8 @@ from lesson.strategies.base import Merge, Updates
 Result = TypeVar("Result")
 MERGE_STEPS = 8
 """Cost of an aggregation itself, expressed in local steps of a client."""
+WINDOW_S = 0.5
+"""Time that a window should take at most, in seconds, if it may end after any round."""
 MAX_WAVE_COHORTS, MAX_WAVE_VALUES = 64, 1 << 26
 """Limits of a wave: number of cohorts, and number of values in all their sums."""
 
@@ -61,7 +65,9 @@ class Window:
     def __init__(self, rule: WindowRule) -> None:
         self.rule = rule
         self._actions: deque[tuple[float, Callable[[], object]]] = deque()
-        self._cost = 0
+        self._cost, self._limit = 0.0, float(rule.local_steps)
+        self._failure: tuple[float, Exception] | None = None
+        """Round that could not be executed, and why."""
         self._numbers = itertools.count()
         self._waiting = defaultdict[int, list[tuple[int, int, Aggregation]]](list)
         """Cohorts whose base version does not exist yet, by that version: (number, place, aggregation)."""
@@ -74,16 +80,23 @@ class Window:
     @property
     def is_full(self) -> bool:
         """Whether enough work is queued to execute the window."""
-        return self._cost >= self.rule.local_steps
+        return self._cost >= self._limit
 
     @property
     def first_round(self) -> float:
-        """Round of the first queued aggregation; inf if nothing is queued."""
-        return self._actions[0][0] if self._actions else float("inf")
+        """Round of the first queued aggregation, or the one that failed; inf if nothing is queued."""
+        if self._failure is not None:
+            return self._failure[0]
+        return self._actions[0][0] if self._actions else math.inf
 
-    def add(self, round: float, action: Callable[[], object]) -> None:
-        """Queue an action of a round."""
-        self._actions.append((round, action))
+    def add(self, action: Callable[[], object], cost: float = 0.0) -> None:
+        """Queue an action after an aggregation of the same round."""
+        self._actions.append((self._actions[-1][0], action))
+        self._cost += cost
+
+    def end_soon(self) -> None:
+        """Let the window be full after the next aggregation."""
+        self._cost = math.inf
 
     def add_aggregation(
         self, aggregation: Aggregation, versions: Mapping[int, Tensor], execute: Callable[[Aggregation], object]
@@ -97,18 +110,27 @@ class Window:
             else:
                 self._waiting[cohort.base_version].append(entry)
         self._cost += aggregation.cost
-        self.add(aggregation.round, partial(execute, aggregation))
+        self._actions.append((aggregation.round, partial(execute, aggregation)))
 
     def execute(self) -> None:
-        """Execute all actions in order; if one fails, discard those after it."""
-        actions, self._actions, self._cost = self._actions, deque(), 0
+        """Execute all actions in order. If one fails, discard those after it; further calls raise the same error."""
+        if self._failure is not None:
+            raise self._failure[1]
+        begin, cost, self._cost = time.perf_counter(), self._cost, 0.0
+        number = math.inf
         try:
-            for _, action in actions:
+            while self._actions:
+                number, action = self._actions.popleft()
                 action()
-        except BaseException:
-            self._ready.clear()
-            self._waiting.clear()
+        except BaseException as error:
+            stopped = RunStoppedError("training was interrupted in the middle of a window; resume from a checkpoint")
+            self._failure = number, error if isinstance(error, Exception) else stopped
+            for queue in (self._actions, self._ready, self._waiting):
+                queue.clear()
             raise
+        if self.rule.ends_anywhere and 0 < cost < math.inf:
+            in_time = WINDOW_S * cost / max(time.perf_counter() - begin, 1e-9)
+            self._limit = max(1.0, min(self.rule.local_steps, in_time))
 
     def add_version(self, version: int) -> None:
         """Record that a version exists, so that cohorts that start from it can be trained."""
@@ -133,28 +155,28 @@ class Window:
 
 
 class Deferred(Generic[Result]):
-    """The result of an evaluation that starts when its model exists."""
+    """The result of an evaluation that starts when its model exists. An error is raised by `result`, in its turn."""
 
     def __init__(self, execute: Callable[[], None]) -> None:
         self._execute = execute
-        self._pending: Pending[Result] | DivergedError | None = None
+        self._pending: Pending[Result] | Exception | None = None
 
     def begin(self, evaluate: Callable[[], Pending[Result]]) -> None:
-        """Start the evaluation. If the loss is not finite, `result` says so: earlier results are still to be read."""
+        """Start the evaluation."""
         try:
             self._pending = evaluate()
-        except DivergedError as error:
+        except Exception as error:
             self._pending = error
 
     def ready(self) -> bool:
         """Return whether `result` returns without waiting."""
-        return isinstance(self._pending, DivergedError) or (self._pending is not None and self._pending.ready())
+        return isinstance(self._pending, Exception) or (self._pending is not None and self._pending.ready())
 
     def result(self) -> Result:
         """Return the result; execute what is queued, if necessary, and wait for it."""
         if self._pending is None:
             self._execute()
         assert self._pending is not None, "executing the queue starts all evaluations"
-        if isinstance(self._pending, DivergedError):
+        if isinstance(self._pending, Exception):
             raise self._pending
         return self._pending.result()

@@ -127,7 +127,7 @@ def _run_rounds(
     limits, loop, saved = settings.run, run.loop, time.perf_counter()
     grid = EvaluationGrid(limits)
     lines = _Lines(folder, tracking.line, progress, run)
-    with _Interrupt() as interrupt, lines.saved_if_diverged():
+    with _Interrupt() as interrupt, lines.written_if_stopped():
         while not loop.stop_reason and (limits.rounds is None or loop.round < limits.rounds):
             before_s = loop.now_s  # also correct after a resume
             record = loop.step(limits.time_budget_s)
@@ -154,7 +154,7 @@ def _run_rounds(
                 if tracking.problem is not None:
                     raise RunStoppedError(f"{tracking.problem}; resume the run without trackers to continue")
         lines.settle()
-        if interrupt.asked:
+        if interrupt.asked and folder.metrics.exists():
             with interrupt.held():
                 folder.save(run)
 
@@ -187,22 +187,38 @@ class _Lines:
             self._write()
 
     @contextlib.contextmanager
-    def saved_if_diverged(self) -> Iterator[None]:
-        """If training diverges in the body of the context, write the lines of all rounds before the one that did."""
+    def written_if_stopped(self) -> Iterator[None]:
+        """After an error in the body of the context, write the lines of all rounds before the one that failed.
+
+        If a queued round fails, too, its error is the first one and is raised instead.
+        """
         try:
             yield
-        except DivergedError as error:
-            while error.round is not None and self._held and self._held[0].round < error.round:
+        except Exception as error:
+            first = error
+            try:
+                self._run.server.settle()
+            except Exception as earlier:
+                first = earlier
+            while self._held and self._held[0].round < self._run.server.first_open_round:
                 self._write()
+            if first is not error:
+                raise first from None
             raise
 
     def _write(self) -> None:
-        evaluator = self._run.evaluator
-        line = self._held.popleft().complete(has_classes=evaluator.num_classes is not None)
+        evaluator, line = self._run.evaluator, self._held.popleft()
+        try:
+            self._write_line(line.complete(has_classes=evaluator.num_classes is not None))
+        except BaseException:
+            self._held.clear()  # nothing may follow a line that is missing
+            raise
+
+    def _write_line(self, line: dict[str, Any]) -> None:
         self._folder.append(line)
         self._track(line)
         if self._progress is not None:
-            self._progress(line | evaluator.metric.fields)
+            self._progress(line | self._run.evaluator.metric.fields)
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,10 +297,10 @@ class _Interrupt:
 
 
 def _say_stopping() -> None:
-    """Print that the run stops after this round, unless a parent process that executes several runs says so."""
+    """Print that the run stops at the next checkpoint, unless a parent process that executes several runs says so."""
     if multiprocessing.parent_process() is None:
         with contextlib.suppress(OSError, RuntimeError, ValueError):  # stderr is closed, or was just being written
-            print("note: stopping after this round; send the signal again to stop at once", file=sys.stderr)
+            print("note: stopping at the next checkpoint; send the signal again to stop at once", file=sys.stderr)
 
 
 class _StoppedBySignal(KeyboardInterrupt):

@@ -14,6 +14,9 @@ from lesson.learn.partition import Holdings
 from lesson.learn.scores import ClientScores, PendingScore, by_client
 from lesson.learn.workload import Workload
 
+MAX_STEPS_ONE_BY_ONE = 64
+"""Largest work of a window if clients are trained one by one, as in `WindowRule.local_steps`."""
+
 
 class CudaBackend:
     """Uses CUDA graphs for training and test scores; per-sample evaluation, which is rare, runs without a graph."""
@@ -25,7 +28,8 @@ class CudaBackend:
     @property
     def window(self) -> WindowRule:
         """Windows of fixed size, because the composition of a batch can affect rounding on a GPU."""
-        return WindowRule(MAX_WINDOW_STEPS, ends_anywhere=False)
+        one_by_one = bool(self.why_not("batched", one_step=False))
+        return WindowRule(MAX_STEPS_ONE_BY_ONE if one_by_one else MAX_WINDOW_STEPS, ends_anywhere=False)
 
     def why_not(self, name: TrainerName, one_step: bool) -> str:
         """Return why a trainer cannot be used; empty if it can."""

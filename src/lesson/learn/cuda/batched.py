@@ -54,11 +54,15 @@ class CudaBatchedTrainer:
         if len(weight) == len(cohorts):  # one client per cohort: bit-identical to the general case below
             return list((self._all_models(cohorts) * to_device(weight, self._workload.device)[:, None]).float())
         sums = torch.zeros(len(cohorts), self._models.shape[1], device=self._workload.device)
+        is_bad = torch.zeros(len(cohorts), dtype=torch.bool, device=self._workload.device)
         for rows, models in self._blocks(cohorts):
-            weights = np.zeros((len(cohorts), len(rows)))
-            weights[place[rows], np.arange(len(rows))] = weight[rows]
-            sums += to_device(weights, self._workload.device) @ models.double()  # a float32 product could use TF32
-        return list(sums)
+            owns = np.zeros((len(cohorts), len(rows)))
+            owns[place[rows], np.arange(len(rows))] = 1.0
+            finite = models.isfinite().all(dim=1)
+            clean = models.where(finite[:, None], 0.0).double()  # 0 · inf would make the other cohorts NaN
+            sums += to_device(owns * weight[rows], self._workload.device) @ clean  # a float32 product could use TF32
+            is_bad |= to_device(owns, self._workload.device) @ (~finite).double() > 0
+        return list(sums.where(~is_bad[:, None], torch.nan))
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the trained models of each cohort, shape (num_rows, num_parameters)."""

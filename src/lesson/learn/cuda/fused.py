@@ -68,17 +68,17 @@ class CudaFusedTrainer:
     def _side_by_side(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         sums = torch.empty(len(cohorts), self.workload.template.num_values, device=self.workload.device)
         main, used = torch.cuda.current_stream(), Counter[int]()
-        begun, streams = main.record_event(), dict[int, torch.cuda.Stream]()
+        begun, streams = main.record_event(), dict[tuple[int, int], torch.cuda.Stream]()
         for cohort, total in zip(cohorts, sums, strict=True):
             size = padded_size(min(len(cohort), self._chunk))
-            number = used[size] % MAX_CONCURRENT
+            key = size, used[size] % MAX_CONCURRENT
             used[size] += 1
-            step = self._step(size, number)
-            if id(step) not in streams:  # a step that is used again continues on its stream
+            step = self._step(*key)
+            if key not in streams:  # a step that is used again continues on its stream
                 place = len(streams)
-                streams[id(step)] = self._streams[place % NUM_STREAMS] if place else main
-                streams[id(step)].wait_event(begun)
-            with torch.cuda.stream(streams[id(step)]):
+                streams[key] = self._streams[place % NUM_STREAMS] if place else main
+                streams[key].wait_event(begun)
+            with torch.cuda.stream(streams[key]):
                 self._sum(step, cohort, total)
         for stream in streams.values():
             main.wait_stream(stream)
