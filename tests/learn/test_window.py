@@ -129,6 +129,21 @@ def test_waves_are_limited(waves: list[Wave], monkeypatch: pytest.MonkeyPatch) -
     server.close()
 
 
+def test_windows_follow_the_measured_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first window has one merge, which costs 9 and takes a second; then half of that would be right, or one merge.
+
+    A window that takes no time at all leaves room for the rule's own limit.
+    """
+    seconds = [0.0, 1.0, 1.0, 1.0]
+    monkeypatch.setattr(window.time, "perf_counter", lambda: seconds.pop(0))
+    queue = window.Window(WindowRule(100, first_steps=5))
+    assert queue._limit == 5
+    for limit in (4.5, 100):
+        queue._cost = 9
+        queue.execute()
+        assert queue._limit == limit
+
+
 def test_a_window_is_executed_when_it_is_full() -> None:
     """A merge of one client with one step costs 1 + 8."""
     server = queued_server(18)
@@ -307,7 +322,8 @@ def test_nothing_waits_if_updates_can_be_rejected() -> None:
     server.close()
 
 
-def test_an_evaluation_waits_for_its_model() -> None:
+def test_an_evaluation_waits_for_its_model(rule: Any) -> None:
+    rule(10**6)
     run = build(settings("fedasync"), **PARTS)
     for _ in range(3):
         run.loop.step()

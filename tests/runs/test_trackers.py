@@ -18,6 +18,8 @@ from helpers.trackers import Failing, Told
 from lesson import InputError, compare
 from lesson.cli import main
 from lesson.core.errors import RunStoppedError
+from lesson.learn.backend import WindowRule
+from lesson.learn.cpu import CpuBackend
 from lesson.runs.execute import execute
 from lesson.runs.trackers import Line, TensorBoard, make_trackers, numbers
 from lesson.settings.settings import Settings
@@ -257,6 +259,16 @@ def test_a_tracker_that_fails_stops_a_run_that_can_resume_without_it(
     assert told.calls[0][2] == list(range(1, last + 1))
     execute(settings(), tmp_path / "plain", **PARTS)
     assert content(tmp_path / "run") == content(tmp_path / "plain")
+
+
+def test_a_tracker_that_fails_gets_no_more_lines_of_its_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All 30 rounds are one window, so the run has ended when the tracker fails; the other one gets all lines."""
+    monkeypatch.setattr(CpuBackend, "window", WindowRule(10**6))
+    failing, told = Failing("line"), Told()
+    with pytest.raises(RunStoppedError, match="the run has finished nevertheless"):
+        execute(settings(), tmp_path / "run", trackers=[failing, told], **PARTS)
+    assert [call for call in failing.calls[1:] if isinstance(call, int)] == [1, 2, 3, 4, 30]
+    assert told.calls[1:] == [*range(1, 31), 30]
 
 
 def test_all_trackers_end_if_one_of_them_fails_then_and_so_does_the_run(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ class WindowRule(NamedTuple):
     """Work after which a window is executed, in local steps of clients; 1 executes every aggregation immediately."""
     ends_anywhere: bool = True
     """Whether a window may end early, after any round, because results do not depend on where windows end."""
+    first_steps: int | None = None
+    """Work of the first window, if it may end anywhere; later ones follow the measured time. None: `local_steps`."""
 
 
 class Trainer(Protocol):

@@ -11,8 +11,8 @@ from lesson.learn.scores import ClientScores, Known, PendingScore, by_client, ju
 from lesson.learn.threads import Threads
 from lesson.learn.workload import Workload
 
-WINDOW_VALUES = 5 * 10**8
-"""Samples × parameters that two cores process in about half a second, for the paper's networks."""
+FIRST_WINDOW_STEPS = 16
+"""Work of the first window, after which the time per step is known."""
 
 
 class CpuBackend:
@@ -25,8 +25,7 @@ class CpuBackend:
     @property
     def window(self) -> WindowRule:
         """At most about half a second of work; results do not depend on where a window ends."""
-        values_per_step = self._workload.batch_size * self._workload.template.num_values
-        return WindowRule(max(1, min(MAX_WINDOW_STEPS, WINDOW_VALUES // values_per_step)))
+        return WindowRule(MAX_WINDOW_STEPS, first_steps=FIRST_WINDOW_STEPS)
 
     def why_not(self, name: TrainerName, one_step: bool) -> str:
         """Return why a trainer cannot be used; empty if it can."""

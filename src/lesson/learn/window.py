@@ -65,7 +65,7 @@ class Window:
     def __init__(self, rule: WindowRule) -> None:
         self.rule = rule
         self._actions: deque[tuple[float, Callable[[], object]]] = deque()
-        self._cost, self._limit = 0.0, float(rule.local_steps)
+        self._cost, self._limit = 0.0, float(rule.first_steps or rule.local_steps)
         self._failure: tuple[float, Exception] | None = None
         """Round that could not be executed, and why."""
         self._numbers = itertools.count()

@@ -25,7 +25,10 @@ class Tracker(Protocol):
         ...
 
     def line(self, line: Line) -> None:
-        """Called after each round, with its line of metrics.jsonl."""
+        """Called for each round in order, with its line of metrics.jsonl.
+
+        Rounds are executed together, so several lines may come at once, up to about half a second after their rounds.
+        """
         ...
 
     def end(self, summary: Line | None) -> None:
@@ -42,6 +45,8 @@ class Tracking:
     def __init__(self, trackers: Sequence[Tracker], settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
         self._waiting, self._run = list(trackers), (settings, folder, kept)
         self._begun: list[Tracker] = []
+        self._failed = set[int]()
+        """Trackers that raised an error and get no further lines: rounds that are already executed still follow."""
         self._summary: Line | None = None
         self.problem: str | None = None
 
@@ -58,7 +63,8 @@ class Tracking:
         """Pass a round to all trackers."""
         self._begin()
         for tracker in self._begun:
-            self._tell(tracker, "line", line)
+            if id(tracker) not in self._failed and not self._tell(tracker, "line", line):
+                self._failed.add(id(tracker))
 
     def finish(self, summary: Line) -> None:
         """Set the summary that `end` receives when the context is left; otherwise, it receives None."""
