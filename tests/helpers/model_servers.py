@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import numpy as np
+import pytest
 import torch
 
 from helpers.trainers import one_row, sum_of
@@ -63,6 +64,16 @@ def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
         compute_scale=real + 1,
         in_turn=whole > 0,
     )
+
+
+def overflow_from(round: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every update that starts in this round or later overflow."""
+    usual = ModelServer.step_sizes
+
+    def step_sizes(self: ModelServer, given: Updates) -> Any:
+        return np.where(given.started_round < round, usual(self, given), 1e38)
+
+    monkeypatch.setattr(ModelServer, "step_sizes", step_sizes)
 
 
 def workload_of(server: ModelServer) -> Workload:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from helpers.model_servers import make_server, updates
+from helpers.model_servers import make_server, overflow_from, updates
 from helpers.small_tasks import DroppingNet, NormedNet, TinyNet, image_workload, tiny_data
 from helpers.trainers import colors, make_cohort, several, sum_of
 from lesson import InputError, Lesson, LessonMemory, RoundLoop, Settings, Simulation, compare, draw_fleet
@@ -31,7 +31,6 @@ from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import read_metrics
 from lesson.strategies import LessonAdaptive, LessonFilled
-from lesson.strategies.base import Updates
 
 pytestmark = pytest.mark.usefixtures("gpu")
 
@@ -428,12 +427,7 @@ def test_a_run_that_diverges_stops_as_it_would_round_by_round(
     local_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only updates that start in round 8 or later overflow, in whatever wave they are trained."""
-    usual = ModelServer.step_sizes
-
-    def step_sizes(self: ModelServer, given: Updates) -> Any:
-        return np.where(given.started_round < 8, usual(self, given), 1e38)
-
-    monkeypatch.setattr(ModelServer, "step_sizes", step_sizes)
+    overflow_from(8, monkeypatch)
     settings = Settings(
         training={"local_steps": local_steps}, run={"rounds": 60, "eval_every_s": 20.0, "device": "cuda"}
     )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.model_servers import make_server, updates
+from helpers.model_servers import make_server, overflow_from, updates
 from helpers.runs import PARTS, content, settings
 from helpers.small_tasks import tiny_workload
 from lesson import FedAsync, InputError
@@ -31,7 +31,7 @@ from lesson.runs.folder import RunFolder
 from lesson.settings.faults import FaultSettings
 from lesson.settings.sections import ServerSettings
 from lesson.settings.settings import Settings
-from lesson.strategies.base import GroupMemory, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.base import GroupMemory, Merge, RoundPlan, ServerView
 
 Wave = list[tuple[int, tuple[int, ...]]]
 """Base version and clients of each cohort that was trained in a wave."""
@@ -358,12 +358,7 @@ def test_a_run_that_diverges_stops_as_it_would_round_by_round(
     tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder has the same lines, with evaluations, up to the round before, and the message is the same."""
-    usual = ModelServer.step_sizes
-
-    def step_sizes(self: ModelServer, given: Updates) -> Any:
-        return np.where(given.started_round < 8, usual(self, given), 1e38)
-
-    monkeypatch.setattr(ModelServer, "step_sizes", step_sizes)
+    overflow_from(8, monkeypatch)
     lines = same_failure(settings("lesson", eval_every_s=20.0), tmp_path, rule)
     assert 7 <= len(lines) < 30
     assert all("accuracy" in line for line in lines)
