@@ -30,8 +30,8 @@ demo: setup
 flower-demo: $(VENV)/.installed-flower
 	$(BIN)/python examples/flower_deployment/federation.py
 
-test: $(VENV)/.installed-dev # MARKERS='not deployment' selects other tests, WORKERS=3 runs more at a time
-	$(PYTEST) -n $(or $(WORKERS),2) --dist worksteal $(if $(MARKERS),-m '$(MARKERS)')
+test: $(VENV)/.installed-dev # MARKERS='not deployment' selects other tests
+	$(PYTEST) -n 2 --dist worksteal $(if $(MARKERS),-m '$(MARKERS)')
 
 # Deployments mostly wait for their nodes, so they run beside the other tests.
 test-all: $(VENV)/.installed-dev
