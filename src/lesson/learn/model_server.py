@@ -135,13 +135,13 @@ class ModelServer:
         of = self._of(merge, weights)
         cohorts = plan_cohorts(updates, weights, self.step_sizes(updates), merge)
         trainer = self.source.trainer_for(updates) if cohorts else None
-        if merge.groups is not None:  # a strategy may change its own objects before a queued aggregation is executed
-            merge = replace(merge, groups=copy.deepcopy(merge.groups))
         aggregation = Aggregation(updates, weights, merge, version, round, of, cohorts, trainer)
         if not self._may_queue:
             rejections = self._execute(aggregation)
             self._checks.settle()
             return rejections
+        if merge.groups is not None:  # a strategy may change its own objects before the aggregation is executed
+            aggregation.merge = replace(merge, groups=copy.deepcopy(merge.groups))
         self._window.add_aggregation(aggregation, self.versions, self._execute_ahead)
         if self._window.is_full:
             self.flush()

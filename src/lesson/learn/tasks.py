@@ -203,7 +203,7 @@ def load_task(name: str, options: Mapping[str, Any] | None = None, data_dir: Fol
 
 
 def _called(name: str, make: Any, options: dict[str, Any], folder: Folder) -> Task:
-    """Return the task that a function returns; only functions of built-in tasks are told the folder of data sets."""
+    """Return the task that a function returns; only functions of built-in tasks get the folder of data sets."""
     return call_maker(name, make, options, *([] if ":" in name else [folder]))
 
 
