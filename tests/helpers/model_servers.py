@@ -8,6 +8,7 @@ import torch
 
 from helpers.trainers import one_row, sum_of
 from lesson.clock.faults import CorruptedUploads
+from lesson.learn.backend import WindowRule
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import ModelServer
@@ -32,6 +33,7 @@ def make_server(
     faults: CorruptedUploads | None = None,
     needs: frozenset[str] = frozenset(),
     backend: Any = None,
+    window: WindowRule | None = None,
 ) -> ModelServer:
     """Return a model server with simulated clients, which are trained on the CPU by default."""
     backend = backend or CpuBackend(workload)
@@ -43,6 +45,7 @@ def make_server(
         MergeGuard(GuardSettings(**guards or {})),
         needs=needs,
         signals=Evaluator(workload, backend).signals(),
+        window=window,
     )
 
 

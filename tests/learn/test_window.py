@@ -92,9 +92,7 @@ def test_results_do_not_depend_on_the_window(chosen: Settings, tmp_path: Path, r
 
 
 def queued_server(local_steps: int = 10**6, **parts: Any) -> ModelServer:
-    server = make_server(tiny_workload(4), trainer="fused", **parts)
-    server._window = window.Window(WindowRule(local_steps))
-    return server
+    return make_server(tiny_workload(4), trainer="fused", window=WindowRule(local_steps), **parts)
 
 
 def merge_of_one(server: ModelServer, client: int, base: int, version: int) -> None:
@@ -265,9 +263,9 @@ def test_a_failed_window_is_reported_again_when_a_model_is_read() -> None:
     server.close()
 
 
-def test_nothing_waits_for_remote_clients() -> None:
+def test_nothing_waits_for_remote_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lesson.learn.simulated_clients.SimulatedClients.may_wait", False)
     server = queued_server()
-    server.source.may_wait = False
     merge_of_one(server, 0, 0, 0)
     assert list(server.versions) == [0, 1]
     server.close()

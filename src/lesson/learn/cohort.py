@@ -57,11 +57,6 @@ class Cohort:
         return self.trained
 
     @property
-    def num_updates(self) -> int:
-        """Number of updates, each of which may have several rows."""
-        return int(np.count_nonzero(self.first == 0))
-
-    @property
     def unit_displacement(self) -> FloatArray:
         """lr × local_steps of each row: its displacement under unit gradients."""
         return self.lr * self.local_steps
@@ -99,6 +94,15 @@ class PlannedCohort:
     group: str
     columns: Mapping[str, Any]
 
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    @property
+    def weight(self) -> FloatArray:
+        """Weight of each trained model in the sum over the cohort."""
+        weight: FloatArray = self.columns["weight"]
+        return weight
+
     def starting_from(self, base: Tensor) -> Cohort:
         """Return the cohort, given the model of its base version."""
         return Cohort(base, **self.columns, base_version=self.base_version, group=self.group)
@@ -111,25 +115,27 @@ def plan_cohorts(updates: Updates, weights: FloatArray, lr: FloatArray, merge: M
     of one model per minibatch, each after a step on that minibatch alone; each of these models is a row of the cohort.
     """
     names, group = group_of_each(updates, merge)
-    order = np.lexsort((updates.index, updates.client, group, updates.base_version))
-    batches = updates.batches[order]
-    order = np.repeat(order, batches)
+    order, first = np.lexsort((updates.index, updates.client, group, updates.base_version)), np.zeros_like(group)
+    if updates.batches.max(initial=1) > 1:
+        batches, weights = updates.batches[order], weights / updates.batches
+        order, first = np.repeat(order, batches), _counts_up(batches)
     bases, group = updates.base_version[order], group[order]
     columns: dict[str, Any] = {
         "client": updates.client[order],
         "index": updates.index[order],
         "lr": lr[order],
         "local_steps": updates.local_steps[order],
-        "weight": (weights / updates.batches)[order],
-        "first": _counts_up(batches),
+        "weight": weights[order],
+        "first": first,
     }
-    edges = [0, *(np.flatnonzero(np.diff(bases) | np.diff(group)) + 1).tolist(), len(bases)]
+    if not len(order):
+        return []
+    begins = ((bases[1:] != bases[:-1]) | (group[1:] != group[:-1])).nonzero()[0] + 1
     return [
         PlannedCohort(
             int(bases[begin]), names[group[begin]], {name: column[begin:end] for name, column in columns.items()}
         )
-        for begin, end in pairwise(edges)
-        if begin < end
+        for begin, end in pairwise([0, *begins.tolist(), len(order)])
     ]
 
 

@@ -4,13 +4,35 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lesson.core.errors import DivergedError
+from lesson.learn.cohort import PlannedCohort
 
 
-def check_finite(what: str, finite: bool, newest_cohort: str) -> None:
+@dataclass(frozen=True, eq=False)
+class NewestCohort:
+    """The last aggregated cohort, for the error message if the model is no longer finite."""
+
+    cohort: PlannedCohort | None
+    """None before the first aggregation."""
+    round: int
+    remedy: str
+
+    def __str__(self) -> str:
+        if self.cohort is None:
+            return "before the first merge"
+        columns = self.cohort.columns
+        num_clients = np.count_nonzero(columns["first"] == 0)
+        return (
+            f"after round {self.round}, with {num_clients} client{'s' if num_clients > 1 else ''} that started from "
+            f"version {self.cohort.base_version} at step size {columns['lr'].max():g}; {self.remedy}"
+        )
+
+
+def check_finite(what: str, finite: bool, newest_cohort: NewestCohort) -> None:
     """Raise DivergedError unless `finite`."""
     if not finite:
         raise DivergedError(f"the {what} is no longer finite {newest_cohort}")
@@ -24,7 +46,7 @@ class DeferredChecks:
     """
 
     def __init__(self) -> None:
-        self._sums: list[tuple[int, str, Tensor]] = []
+        self._sums: list[tuple[int, NewestCohort, Tensor]] = []
         self._launched: deque[_Check] = deque()
         self._failed_round = math.inf
 
@@ -34,7 +56,7 @@ class DeferredChecks:
         first_launched = self._launched[0].rounds[0] if self._launched else math.inf
         return min(self._failed_round, first_launched, self._sums[0][0] if self._sums else math.inf)
 
-    def add(self, model: Tensor, round: int, newest_cohort: str) -> None:
+    def add(self, model: Tensor, round: int, newest_cohort: NewestCohort) -> None:
         """Schedule the check of a model that is on a GPU; `newest_cohort` is for the error message."""
         self._sums.append((round, newest_cohort, model.sum(dtype=torch.float64)))
 
@@ -73,6 +95,6 @@ class _Check:
     """The sums of the models of a window, on their way to the host."""
 
     rounds: tuple[int, ...]
-    cohorts: tuple[str, ...]
+    cohorts: tuple[NewestCohort, ...]
     sums: Tensor
     copied: torch.cuda.Event

@@ -8,7 +8,7 @@ import numpy as np
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend
-from lesson.learn.divergence import check_finite
+from lesson.learn.divergence import NewestCohort, check_finite
 from lesson.learn.metric import Metric
 from lesson.learn.model_server import GlobalModel, Signal
 from lesson.learn.partition import Holdings
@@ -90,7 +90,7 @@ class _Checked:
     """A score whose `result` raises DivergedError if the loss or a metric is not finite."""
 
     score: PendingScore
-    newest_cohort: str
+    newest_cohort: NewestCohort
 
     def ready(self) -> bool:
         return self.score.ready()

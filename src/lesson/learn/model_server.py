@@ -22,8 +22,8 @@ from lesson.clock.rejections import NOT_FINITE, Rejection
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
 from lesson.learn.backend import Trainer, WindowRule
-from lesson.learn.cohort import Cohort, plan_cohorts
-from lesson.learn.divergence import DeferredChecks, check_finite
+from lesson.learn.cohort import Cohort, PlannedCohort, plan_cohorts
+from lesson.learn.divergence import DeferredChecks, NewestCohort, check_finite
 from lesson.learn.group_memory import GroupVectors
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.robust.guard import MergeGuard, finite_only
@@ -36,6 +36,7 @@ from lesson.strategies.base import Merge, Updates
 Result = TypeVar("Result")
 MAX_STEP = float(np.finfo(np.float32).max)
 Of = Literal["models", "updates"]
+AnyCohort = Cohort | PlannedCohort
 State = dict[str, npt.NDArray[np.floating]]
 
 
@@ -78,8 +79,7 @@ class GlobalModel:
 
     vector: Tensor
     """Its parameters, shape (num_parameters,)."""
-    newest_cohort: str
-    """Description of the last aggregated cohort, for the error message if the model is no longer finite."""
+    newest_cohort: NewestCohort
 
 
 Signal = Callable[[GlobalModel], Any]
@@ -115,14 +115,11 @@ class ModelServer:
         self._confirmation = Confirmation(initial.device) if "confirmation" in needs else None
         self._signals = dict(signals or {})
         self._remedy = source.remedy or _smaller_steps(training, optimizer.settings)
-        self._newest_cohort = "before the first merge"
+        self._newest_cohort = NewestCohort(None, 0, self._remedy)
         self._window, self._checks = Window(window or WindowRule()), DeferredChecks()
-
-    @property
-    def _may_queue(self) -> bool:
+        may_reject = guard.needs_each or (guard.settings.finite and not source.trusted)
+        self._may_queue = source.may_wait and not may_reject and self._window.rule.local_steps > 1
         """Whether aggregations may be executed later: not if they may reject updates, which changes later rounds."""
-        may_reject = self._guard.needs_each or (self._guard.settings.finite and not self.source.trusted)
-        return self.source.may_wait and not may_reject and self._window.rule.local_steps > 1
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
         """Aggregate updates into version + 1, or queue this; return the rejected ones, none of those that are queued.
@@ -286,20 +283,19 @@ class ModelServer:
     def _aggregated(self, aggregation: Aggregation) -> tuple[Tensor, list[Rejection]]:
         """Return the aggregated model, before the server optimizer, and the rejections; update the group memory."""
         version, of, groups = aggregation.version, aggregation.of, aggregation.merge.groups
-        model = self.versions[version]
-        cohorts = [cohort.starting_from(self.versions[cohort.base_version]) for cohort in aggregation.cohorts]
-        accepted, totals, rejections = self._accepted(aggregation, cohorts)
+        model, cohorts = self.versions[version], aggregation.cohorts
+        accepted, totals, rejections = self._accepted(aggregation)
         stands_for = _stands_for(cohorts, accepted) if rejections else {}
         planned = float(aggregation.weights.sum()) if stands_for or not rejections else 0.0
         kept = 1 - planned if of == "models" else 1.0
         names = [""] if groups is None else groups.names if not rejections else stands_for
         sums = {name: model * kept if groups is None else torch.zeros_like(model) for name in names}
         for cohort, taken, total in zip(cohorts, accepted, totals, strict=True):
-            group, start = cohort.group, cohort.base
+            group, start = cohort.group, self.versions[cohort.base_version]
             if not len(taken) or group not in sums:
                 continue
             weight, factor = float(taken.weight.sum()), stands_for.get(group, 1.0)
-            self._note(cohort, aggregation.round)
+            self._newest_cohort = NewestCohort(cohort, aggregation.round, self._remedy)
             if self._confirmation is not None and cohort.base_version != version:
                 self._confirmation.add(model - start, factor * (total - weight * start), factor * weight)
             if self._guard.settings.aggregation == "mean":
@@ -314,31 +310,31 @@ class ModelServer:
         return (sums[""] if groups is None else self._groups.merge(model, sums, groups, of)), rejections
 
     def _add_middles(
-        self, sums: dict[str, Tensor], cohorts: Sequence[Cohort], accepted: Sequence[Cohort], of: Of
+        self, sums: dict[str, Tensor], cohorts: Sequence[PlannedCohort], accepted: Sequence[AnyCohort], of: Of
     ) -> None:
         """Add the median or trimmed mean of each group's updates to its sum, with their planned total weight."""
         for name in sums:
             planned, moved = 0.0, list[Tensor]()
             for cohort, taken in zip(cohorts, accepted, strict=True):
                 if cohort.group == name:
+                    assert isinstance(taken, Cohort), "the guard has the models of each update"
                     planned += float(cohort.weight.sum())
                     moved.append(taken.models if of == "models" else taken.models.sub_(taken.base))
             if moved:
                 sums[name] += planned * self._guard.middle(moved[0] if len(moved) == 1 else torch.cat(moved))
                 self._check_model(sums[name])
 
-    def _accepted(
-        self, aggregation: Aggregation, cohorts: Sequence[Cohort]
-    ) -> tuple[list[Cohort], list[Tensor], list[Rejection]]:
+    def _accepted(self, aggregation: Aggregation) -> tuple[Sequence[AnyCohort], list[Tensor], list[Rejection]]:
         """Return the accepted updates of each cohort, the weighted sum of their models, and all rejected updates."""
         trainer, known = aggregation.trainer, [total for total in aggregation.totals if total is not None]
-        if trainer is None or len(known) == len(cohorts):
-            return list(cohorts), known, []
+        if trainer is None or len(known) == len(aggregation.cohorts):
+            return aggregation.cohorts, known, []
+        cohorts = [cohort.starting_from(self.versions[cohort.base_version]) for cohort in aggregation.cohorts]
         if self._guard.needs_each:
             self._guard.check_room(sum(map(len, cohorts)), len(cohorts[0].base))
             trained = zip(cohorts, trainer.models(cohorts), strict=True)
             accepted, rejections = self._guard.judge([cohort.with_models(models) for cohort, models in trained])
-            self._check_training(rejections, cohorts, aggregation.round)
+            self._check_training(rejections, aggregation)
             return accepted, [cohort.weighted_sum() for cohort in accepted], rejections
         accepted, totals, rejections = list(cohorts), trainer.sums(cohorts), []
         unchecked = self.source.trusted or not self._guard.settings.finite
@@ -346,23 +342,16 @@ class ModelServer:
             if not torch.isfinite(totals[place]).all():
                 (models,) = trainer.models([cohort])
                 accepted[place], rejected = finite_only(cohort.with_models(models))
-                self._check_training(rejected, [cohort], aggregation.round)
+                self._check_training(rejected, aggregation)
                 totals[place], rejections = accepted[place].weighted_sum(), rejections + rejected
         return accepted, totals, rejections
 
-    def _check_training(self, rejections: Sequence[Rejection], cohorts: Sequence[Cohort], round: int) -> None:
+    def _check_training(self, rejections: Sequence[Rejection], aggregation: Aggregation) -> None:
         """Raise DivergedError if updates were rejected for non-finite values that training itself produced."""
         for one in rejections:
             if one.reason == NOT_FINITE and not self.source.is_fault(one.client, one.index):
-                self._note(next(cohort for cohort in cohorts if one.client in cohort.client), round)
-                check_finite("model", False, self._newest_cohort)
-
-    def _note(self, cohort: Cohort, round: int) -> None:
-        """Record which cohort is aggregated, for the error message if the model is no longer finite."""
-        self._newest_cohort = (
-            f"after round {round}, with {cohort.num_updates} clients that started from version {cohort.base_version} "
-            f"at step size {cohort.lr.max():g}; {self._remedy}"
-        )
+                cohort = next(cohort for cohort in aggregation.cohorts if one.client in cohort.columns["client"])
+                check_finite("model", False, NewestCohort(cohort, aggregation.round, self._remedy))
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:
         """Return whether models or updates are aggregated: as set in [server], or as the strategy prescribes."""
@@ -405,7 +394,7 @@ def _smaller_steps(training: TrainingSettings, server: ServerSettings) -> str:
     return f"use a smaller {', '.join(rates[:-1])} or {rates[-1]}"
 
 
-def _stands_for(cohorts: Sequence[Cohort], accepted: Sequence[Cohort]) -> dict[str, float]:
+def _stands_for(cohorts: Sequence[PlannedCohort], accepted: Sequence[AnyCohort]) -> dict[str, float]:
     """Return the planned weight of each group divided by its accepted weight; omit groups without accepted updates."""
     planned, taken = defaultdict[str, float](float), defaultdict[str, float](float)
     for cohort, kept in zip(cohorts, accepted, strict=True):

@@ -56,7 +56,7 @@ class Aggregation:
     @property
     def cost(self) -> int:
         """Number of local steps of all clients, plus MERGE_STEPS for the aggregation itself."""
-        return MERGE_STEPS + sum(int(cohort.columns["local_steps"].sum()) for cohort in self.cohorts)
+        return MERGE_STEPS + int(self.updates.local_steps @ self.updates.batches)
 
 
 class Window:
