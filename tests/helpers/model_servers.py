@@ -74,7 +74,7 @@ def overflow_from(round: int, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = ModelServer.step_sizes
 
     def step_sizes(self: ModelServer, given: Updates) -> Any:
-        return np.where(given.started_round < round, usual(self, given), 1e38)
+        return np.where(given.started_round < round, usual(self, given), np.inf)
 
     monkeypatch.setattr(ModelServer, "step_sizes", step_sizes)
 

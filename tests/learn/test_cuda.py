@@ -434,7 +434,7 @@ def test_a_run_that_diverges_stops_as_it_would_round_by_round(
     found = []
     for steps in (1, 2048):
         monkeypatch.setattr("lesson.learn.cuda.backend.MAX_WINDOW_STEPS", steps)
-        with pytest.raises(DivergedError, match=" is no longer finite after round ") as caught:
+        with pytest.raises(DivergedError, match="the model is no longer finite after round ") as caught:
             execute(settings, tmp_path / str(steps))
         found.append((str(caught.value), read_metrics(tmp_path / str(steps) / "metrics.jsonl")))
     (message, lines), (message_in_windows, lines_in_windows) = found

@@ -1,7 +1,8 @@
 """Training on a GPU with separate parameters per client: all clients take a step at once, whatever their base model.
 
-A graph is one step of a fixed number of clients. Clients are sorted by number of local steps, the largest first, so
-that those that have finished are at the end and later steps run on smaller graphs.
+A graph is one step of a fixed number of clients. It draws its minibatches itself, unless clients train for epochs, so
+that a step needs nothing from the host. Clients are sorted by number of local steps, the largest first, so that those
+that have finished are at the end and later steps run on smaller graphs.
 """
 
 import math
@@ -15,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from lesson.core.arrays import IntArray
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.cuda.gather import gathered
-from lesson.learn.cuda.graphs import Graph, Precision, padded_size
+from lesson.learn.cuda.graphs import Graph, Mailbox, Precision, padded_size
 from lesson.learn.device import to_device
 from lesson.learn.local_optimizer import clip_factor, moments_of, take_step
 from lesson.learn.losses import as_floats
@@ -39,9 +40,11 @@ class CudaBatchedTrainer:
         self._starts, self._models = base.repeat(BLOCK, 1), base.repeat(BLOCK, 1)
         self._moments = {name: torch.zeros_like(self._models) for name in moments_of(workload.training)}
         self._samples = torch.zeros(BLOCK, workload.sampler.width, dtype=torch.int64, device=device)
-        numbers = torch.zeros(4, BLOCK, dtype=torch.int64, device=device)
-        self._client, self._index, self._first, self._num_steps = numbers
-        self._lr = torch.zeros(BLOCK, device=device)
+        """Samples of the current step, if clients train for epochs."""
+        numbers = torch.zeros(7, BLOCK, dtype=torch.int64, device=device)
+        self._mailbox = Mailbox(numbers)
+        self._client, self._index, self._first, self._num_steps, self._place = numbers[:5]
+        self._lr, self._weight = numbers[5:].view(torch.float64)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         self._columns = torch.arange(workload.sampler.width, device=device)
         self._graphs: dict[int, Graph[None]] = {}
@@ -50,30 +53,27 @@ class CudaBatchedTrainer:
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
-        weight, place = np.concatenate([cohort.weight for cohort in cohorts]), _place_of_each(cohorts)
-        if len(weight) == len(cohorts):  # one client per cohort: bit-identical to the general case below
-            return list((self._all_models(cohorts) * to_device(weight, self._workload.device)[:, None]).float())
-        sums = torch.zeros(len(cohorts), self._models.shape[1], device=self._workload.device)
-        is_bad = torch.zeros(len(cohorts), dtype=torch.bool, device=self._workload.device)
+        device, one_each = self._workload.device, all(len(cohort) == 1 for cohort in cohorts)
+        sums = torch.zeros(len(cohorts), self._models.shape[1], device=device)
+        is_bad = torch.zeros(len(cohorts), dtype=torch.bool, device=device)
         for rows, models in self._blocks(cohorts):
-            owns = np.zeros((len(cohorts), len(rows)))
-            owns[place[rows], np.arange(len(rows))] = 1.0
+            place, weight = self._place[: len(rows)], self._weight[: len(rows)]
+            if one_each:  # bit-identical to the general case below
+                sums.index_copy_(0, place, (models * weight[:, None]).float())
+                continue
+            owns = place == torch.arange(len(cohorts), device=device)[:, None]
             finite = models.isfinite().all(dim=1)
             clean = models.where(finite[:, None], 0.0).double()  # 0 · inf would make the other cohorts NaN
-            sums += to_device(owns * weight[rows], self._workload.device) @ clean  # a float32 product could use TF32
-            is_bad |= to_device(owns, self._workload.device) @ (~finite).double() > 0
-        return list(sums.where(~is_bad[:, None], torch.nan))
+            sums += (owns * weight) @ clean  # a float32 product could use TF32
+            is_bad |= (owns & ~finite).any(dim=1)
+        return list(sums if one_each else sums.where(~is_bad[:, None], torch.nan))
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
-        return list(self._all_models(cohorts).split([len(cohort) for cohort in cohorts]))
-
-    def _all_models(self, cohorts: Sequence[Cohort]) -> Tensor:
-        """Return the trained models of all cohorts, one after the other."""
         everybody = torch.empty(sum(map(len, cohorts)), self._models.shape[1], device=self._workload.device)
         for rows, models in self._blocks(cohorts):
             everybody[to_device(rows, self._workload.device)] = models
-        return everybody
+        return list(everybody.split([len(cohort) for cohort in cohorts]))
 
     def close(self) -> None:
         """Free the graphs."""
@@ -87,35 +87,34 @@ class CudaBatchedTrainer:
         The models are valid until the next block.
         """
         bases, everybody = torch.stack([cohort.base for cohort in cohorts]), _joined(cohorts)
-        place, order = _place_of_each(cohorts), np.argsort(-everybody.local_steps, kind="stable")
+        place = np.repeat(np.arange(len(cohorts)), [len(cohort) for cohort in cohorts])
+        order = np.argsort(-everybody.local_steps, kind="stable")
         for begin in range(0, len(everybody), BLOCK):
             rows = order[begin : begin + BLOCK]
-            yield rows, self._train(bases[to_device(place[rows], self._workload.device)], everybody[rows])
+            yield rows, self._train(bases, everybody[rows], place[rows])
 
-    def _train(self, starts: Tensor, block: Cohort) -> Tensor:
-        """Return the trained models, shape (num_rows, num_parameters); row i starts from `starts[i]`."""
+    def _train(self, bases: Tensor, block: Cohort, place: IntArray) -> Tensor:
+        """Return the trained models, shape (num_rows, num_parameters); row i starts from `bases[place[i]]`."""
         count, steps = len(block), block.local_steps
-        at_once = self._workload.steps_at_once(block)
-        self._starts[:count] = self._models[:count] = starts
+        self._mailbox.send(partial(_write, block, place))
+        torch.index_select(bases, 0, self._place[:count], out=self._models[:count])
+        if self._workload.training.proximal_mu:
+            self._starts[:count] = self._models[:count]
         for moment in self._moments.values():
             moment.zero_()
-        self._client[:count], self._index[:count] = self._workload.ids(block)
-        self._num_steps.zero_()
-        self._num_steps[:count] = to_device(steps, self._workload.device)
-        self._first[:count] = to_device(block.first, self._workload.device)
-        self._lr[:count] = to_device(block.lr, self._workload.device)
+        self._step.zero_()
+        at_once = self._workload.steps_at_once(block)
         for step in range(int(steps[0])):
-            if step % at_once == 0:
-                samples = self._workload.minibatches(block, min(at_once, int(steps[0]) - step), step)
-            graph = self._graph(padded_size(int(np.count_nonzero(steps > step))))
-            self._samples[:count] = samples[step % at_once]
-            self._step.fill_(step)
-            graph.replay()
+            if self._workload.sampler.epochs:
+                if step % at_once == 0:
+                    samples = self._workload.minibatches(block, min(at_once, int(steps[0]) - step), step)
+                self._samples[:count] = samples[step % at_once]
+            self._graph(padded_size(int(np.count_nonzero(steps > step)))).replay()
         return self._models[:count]
 
     def _graph(self, size: int) -> Graph[None]:
         if size not in self._graphs:
-            kept = [self._models, *self._moments.values()]
+            kept = [self._models, self._step, *self._moments.values()]
             before = [one.clone() for one in kept]  # recording a graph also takes steps
             self._graphs[size] = Graph(partial(self._take_step, size), self._precision, self._pool)
             for one, values in zip(kept, before, strict=True):
@@ -125,11 +124,12 @@ class CudaBatchedTrainer:
     def _take_step(self, size: int) -> None:
         """Take one step, Eq. (12), with the first `size` models, except those that have finished."""
         work, replica, shape = self._workload, self._replica, (size, self._workload.sampler.width)
-        training, padded = work.training, self._samples[:size]
+        training, ids = work.training, (self._client[:size], self._index[:size])
+        minibatch = self._first[:size] + self._step
+        padded = self._samples[:size] if work.sampler.epochs else work.sampler.batches(*ids, 1, first=minibatch)[0]
         going = self._step < self._num_steps[:size]
         weight = sample_weights(padded, going.to(torch.float32))
-        ids = self._client[:size], self._index[:size]
-        places = (self._first[:size, None] + self._step) * work.batch_size + self._columns
+        places = minibatch[:, None] * work.batch_size + self._columns
         inputs, targets, kept = gathered(work, replica, ids, padded, places)
         batch: list[Any] = [map_arrays(lambda part: part.unflatten(0, shape), arrays) for arrays in (inputs, targets)]
         factors = [] if kept is None else [kept.unflatten(0, shape)]
@@ -143,10 +143,12 @@ class CudaBatchedTrainer:
             factor = clip_factor(training.clip_norm, squares).to(torch.float32)
             gradients = {name: one * _column(factor, one) for name, one in gradients.items()}
         moments = {name: replica.named_views(one[:size]) for name, one in self._moments.items()}
-        lr = self._lr[:size] if training.is_plain and not moments else self._lr[:size] * going
+        lr = self._lr[:size].to(torch.float32)
+        lr = lr if training.is_plain and not moments else lr * going
         for name, gradient in gradients.items():
             mine = {moment: views[name] for moment, views in moments.items()}
             take_step(training, parameters[name], gradient, mine, _column(lr, gradient), self._step + 1)
+        self._step += 1
 
     def _loss(
         self, parameters: dict[str, Tensor], inputs: Arrays, targets: Arrays, weight: Tensor, *kept: Tensor
@@ -171,6 +173,9 @@ def _joined(cohorts: Sequence[Cohort]) -> Cohort:
     return replace(cohorts[0], **columns)
 
 
-def _place_of_each(cohorts: Sequence[Cohort]) -> IntArray:
-    """Return the place of each row's cohort in `cohorts`, for the rows of all cohorts one after the other."""
-    return np.repeat(np.arange(len(cohorts)), [len(cohort) for cohort in cohorts])
+def _write(block: Cohort, place: IntArray, whole: IntArray, real: FloatArray) -> None:
+    """Write what a block's graphs read; rows without a client take no steps."""
+    count = len(block)
+    whole[3, count:] = 0
+    whole[:5, :count] = block.client, block.index, block.first, block.local_steps, place
+    real[5:, :count] = block.lr, block.weight

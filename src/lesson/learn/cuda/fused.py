@@ -7,23 +7,23 @@ these with separate parameters per client; see batched.py.
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
-from itertools import cycle
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.cohort import Cohort
 from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.gather import gathered
-from lesson.learn.cuda.graphs import Graph, Precision, padded_size
+from lesson.learn.cuda.graphs import Graph, Mailbox, Precision, padded_size
 from lesson.learn.losses import as_floats
 from lesson.learn.minibatch import sample_weights
 from lesson.learn.task import split_arrays
 from lesson.learn.workload import Workload
 
-CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS, NUM_LETTERS = 2000, 64, 8, 64
+CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS = 2000, 64, 8
 MAX_CONCURRENT = 4
 """Largest number of cohorts of one size that run concurrently, each with a graph of its own."""
 FEW_CLIENTS, MANY_COHORTS = 4, 3
@@ -77,16 +77,21 @@ class CudaFusedTrainer:
             if key not in streams:  # a step that is used again continues on its stream
                 place = len(streams)
                 streams[key] = self._streams[place % NUM_STREAMS] if place else main
-                streams[key].wait_event(begun)
+                if place:
+                    streams[key].wait_event(begun)
+            if streams[key] is main:
+                self._sum(step, cohort, total)
+                continue
             with torch.cuda.stream(streams[key]):
                 self._sum(step, cohort, total)
         for stream in streams.values():
-            main.wait_stream(stream)
+            if stream is not main:
+                main.wait_stream(stream)
         return list(sums)
 
     def _sum(self, step: "_FusedStep", cohort: Cohort, total: Tensor) -> None:
         """Write the weighted sum of the trained models into `total`."""
-        total.copy_(step.run(cohort[: self._chunk]))
+        total.copy_(step.run(cohort if len(cohort) <= self._chunk else cohort[: self._chunk]))
         for begin in range(self._chunk, len(cohort), self._chunk):
             total += step.run(cohort[begin : begin + self._chunk])
 
@@ -110,12 +115,12 @@ class _FusedStep:
         self._numbers = torch.zeros(5, num_clients, dtype=torch.int64, device=workload.device)
         self._columns = torch.arange(workload.sampler.width, device=workload.device)
         self.graph = Graph(self._sum, precision)
-        self._letters = cycle([_GraphInput(self._numbers.shape) for _ in range(NUM_LETTERS)])
+        self._mailbox = Mailbox(self._numbers)
 
     def run(self, cohort: Cohort) -> Tensor:
         """Return the weighted sum of the trained models; valid until the next run."""
         self._base.copy_(cohort.base)
-        next(self._letters).send(cohort, self._numbers)
+        self._mailbox.send(partial(_write, cohort))
         self.graph.replay()
         return self.graph.out
 
@@ -138,21 +143,10 @@ class _FusedStep:
         return moved
 
 
-class _GraphInput:
-    """Input buffer of a graph for one cohort, in pinned memory that is copied to the GPU asynchronously."""
-
-    def __init__(self, shape: torch.Size) -> None:
-        self._numbers = torch.zeros(shape, dtype=torch.int64, pin_memory=True)
-        self._whole, self._real = self._numbers.numpy(), self._numbers.view(torch.float64).numpy()
-        self._fetched = torch.cuda.Event()
-
-    def send(self, cohort: Cohort, to: Tensor) -> None:
-        """Write client, index, minibatch, step size × weight and the total weight, and start the copy to the GPU."""
-        self._fetched.synchronize()  # the last copy of this letter; returns at once unless the GPU is far behind
-        count = len(cohort)
-        self._whole[:, count:] = 0
-        self._whole[:3, :count] = cohort.client, cohort.index, cohort.first
-        np.multiply(cohort.weight, cohort.lr, out=self._real[3, :count])
-        self._real[4, 0] = cohort.weight.sum()
-        to.copy_(self._numbers, non_blocking=True)
-        self._fetched.record()
+def _write(cohort: Cohort, whole: IntArray, real: FloatArray) -> None:
+    """Write client, index, minibatch, step size × weight and, in the first column, the total weight."""
+    count = len(cohort)
+    whole[:, count:] = 0
+    whole[:3, :count] = cohort.client, cohort.index, cohort.first
+    np.multiply(cohort.weight, cohort.lr, out=real[3, :count])
+    real[4, 0] = cohort.weight.sum()

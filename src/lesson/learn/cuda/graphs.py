@@ -1,17 +1,22 @@
 """Computations on fixed tensors that are recorded once as a CUDA graph and replayed without launch overhead."""
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
+from torch import Tensor
 
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.device import lacks_memory
 
 Precision = Literal["tf32", "float32", "bfloat16"]
 Result = TypeVar("Result")
+NUM_LETTERS = 64
 
 
 class Graph(Generic[Result]):
@@ -20,7 +25,7 @@ class Graph(Generic[Result]):
     def __init__(self, body: Callable[[], Result], precision: Precision, pool: Any = None) -> None:
         self._body = body  # keeps tensors alive that the graph knows only by address
         self._graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream()
+        stream = _recording_stream()
         stream.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(stream), arithmetic(precision):
@@ -33,6 +38,8 @@ class Graph(Generic[Result]):
                 raise
             first = str(error).partition("\n")[0]
             raise InputError(f"model cannot be recorded as a CUDA graph: {first}") from error
+
+        torch.cuda.empty_cache()  # memory of the warm-up
 
     def _record(self, body: Callable[[], Result], pool: Any) -> Result:
         gc.collect()  # freeing a graph during the capture of another would invalidate it
@@ -53,6 +60,37 @@ class Graph(Generic[Result]):
         torch.cuda.synchronize()
         self._graph.reset()
         del self._body, self.out
+
+
+@functools.cache
+def _recording_stream() -> torch.cuda.Stream:
+    """Return the stream on which all graphs are recorded: every other stream would keep freed memory of its own."""
+    return torch.cuda.Stream()
+
+
+class Mailbox:
+    """Sends numbers to a tensor that a graph reads, through pinned memory, without waiting for the GPU."""
+
+    def __init__(self, to: Tensor) -> None:
+        self._to = to
+        self._letters = cycle([_Letter(to.shape) for _ in range(NUM_LETTERS)])
+
+    def send(self, write: Callable[[IntArray, FloatArray], None]) -> None:
+        """Let `write` fill the numbers, which it gets as integers and as floats, and start the copy to the GPU."""
+        letter = next(self._letters)
+        letter.fetched.synchronize()  # its last copy; returns at once unless the GPU is far behind
+        write(letter.whole, letter.real)
+        self._to.copy_(letter.numbers, non_blocking=True)
+        letter.fetched.record()
+
+
+class _Letter:
+    """Pinned memory for the numbers of one call, as integers and as floats."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        self.numbers = torch.zeros(shape, dtype=torch.int64, pin_memory=True)
+        self.whole, self.real = self.numbers.numpy(), self.numbers.view(torch.float64).numpy()
+        self.fetched = torch.cuda.Event()
 
 
 @contextlib.contextmanager
