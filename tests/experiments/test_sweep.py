@@ -271,7 +271,7 @@ def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.Monkey
     assert not (tmp_path / "out").exists()
 
 
-def test_progress_counts_runs_and_shows_those_in_progress() -> None:
+def test_progress_counts_runs_and_shows_those_in_progress(capsys: pytest.CaptureFixture[str]) -> None:
     trials = make_grid({"run": {"rounds": 100}}, {"data.beta": [1, 2, 3, 4, 5]}).trials
     progress, names = StudyProgress(), list(trials)
     progress.report(names[0], {"done": True})
@@ -281,6 +281,9 @@ def test_progress_counts_runs_and_shows_those_in_progress() -> None:
     progress.report(names[2], {"killed": 1})
     progress.report(names[2], {"round": 40, "time_s": 800.0, "accuracy": 0.8125})
     progress.report(names[2], {"round": 60, "time_s": 1200.0})
+    progress.report(names[3], {"round": 20, "time_s": 400.0})
+    progress.report(names[3], {"postponed": 1})
+    assert "note: not enough memory for 2 runs at once; lesson-beta=4-seed0 waits" in capsys.readouterr().err
     console = Console(width=120)
     with console.capture() as capture:
         console.print(progress.render())

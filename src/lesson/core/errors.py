@@ -41,6 +41,10 @@ class RunStoppedError(Exception):
     """A run cannot continue although its input is valid. The message is one line that says why."""
 
 
+class LackOfMemoryError(RunStoppedError):
+    """A run needs more memory than there is, possibly because others run at the same time."""
+
+
 class DivergedError(RunStoppedError):
     """Training has diverged: the model or the loss is no longer finite."""
 

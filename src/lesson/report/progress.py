@@ -104,6 +104,11 @@ class StudyProgress:
         elif "killed" in line:
             self._going.pop(name, None)
             self.restarts[name] = line["killed"]
+        elif "postponed" in line:
+            self._going.pop(name, None)
+            self._tell(
+                f"note: not enough memory for {line['postponed'] + 1} runs at once; {name} waits for another to end"
+            )
         else:
             share = self._limits[name].share_done(line["round"], line["time_s"])
             metric = Metric.of(line)
@@ -119,10 +124,17 @@ class StudyProgress:
             metric = Metric.of(line)
             score = metric.text(line[metric.name], space=" ")
             said = f"{score if metric.is_share else f'{metric.name} {score}'} after {line['time_s']:,.0f} s"
-        if said and sys.stderr is not None:
+        if said:
             who, number = re.sub(r"-seed(\d+)$", r" seed \1", name), f"{len(self._ended)} of {self._num_runs}"
-            with contextlib.suppress(OSError):  # stderr may be closed
-                print(f"{who}: {said} ({number} runs)", file=sys.stderr, flush=True)
+            self._tell(f"{who}: {said} ({number} runs)")
+
+    def _tell(self, text: str) -> None:
+        """Print a line; on a terminal, above the table."""
+        with contextlib.suppress(OSError):  # stderr may be closed
+            if self._shown:
+                self._live.console.print(text)
+            elif sys.stderr is not None:
+                print(text, file=sys.stderr, flush=True)
 
     @property
     def _num_runs(self) -> int:

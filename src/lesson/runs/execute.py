@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Self
 
 from lesson.clock.contracts import state_of
 from lesson.clock.records import RoundRecord
-from lesson.core.errors import DivergedError, RunStoppedError, printable
+from lesson.core.errors import DivergedError, LackOfMemoryError, RunStoppedError, printable
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
@@ -67,7 +67,7 @@ def execute(
             raise
         why = f" ({printable(' '.join(str(error).split()))})" if str(error) else ""
         remedy = "use fewer clients or a smaller batch_size"
-        raise RunStoppedError(
+        raise LackOfMemoryError(
             f"not enough memory for this run{why}; {remedy}: with the same settings, resuming it would fail again"
         ) from None
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from lesson.settings.settings import Settings
 
 KILLED, CRASHED = -9, 1
 UNFORESEEN = {"error": "it broke", "kind": "KeyError"}
+LACKS_MEMORY = {"error": "not enough memory", "kind": "LackOfMemoryError"}
 
 Follow = Callable[..., tuple[str, list[Line]]]
 
@@ -79,6 +81,35 @@ def test_a_run_is_resumed_after_a_kill_and_fails_after_too_many(follow: Follow) 
 
 def test_a_run_whose_process_is_killed_as_time_is_up_has_not_failed(follow: Follow) -> None:
     assert follow(KILLED, time_after=0.0)[1] == [{"killed": 1}]
+
+
+def test_a_run_that_lacks_memory_waits_until_another_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run b lacks memory once, beside a, which ends later."""
+    engine, given, told = LocalEngine(2), list[str](), list[tuple[str, Line]]()
+    pipes: dict[str, Connection] = {}
+
+    class Worker(MadeUp):
+        def give(self, path: Path, settings: Settings) -> None:
+            self.path, self.settings, pipes[path.name] = path, settings, self.theirs
+            given.append(path.name)
+            if path.name == "b":
+                self.theirs.send({"done": True} if given.count("b") == 2 else LACKS_MEMORY)
+
+    def hear(path: Path, line: Line) -> None:
+        told.append((path.name, line))
+        if "postponed" in line:
+            pipes["a"].send({"done": True})
+
+    made_up = {"engine": engine, "given": given, "last": {}, "time_after": math.inf}
+    monkeypatch.setattr(local, "_Worker", type("Worker", (Worker,), made_up))
+    settings = Settings(run={"device": "cpu"})
+    engine.run({tmp_path / "a": settings, tmp_path / "b": settings}, hear)
+    assert told == [("b", {"postponed": 1}), ("a", {"done": True}), ("b", {"done": True})]
+    assert given == ["a", "b", "b"]
+
+
+def test_a_run_that_lacks_memory_alone_fails(follow: Follow) -> None:
+    assert follow(LACKS_MEMORY) == ("ab", [LACKS_MEMORY] * 2)
 
 
 @pytest.mark.parametrize("seconds", [1e7, 1e300, math.inf])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from lesson.core.errors import InputError
+from lesson.core.errors import InputError, LackOfMemoryError
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.experiments.engines.trial import (
     FORESEEN,
@@ -102,6 +102,8 @@ class _Workers:
                 path, line = worker.path, worker.receive()
                 if line is ENDED:
                     line = self._replace(worker)
+                elif line.get("kind") == LackOfMemoryError.__name__ and len(self._busy) > 1:
+                    line = self._postpone(worker)
                 elif "done" in line or "error" in line:
                     self._next(worker, fit=line.get("kind") in (None, *FORESEEN))
                 hear(path, line)
@@ -134,11 +136,21 @@ class _Workers:
         if fit and self._any_to_begin():
             worker.give(*self._waiting.popleft())
             return
+        self._dismiss(worker)
+        if self._any_to_begin():
+            self._start(*self._waiting.popleft())
+
+    def _postpone(self, worker: "_Worker") -> Line:
+        """End a worker that lacks memory, so that fewer runs share it; its run waits until another one has ended."""
+        self._dismiss(worker)
+        self._waiting.append((worker.path, worker.settings))
+        return {"postponed": len(self._busy)}
+
+    def _dismiss(self, worker: "_Worker") -> None:
+        """Let a process end."""
         del self._busy[worker.pipe]
         worker.pipe.close()
         self._dismissed.append(worker)
-        if self._any_to_begin():
-            self._start(*self._waiting.popleft())
 
     def _replace(self, worker: "_Worker") -> Line:
         """Return the event for a run whose process has ended, and start a new process if there is time."""
