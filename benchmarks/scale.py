@@ -138,7 +138,7 @@ def main() -> None:
     print(f"{where}, Python {platform.python_version()}, torch {torch.__version__}\n")
     memory = "host MB | GPU MB" if DEVICE == "cuda" else "MB"
     print(
-        f"| clients | available | steps | started per tier | merged per round | ms per round | start-up (s) | {memory} |"
+        f"| clients | available | steps | started per tier | merged per round | ms a round | start-up (s) | {memory} |"
     )
     print("|---|---|---|---|---|---|---|---|" + ("---|" if DEVICE == "cuda" else ""), flush=True)
     command = [sys.executable, __file__, *(["--quick"] if chosen.quick else []), "--row"]
