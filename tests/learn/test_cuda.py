@@ -1,5 +1,6 @@
 """The GPU draws the same samples and gives the CPU reference's models. Skipped where there is no GPU."""
 
+import copy
 import gc
 import warnings
 from dataclasses import replace
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from torch import nn
+from torch.func import functional_call, grad, vmap
 
 from helpers.model_servers import make_server, overflow_from, updates
 from helpers.small_tasks import DroppingNet, NormedNet, TinyNet, image_workload, tiny_data
@@ -20,6 +23,7 @@ from lesson.learn import counters, dropout
 from lesson.learn.backend import Backend
 from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
+from lesson.learn.cuda.graphs import arithmetic
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import GlobalModel, ModelServer
@@ -525,3 +529,60 @@ def test_a_model_that_cannot_be_recorded_is_reported() -> None:
     cuda = image_workload(Settings(split="iid", batch_size=5), tiny_data(), 8, 0, Asks, "cuda")
     with pytest.raises(InputError, match="model cannot be recorded as a CUDA graph: "):
         sum_of(gpu(cuda).trainer("fused"), make_cohort(cuda.initial_vector(), 4))
+
+
+@pytest.mark.parametrize(
+    ("channels", "features", "size", "stride", "padding", "side"),
+    [
+        (1, 6, 5, 1, 2, 28),
+        (3, 8, 3, 1, 1, 8),
+        (3, 20, 3, 2, 1, 9),
+        (2, 4, 1, 2, 0, 7),
+        (4, 70, (3, 2), (2, 1), (1, 0), 8),
+    ],
+)
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("tf32", 1e-2)])
+def test_convolutions_with_own_weights_agree_with_torch(
+    channels: int, features: int, size: Any, stride: Any, padding: Any, side: int, precision: Any, tolerance: float
+) -> None:
+    """The gradients of three models with two layers; some have partial blocks, several parts of patches, or strides."""
+    from lesson.learn.cuda.convolution import Convolution, use_kernels
+
+    torch.manual_seed(0)
+    first = nn.Conv2d(channels, features, size, stride=stride, padding=padding)
+    plain = nn.Sequential(first, nn.ReLU(), nn.Conv2d(features, 5, 3, padding=1, bias=False)).cuda()
+    fast = copy.deepcopy(plain)
+    use_kernels(fast, precision)
+    assert isinstance(fast[0], Convolution)
+    assert isinstance(fast[2], Convolution)
+    parameters = {name: 0.3 * torch.randn(3, *one.shape, device="cuda") for name, one in plain.named_parameters()}
+    images = torch.randn(3, 4, channels, side, side, device="cuda")
+
+    def gradients(model: nn.Module) -> Any:
+        def loss(given: Any, images: torch.Tensor) -> torch.Tensor:
+            return functional_call(model, given, (images,)).square().mean()
+
+        return vmap(grad(loss))(parameters, images)
+
+    with arithmetic("float32"):
+        wanted = gradients(plain)
+    for name, given in gradients(fast).items():
+        assert torch.allclose(given, wanted[name], rtol=0, atol=tolerance * float(wanted[name].abs().max()))
+
+
+def test_only_plain_convolutions_use_own_kernels() -> None:
+    from lesson.learn.cuda.convolution import use_kernels
+
+    kept = [
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.Conv2d(4, 4, 3, dilation=2),
+        nn.Conv2d(4, 4, 3, padding="same"),
+        nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
+        type("Own", (nn.Conv2d,), {})(4, 4, 3),
+    ]
+    before = [type(layer) for layer in kept]
+    use_kernels(nn.Sequential(*kept), "tf32")
+    assert [type(layer) for layer in kept] == before
+    plain = nn.Conv2d(4, 4, 3)
+    use_kernels(plain, "bfloat16")
+    assert type(plain) is nn.Conv2d

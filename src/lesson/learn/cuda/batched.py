@@ -18,6 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.cohort import COLUMNS, Cohort
+from lesson.learn.counters import gpu_kernels
 from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, Mailbox, Precision, padded_size
 from lesson.learn.device import to_device
@@ -36,6 +37,10 @@ class CudaBatchedTrainer:
         self._workload, self._precision = workload, precision
         self._replica = workload.replica()
         self._replica.model.train()
+        if gpu_kernels() is not None:
+            from lesson.learn.cuda.convolution import use_kernels
+
+            use_kernels(self._replica.model, precision)
         device, base = workload.device, workload.initial_vector()
         self._starts, self._models = base.repeat(BLOCK, 1), base.repeat(BLOCK, 1)
         self._moments = {name: torch.zeros_like(self._models) for name in moments_of(workload.training)}

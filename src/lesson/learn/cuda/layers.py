@@ -14,13 +14,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lesson.learn.cuda import kernels
+from lesson.learn.cuda.convolution import Convolution, models_first
 
 FEW_CHANNELS = 4
 
 
 def conv_pool_relu(layer: nn.Conv2d, images: Tensor) -> Tensor:
     """Return relu(max_pool2d(layer(images), 2)), for a plain layer with a bias whose output has even sides."""
-    if layer.in_channels < FEW_CHANNELS and torch.is_grad_enabled():
+    if isinstance(layer, Convolution):
+        values = layer.without_bias(images).permute(0, 2, 3, 1)
+    elif layer.in_channels < FEW_CHANNELS and torch.is_grad_enabled():
         values = _as_products(layer, images)
     else:
         values = functional.conv2d(images, layer.weight, padding=layer.padding).permute(0, 2, 3, 1)
@@ -62,7 +65,7 @@ class _Pool(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], values: Tensor, bias: Tensor) -> tuple[Any, Any]:
-        values, bias = _with_models_first(info.batch_size, in_dims, values, bias)
+        values, bias = models_first(info.batch_size, in_dims, values, bias)
         pooled, code = _Pool.apply(values.flatten(0, 1), bias)
         shape = (info.batch_size, -1)
         return (pooled.unflatten(0, shape), code.unflatten(0, shape)), (0, 0)
@@ -81,13 +84,6 @@ class _Unpool(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, code: Tensor) -> tuple[Tensor, int]:
-        gradient, code = _with_models_first(info.batch_size, in_dims, gradient, code)
+        gradient, code = models_first(info.batch_size, in_dims, gradient, code)
         unpooled: Tensor = _Unpool.apply(gradient.flatten(0, 1), code.flatten(0, 1))
         return unpooled.unflatten(0, (info.batch_size, -1)), 0
-
-
-def _with_models_first(num_models: int, in_dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
-    return [
-        tensor.expand(num_models, *tensor.shape) if place is None else tensor.movedim(place, 0)
-        for tensor, place in zip(tensors, in_dims, strict=True)
-    ]

@@ -1,0 +1,386 @@
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator, no-any-return, override"
+# ruff: noqa: ARG004
+"""Convolutions of many models at once, each with its own weights, as Triton kernels.
+
+Under vmap, torch executes such a layer as a grouped convolution in cuDNN, which uses a few percent of the GPU. Here, a
+layer is one matrix product per model. Its rows are the patches of the images, which are gathered during the product
+and never stored. There are no atomic operations, and the sizes of blocks depend on shapes only, so results are
+reproducible.
+"""
+
+from functools import cache
+from typing import Any, Literal
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.grad import conv2d_input, conv2d_weight
+
+from lesson.learn.cuda.graphs import Precision
+
+Products = Literal["tf32", "ieee"]
+"""Precision of products: 10 bits of mantissa, on tensor cores, or float32."""
+Pair = tuple[int, int]
+MAX_ROWS, MAX_COLUMNS, MAX_DEPTH = 128, 64, 32
+"""Largest blocks of a product of matrices."""
+PATCHES_PER_PART = 1024
+"""Number of patches over which one block of a weight gradient sums; the sums of all parts are added afterwards."""
+LAUNCH = {"num_warps": 4, "num_stages": 3}
+"""How a block is executed: number of warps, and number of stages of the pipeline that loads the next factors."""
+
+
+@triton.jit
+def _patches(
+    images,
+    row,
+    tap,
+    rows_end,
+    high,
+    wide,
+    patches_high,
+    patches_wide,
+    stride_high,
+    stride_wide,
+    edge_high,
+    edge_wide,
+    channels: tl.constexpr,
+    kernel_high: tl.constexpr,
+    kernel_wide: tl.constexpr,
+    backward: tl.constexpr,
+):
+    """Load elements `tap` of patches `row` of one model's images, channels last; 0 outside of them.
+
+    Patches are numbered by image, row and column, their elements by row, column and channel. Backward, the images are
+    gradients of a layer's output, and the patch of a pixel has the gradients of all outputs that it contributed to.
+    """
+    x, y = row % patches_wide, row // patches_wide % patches_high
+    image = row // (patches_wide * patches_high)
+    channel, place = tap % channels, tap // channels
+    down, right = place // kernel_wide, place % kernel_wide
+    if backward:
+        ahead_y, ahead_x = y + edge_high - down, x + edge_wide - right
+        from_y, from_x = ahead_y // stride_high, ahead_x // stride_wide
+        inside = (ahead_y >= 0) & (ahead_x >= 0) & (from_y < high) & (from_x < wide)
+        inside &= (from_y * stride_high == ahead_y) & (from_x * stride_wide == ahead_x)
+    else:
+        from_y, from_x = y * stride_high + down - edge_high, x * stride_wide + right - edge_wide
+        inside = (from_y >= 0) & (from_x >= 0) & (from_y < high) & (from_x < wide)
+    inside &= (row < rows_end) & (place < kernel_high * kernel_wide)
+    return tl.load(images + ((image * high + from_y) * wide + from_x) * channels + channel, mask=inside, other=0.0)
+
+
+@triton.jit
+def _products_kernel(
+    images,
+    weights,
+    bias,
+    out,
+    num_patches,
+    high,
+    wide,
+    patches_high,
+    patches_wide,
+    stride_high,
+    stride_wide,
+    edge_high,
+    edge_wide,
+    image_values,
+    channels: tl.constexpr,
+    features: tl.constexpr,
+    kernel_high: tl.constexpr,
+    kernel_wide: tl.constexpr,
+    backward: tl.constexpr,
+    has_bias: tl.constexpr,
+    precision: tl.constexpr,
+    num_rows: tl.constexpr,
+    num_columns: tl.constexpr,
+    depth: tl.constexpr,
+):
+    """Multiply a block of one model's patches with a block of its weights, shape (taps, features), and add the bias."""
+    model = tl.program_id(2).to(tl.int64)
+    taps: tl.constexpr = kernel_high * kernel_wide * channels
+    row = tl.program_id(0) * num_rows + tl.arange(0, num_rows)
+    column = tl.program_id(1) * num_columns + tl.arange(0, num_columns)
+    images += model * image_values
+    weights += model * taps * features
+    total = tl.zeros((num_rows, num_columns), tl.float32)
+    for begin in range(0, taps, depth):
+        tap = begin + tl.arange(0, depth)
+        left = _patches(
+            images,
+            row[:, None],
+            tap[None, :],
+            num_patches,
+            high,
+            wide,
+            patches_high,
+            patches_wide,
+            stride_high,
+            stride_wide,
+            edge_high,
+            edge_wide,
+            channels,
+            kernel_high,
+            kernel_wide,
+            backward,
+        )
+        there = (tap[:, None] < taps) & (column[None, :] < features)
+        right = tl.load(weights + tap[:, None] * features + column[None, :], mask=there, other=0.0)
+        total = tl.dot(left, right, total, input_precision=precision)
+    if has_bias:
+        total += tl.load(bias + model * features + column, mask=column < features, other=0.0)[None, :]
+    out += (model * num_patches + row[:, None]) * features + column[None, :]
+    tl.store(out, total, mask=(row[:, None] < num_patches) & (column[None, :] < features))
+
+
+@triton.jit
+def _weights_kernel(
+    images,
+    gradient,
+    out,
+    num_patches,
+    num_parts,
+    high,
+    wide,
+    patches_high,
+    patches_wide,
+    stride_high,
+    stride_wide,
+    edge_high,
+    edge_wide,
+    image_values,
+    channels: tl.constexpr,
+    features: tl.constexpr,
+    kernel_high: tl.constexpr,
+    kernel_wide: tl.constexpr,
+    patches_per_part: tl.constexpr,
+    precision: tl.constexpr,
+    num_rows: tl.constexpr,
+    num_columns: tl.constexpr,
+    depth: tl.constexpr,
+):
+    """Multiply a block of the transposed patches of one model with its gradient, shape (num_patches, features).
+
+    Each program does this for a part of the patches.
+    """
+    place = tl.program_id(0).to(tl.int64)
+    model, part = place // num_parts, (place % num_parts).to(tl.int32)
+    taps: tl.constexpr = kernel_high * kernel_wide * channels
+    tap = tl.program_id(1) * num_rows + tl.arange(0, num_rows)
+    column = tl.program_id(2) * num_columns + tl.arange(0, num_columns)
+    images += model * image_values
+    gradient += model * num_patches * features
+    total = tl.zeros((num_rows, num_columns), tl.float32)
+    for begin in range(0, patches_per_part, depth):
+        row = part * patches_per_part + begin + tl.arange(0, depth)
+        left = _patches(
+            images,
+            row[None, :],
+            tap[:, None],
+            num_patches,
+            high,
+            wide,
+            patches_high,
+            patches_wide,
+            stride_high,
+            stride_wide,
+            edge_high,
+            edge_wide,
+            channels,
+            kernel_high,
+            kernel_wide,
+            False,
+        )
+        there = (row[:, None] < num_patches) & (column[None, :] < features)
+        right = tl.load(gradient + row[:, None] * features + column[None, :], mask=there, other=0.0)
+        total = tl.dot(left, right, total, input_precision=precision)
+    out += (place * taps + tap[:, None]) * features + column[None, :]
+    tl.store(out, total, mask=(tap[:, None] < taps) & (column[None, :] < features))
+
+
+def _block(size: int, most: int) -> int:
+    """Return a power of two for a block, from 16, the least that a product can have, to `most`."""
+    return min(most, max(16, triton.next_power_of_2(size)))
+
+
+def _products(
+    images: Tensor,
+    weights: Tensor,
+    bias: Tensor | None,
+    sizes: Pair,
+    stride: Pair,
+    edge: Pair,
+    precision: Products,
+    *,
+    backward: bool = False,
+) -> Tensor:
+    """Return the products of patches and weights, plus the bias, shape (num_models, num_images, *sizes, features).
+
+    `images` has shape (num_models, num_images, height, width, channels), `weights` (num_models, *kernel_size, channels,
+    features) and `bias` (num_models, features).
+    """
+    num_models, num_images, high, wide, channels = images.shape
+    features, num_patches = weights.shape[-1], num_images * sizes[0] * sizes[1]
+    taps = weights[0].numel() // features
+    blocks = MAX_ROWS, _block(features, MAX_COLUMNS), _block(taps, MAX_DEPTH)
+    out = images.new_empty(num_models, num_images, *sizes, features)
+    grid = triton.cdiv(num_patches, blocks[0]), triton.cdiv(features, blocks[1]), num_models
+    shapes = num_patches, high, wide, *sizes, *stride, *edge, images[0].numel()
+    constant = channels, features, *weights.shape[1:3], backward, bias is not None, precision, *blocks
+    factors = images.contiguous(), weights.contiguous(), None if bias is None else bias.contiguous()
+    _products_kernel[grid](*factors, out, *shapes, *constant, **LAUNCH)
+    return out
+
+
+def _weight_products(
+    images: Tensor, gradient: Tensor, kernel_size: Pair, stride: Pair, edge: Pair, precision: Products
+) -> Tensor:
+    """Return the products of transposed patches and gradients, shape (num_models, *kernel_size, channels, features)."""
+    num_models, num_images, high, wide, channels = images.shape
+    sizes, features = gradient.shape[2:4], gradient.shape[-1]
+    taps, num_patches = kernel_size[0] * kernel_size[1] * channels, num_images * sizes[0] * sizes[1]
+    blocks = _block(taps, MAX_COLUMNS), _block(features, MAX_COLUMNS), MAX_DEPTH
+    num_parts = triton.cdiv(num_patches, PATCHES_PER_PART)
+    out = images.new_empty(num_models, num_parts, *kernel_size, channels, features)
+    grid = num_models * num_parts, triton.cdiv(taps, blocks[0]), triton.cdiv(features, blocks[1])
+    shapes = num_patches, num_parts, high, wide, *sizes, *stride, *edge, images[0].numel()
+    constant = channels, features, *kernel_size, PATCHES_PER_PART, precision, *blocks
+    _weights_kernel[grid](images.contiguous(), gradient.contiguous(), out, *shapes, *constant, **LAUNCH)
+    return out.sum(1)
+
+
+class Convolution(nn.Conv2d):
+    """A plain convolution that uses these kernels under vmap. `use_kernels` turns layers of a model into this class."""
+
+    products: Products
+
+    def forward(self, images: Tensor) -> Tensor:
+        return _Layer.apply(images, self.weight, self.bias, self.stride, self.padding, self.products)
+
+    def without_bias(self, images: Tensor) -> Tensor:
+        """Return the output before the bias is added."""
+        return _Layer.apply(images, self.weight, None, self.stride, self.padding, self.products)
+
+
+def use_kernels(model: nn.Module, precision: Precision) -> None:
+    """Let the plain convolutions of a model use these kernels under vmap, unless it computes in bfloat16."""
+    products: Products = "tf32" if precision == "tf32" else "ieee"
+    if precision == "bfloat16" or not _works(products):
+        return
+    for module in model.modules():
+        if type(module) is nn.Conv2d and _is_plain(module):
+            module.__class__ = Convolution
+            setattr(module, "products", products)  # noqa: B010
+
+
+@cache
+def _works(products: Products) -> bool:
+    """Return whether the kernels can be compiled for this GPU."""
+    images, weights = torch.zeros(1, 1, 4, 4, 1, device="cuda"), torch.zeros(1, 3, 3, 1, 1, device="cuda")
+    try:
+        out = _products(images, weights, None, (2, 2), (1, 1), (0, 0), products)
+        _weight_products(images, out, (3, 3), (1, 1), (0, 0), products)
+    except Exception:  # whatever the compiler raises
+        return False
+    return True
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    return (
+        layer.groups == 1
+        and layer.dilation == (1, 1)
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    )
+
+
+class _Layer(torch.autograd.Function):
+    """The convolution of images, shape (num, channels, height, width)."""
+
+    @staticmethod
+    def forward(
+        images: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, edge: Pair, precision: Products
+    ) -> Tensor:
+        return functional.conv2d(images, weight, bias, stride=stride, padding=edge)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        images, weight, _, *ctx.shape = inputs
+        ctx.save_for_backward(images, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        images, weight = ctx.saved_tensors
+        of_images = (
+            _ImageGradient.apply(gradient, weight, images.shape, *ctx.shape) if ctx.needs_input_grad[0] else None
+        )
+        of_weight = _WeightGradient.apply(gradient, images, weight.shape, *ctx.shape)
+        of_bias = gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
+        return of_images, of_weight, of_bias, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], images: Tensor, weight: Tensor, bias: Tensor | None, *shape: Any
+    ) -> Any:
+        images, weight = models_first(info.batch_size, in_dims, images, weight)
+        if bias is not None:
+            (bias,) = models_first(info.batch_size, in_dims[2:], bias)
+        sides = zip(images.shape[3:], weight.shape[3:], *shape[:2], strict=True)
+        sizes = tuple((side + 2 * edge - size) // stride + 1 for side, size, stride, edge in sides)
+        patches, columns = images.permute(0, 1, 3, 4, 2), weight.permute(0, 3, 4, 2, 1)
+        return _products(patches, columns, bias, sizes, *shape).permute(0, 1, 4, 2, 3), 0
+
+
+class _ImageGradient(torch.autograd.Function):
+    """The gradient of `_Layer` with respect to its images."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor, weight: Tensor, like: torch.Size, stride: Pair, edge: Pair, precision: Products
+    ) -> Tensor:
+        return conv2d_input(list(like), weight, gradient, stride=stride, padding=edge)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, weight: Tensor, like: torch.Size, *shape: Any
+    ) -> Any:
+        gradient, weight = models_first(info.batch_size, in_dims, gradient, weight)
+        patches, columns = gradient.permute(0, 1, 3, 4, 2), weight.permute(0, 3, 4, 1, 2)
+        sizes = like[-2], like[-1]
+        return _products(patches, columns, None, sizes, *shape, backward=True).permute(0, 1, 4, 2, 3), 0
+
+
+class _WeightGradient(torch.autograd.Function):
+    """The gradient of `_Layer` with respect to its weight."""
+
+    @staticmethod
+    def forward(
+        gradient: Tensor, images: Tensor, like: torch.Size, stride: Pair, edge: Pair, precision: Products
+    ) -> Tensor:
+        return conv2d_weight(images, list(like), gradient, stride=stride, padding=edge)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, images: Tensor, like: torch.Size, *shape: Any
+    ) -> Any:
+        gradient, images = models_first(info.batch_size, in_dims, gradient, images)
+        patches, right = images.permute(0, 1, 3, 4, 2), gradient.permute(0, 1, 3, 4, 2)
+        return _weight_products(patches, right, (like[-2], like[-1]), *shape).permute(0, 4, 3, 1, 2), 0
+
+
+def models_first(num_models: int, in_dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
+    """Return tensors under vmap with the dimension of the models first; tensors that models share are expanded."""
+    return [
+        tensor.expand(num_models, *tensor.shape) if place is None else tensor.movedim(place, 0)
+        for tensor, place in zip(tensors, in_dims, strict=False)
+    ]
