@@ -1,16 +1,19 @@
-"""This project, as a user would call it: FedAvg on the virtual clock with the default trainer."""
+"""This project, as a user would call it: FedAvg on the virtual clock, default trainer, on a GPU if there is one."""
 
 import math
 from typing import Any
 
 import numpy as np
+import torch
 from common import LEARNING_RATE, Job, Stopwatch, measure
 from nets import PflCnn
 from torch import Tensor
 
 from lesson import FedAvg, Lesson, Settings, Simulation, draw_population
 from lesson.fleet.fleet import fleet_of
+from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
+from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
@@ -37,11 +40,12 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
         whole.name, whole.train_images[:held], whole.train_labels[:held], whole.test_images, whole.test_labels
     )
     network = PflCnn if workload.net is PflCnn else BUILT_IN[workload.dataset].network
-    work = make_workload(settings, image_task(dataset, network), workload.num_clients, 0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    work = make_workload(settings, image_task(dataset, network), workload.num_clients, 0, device=device)
     assert np.all(work.holdings.num_samples == workload.samples_per_client)
     fleet = fleet_of(settings, draw_population(settings), work.holdings.num_samples)
     configure_process()
-    backend = CpuBackend(work, job.threads)
+    backend: Backend = CudaBackend(work, "tf32") if device == "cuda" else CpuBackend(work, job.threads)
     parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
     server = ModelServer(work.initial_vector(), SimulatedClients(work, backend), *parts)
     everybody = workload.cohort == workload.num_clients
@@ -55,7 +59,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
         assert len(record.merged) == workload.cohort
     server.close()
     backend.close()
-    return server.versions[simulation.version]
+    return server.versions[simulation.version].cpu()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A plain PyTorch loop: one client after the other, models averaged at the end of the round."""
+"""A plain PyTorch loop: one client after the other, models averaged at the end; on a GPU if there is one."""
 
 import torch
 from common import Job, Stopwatch, client_tensors, measure, train
@@ -9,9 +9,10 @@ from torch import Tensor, nn
 def bench(job: Job, watch: Stopwatch) -> Tensor:
     """Run all rounds."""
     workload = job.workload
-    net = start(workload.net())
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    net = start(workload.net()).to(device)
     model = nn.utils.parameters_to_vector(net.parameters()).detach()
-    clients = [client_tensors(job, client) for client in range(workload.num_clients)]
+    clients = [[part.to(device) for part in client_tensors(job, client)] for client in range(workload.num_clients)]
     watch.lap()
     for _ in range(workload.warm_up + workload.rounds):
         total = torch.zeros_like(model)
@@ -21,8 +22,10 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
             train(net, workload, *clients[client])
             total += trained
         model = total / workload.cohort
+        if device == "cuda":
+            torch.cuda.synchronize()
         watch.lap()
-    return model
+    return model.cpu()
 
 
 if __name__ == "__main__":
