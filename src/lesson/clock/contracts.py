@@ -5,6 +5,7 @@ Lists, tuples and ranges are converted to arrays. Checks come before any change 
 
 import copy
 import json
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, GroupMemory,
 
 _IDS, _NUMBERS = np.dtype(np.int64), np.dtype(np.float64)
 _CLOSINGS, _REAL = frozenset(get_args(Closing)), (float, int, np.floating, np.integer)
-_MAX_SUM = 1 + 1e-9
+_LARGEST, _MAX_SUM = sys.float_info.max, 1 + 1e-9
 
 
 class Rows(NamedTuple):
@@ -130,7 +131,7 @@ class Contract:
     def _check_ids(self, field: str, clients: IntArray) -> None:
         """Raise unless all ids are from 0 to num_clients − 1."""
         last = len(self._ledger) - 1
-        if len(clients) and (clients.min() < 0 or clients.max() > last):
+        if not _all_between(clients, 0, last):
             wrong = clients[(clients < 0) | (clients > last)][0]
             raise self._error(field, f"must be ids of clients, from 0 to {last}, got {wrong}")
 
@@ -146,33 +147,36 @@ class Contract:
     def _check_states(self, plan: RoundPlan) -> None:
         """Raise unless clients to drop are training, and those to start are idle or dropped by the same plan."""
         ledger = self._ledger
-        if len(plan.drops) and not np.all(training := ledger.in_flight(plan.drops)):
+        if len(plan.drops) and not (training := ledger.in_flight(plan.drops)).all():
             wrong = plan.drops[~training][0]
             raise self._error("RoundPlan.drops", f"must be clients that are training, got client {wrong}")
         startable = ledger.idle[plan.starts]
         if len(plan.drops):
             startable |= np.isin(plan.starts, plan.drops) & ledger.connected[plan.starts]
-        if not np.all(startable):
+        if np.count_nonzero(startable) < len(startable):
             wrong = plan.starts[~startable][0]
             state = "is training" if ledger.busy[wrong] else "is not connected"
             raise self._error("RoundPlan.starts", f"must be idle clients, got client {wrong}, which {state}")
 
     def _check_local_training(self, plan: RoundPlan, usual_steps: IntArray) -> None:
         """Raise unless `lr_scale`, `local_steps`, `batches` and `tiers` have valid values and one entry per start."""
-        count = len(plan.starts)
-        if np.size(plan.lr_scale) not in (1, count):
-            got = np.size(plan.lr_scale)
+        count, lr_scale = len(plan.starts), plan.lr_scale
+        if isinstance(lr_scale, float):
+            got, valid = 1, 0 <= lr_scale <= _LARGEST
+        else:
+            got, valid = len(lr_scale), _all_between(lr_scale, 0, _LARGEST)
+        if got not in (1, count):
             raise self._error("RoundPlan.lr_scale", f"must be one number, or one per start ({count}), got {got}")
-        if not np.all(np.greater_equal(plan.lr_scale, 0) & np.isfinite(plan.lr_scale)):
+        if not valid:
             raise self._error("RoundPlan.lr_scale", f"must be finite and >= 0, got {plan.lr_scale}")
         if plan.tiers is not None and len(plan.tiers) != count:
             raise self._error("RoundPlan.tiers", f"must have one entry per start ({count}), got {len(plan.tiers)}")
         steps = plan.local_steps
-        if steps is not None and (len(steps) != count or not np.all(steps >= 1)):
+        if steps is not None and (len(steps) != count or not (steps >= 1).all()):
             raise self._error("RoundPlan.local_steps", f"must be one number >= 1 per start ({count}), got {steps}")
         if plan.batches is None:
             return
-        if len(plan.batches) not in (1, count) or not np.all(plan.batches >= 1):
+        if len(plan.batches) not in (1, count) or not (plan.batches >= 1).all():
             raise self._error("RoundPlan.batches", f"must be numbers >= 1, one or one per start, got {plan.batches}")
         if not np.all((plan.batches == 1) | ((usual_steps[plan.starts] if steps is None else steps) == 1)):
             raise self._error("RoundPlan.batches", "must be 1 for clients that take more than one local step")
@@ -194,14 +198,15 @@ class Contract:
             raise self._error(
                 "Merge.weights", f"must have one entry per update ({len(merge.updates)}), got {len(weights)}"
             )
-        if not np.all((weights >= 0) & np.isfinite(weights)):
+        if not _all_between(weights, 0, _LARGEST):
             raise self._error("Merge.weights", f"must be finite and >= 0, got {weights}")
-        total, field = weights.sum(), "Merge.weights"
         if groups is not None:
             self._check_groups(groups, weights)
-            total, field = sum(groups.weights.values()), "GroupMemory.weights"
-        if merge.of == "models" and total > _MAX_SUM:
-            raise self._error(field, f"must sum to at most 1 for models, got {total:g}")
+        if merge.of == "models":
+            total = weights.sum() if groups is None else sum(groups.weights.values())
+            if total > _MAX_SUM:
+                field = "Merge.weights" if groups is None else "GroupMemory.weights"
+                raise self._error(field, f"must sum to at most 1 for models, got {total:g}")
 
     def _check_groups(self, groups: GroupMemory, weights: FloatArray) -> None:
         for name, value in (("names", groups.names), ("resets", groups.resets)):
@@ -213,7 +218,7 @@ class Contract:
         ):
             raise self._error("GroupMemory.weights", f"must map group names to numbers, got {given!r:.80}")
         shares = np.array([*given.values()], dtype=np.float64)
-        if not np.all((shares >= 0) & np.isfinite(shares)):
+        if not _all_between(shares, 0, _LARGEST):
             raise self._error("GroupMemory.weights", f"must be finite and >= 0, got {shares}")
         if len(groups.names) != len(weights):
             raise self._error(
@@ -239,6 +244,11 @@ class Contract:
     def _error(self, what: str, why: str) -> ValueError:
         who = type(self._strategy).__name__
         return ValueError(f"round {self._round}: {who}: {what} {' '.join(why.split())}")
+
+
+def _all_between(values: npt.NDArray[Any], low: float, high: float) -> bool:
+    """Return whether all values are from `low` to `high`; NaN is not."""
+    return not len(values) or bool(values.min() >= low and values.max() <= high)
 
 
 def _is_sequence(value: object) -> bool:
