@@ -363,8 +363,15 @@ def test_the_cost_of_a_round_depends_on_the_clients_involved() -> None:
     assert peak_bytes(simulation) < 50_000, "more than a byte per client"
 
 
-@given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True), st.sampled_from([1, 1000]))
-def test_ids_are_found_whether_they_lie_close_or_not(ids: list[int], wanted: list[int], apart: int) -> None:
+@given(
+    st.lists(st.integers(0, 40), unique=True),
+    st.lists(st.integers(0, 40), unique=True),
+    st.sampled_from([1, 1000]),
+    st.sampled_from([0, 600]),
+)
+def test_ids_are_found_whether_they_lie_close_or_not(ids: list[int], wanted: list[int], apart: int, more: int) -> None:
+    ids += range(50, 50 + more)
+    wanted += range(50 + more // 2, 60 + more)
     there, places = membership(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
     assert there.tolist() == [one in wanted for one in ids]
     assert [wanted[place] for place in places] == [one for one in ids if one in wanted]

@@ -35,8 +35,7 @@ class ArrivalQueue:
 
     def add(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray) -> None:
         """Add updates, which must be sorted by id; updates with an infinite arrival time are left out."""
-        order = np.argsort(arrives_s, kind="stable")
-        order = order[np.isfinite(arrives_s[order])]
+        order = arrives_s.argsort(kind="stable")[: np.count_nonzero(np.isfinite(arrives_s))]
         self._push(arrives_s[order], clients[order], ids[order])
 
     def clear(self) -> None:
@@ -49,14 +48,14 @@ class ArrivalQueue:
         They are not sorted by arrival, but clients whose updates arrive at the same time are in order of start.
         """
         limit_s = until_s * (1 + TOLERANCE)
-        popped: list[tuple[int, IntArray]] = []
+        popped: dict[int, IntArray] = {}
         while self._groups and self._groups[0].next_s <= limit_s:
-            group = heapq.heappop(self._groups)
-            end = int(np.searchsorted(group.arrives_s, limit_s, side="right"))
-            current = self._current_id[group.clients[:end]] == group.ids[:end]
-            popped.append((group.number, group.clients[:end][current]))
-            self._push(group.arrives_s[end:], group.clients[end:], group.ids[end:])
-        return np.concatenate([NO_CLIENTS, *(clients for _, clients in sorted(popped, key=lambda entry: entry[0]))])
+            _, number, arrives_s, clients, ids = heapq.heappop(self._groups)
+            end = int(arrives_s.searchsorted(limit_s, side="right"))
+            due = clients[:end]
+            popped[number] = due[self._current_id[due] == ids[:end]]
+            self._push(arrives_s[end:], clients[end:], ids[end:])
+        return np.concatenate([NO_CLIENTS, *(popped[number] for number in sorted(popped))])
 
     def next_s(self) -> float:
         """Return when the next update arrives; inf if there is none."""
