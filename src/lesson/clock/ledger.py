@@ -6,6 +6,7 @@ A version is in use while it is the newest or an update that started from it has
 `Ledger` change this state; their cost depends on the clients involved, not on the size of the fleet.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,7 +61,10 @@ class Ledger:
             "compute_scale": np.ones(num_clients),
             "in_turn": np.zeros(num_clients, dtype=np.bool_),
         }
-        """Columns of each client's latest update; if it is not in flight, its id is _NONE and its arrival time −inf."""
+        """Columns of each client's latest update, in the order of `Updates`.
+
+        If the update is not in flight, its id is _NONE and its arrival time −inf.
+        """
         self.started_round: IntArray = self._latest["started_round"]
         self.started_s: FloatArray = self._latest["started_s"]
         self._id: IntArray = self._latest["id"]
@@ -100,7 +104,8 @@ class Ledger:
 
     def updates_of(self, clients: IntArray) -> Updates:
         """Return the updates in flight of these clients, all of which must have one."""
-        return Updates(client=clients, **{name: column[clients] for name, column in self._latest.items()})
+        ids, *others = [column[clients] for column in self._latest.values()]
+        return Updates(ids, clients, *others)
 
     def last_arrival_s(self, clients: IntArray) -> float:
         """Return when the last update in flight of these clients arrives; −inf if none of them has one."""
@@ -127,25 +132,23 @@ class Ledger:
     # Updates
 
     def new_updates(self, clients: IntArray, round: int, now_s: float, **columns: Any) -> Updates:
-        """Return new updates of these clients from the newest version, to be passed to `start`.
+        """Return new updates of these idle clients from the newest version; `start` puts them in flight.
 
         Their arrival times are inf until then. `columns` are `expected_s`, `lr_scale`, `local_steps`, `batches`,
-        `compute_scale` and `in_turn`, each an array or one value for all.
+        `compute_scale` and `in_turn`, each an array, or one value or an array of length 1 for all.
         """
-        given = {"base_version": self.version, "started_round": round, "started_s": now_s, "arrived_s": np.inf}
-        filled = {
-            name: value if isinstance(value, np.ndarray) else np.full(len(clients), value, self._latest[name].dtype)
-            for name, value in (given | columns).items()
-        }
-        ids = np.arange(self._next_id, self._next_id + len(clients))
-        return Updates(id=ids, client=clients, index=self._latest["index"][clients] + 1, **filled)
+        columns |= {"base_version": self.version, "started_round": round, "started_s": now_s}
+        columns["index"] = self._latest["index"][clients] + 1
+        for name, value in columns.items():
+            self._latest[name][clients] = value
+        updates = self.updates_of(clients)
+        updates.id[:], updates.arrived_s[:] = np.arange(self._next_id, self._next_id + len(clients)), np.inf
+        return updates
 
     def start(self, updates: Updates, arrives_s: FloatArray) -> None:
-        """Start these updates of idle clients. An arrival time of inf means that it is not known yet."""
+        """Start the updates that `new_updates` returned last. An arrival time of inf means that it is not known yet."""
         clients = updates.client
-        for name, column in self._latest.items():
-            column[clients] = getattr(updates, name)
-        self._arrives_s[clients] = arrives_s
+        self._id[clients], self._arrives_s[clients] = updates.id, arrives_s
         self._next_id += len(clients)
         self.num_in_flight += len(clients)
         self.num_busy += len(clients)
@@ -157,7 +160,7 @@ class Ledger:
     def arrive(self, client: int, now_s: float) -> None:
         """Record that a client's update has been received now; its arrival time was not known before."""
         self._arrives_s[client] = now_s
-        self._newest[client] = max(self._newest[client], self._latest["index"][client])
+        self._newest[client] = self._latest["index"][client]
         self._queue.add(np.array([now_s]), np.array([client]), self._id[[client]])
 
     def reschedule(self, clients: IntArray, arrives_s: FloatArray) -> None:
@@ -173,12 +176,12 @@ class Ledger:
         Each must then be passed to `land` or `discard`.
         """
         clients = self._queue.pop(now_s)
-        return self._take(clients[np.argsort(self._arrives_s[clients], kind="stable")])
+        return self._take(clients[self._arrives_s[clients].argsort(kind="stable")])
 
     def land(self, updates: Updates) -> None:
         """Add collected updates to those that wait at the server."""
         clients = updates.client
-        self._newest[clients] = np.maximum(self._newest[clients], updates.index)
+        self._newest[clients] = updates.index
         self.waiting[clients] += 1
         self._freed.append(clients)
         self.at_server = Updates.join(self.at_server, updates)
@@ -314,10 +317,7 @@ class Ledger:
         return updates
 
     def _release_versions(self, updates: Updates) -> None:
-        if not len(updates):
-            return
-        versions, counts = np.unique(updates.base_version, return_counts=True)
-        for version, count in zip(versions.tolist(), counts.tolist(), strict=True):
+        for version, count in sorted(Counter(updates.base_version.tolist()).items()):
             self._num_updates[version] -= count
             self._release_version(version)
 

@@ -160,11 +160,12 @@ class RoundLoop:
         plan, fleet = done.plan, self.fleet
         if len(plan.drops):
             done.dropped_j = self._cancel(self.ledger.drop(plan.drops))
-        starts, in_turn, usual_steps = plan.starts, plan.uploads == "in-turn", fleet.local_steps[plan.starts]
-        steps, batches = usual_steps if plan.local_steps is None else plan.local_steps, plan.batches
-        compute_scale = steps * (1 if batches is None else batches) / usual_steps
-        expected_s = fleet.latency_s[starts]
+        starts, in_turn, batches = plan.starts, plan.uploads == "in-turn", plan.batches
+        steps, expected_s = fleet.local_steps[starts], fleet.latency_s[starts]
+        compute_scale: FloatArray | float = 1.0
         if plan.local_steps is not None or batches is not None or in_turn:
+            usual_steps, steps = steps, steps if plan.local_steps is None else plan.local_steps
+            compute_scale = steps * (1 if batches is None else batches) / usual_steps
             times = {"now_s": self.now_s, "free_s": self.ledger.final_arrival_s() if in_turn else -np.inf}
             expected_s = expected_latency_s(fleet, starts, compute_scale, in_turn=in_turn, **times)
         updates = self.ledger.new_updates(
@@ -172,14 +173,14 @@ class RoundLoop:
             self.round,
             self.now_s,
             expected_s=expected_s,
-            lr_scale=_one_each(plan.lr_scale, len(starts)),
+            lr_scale=plan.lr_scale,
             local_steps=steps,
-            batches=1 if batches is None else _one_each(batches, len(starts)),
+            batches=1 if batches is None else batches,
             compute_scale=compute_scale,
             in_turn=in_turn,
         )
         arrives_s = self.world.start(updates, self.ledger, self.now_s)
-        if np.shape(arrives_s) != (len(starts),) or not np.all(arrives_s >= self.now_s):
+        if np.shape(arrives_s) != starts.shape or np.count_nonzero(arrives_s >= self.now_s) < len(starts):
             raise self._world_error("start", "one arrival time per update, not before now", arrives_s)
         self.ledger.start(updates, arrives_s)
         if plan.tiers is not None and self.world.varies:
@@ -380,11 +381,6 @@ class _Round:
     def did_something(self) -> bool:
         """Whether a client started, was dropped or arrived, or an update was aggregated."""
         return bool(len(self.plan.starts) or len(self.plan.drops) or self.num_uploads or len(self.merged))
-
-
-def _one_each(value: npt.NDArray[Any] | float, count: int) -> npt.NDArray[Any] | float:
-    """Return a value of a plan with one entry per start; a scalar is returned as it is."""
-    return value if np.ndim(value) == 0 or len(value) == count else np.full(count, value[0])  # type: ignore[arg-type, index]
 
 
 def _count_misses(arrived: Updates, start_s: float) -> int:
