@@ -5,8 +5,10 @@ but has not been aggregated waits at the server, and its client may start again 
 versions from 0; every round that aggregates something creates a version. Staleness is measured in versions.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -126,20 +128,21 @@ class Updates:
         return list(zip(self.client.tolist(), self.index.tolist(), strict=True))
 
     def __getitem__(self, rows: BoolArray | IntArray) -> "Updates":
-        if rows.dtype == np.bool_:  # masks often select all rows or none; skip indexing 13 arrays
-            count = np.count_nonzero(rows)
-            if count == len(rows) or not count:
-                return self if count else NO_UPDATES
-        return Updates(*(getattr(self, name)[rows] for name in self.__slots__))
+        if rows.dtype == np.bool_:
+            if np.count_nonzero(rows) == len(rows):  # masks often select all rows; skip indexing 13 arrays
+                return self
+            rows = rows.nonzero()[0]
+        return Updates(*[column[rows] for column in _columns(self)]) if len(rows) else NO_UPDATES
 
     @classmethod
     def join(cls, first: "Updates", second: "Updates") -> "Updates":
         """Return the rows of both."""
         if not len(first) or not len(second):
             return second if len(second) else first
-        return cls(*(np.concatenate([getattr(first, name), getattr(second, name)]) for name in cls.__slots__))
+        return cls(*map(np.concatenate, zip(_columns(first), _columns(second), strict=True)))
 
 
+_columns = attrgetter(*Updates.__slots__)
 _NO_TIMES: FloatArray = np.empty(0)
 _NO_FLAGS: BoolArray = np.empty(0, dtype=np.bool_)
 NO_UPDATES = Updates(
@@ -353,11 +356,14 @@ def average(view: ServerView, updates: Updates, drops: IntArray = NO_CLIENTS) ->
 
 def shares(weights: FloatArray, groups: IntArray | None = None) -> FloatArray:
     """Return weights divided by their sum, or each by the sum of its group; raise InputError if a sum is 0."""
+    if not len(weights):
+        return weights
     small = scaled(weights)
     totals = small.sum() if groups is None else np.bincount(groups, small)[groups]
-    if len(weights) and not np.all(totals > 0):
+    least = totals if groups is None else totals.min()
+    if not least > 0:
         raise InputError("client_weight of the clients that are aggregated must sum to more than 0, got 0")
-    return np.asarray(small / totals) if len(weights) else weights
+    return np.asarray(small / totals)
 
 
 def scaled(weights: FloatArray) -> FloatArray:
@@ -365,4 +371,4 @@ def scaled(weights: FloatArray) -> FloatArray:
 
     Ratios of weights and of their sums stay bit-identical.
     """
-    return np.asarray(np.ldexp(weights, -np.frexp(weights.max())[1])) if len(weights) else weights
+    return np.asarray(np.ldexp(weights, -math.frexp(weights.max())[1])) if len(weights) else weights
