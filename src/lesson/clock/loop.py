@@ -88,9 +88,8 @@ class RoundLoop:
         self.ledger = Ledger(world.connected, exclude_after)
         self.round, self.now_s, self.stop_reason = 0, 0.0, ""
         self.model_bytes = math.ceil(fleet.model_bits / 8)
-        unmeasured = np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all()
-        self._unmeasured_j = np.nan if unmeasured else 0.0
-        """NaN if no client's energy is known, otherwise 0. Added to the energy of every round, even without updates."""
+        self._no_energies = bool(np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all())
+        """Whether no client's compute energy or no client's transmit energy is known."""
         self._known: dict[str, Any] = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
         self._known |= {name: read_only(getattr(self.ledger, name)) for name in _OF_LEDGER}
         self._known["first_latency_s"] = read_only(world.first_latency_s)
@@ -313,8 +312,10 @@ class RoundLoop:
 
     def _energy_j(self, done: "_Round") -> tuple[float | None, float | None]:
         """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""
+        if self._no_energies:
+            return None, None
         arrived, lost = Updates.join(done.collected.arrived, done.collected.unfit), done.collected.lost
-        spent_j = done.dropped_j + (done.excluded_j + self.world.energy_j(arrived, np.inf) + self._unmeasured_j)
+        spent_j = done.dropped_j + (done.excluded_j + self.world.energy_j(arrived, np.inf))
         if len(lost):
             spent_j = spent_j + self.world.energy_j(lost, lost.arrived_s - lost.started_s)
         compute_j, transmit_j = (None if math.isnan(joules) else joules for joules in spent_j.tolist())

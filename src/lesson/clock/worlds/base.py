@@ -123,9 +123,11 @@ def nominal_energy_j(fleet: Fleet, updates: Updates, elapsed_s: FloatArray | flo
     It is NaN if the energy of a client is unknown.
     """
     clients, scale = updates.client, updates.compute_scale
-    upload_s = np.where(updates.in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
-    transmit_j = np.where(updates.in_turn, fleet.shared_transmit_j[clients], fleet.transmit_j[clients])
+    upload_s, transmit_j = fleet.upload_s[clients], fleet.transmit_j[clients]
+    if np.count_nonzero(updates.in_turn):
+        upload_s = np.where(updates.in_turn, fleet.shared_upload_s[clients], upload_s)
+        transmit_j = np.where(updates.in_turn, fleet.shared_transmit_j[clients], transmit_j)
     computed = (elapsed_s - fleet.download_s[clients]) / (scale * fleet.compute_s[clients])
     sent = (elapsed_s - (updates.expected_s - upload_s)) / upload_s
-    compute_j = np.clip(computed, 0, 1) * scale * fleet.compute_j[clients]
-    return np.array([compute_j.sum(), (np.clip(sent, 0, 1) * transmit_j).sum()])
+    compute_j = computed.clip(0, 1) * scale * fleet.compute_j[clients]
+    return np.array([compute_j.sum(), (sent.clip(0, 1) * transmit_j).sum()])
