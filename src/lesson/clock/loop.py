@@ -30,6 +30,7 @@ MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
 NOBODY = "no client is connected anymore"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
 _OF_LEDGER = ("connected", "idle", "busy", "waiting", "started_round", "started_s")
+_NOTHING_COLLECTED = Collected(NO_UPDATES)
 _VALUES = ("round", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty")
 
 
@@ -142,14 +143,15 @@ class RoundLoop:
             now_s=self.now_s,
             num_connected=self.ledger.num_connected,
             num_busy=self.ledger.num_busy,
-            freed=read_only(freed),
+            freed=freed,
             signals={} if server is None or not needs else server.signals(needs, self.version),
             **self._known,
         )
 
     def _plan(self) -> RoundPlan:
         """Ask the strategy for the plan of the round that opens now, and check it."""
-        plan = self.strategy.open_round(self._view(self.ledger.freed()), self._random.at(self.round))
+        view = self._view(freed=read_only(self.ledger.freed()))
+        plan = self.strategy.open_round(view, self._random.at(self.round))
         plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet.local_steps, self.now_s)
         self.ledger.open_round()
         return plan
@@ -220,7 +222,7 @@ class RoundLoop:
 
         Aggregated, rejected and dropped updates leave the server.
         """
-        decision = self.strategy.merge(self._view(NO_CLIENTS), self.ledger.at_server)
+        decision = self.strategy.merge(self._view(freed=NO_CLIENTS), self.ledger.at_server)
         merge, rows = Contract(self.strategy, self.round, self.ledger).checked_merge(decision)
         updates = self.ledger.at_server[rows.merged]
         groups_have_weights = merge.groups is not None and bool(merge.groups.weights)
@@ -364,7 +366,7 @@ class _Round:
     """Number of clients that started in another tier than the time before."""
     note: str = ""
     """Why the round closed, if that needs an explanation."""
-    collected: Collected = field(default_factory=lambda: Collected(NO_UPDATES))
+    collected: Collected = _NOTHING_COLLECTED
     merged: Updates = NO_UPDATES
     rejections: list[Rejection] = field(default_factory=list)
     excluded: Mapping[int, str] = field(default_factory=dict)

@@ -114,13 +114,16 @@ class RepeatedStream:
 
     def at(self, *index: int) -> np.random.Generator:
         """Return the generator for an index; valid until the next call."""
-        key = number_of(self._seed, self._what, *index, num_bytes=16).to_bytes(16, "little")
-        self._state["state"]["key"] = np.frombuffer(key, dtype="<u8")
+        self._state["state"]["key"] = np.frombuffer(_digest(self._seed, self._what, index, 16), dtype="<u8")
         self._bits.state = self._state
         return self._generator
 
 
 def number_of(seed: int, what: str, *index: int, num_bytes: int = 8) -> int:
     """Return the whole number that identifies (seed, what, index…), for generators other than `stream`."""
+    return int.from_bytes(_digest(seed, what, index, num_bytes), "little")
+
+
+def _digest(seed: int, what: str, index: tuple[int, ...], num_bytes: int) -> bytes:
     name = repr((int(seed), what, *map(int, index)))
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=num_bytes).digest(), "little")
+    return hashlib.blake2b(name.encode(), digest_size=num_bytes).digest()
