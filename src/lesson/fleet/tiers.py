@@ -33,12 +33,13 @@ def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
     """
     check_deadline(deadline_s)
     with np.errstate(over="ignore", invalid="ignore"):
-        tiers = np.maximum(np.ceil(latency_s / (deadline_s * (1 + TOLERANCE))), 1.0)
+        tiers = np.ceil(latency_s / (deadline_s * (1 + TOLERANCE)))
         # The division rounds, so the quotient may be off by one at a tier's boundary; the comparison is exact.
-        tiers -= (tiers > 1) & (latency_s <= (tiers - 1) * deadline_s * (1 + TOLERANCE))
+        tiers -= latency_s <= (tiers - 1) * deadline_s * (1 + TOLERANCE)
         tiers += latency_s > tiers * deadline_s * (1 + TOLERANCE)
-        reachable = np.isfinite(latency_s) & (tiers < _MAX_TIER)
-    return np.where(reachable, tiers, UNREACHABLE).astype(np.int64)
+        tiers = np.maximum(tiers, 1.0)
+        tiers[~(tiers < _MAX_TIER)] = UNREACHABLE  # not >=: NaN is unreachable, too
+    return tiers.astype(np.int64)
 
 
 def client_to_promote(latency_s: FloatArray, tiers: IntArray) -> int | None:

@@ -54,8 +54,9 @@ class FedAsync(Stateless):
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         mixing = self.mixing * self._kept(view.version - arrived.base_version)
-        later = np.append(np.cumprod((1 - mixing)[:0:-1])[::-1], 1.0)  # share of each that remains after later ones
-        return Merge(arrived.id, mixing * later)
+        if len(mixing) > 1:
+            mixing[:-1] *= (1 - mixing)[:0:-1].cumprod()[::-1]  # share of each that remains after later ones
+        return Merge(arrived.id, mixing)
 
     def _kept(self, staleness: IntArray) -> FloatArray:
         """Return s(d) for each staleness d, shape (num_updates,)."""

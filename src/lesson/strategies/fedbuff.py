@@ -63,9 +63,11 @@ class FedBuff:
         return RoundPlan(_draw_idle(view, min(missing, num_idle), num_idle, rng), Arrivals(1))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        capacity = self._buffer_size(view)
-        taken = arrived[np.arange(capacity if len(arrived) >= capacity else 0)]
-        self._num_buffered = len(arrived) - len(taken)
+        capacity, self._num_buffered = self._buffer_size(view), len(arrived)
+        if len(arrived) < capacity:
+            return Merge(NO_CLIENTS, np.empty(0), of="updates")
+        taken = arrived[np.arange(capacity)]
+        self._num_buffered -= capacity
         staleness = view.version - taken.base_version
         scale = 1 / np.sqrt(1.0 + staleness) if self.scale_staleness else np.ones(len(taken))
         return Merge(taken.id, self.server_lr * scale / capacity, of="updates")
@@ -87,7 +89,8 @@ def _draw_idle(view: ServerView, count: int, num_idle: int, rng: np.random.Gener
     """Draw `count` distinct idle clients uniformly; if many are idle, by rejection sampling."""
     num_clients = len(view.idle)
     if num_idle - count < num_clients // 2:
-        return rng.choice(np.flatnonzero(view.idle), count, replace=False)
+        idle = np.flatnonzero(view.idle)
+        return rng.choice(idle, count, replace=False) if num_idle > 1 else idle[:count]
     drawn: dict[int, None] = {}
     while len(drawn) < count:
         who = int(rng.integers(num_clients))

@@ -73,7 +73,8 @@ class Lesson:
         asked = view.freed if self.participation is None else self._draw(view, self.participation, rng)
         ready = asked[view.idle[asked] & (view.waiting[asked] == 0)]
         tiers = assign_tiers(view.latency_s[ready], self.deadline_s)
-        starts, tiers = ready[tiers != UNREACHABLE], tiers[tiers != UNREACHABLE]
+        reachable = tiers != UNREACHABLE
+        starts, tiers = ready[reachable], tiers[reachable]
         end_s = self._round_start_s(view.round + 1)
         everybody = len(starts) == view.num_connected if self.participation is None else set(self._members) == {1}
         if not view.num_connected and view.waiting.any():  # early updates wait until they are due
