@@ -43,11 +43,13 @@ class Size:
 
     num_updates: int
     """Aggregated updates per measurement, at least."""
+    num_synchronous: int
+    """The same for LESSON, which aggregates many updates at a time."""
     repeats: int
 
 
-FULL = {"cpu": Size(200, 5), "cuda": Size(1000, 5)}
-QUICK = Size(4, 1)
+FULL = {"cpu": Size(200, 200, 5), "cuda": Size(2_000, 20_000, 3)}
+QUICK = Size(4, 4, 1)
 
 
 def workload_of(name: str, device: str) -> Workload | None:
@@ -91,9 +93,10 @@ def measure(name: str, strategy: Strategy, workload: Workload, size: Size) -> No
     servers = [make_server(workload, WindowRule()), make_server(workload, None), None]
     loops = [Simulation(strategy, fleet, model_server=server) for server in servers]
     pairs = list(zip(loops, servers, strict=True))
+    count = size.num_synchronous if isinstance(strategy, Lesson) else size.num_updates
     for loop, server in pairs:  # warm-up, in which CUDA graphs are recorded
-        run_updates(loop, server, size.num_updates)
-    measured = [[run_updates(loop, server, size.num_updates) for loop, server in pairs] for _ in range(size.repeats)]
+        run_updates(loop, server, count)
+    measured = [[run_updates(loop, server, count) for loop, server in pairs] for _ in range(size.repeats)]
     one, ahead, clock = (statistics.median(column) for column in zip(*measured, strict=True))
     ratio = statistics.median(fast / slow for slow, fast, _ in measured)
     print(f"| {name}, {workload.task.name} | {one:,.0f} | {ahead:,.0f} | {ratio:.2f} | {clock:,.0f} |", flush=True)
