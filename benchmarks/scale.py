@@ -80,7 +80,7 @@ def row(size: Size, row: Row, folder: Path) -> None:
     sections: dict[str, dict[str, Any]] = {
         "fleet": {"num_clients": row.num_clients},
         "data": {"dataset": size.dataset, "split": "dirichlet-pool", "samples_per_client": 500},
-        "training": {"local_steps": row.local_steps},
+        "training": {"local_steps": row.local_steps, "learning_rate": 0.01},  # 0.1 diverges with several steps
         "strategy": {"participation": row.participation},
         "run": {"rounds": 10**6, "device": DEVICE},
     }

@@ -48,20 +48,26 @@ class DeferredChecks:
     def __init__(self) -> None:
         self._sums: list[tuple[int, NewestCohort, Tensor]] = []
         self._launched: deque[_Check] = deque()
-        self._failed_round = math.inf
+        self._failure: tuple[int, DivergedError] | None = None
+        """First round whose model is not finite, and the error about it."""
 
     @property
     def first_round(self) -> float:
         """First round that has not been checked, or whose model is not finite; inf if there is none."""
+        if self._failure is not None:
+            return self._failure[0]
         first_launched = self._launched[0].rounds[0] if self._launched else math.inf
-        return min(self._failed_round, first_launched, self._sums[0][0] if self._sums else math.inf)
+        return min(first_launched, self._sums[0][0] if self._sums else math.inf)
 
     def add(self, model: Tensor, round: int, newest_cohort: NewestCohort) -> None:
         """Schedule the check of a model that is on a GPU; `newest_cohort` is for the error message."""
         self._sums.append((round, newest_cohort, model.sum(dtype=torch.float64)))
 
     def end_window(self) -> None:
-        """Start to copy the sums to the host; raise DivergedError if a model of an earlier window is not finite."""
+        """Start to copy the sums to the host; raise DivergedError if a model of an earlier window is not finite.
+
+        Later calls raise the same error.
+        """
         if self._sums:
             rounds, cohorts, sums = zip(*self._sums, strict=True)
             there = torch.empty(len(sums), dtype=torch.float64, pin_memory=True)
@@ -81,13 +87,17 @@ class DeferredChecks:
 
     def _wait(self, keep: int = 0) -> None:
         """Wait for all checks but the last `keep` ones."""
-        while len(self._launched) > keep:
+        while self._failure is None and len(self._launched) > keep:
             check = self._launched.popleft()
             check.copied.synchronize()
             for number, cohort, total in zip(check.rounds, check.cohorts, check.sums.tolist(), strict=True):
-                if not math.isfinite(total):
-                    self._failed_round = number
-                check_finite("model", math.isfinite(total), cohort)
+                try:
+                    check_finite("model", math.isfinite(total), cohort)
+                except DivergedError as error:
+                    self._failure = number, error
+                    break
+        if self._failure is not None:
+            raise self._failure[1]
 
 
 @dataclass(frozen=True, eq=False)
