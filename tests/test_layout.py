@@ -90,8 +90,17 @@ def test_contributors_read_the_same_order() -> None:
     assert tuple(re.findall(r"^\| `(\w+)/` \|", table, re.MULTILINE)) == PACKAGES
 
 
-def test_importing_the_package_is_quick() -> None:
-    code = "import sys, lesson; print({'torch', 'pandas', 'matplotlib', 'scipy', 'filelock'} & {*sys.modules})"
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        ("import lesson", {"torch", "pandas", "matplotlib", "scipy", "filelock"}),
+        ("import lesson.flower.profile", {"torch", "pandas", "matplotlib"}),
+        ("from lesson.flower import make_client_app", {"pandas", "matplotlib", "lesson.flower.server"}),
+    ],
+)
+def test_imports_load_only_what_they_need(code: str, heavy: set[str]) -> None:
+    """Flower starts a process for every message to a client, and each of them imports the client's app again."""
+    code = f"import sys; {code}; print({heavy} & {{*sys.modules}})"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed == "set()\n"
 
