@@ -97,7 +97,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     app = story.folder / "app"
     shutil.copytree(APP, app)
     shutil.copy(Path(__file__).parent.parent / "helpers" / "faulty_client.py", app / "lesson_app" / "client_app.py")
-    nodes: list[dict[str, Any]] = [{"journal": str(story.folder / "journal")} for _ in range(4)]
+    nodes: list[dict[str, Any]] = [{"journal": str(story.folder / "journal"), "slow-s": 0.0} for _ in range(4)]
     nodes[LIAR]["faults"], nodes[SILENT]["faults"] = " ".join(FAULTS), "silent"
     nodes[KILLED]["slow-s"] = 6.0
     config = {

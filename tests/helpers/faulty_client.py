@@ -1,40 +1,53 @@
-"""The example's client with injected faults; tests/flower/test_deployment.py puts it into a copy of the app.
+"""A client with injected faults; tests/flower/test_deployment.py puts it into a copy of the example's app.
 
 The node config selects the faults: `faults` has one word per update of the client, starting with the first, and later
-updates are "good". `journal` is a file that gets a line for every update begun and sent.
+updates are "good". `slow-s` is how long an update takes. `journal` is a file that gets a line for every update begun
+and sent. A good update is the model it starts from: processes that do not train need no torch and start in half the
+time, and the example's own client trains in tests/flower/test_operations.py.
 """
 
 import time
 from pathlib import Path
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from lesson.flower import make_client_app
+from lesson.flower.profile import answers_profile
 
+NUM_SAMPLES = 600
 WAIT_S = 600.0
+app = ClientApp()
 
 
-class FaultyApp(ClientApp):
-    """Replies as the example does, with faults in the reply."""
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        good = make_client_app()
-        if message.metadata.message_type != "train":
-            return good(message, context)
-        config, journal = context.node_config, Path(str(context.node_config["journal"]))
-        update = int(message.content.config_records["config"]["update"])  # type: ignore[arg-type]
-        fault = dict(enumerate(str(config.get("faults", "")).split())).get(update, "good")
-        name = f"{config['partition-id']} {update} {fault}"
-        _note(journal, f"begun {name}")
-        reply = _corrupted(good(message, context), fault, journal)
-        _note(journal, f"sent {name}")
-        return reply
+def measure(context: Context, model: ArrayRecord) -> tuple[list[float], int]:
+    """Return how long an update takes, and the number of samples."""
+    slow_s = float(context.node_config["slow-s"])
+    time.sleep(slow_s)
+    return [slow_s], NUM_SAMPLES
 
 
-def _corrupted(reply: Message, fault: str, journal: Path) -> Message:
-    arrays = dict(reply.content.array_records["arrays"])
+answers_profile(app, measure)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Reply with the model that was sent, corrupted by the fault of this update."""
+    node, journal = context.node_config, Path(str(context.node_config["journal"]))
+    update = int(message.content.config_records["config"]["update"])  # type: ignore[arg-type]
+    fault = dict(enumerate(str(node.get("faults", "")).split())).get(update, "good")
+    name = f"{node['partition-id']} {update} {fault}"
+    _note(journal, f"begun {name}")
+    time.sleep(float(node["slow-s"]))
+    (model,) = message.content.array_records.values()
+    arrays = _corrupted(dict(model), fault, journal)
+    metrics = MetricRecord({"num-examples": NUM_SAMPLES})
+    reply = Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
+    _note(journal, f"sent {name}")
+    return reply
+
+
+def _corrupted(arrays: dict[str, Array], fault: str, journal: Path) -> dict[str, Array]:
     first = next(iter(arrays))
     values = arrays[first].numpy()
     match fault:
@@ -51,13 +64,9 @@ def _corrupted(reply: Message, fault: str, journal: Path) -> Message:
             while not journal.with_name("speak").exists() and time.monotonic() < until_s:
                 time.sleep(0.2)
             arrays[first] = Array(np.full_like(values, 1e6))
-    reply.content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": reply.content.metric_records["metrics"]})
-    return reply
+    return arrays
 
 
 def _note(journal: Path, line: str) -> None:
     with journal.open("a") as file:
         file.write(f"{line}\n")
-
-
-app = FaultyApp()
