@@ -4,7 +4,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,10 +37,12 @@ DRAWING = ("experiments", "report")
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield each module that a file imports, and whether it does so on import rather than inside a function."""
+@cache
+def imports_of(path: Path) -> list[tuple[str, bool]]:
+    """Return each module that a file imports, and whether it does so on import rather than inside a function."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    at_once = {id(node) for statement in tree.body for node in ast.walk(statement) if not is_deferred(statement)}
+    at_once = {id(node) for statement in tree.body if not is_deferred(statement) for node in ast.walk(statement)}
+    found: list[tuple[str, bool]] = []
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Import):
@@ -49,7 +51,8 @@ def imports_of(path: Path) -> Iterator[tuple[str, bool]]:
             names = [f"lesson.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module]
-        yield from ((name, id(node) in at_once) for name in names)
+        found += [(name, id(node) in at_once) for name in names]
+    return found
 
 
 def is_deferred(statement: ast.stmt) -> bool:

@@ -84,11 +84,13 @@ def with_training(strategy: str, **training: Any) -> Settings:
     ids=lambda chosen: f"{chosen.strategy.name}-{chosen.training.local_steps}",
 )
 def test_results_do_not_depend_on_the_window(chosen: Settings, tmp_path: Path, rule: Any) -> None:
-    for steps in (1, 40, 10**6):
+    """Several local steps are trained in worker processes, which take seconds to start: only the extremes then."""
+    sizes = (1, 10**6) if chosen.training.local_steps > 1 else (1, 40, 10**6)
+    for steps in sizes:
         rule(steps)
         execute(chosen, tmp_path / str(steps), **PARTS)
-    assert content(tmp_path / "40") == content(tmp_path / "1")
-    assert content(tmp_path / str(10**6)) == content(tmp_path / "1")
+    for steps in sizes[1:]:
+        assert content(tmp_path / str(steps)) == content(tmp_path / "1")
 
 
 def queued_server(local_steps: int = 10**6, **parts: Any) -> ModelServer:
