@@ -14,6 +14,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 # Each of the two processes gets one core: threads of torch that compete for them only wait for each other.
 PYTEST = OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
+DEPLOYMENTS = $(PYTEST) -n 2 --dist loadfile tests/flower -m deployment
 
 # $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails. compileall uses all cores, where
 # pip compiles on one; it skips what nothing here imports, which would take 40 % of the time: packages' own tests, most of
@@ -37,14 +38,14 @@ flower-demo: $(VENV)/.installed-flower
 test: $(VENV)/.installed-dev # MARKERS='not deployment' selects other tests
 	$(PYTEST) -n 2 --dist worksteal $(if $(MARKERS),-m '$(MARKERS)')
 
-# Deployments mostly wait for their nodes, so they run beside the other tests.
+# Deployments mostly wait for their nodes, so they run beside each other and beside the other tests.
 test-all: $(VENV)/.installed-dev
-	$(PYTEST) tests/flower -m deployment & deployment=$$!; \
+	$(DEPLOYMENTS) & deployment=$$!; \
 	$(PYTEST) -n 2 --dist worksteal -m 'not deployment'; others=$$?; \
 	wait $$deployment && exit $$others
 
 flower-test: $(VENV)/.installed-dev
-	$(PYTEST) tests/flower -m deployment
+	$(DEPLOYMENTS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
