@@ -70,11 +70,11 @@ bench: setup
 	$(BIN)/python benchmarks/foundation.py
 	$(BIN)/python benchmarks/learning.py
 
-stress: setup # described in docs/explanation/reliability.md
+stress: $(VENV)/.installed-flower # described in docs/explanation/reliability.md
 	@mkdir -p build
 	$(BIN)/python -m tests.stress --out build/stress.json
 
-stress-short: setup
+stress-short: $(VENV)/.installed-flower
 	$(BIN)/python -m tests.stress --short
 
 clean:
