@@ -17,7 +17,7 @@ PYTEST = OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pyte
 DEPLOYMENTS = $(PYTEST) -n 2 --dist loadfile tests/flower -m deployment
 
 # $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails. compileall uses all cores, where
-# pip compiles on one; it skips what nothing here imports, which would take 40 % of the time: packages' own tests, most of
+# pip compiles on one; it skips what nothing here imports, at least a quarter of the work: packages' own tests, most of
 # Ray, and the compiler of torch. Its exit status is ignored, because some packages ship templates that are not valid Python.
 define install
 @echo "Installing $(1) into $(VENV) (once; takes a minute or two)"
