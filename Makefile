@@ -9,16 +9,17 @@ EXTRAS = flower-simulation,ray,tensorboard
 SOURCES = pyproject.toml constraints.txt
 UNUSED = /(tests|testing|devtools|_inductor|ray/(data|llm|rllib|serve|train|tune))/
 
-# Tests and commands start hundreds of processes that import this package: compile it once, wherever that is turned off.
+# Tests and commands start hundreds of processes that import this package, so byte code is written even if the
+# environment turns that off.
 export PYTHONDONTWRITEBYTECODE =
 
 # Each of the two processes gets one core: threads of torch that compete for them only wait for each other.
 PYTEST = OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
 DEPLOYMENTS = $(PYTEST) -n 2 --dist loadfile tests/flower -m deployment
 
-# $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails. compileall uses all cores, where
-# pip compiles on one; it skips what nothing here imports, at least a quarter of the work: packages' own tests, most of
-# Ray, and the compiler of torch. Its exit status is ignored, because some packages ship templates that are not valid Python.
+# $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails. compileall uses all cores,
+# whereas pip uses one. It skips what nothing here imports (packages' own tests, most of Ray, torch's compiler), at least
+# a quarter of the work. Its exit status is ignored, because some packages ship templates that are not valid Python.
 define install
 @echo "Installing $(1) into $(VENV) (once; takes a minute or two)"
 @$(PIP) $(2) >$(LOG) 2>&1 || { cat $(LOG) >&2; echo "Cannot install $(1); pip's output is above and in $(LOG)." >&2; exit 1; }
@@ -38,7 +39,7 @@ flower-demo: $(VENV)/.installed-flower
 test: $(VENV)/.installed-dev # MARKERS='not deployment' selects other tests
 	$(PYTEST) -n 2 --dist worksteal $(if $(MARKERS),-m '$(MARKERS)')
 
-# Deployments mostly wait for their nodes, so they run beside each other and beside the other tests.
+# Deployments mostly wait for their nodes, so they run two at a time, in parallel with the other tests.
 test-all: $(VENV)/.installed-dev
 	$(DEPLOYMENTS) & deployment=$$!; \
 	$(PYTEST) -n 2 --dist worksteal -m 'not deployment'; others=$$?; \
@@ -103,7 +104,7 @@ $(VENV)/.installed-package: $(SOURCES) $(VENV)/.created
 	$(call install,build and twine,--group package)
 	@touch $@
 
-# Commands of the package can run meanwhile: pip leaves it as it is and adds what the extras need.
+# The package stays usable during this step: pip does not touch it and only adds dependencies.
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(call install,extras and development tools,'lesson-fl[$(EXTRAS)]' --group dev)
 	@touch $@ $(VENV)/.installed-flower

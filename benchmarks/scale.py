@@ -1,9 +1,9 @@
 """Measure the time and memory of a round by the size of the fleet and by the number of participants, on CPU or GPU.
 
 Fleets of virtual clients train on CIFAR-10: each client draws its 500 samples from the whole data set, and a limited
-number of clients per tier start when its slot begins. In the rows with several local steps, each client is available
-for eight hours a day; on a GPU, these rows cover a simulated day. Every row is measured in its own process, as it
-includes the peak memory.
+number of clients per tier start when its slot begins. In rows with several local steps, clients are available for
+eight hours a day, and on a GPU the measurement covers one simulated day. Each row is measured in its own process,
+because it reports the peak memory.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class Row:
     participation: int
     """How many clients of a tier start at a time."""
     local_steps: int = 1
-    """Clients that take several steps are available for eight hours a day, others always."""
+    """Number of local steps. With several, clients are available for eight hours a day; with one, always."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class Size:
 
 
 MANY_STEPS = 5
-ALWAYS_THERE = tuple(Row(num, 10) for num in (1_000, 10_000, 100_000, 1_000_000))
+ALWAYS_AVAILABLE = tuple(Row(num, 10) for num in (1_000, 10_000, 100_000, 1_000_000))
 BY_PARTICIPATION = (Row(100_000, 50), Row(100_000, 200))
-COMING_AND_GOING = tuple(Row(num, 10, MANY_STEPS) for num in (10_000, 100_000, 1_000_000))
+PART_TIME = tuple(Row(num, 10, MANY_STEPS) for num in (10_000, 100_000, 1_000_000))
 FULL = {
-    "cuda": Size("cifar10", ALWAYS_THERE + BY_PARTICIPATION + COMING_AND_GOING, 24, 5),
-    "cpu": Size("cifar10", ALWAYS_THERE + BY_PARTICIPATION[:1] + COMING_AND_GOING, 12, 3),
+    "cuda": Size("cifar10", ALWAYS_AVAILABLE + BY_PARTICIPATION + PART_TIME, 24, 5),
+    "cpu": Size("cifar10", ALWAYS_AVAILABLE + BY_PARTICIPATION[:1] + PART_TIME, 12, 3),
 }[DEVICE]
 QUICK = Size("mnist", (Row(100, 2), Row(100, 2, 2)), 2, 1)
 DAY_S, AVAILABLE_S, ROUND_S = 86_400.0, 8 * 3600.0, 20.0
 
 
 def write_presence(path: Path, num_clients: int) -> None:
-    """Write when clients are available: every day from a time of their own, for three days."""
+    """Write a presence file: each client is available for eight hours on four days, from its own random time."""
     begins = np.random.default_rng(0).uniform(-AVAILABLE_S, DAY_S - AVAILABLE_S, num_clients)
     with path.open("w") as file:
         file.write("client,from_s,to_s\n")
@@ -74,7 +74,7 @@ def write_presence(path: Path, num_clients: int) -> None:
             file.writelines(f"{client},{max(0.0, start):.1f},{start + AVAILABLE_S:.1f}\n" for start in days)
 
 
-def row(size: Size, row: Row, folder: Path) -> None:
+def measure(size: Size, row: Row, folder: Path) -> None:
     """Measure and print one row of the table."""
     configure_process()
     sections: dict[str, dict[str, Any]] = {
@@ -84,11 +84,11 @@ def row(size: Size, row: Row, folder: Path) -> None:
         "strategy": {"participation": row.participation},
         "run": {"rounds": 10**6, "device": DEVICE},
     }
-    comes_and_goes = row.local_steps > 1
-    if comes_and_goes:
+    part_time = row.local_steps > 1
+    if part_time:
         write_presence(folder / "presence.csv", row.num_clients)
         sections["fleet"]["presence"] = str(folder / "presence.csv")
-    whole_day = comes_and_goes and size is FULL and DEVICE == "cuda"
+    whole_day = part_time and size is FULL and DEVICE == "cuda"
     num_rounds = math.ceil(DAY_S / ROUND_S / size.repeats) if whole_day else size.rounds
     begin = time.perf_counter()
     run = build(on_device(Settings(**sections)))
@@ -117,7 +117,7 @@ def row(size: Size, row: Row, folder: Path) -> None:
     host_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     device_mb = torch.cuda.max_memory_allocated() / 2**20 if DEVICE == "cuda" else 0
     memory = f"{host_mb:,.0f} | {device_mb:,.0f}" if DEVICE == "cuda" else f"{host_mb:,.0f}"
-    available = "8 h a day" if comes_and_goes else "always"
+    available = "8 h a day" if part_time else "always"
     about = f"| {row.num_clients:,} | {available} | {row.local_steps} | {row.participation} | {merged:.0f}"
     print(f"{about} | {1000 * round_s:.2f} | {made_s:.1f} | {memory} |")
     run.close()
@@ -132,13 +132,14 @@ def main() -> None:
     size = QUICK if chosen.quick else FULL
     if chosen.row:
         with TemporaryDirectory() as folder:
-            row(size, Row(*chosen.row), Path(folder))
+            measure(size, Row(*chosen.row), Path(folder))
         return
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{os.cpu_count()} cores ({platform.machine()})"
     print(f"{where}, Python {platform.python_version()}, torch {torch.__version__}\n")
     memory = "host MB | GPU MB" if DEVICE == "cuda" else "MB"
     print(
-        f"| clients | available | steps | started per tier | merged per round | ms a round | start-up (s) | {memory} |"
+        "| clients | available | local steps | started per tier | aggregated per round | ms per round "
+        f"| start-up (s) | {memory} |"
     )
     print("|---|---|---|---|---|---|---|---|" + ("---|" if DEVICE == "cuda" else ""), flush=True)
     command = [sys.executable, __file__, *(["--quick"] if chosen.quick else []), "--row"]

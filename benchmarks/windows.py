@@ -43,8 +43,8 @@ class Size:
 
     num_updates: int
     """Aggregated updates per measurement, at least."""
-    num_synchronous: int
-    """The same for LESSON, which aggregates many updates at a time."""
+    num_lesson_updates: int
+    """The same for LESSON, which aggregates many updates per round."""
     repeats: int
 
 
@@ -93,7 +93,7 @@ def measure(name: str, strategy: Strategy, workload: Workload, size: Size) -> No
     servers = [make_server(workload, WindowRule()), make_server(workload, None), None]
     loops = [Simulation(strategy, fleet, model_server=server) for server in servers]
     pairs = list(zip(loops, servers, strict=True))
-    count = size.num_synchronous if isinstance(strategy, Lesson) else size.num_updates
+    count = size.num_lesson_updates if isinstance(strategy, Lesson) else size.num_updates
     for loop, server in pairs:  # warm-up, in which CUDA graphs are recorded
         run_updates(loop, server, count)
     measured = [[run_updates(loop, server, count) for loop, server in pairs] for _ in range(size.repeats)]

@@ -369,7 +369,9 @@ def test_the_cost_of_a_round_depends_on_the_clients_involved() -> None:
     st.sampled_from([1, 1000]),
     st.sampled_from([0, 600]),
 )
-def test_ids_are_found_whether_they_lie_close_or_not(ids: list[int], wanted: list[int], apart: int, more: int) -> None:
+def test_membership_of_few_or_many_dense_or_sparse_ids(
+    ids: list[int], wanted: list[int], apart: int, more: int
+) -> None:
     ids += range(50, 50 + more)
     wanted += range(50 + more // 2, 60 + more)
     there, places = membership(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))

@@ -23,7 +23,7 @@ from lesson.clock.rejections import OF_CONTENT
 
 pytestmark = pytest.mark.deployment
 MANY, MORE = 1000, 3
-"""RoundLoop, more than there is time for, and those that a resumed run has left."""
+"""Numbers of rounds: more than there is time for, and what is left for the resumed run."""
 LIAR, SILENT, KILLED = 1, 2, 3
 FAULTS = {"nan": "not finite", "shape": "wrong shape", "number": "wrong arrays", "error": "client error"}
 
@@ -99,7 +99,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     shutil.copy(Path(__file__).parent.parent / "helpers" / "faulty_client.py", app / "lesson_app" / "client_app.py")
     nodes: list[dict[str, Any]] = [{"journal": str(story.folder / "journal"), "slow-s": 0.0} for _ in range(4)]
     nodes[LIAR]["faults"], nodes[SILENT]["faults"] = " ".join(FAULTS), "silent"
-    nodes[KILLED]["slow-s"] = 12.0  # longer than a round, so that it is at work whenever a checkpoint is written
+    nodes[KILLED]["slow-s"] = 12.0  # longer than a round, so that it is busy whenever a checkpoint is written
     config = {
         "rounds": MANY,
         "deadline": 10.0,

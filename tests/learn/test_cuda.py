@@ -279,7 +279,9 @@ def test_twenty_rounds_agree_with_the_reference(name: str, trainer: str) -> None
     assert given.versions.keys() == expected.versions.keys()
     for version, vector in expected.versions.items():
         difference = (given.versions[version].cpu() - vector).norm() / (vector - cpu.initial_vector()).norm()
-        assert difference < 0.03  # on noise, two trainers of the CPU are 0.011 apart, as maxima of windows nearly tie
+        assert (
+            difference < 0.03
+        )  # on random images, two CPU trainers differ by 0.011: in max pooling, values nearly tie
     ours = Evaluator(cuda, gpu(cuda)).score(given.model(fast.version))
     theirs = Evaluator(cpu, CpuBackend(cpu)).score(expected.model(plain.version))
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
@@ -542,10 +544,10 @@ def test_a_model_that_cannot_be_recorded_is_reported() -> None:
     ],
 )
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("tf32", 1e-2)])
-def test_convolutions_with_own_weights_agree_with_torch(
+def test_convolutions_with_separate_weights_agree_with_torch(
     channels: int, features: int, size: Any, stride: Any, padding: Any, side: int, precision: Any, tolerance: float
 ) -> None:
-    """The gradients of three models with two layers; some have partial blocks, several parts of patches, or strides."""
+    """Gradients of three two-layer models. The cases include partial blocks, patches in several parts, and strides."""
     from lesson.learn.cuda.convolution import Convolution, use_kernels
 
     torch.manual_seed(0)
@@ -570,7 +572,7 @@ def test_convolutions_with_own_weights_agree_with_torch(
         assert (given - wanted[name]).norm() < tolerance * wanted[name].norm()
 
 
-def test_only_plain_convolutions_use_own_kernels() -> None:
+def test_only_plain_convolutions_use_the_triton_kernels() -> None:
     from lesson.learn.cuda.convolution import use_kernels
 
     kept = [

@@ -1,4 +1,4 @@
-"""Models that are no longer finite. GPU events are made up, so that this runs anywhere; see also test_cuda.py."""
+"""Models that are no longer finite. GPU events are faked, so that these tests run without a GPU."""
 
 import math
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from lesson.learn.divergence import DeferredChecks, NewestCohort
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> DeferredChecks:
-    """Checks on the CPU, where nothing has to be waited for."""
+    """Deferred checks on the CPU, with fake GPU events."""
     there = torch.empty
 
     def empty(*size: int, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
@@ -49,7 +49,7 @@ def test_the_sums_of_a_window_are_read_after_the_next_one(checks: DeferredChecks
 
 
 def test_the_first_failure_stays_the_first(checks: DeferredChecks) -> None:
-    """Models of later rounds are not finite, either, but they do not matter any more."""
+    """Models of later rounds are not finite either, but the first error stands."""
     add_window(checks, {7: 0.0, 8: math.nan, 9: math.nan})
     first = caught(lambda: add_window(checks, {10: math.nan}))
     assert checks.first_round == 8

@@ -1,4 +1,4 @@
-"""This project, as a user would call it: FedAvg on the virtual clock, default trainer, on a GPU if there is one."""
+"""This project, as a user would call it: FedAvg in simulated time, default trainer, on a GPU if there is one."""
 
 import math
 from typing import Any

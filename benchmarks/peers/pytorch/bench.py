@@ -1,4 +1,4 @@
-"""A plain PyTorch loop: one client after the other, models averaged at the end; on a GPU if there is one."""
+"""A plain PyTorch loop: one client after another, models averaged every round; on a GPU if there is one."""
 
 import torch
 from common import Job, Stopwatch, client_tensors, measure, train

@@ -247,7 +247,7 @@ class Contract:
 
 
 def _all_between(values: npt.NDArray[Any], low: float, high: float) -> bool:
-    """Return whether all values are from `low` to `high`; NaN is not."""
+    """Return whether all values are between `low` and `high`, inclusive; False if any is NaN."""
     return not len(values) or bool(values.min() >= low and values.max() <= high)
 
 

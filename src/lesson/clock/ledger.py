@@ -61,7 +61,7 @@ class Ledger:
             "compute_scale": np.ones(num_clients),
             "in_turn": np.zeros(num_clients, dtype=np.bool_),
         }
-        """Columns of each client's latest update, in the order of `Updates`.
+        """Columns of each client's latest update, in the order of the fields of `Updates`, without `client`.
 
         If the update is not in flight, its id is _NONE and its arrival time −inf.
         """
@@ -132,10 +132,10 @@ class Ledger:
     # Updates
 
     def new_updates(self, clients: IntArray, round: int, now_s: float, **columns: Any) -> Updates:
-        """Return new updates of these idle clients from the newest version; `start` puts them in flight.
+        """Record new updates of these idle clients from the newest version, and return them; `start` puts them in flight.
 
         Their arrival times are inf until then. `columns` are `expected_s`, `lr_scale`, `local_steps`, `batches`,
-        `compute_scale` and `in_turn`, each an array, or one value or an array of length 1 for all.
+        `compute_scale` and `in_turn`, each an array with one entry per client, or one value for all.
         """
         columns |= {"base_version": self.version, "started_round": round, "started_s": now_s}
         columns["index"] = self._latest["index"][clients] + 1
@@ -146,7 +146,7 @@ class Ledger:
         return updates
 
     def start(self, updates: Updates, arrives_s: FloatArray) -> None:
-        """Start the updates that `new_updates` returned last. An arrival time of inf means that it is not known yet."""
+        """Start the updates that the last call of `new_updates` returned. An arrival time of inf is not known yet."""
         clients = updates.client
         self._id[clients], self._arrives_s[clients] = updates.id, arrives_s
         self._next_id += len(clients)

@@ -90,7 +90,7 @@ class RoundLoop:
         self.round, self.now_s, self.stop_reason = 0, 0.0, ""
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self._no_energies = bool(np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all())
-        """Whether no client's compute energy or no client's transmit energy is known."""
+        """Whether the compute energy or the transmit energy is unknown for all clients."""
         self._known: dict[str, Any] = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
         self._known |= {name: read_only(getattr(self.ledger, name)) for name in _OF_LEDGER}
         self._known["first_latency_s"] = read_only(world.first_latency_s)

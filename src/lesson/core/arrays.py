@@ -13,7 +13,7 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 NO_CLIENTS: IntArray = np.empty(0, dtype=np.int64)
 NO_CLIENTS.flags.writeable = False
-_MANY = 500  # ids from which on a lookup table is faster than a binary search
+_MANY = 500  # from this number of ids on, a lookup table is faster than a binary search
 
 
 def all_distinct(numbers: IntArray) -> bool:
@@ -32,7 +32,7 @@ def distinct(parts: list[IntArray]) -> IntArray:
 def membership(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
     """Return a mask of the `ids` that are in `wanted`, and for those their index in `wanted`.
 
-    A lookup table is used where the ids are many and dense, a binary search elsewhere.
+    Uses a lookup table if the ids are many and dense, otherwise a binary search.
     """
     if not len(wanted) or not len(ids):
         return np.zeros(len(ids), dtype=np.bool_), NO_CLIENTS

@@ -42,7 +42,7 @@ class RunStoppedError(Exception):
 
 
 class LackOfMemoryError(RunStoppedError):
-    """A run needs more memory than there is, possibly because others run at the same time."""
+    """A run has run out of memory, possibly because other runs are using it."""
 
 
 class DivergedError(RunStoppedError):

@@ -38,7 +38,7 @@ def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
         tiers -= latency_s <= (tiers - 1) * deadline_s * (1 + TOLERANCE)
         tiers += latency_s > tiers * deadline_s * (1 + TOLERANCE)
         tiers = np.maximum(tiers, 1.0)
-        tiers[~(tiers < _MAX_TIER)] = UNREACHABLE  # not >=: NaN is unreachable, too
+        tiers[~(tiers < _MAX_TIER)] = UNREACHABLE  # `~(<)` rather than `>=`, so that NaN is unreachable, too
     return tiers.astype(np.int64)
 
 

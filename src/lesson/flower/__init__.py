@@ -1,7 +1,7 @@
 """The strategies of this package on real clients, through Flower; see docs/how-to/flower.md.
 
-Names are imported when they are first used: a client's process, which Flower starts for every message, then loads
-neither the server nor what reports need.
+Names are imported on first use. Flower starts a process for every message to a client, and this process should load
+neither the server nor the reporting libraries.
 """
 
 import lazy_loader

@@ -107,7 +107,7 @@ class StudyProgress:
         elif "postponed" in line:
             self._going.pop(name, None)
             self._tell(
-                f"note: not enough memory for {line['postponed'] + 1} runs at once; {name} waits for another to end"
+                f"note: not enough memory for {line['postponed'] + 1} runs at once; {name} waits for another run to end"
             )
         else:
             share = self._limits[name].share_done(line["round"], line["time_s"])

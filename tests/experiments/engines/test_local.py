@@ -83,8 +83,10 @@ def test_a_run_whose_process_is_killed_as_time_is_up_has_not_failed(follow: Foll
     assert follow(KILLED, time_after=0.0)[1] == [{"killed": 1}]
 
 
-def test_a_run_that_lacks_memory_waits_until_another_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run b lacks memory once, beside a, which ends later."""
+def test_a_run_that_runs_out_of_memory_waits_until_another_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run b runs out of memory once, while run a is in progress."""
     engine, given, told = LocalEngine(2), list[str](), list[tuple[str, Line]]()
     pipes: dict[str, Connection] = {}
 
@@ -108,7 +110,7 @@ def test_a_run_that_lacks_memory_waits_until_another_has_ended(tmp_path: Path, m
     assert given == ["a", "b", "b"]
 
 
-def test_a_run_that_lacks_memory_alone_fails(follow: Follow) -> None:
+def test_a_run_that_is_alone_and_runs_out_of_memory_fails(follow: Follow) -> None:
     assert follow(LACKS_MEMORY) == ("ab", [LACKS_MEMORY] * 2)
 
 

@@ -141,13 +141,13 @@ class _Workers:
             self._start(*self._waiting.popleft())
 
     def _postpone(self, worker: "_Worker") -> Line:
-        """End a worker that lacks memory, so that fewer runs share it; its run waits until another one has ended."""
+        """End a worker that has run out of memory; its run waits until another one has ended, and fewer run at once."""
         self._dismiss(worker)
         self._waiting.append((worker.path, worker.settings))
         return {"postponed": len(self._busy)}
 
     def _dismiss(self, worker: "_Worker") -> None:
-        """Let a process end."""
+        """Tell a worker process to exit."""
         del self._busy[worker.pipe]
         worker.pipe.close()
         self._dismissed.append(worker)

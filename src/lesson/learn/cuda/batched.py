@@ -1,8 +1,8 @@
 """Training on a GPU with separate parameters per client: all clients take a step at once, whatever their base model.
 
-A graph is one step of a fixed number of clients. It draws its minibatches itself, unless clients train for epochs, so
-that a step needs nothing from the host. Clients are sorted by number of local steps, the largest first, so that those
-that have finished are at the end and later steps run on smaller graphs.
+A graph is one step of a fixed number of clients. It draws its own minibatches, so that a step needs no data from the
+host; only if clients train for epochs are they drawn outside. Clients are sorted by number of local steps, the largest
+first, so that those that have finished are at the end and later steps run on smaller graphs.
 """
 
 import math
@@ -20,7 +20,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.counters import gpu_kernels
 from lesson.learn.cuda.gather import gathered
-from lesson.learn.cuda.graphs import Graph, Mailbox, Precision, padded_size
+from lesson.learn.cuda.graphs import Graph, GraphInputs, Precision, padded_size
 from lesson.learn.device import to_device
 from lesson.learn.local_optimizer import clip_factor, moments_of, take_step
 from lesson.learn.losses import as_floats
@@ -45,9 +45,9 @@ class CudaBatchedTrainer:
         self._starts, self._models = base.repeat(BLOCK, 1), base.repeat(BLOCK, 1)
         self._moments = {name: torch.zeros_like(self._models) for name in moments_of(workload.training)}
         self._samples = torch.zeros(BLOCK, workload.sampler.width, dtype=torch.int64, device=device)
-        """Samples of the current step, if clients train for epochs."""
+        """Samples of the current step; used only if clients train for epochs."""
         numbers = torch.zeros(7, BLOCK, dtype=torch.int64, device=device)
-        self._mailbox = Mailbox(numbers)
+        self._inputs = GraphInputs(numbers)
         self._client, self._index, self._first, self._num_steps, self._place = numbers[:5]
         self._lr, self._weight = numbers[5:].view(torch.float64)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
@@ -101,7 +101,7 @@ class CudaBatchedTrainer:
     def _train(self, bases: Tensor, block: Cohort, place: IntArray) -> Tensor:
         """Return the trained models, shape (num_rows, num_parameters); row i starts from `bases[place[i]]`."""
         count, steps = len(block), block.local_steps
-        self._mailbox.send(partial(_write, block, place))
+        self._inputs.send(partial(_write, block, place))
         torch.index_select(bases, 0, self._place[:count], out=self._models[:count])
         if self._workload.training.proximal_mu:
             self._starts[:count] = self._models[:count]
@@ -179,7 +179,7 @@ def _joined(cohorts: Sequence[Cohort]) -> Cohort:
 
 
 def _write(block: Cohort, place: IntArray, whole: IntArray, real: FloatArray) -> None:
-    """Write what a block's graphs read; rows without a client take no steps."""
+    """Write the inputs of a block's graphs; rows without a client take no steps."""
     count = len(block)
     whole[3, count:] = 0
     whole[:5, :count] = block.client, block.index, block.first, block.local_steps, place

@@ -2,10 +2,10 @@
 # ruff: noqa: ARG004
 """Convolutions of many models at once, each with its own weights, as Triton kernels.
 
-Under vmap, torch executes such a layer as a grouped convolution in cuDNN, which uses a few percent of the GPU. Here, a
-layer is one matrix product per model. Its rows are the patches of the images, which are gathered during the product
-and never stored. There are no atomic operations, and the sizes of blocks depend on shapes only, so results are
-reproducible.
+Under vmap, torch executes such a layer as a grouped convolution in cuDNN, which reaches only a few percent of the
+GPU's throughput. Here, a layer is one matrix product per model. Its rows are the patches of the images, which are
+gathered during the product and never stored. There are no atomic operations, and block sizes depend only on shapes, so
+results are reproducible.
 """
 
 from functools import cache
@@ -21,14 +21,14 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from lesson.learn.cuda.graphs import Precision
 
 Products = Literal["tf32", "ieee"]
-"""Precision of products: 10 bits of mantissa, on tensor cores, or float32."""
+"""Precision of products: `tf32` (10 bits of mantissa, on tensor cores) or `ieee` (float32)."""
 Pair = tuple[int, int]
 MAX_ROWS, MAX_COLUMNS, MAX_DEPTH = 128, 64, 32
-"""Largest blocks of a product of matrices."""
+"""Largest block sizes of a matrix product."""
 PATCHES_PER_PART = 1024
-"""Number of patches over which one block of a weight gradient sums; the sums of all parts are added afterwards."""
+"""Number of patches that one program sums for a weight gradient; the partial sums are added afterwards."""
 LAUNCH = {"num_warps": 4, "num_stages": 3}
-"""How a block is executed: number of warps, and number of stages of the pipeline that loads the next factors."""
+"""Launch options: warps per program, and stages of the pipeline that prefetches the factors."""
 
 
 @triton.jit
@@ -37,38 +37,39 @@ def _patches(
     row,
     tap,
     rows_end,
-    high,
-    wide,
-    patches_high,
-    patches_wide,
-    stride_high,
-    stride_wide,
-    edge_high,
-    edge_wide,
+    height,
+    width,
+    patches_height,
+    patches_width,
+    stride_y,
+    stride_x,
+    padding_y,
+    padding_x,
     channels: tl.constexpr,
-    kernel_high: tl.constexpr,
-    kernel_wide: tl.constexpr,
+    kernel_height: tl.constexpr,
+    kernel_width: tl.constexpr,
     backward: tl.constexpr,
 ):
-    """Load elements `tap` of patches `row` of one model's images, channels last; 0 outside of them.
+    """Load elements `tap` of patches `row` of one model's images, channels last; 0 outside the images.
 
-    Patches are numbered by image, row and column, their elements by row, column and channel. Backward, the images are
-    gradients of a layer's output, and the patch of a pixel has the gradients of all outputs that it contributed to.
+    Patches are numbered by image, row and column, their elements by row, column and channel. If `backward`, the images
+    are gradients of a layer's output, and the patch of a pixel holds the gradients of all outputs to which the pixel
+    contributed.
     """
-    x, y = row % patches_wide, row // patches_wide % patches_high
-    image = row // (patches_wide * patches_high)
+    x, y = row % patches_width, row // patches_width % patches_height
+    image = row // (patches_width * patches_height)
     channel, place = tap % channels, tap // channels
-    down, right = place // kernel_wide, place % kernel_wide
+    down, right = place // kernel_width, place % kernel_width
     if backward:
-        ahead_y, ahead_x = y + edge_high - down, x + edge_wide - right
-        from_y, from_x = ahead_y // stride_high, ahead_x // stride_wide
-        inside = (ahead_y >= 0) & (ahead_x >= 0) & (from_y < high) & (from_x < wide)
-        inside &= (from_y * stride_high == ahead_y) & (from_x * stride_wide == ahead_x)
+        ahead_y, ahead_x = y + padding_y - down, x + padding_x - right
+        from_y, from_x = ahead_y // stride_y, ahead_x // stride_x
+        inside = (ahead_y >= 0) & (ahead_x >= 0) & (from_y < height) & (from_x < width)
+        inside &= (from_y * stride_y == ahead_y) & (from_x * stride_x == ahead_x)
     else:
-        from_y, from_x = y * stride_high + down - edge_high, x * stride_wide + right - edge_wide
-        inside = (from_y >= 0) & (from_x >= 0) & (from_y < high) & (from_x < wide)
-    inside &= (row < rows_end) & (place < kernel_high * kernel_wide)
-    return tl.load(images + ((image * high + from_y) * wide + from_x) * channels + channel, mask=inside, other=0.0)
+        from_y, from_x = y * stride_y + down - padding_y, x * stride_x + right - padding_x
+        inside = (from_y >= 0) & (from_x >= 0) & (from_y < height) & (from_x < width)
+    inside &= (row < rows_end) & (place < kernel_height * kernel_width)
+    return tl.load(images + ((image * height + from_y) * width + from_x) * channels + channel, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -78,19 +79,19 @@ def _products_kernel(
     bias,
     out,
     num_patches,
-    high,
-    wide,
-    patches_high,
-    patches_wide,
-    stride_high,
-    stride_wide,
-    edge_high,
-    edge_wide,
+    height,
+    width,
+    patches_height,
+    patches_width,
+    stride_y,
+    stride_x,
+    padding_y,
+    padding_x,
     image_values,
     channels: tl.constexpr,
     features: tl.constexpr,
-    kernel_high: tl.constexpr,
-    kernel_wide: tl.constexpr,
+    kernel_height: tl.constexpr,
+    kernel_width: tl.constexpr,
     backward: tl.constexpr,
     has_bias: tl.constexpr,
     precision: tl.constexpr,
@@ -98,9 +99,9 @@ def _products_kernel(
     num_columns: tl.constexpr,
     depth: tl.constexpr,
 ):
-    """Multiply a block of one model's patches with a block of its weights, shape (taps, features), and add the bias."""
+    """Multiply a block of one model's patches by a block of its weights, shape (taps, features), and add the bias."""
     model = tl.program_id(2).to(tl.int64)
-    taps: tl.constexpr = kernel_high * kernel_wide * channels
+    taps: tl.constexpr = kernel_height * kernel_width * channels
     row = tl.program_id(0) * num_rows + tl.arange(0, num_rows)
     column = tl.program_id(1) * num_columns + tl.arange(0, num_columns)
     images += model * image_values
@@ -113,17 +114,17 @@ def _products_kernel(
             row[:, None],
             tap[None, :],
             num_patches,
-            high,
-            wide,
-            patches_high,
-            patches_wide,
-            stride_high,
-            stride_wide,
-            edge_high,
-            edge_wide,
+            height,
+            width,
+            patches_height,
+            patches_width,
+            stride_y,
+            stride_x,
+            padding_y,
+            padding_x,
             channels,
-            kernel_high,
-            kernel_wide,
+            kernel_height,
+            kernel_width,
             backward,
         )
         there = (tap[:, None] < taps) & (column[None, :] < features)
@@ -142,32 +143,32 @@ def _weights_kernel(
     out,
     num_patches,
     num_parts,
-    high,
-    wide,
-    patches_high,
-    patches_wide,
-    stride_high,
-    stride_wide,
-    edge_high,
-    edge_wide,
+    height,
+    width,
+    patches_height,
+    patches_width,
+    stride_y,
+    stride_x,
+    padding_y,
+    padding_x,
     image_values,
     channels: tl.constexpr,
     features: tl.constexpr,
-    kernel_high: tl.constexpr,
-    kernel_wide: tl.constexpr,
+    kernel_height: tl.constexpr,
+    kernel_width: tl.constexpr,
     patches_per_part: tl.constexpr,
     precision: tl.constexpr,
     num_rows: tl.constexpr,
     num_columns: tl.constexpr,
     depth: tl.constexpr,
 ):
-    """Multiply a block of the transposed patches of one model with its gradient, shape (num_patches, features).
+    """Multiply a block of the transposed patches of one model by its gradient, shape (num_patches, features).
 
     Each program does this for a part of the patches.
     """
     place = tl.program_id(0).to(tl.int64)
     model, part = place // num_parts, (place % num_parts).to(tl.int32)
-    taps: tl.constexpr = kernel_high * kernel_wide * channels
+    taps: tl.constexpr = kernel_height * kernel_width * channels
     tap = tl.program_id(1) * num_rows + tl.arange(0, num_rows)
     column = tl.program_id(2) * num_columns + tl.arange(0, num_columns)
     images += model * image_values
@@ -180,17 +181,17 @@ def _weights_kernel(
             row[None, :],
             tap[:, None],
             num_patches,
-            high,
-            wide,
-            patches_high,
-            patches_wide,
-            stride_high,
-            stride_wide,
-            edge_high,
-            edge_wide,
+            height,
+            width,
+            patches_height,
+            patches_width,
+            stride_y,
+            stride_x,
+            padding_y,
+            padding_x,
             channels,
-            kernel_high,
-            kernel_wide,
+            kernel_height,
+            kernel_width,
             False,
         )
         there = (row[:, None] < num_patches) & (column[None, :] < features)
@@ -201,7 +202,7 @@ def _weights_kernel(
 
 
 def _block(size: int, most: int) -> int:
-    """Return a power of two for a block, from 16, the least that a product can have, to `most`."""
+    """Return a block size for `size`: a power of two between 16, the minimum of `tl.dot`, and `most`."""
     return min(most, max(16, triton.next_power_of_2(size)))
 
 
@@ -211,7 +212,7 @@ def _products(
     bias: Tensor | None,
     sizes: Pair,
     stride: Pair,
-    edge: Pair,
+    padding: Pair,
     precision: Products,
     *,
     backward: bool = False,
@@ -221,13 +222,13 @@ def _products(
     `images` has shape (num_models, num_images, height, width, channels), `weights` (num_models, *kernel_size, channels,
     features) and `bias` (num_models, features).
     """
-    num_models, num_images, high, wide, channels = images.shape
+    num_models, num_images, height, width, channels = images.shape
     features, num_patches = weights.shape[-1], num_images * sizes[0] * sizes[1]
     taps = weights[0].numel() // features
     blocks = MAX_ROWS, _block(features, MAX_COLUMNS), _block(taps, MAX_DEPTH)
     out = images.new_empty(num_models, num_images, *sizes, features)
     grid = triton.cdiv(num_patches, blocks[0]), triton.cdiv(features, blocks[1]), num_models
-    shapes = num_patches, high, wide, *sizes, *stride, *edge, images[0].numel()
+    shapes = num_patches, height, width, *sizes, *stride, *padding, images[0].numel()
     constant = channels, features, *weights.shape[1:3], backward, bias is not None, precision, *blocks
     factors = images.contiguous(), weights.contiguous(), None if bias is None else bias.contiguous()
     _products_kernel[grid](*factors, out, *shapes, *constant, **LAUNCH)
@@ -235,17 +236,17 @@ def _products(
 
 
 def _weight_products(
-    images: Tensor, gradient: Tensor, kernel_size: Pair, stride: Pair, edge: Pair, precision: Products
+    images: Tensor, gradient: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, precision: Products
 ) -> Tensor:
     """Return the products of transposed patches and gradients, shape (num_models, *kernel_size, channels, features)."""
-    num_models, num_images, high, wide, channels = images.shape
+    num_models, num_images, height, width, channels = images.shape
     sizes, features = gradient.shape[2:4], gradient.shape[-1]
     taps, num_patches = kernel_size[0] * kernel_size[1] * channels, num_images * sizes[0] * sizes[1]
     blocks = _block(taps, MAX_COLUMNS), _block(features, MAX_COLUMNS), MAX_DEPTH
     num_parts = triton.cdiv(num_patches, PATCHES_PER_PART)
     out = images.new_empty(num_models, num_parts, *kernel_size, channels, features)
     grid = num_models * num_parts, triton.cdiv(taps, blocks[0]), triton.cdiv(features, blocks[1])
-    shapes = num_patches, num_parts, high, wide, *sizes, *stride, *edge, images[0].numel()
+    shapes = num_patches, num_parts, height, width, *sizes, *stride, *padding, images[0].numel()
     constant = channels, features, *kernel_size, PATCHES_PER_PART, precision, *blocks
     _weights_kernel[grid](images.contiguous(), gradient.contiguous(), out, *shapes, *constant, **LAUNCH)
     return out.sum(1)
@@ -265,7 +266,7 @@ class Convolution(nn.Conv2d):
 
 
 def use_kernels(model: nn.Module, precision: Precision) -> None:
-    """Let the plain convolutions of a model use these kernels under vmap, unless it computes in bfloat16."""
+    """Let the plain convolutions of a model use these kernels under vmap, if they can be compiled for this precision."""
     products: Products = "tf32" if precision == "tf32" else "ieee"
     if precision == "bfloat16" or not _works(products):
         return
@@ -297,13 +298,13 @@ def _is_plain(layer: nn.Conv2d) -> bool:
 
 
 class _Layer(torch.autograd.Function):
-    """The convolution of images, shape (num, channels, height, width)."""
+    """Convolution of images, shape (num_images, channels, height, width); under vmap, it uses the kernels above."""
 
     @staticmethod
     def forward(
-        images: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, edge: Pair, precision: Products
+        images: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, precision: Products
     ) -> Tensor:
-        return functional.conv2d(images, weight, bias, stride=stride, padding=edge)
+        return functional.conv2d(images, weight, bias, stride=stride, padding=padding)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -328,7 +329,7 @@ class _Layer(torch.autograd.Function):
         if bias is not None:
             (bias,) = models_first(info.batch_size, in_dims[2:], bias)
         sides = zip(images.shape[3:], weight.shape[3:], *shape[:2], strict=True)
-        sizes = tuple((side + 2 * edge - size) // stride + 1 for side, size, stride, edge in sides)
+        sizes = tuple((side + 2 * padding - size) // stride + 1 for side, size, stride, padding in sides)
         patches, columns = images.permute(0, 1, 3, 4, 2), weight.permute(0, 3, 4, 2, 1)
         return _products(patches, columns, bias, sizes, *shape).permute(0, 1, 4, 2, 3), 0
 
@@ -338,9 +339,9 @@ class _ImageGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        gradient: Tensor, weight: Tensor, like: torch.Size, stride: Pair, edge: Pair, precision: Products
+        gradient: Tensor, weight: Tensor, like: torch.Size, stride: Pair, padding: Pair, precision: Products
     ) -> Tensor:
-        return conv2d_input(list(like), weight, gradient, stride=stride, padding=edge)
+        return conv2d_input(list(like), weight, gradient, stride=stride, padding=padding)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -361,9 +362,9 @@ class _WeightGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        gradient: Tensor, images: Tensor, like: torch.Size, stride: Pair, edge: Pair, precision: Products
+        gradient: Tensor, images: Tensor, like: torch.Size, stride: Pair, padding: Pair, precision: Products
     ) -> Tensor:
-        return conv2d_weight(images, list(like), gradient, stride=stride, padding=edge)
+        return conv2d_weight(images, list(like), gradient, stride=stride, padding=padding)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -379,7 +380,7 @@ class _WeightGradient(torch.autograd.Function):
 
 
 def models_first(num_models: int, in_dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
-    """Return tensors under vmap with the dimension of the models first; tensors that models share are expanded."""
+    """Move the model dimension of tensors under vmap to the front; expand tensors that all models share."""
     return [
         tensor.expand(num_models, *tensor.shape) if place is None else tensor.movedim(place, 0)
         for tensor, place in zip(tensors, in_dims, strict=False)

@@ -17,7 +17,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.cohort import Cohort
 from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.gather import gathered
-from lesson.learn.cuda.graphs import Graph, Mailbox, Precision, padded_size
+from lesson.learn.cuda.graphs import Graph, GraphInputs, Precision, padded_size
 from lesson.learn.losses import as_floats
 from lesson.learn.minibatch import sample_weights
 from lesson.learn.task import split_arrays
@@ -115,12 +115,12 @@ class _FusedStep:
         self._numbers = torch.zeros(5, num_clients, dtype=torch.int64, device=workload.device)
         self._columns = torch.arange(workload.sampler.width, device=workload.device)
         self.graph = Graph(self._sum, precision)
-        self._mailbox = Mailbox(self._numbers)
+        self._inputs = GraphInputs(self._numbers)
 
     def run(self, cohort: Cohort) -> Tensor:
         """Return the weighted sum of the trained models; valid until the next run."""
         self._base.copy_(cohort.base)
-        self._mailbox.send(partial(_write, cohort))
+        self._inputs.send(partial(_write, cohort))
         self.graph.replay()
         return self.graph.out
 

@@ -16,7 +16,7 @@ from lesson.learn.device import lacks_memory
 
 Precision = Literal["tf32", "float32", "bfloat16"]
 Result = TypeVar("Result")
-NUM_LETTERS = 64
+NUM_BUFFERS = 64
 
 
 class Graph(Generic[Result]):
@@ -39,7 +39,7 @@ class Graph(Generic[Result]):
             first = str(error).partition("\n")[0]
             raise InputError(f"model cannot be recorded as a CUDA graph: {first}") from error
 
-        torch.cuda.empty_cache()  # memory of the warm-up
+        torch.cuda.empty_cache()  # frees the memory of the warm-up
 
     def _record(self, body: Callable[[], Result], pool: Any) -> Result:
         gc.collect()  # freeing a graph during the capture of another would invalidate it
@@ -64,33 +64,33 @@ class Graph(Generic[Result]):
 
 @functools.cache
 def _recording_stream() -> torch.cuda.Stream:
-    """Return the stream on which all graphs are recorded: every other stream would keep freed memory of its own."""
+    """Return the one stream on which all graphs are recorded; each further stream would keep its own freed memory."""
     return torch.cuda.Stream()
 
 
-class Mailbox:
-    """Sends numbers to a tensor that a graph reads, through pinned memory, without waiting for the GPU."""
+class GraphInputs:
+    """Copies numbers to a tensor that a graph reads, through a ring of pinned buffers, without waiting for the GPU."""
 
     def __init__(self, to: Tensor) -> None:
         self._to = to
-        self._letters = cycle([_Letter(to.shape) for _ in range(NUM_LETTERS)])
+        self._buffers = cycle([_PinnedBuffer(to.shape) for _ in range(NUM_BUFFERS)])
 
     def send(self, write: Callable[[IntArray, FloatArray], None]) -> None:
-        """Let `write` fill the numbers, which it gets as integers and as floats, and start the copy to the GPU."""
-        letter = next(self._letters)
-        letter.fetched.synchronize()  # its last copy; returns at once unless the GPU is far behind
-        write(letter.whole, letter.real)
-        self._to.copy_(letter.numbers, non_blocking=True)
-        letter.fetched.record()
+        """Call `write` with the next buffer, viewed as integers and as floats, and start its copy to the GPU."""
+        buffer = next(self._buffers)
+        buffer.copied.synchronize()  # its last copy; returns at once unless the GPU is far behind
+        write(buffer.whole, buffer.real)
+        self._to.copy_(buffer.numbers, non_blocking=True)
+        buffer.copied.record()
 
 
-class _Letter:
-    """Pinned memory for the numbers of one call, as integers and as floats."""
+class _PinnedBuffer:
+    """Pinned memory, and the event of its last copy to the GPU."""
 
     def __init__(self, shape: torch.Size) -> None:
         self.numbers = torch.zeros(shape, dtype=torch.int64, pin_memory=True)
         self.whole, self.real = self.numbers.numpy(), self.numbers.view(torch.float64).numpy()
-        self.fetched = torch.cuda.Event()
+        self.copied = torch.cuda.Event()
 
 
 @contextlib.contextmanager
