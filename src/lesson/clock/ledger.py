@@ -132,7 +132,7 @@ class Ledger:
     # Updates
 
     def new_updates(self, clients: IntArray, round: int, now_s: float, **columns: Any) -> Updates:
-        """Record new updates of these idle clients from the newest version, and return them; `start` puts them in flight.
+        """Record and return new updates of these idle clients from the newest version; `start` puts them in flight.
 
         Their arrival times are inf until then. `columns` are `expected_s`, `lr_scale`, `local_steps`, `batches`,
         `compute_scale` and `in_turn`, each an array with one entry per client, or one value for all.

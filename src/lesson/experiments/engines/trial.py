@@ -33,10 +33,10 @@ class Engine(Protocol):
         """Execute runs in their folders until all have ended; an exception, including one of `hear`, interrupts them.
 
         `hear` is called with events: a line of the run's metrics, {"done": True} with its final score and time_s,
-        {"killed": count} for a run that is resumed after its process was killed, {"postponed": number of runs still
-        in progress} for one that ran out of memory and is resumed after another has ended, or {"error": message, "kind": name of the
-        class} for a run that failed. Trackers are called in the process that executes the run; each process has its
-        own copy. Raises InputError if a tracker or task cannot be copied into another process.
+        {"killed": count} for a run that is resumed after its process was killed, {"postponed": number of runs still in
+        progress} for one that ran out of memory and is resumed after another has ended, or {"error": message, "kind":
+        name of the class} for a run that failed. Trackers are called in the process that executes the run; each process
+        has its own copy. Raises InputError if a tracker or task cannot be copied into another process.
         """
         ...
 

@@ -266,7 +266,7 @@ class Convolution(nn.Conv2d):
 
 
 def use_kernels(model: nn.Module, precision: Precision) -> None:
-    """Let the plain convolutions of a model use these kernels under vmap, if they can be compiled for this precision."""
+    """Let the plain convolutions of a model use these kernels under vmap, if they work for this precision."""
     products: Products = "tf32" if precision == "tf32" else "ieee"
     if precision == "bfloat16" or not _works(products):
         return
