@@ -7,7 +7,7 @@ LOG = $(VENV)/install.log
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
 EXTRAS = flower-simulation,ray,tensorboard
 SOURCES = pyproject.toml constraints.txt
-UNUSED = /(tests|testing|devtools|_inductor|ray/(data|llm|rllib|serve|train|tune))/
+UNUSED = /(tests|devtools|_inductor|ray/(data|llm|rllib|serve|train|tune))/
 
 # Tests and commands start hundreds of processes that import this package, so byte code is written even if the
 # environment turns that off.

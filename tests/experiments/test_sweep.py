@@ -283,7 +283,10 @@ def test_progress_counts_runs_and_shows_those_in_progress(capsys: pytest.Capture
     progress.report(names[2], {"round": 60, "time_s": 1200.0})
     progress.report(names[3], {"round": 20, "time_s": 400.0})
     progress.report(names[3], {"postponed": 1})
-    assert "note: not enough memory for 2 runs at once; lesson-beta=4-seed0 waits" in capsys.readouterr().err
+    assert (
+        "note: lesson-beta=4-seed0 ran out of memory; it continues when another run has ended"
+        in capsys.readouterr().err
+    )
     console = Console(width=120)
     with console.capture() as capture:
         console.print(progress.render())

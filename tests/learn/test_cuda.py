@@ -25,6 +25,7 @@ from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.graphs import arithmetic
 from lesson.learn.data import Dataset, load_dataset
+from lesson.learn.divergence import NewestCohort
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import GlobalModel, ModelServer
 from lesson.learn.reference import ReferenceTrainer
@@ -279,9 +280,8 @@ def test_twenty_rounds_agree_with_the_reference(name: str, trainer: str) -> None
     assert given.versions.keys() == expected.versions.keys()
     for version, vector in expected.versions.items():
         difference = (given.versions[version].cpu() - vector).norm() / (vector - cpu.initial_vector()).norm()
-        assert (
-            difference < 0.03
-        )  # on random images, two CPU trainers differ by 0.011: in max pooling, values nearly tie
+        # On random images, two CPU trainers already differ by 0.011, because values in max pooling nearly tie.
+        assert difference < (0.03 if name == "cifar10" else 0.01)
     ours = Evaluator(cuda, gpu(cuda)).score(given.model(fast.version))
     theirs = Evaluator(cpu, CpuBackend(cpu)).score(expected.model(plain.version))
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
@@ -398,7 +398,7 @@ def test_faster_arithmetic_stays_close(precision: str) -> None:
     assert not torch.equal(given, wanted)
     assert (given - wanted).norm() / wanted.norm() < 0.05
     exactly, quickly = (
-        Evaluator(cuda, gpu(cuda, kind)).score(GlobalModel(vector, ""))
+        Evaluator(cuda, gpu(cuda, kind)).score(GlobalModel(vector, NewestCohort(None, 0, "")))
         for kind, vector in (("float32", wanted), (precision, given))
     )
     assert quickly.loss == pytest.approx(exactly.loss, rel=0.05)
@@ -521,7 +521,7 @@ def test_models_that_no_graph_can_hold_are_trained_one_by_one(model: Any, reason
     moved = (expected - 0.7 * cohort.base).norm()
     assert (given - expected).norm() < (1.0 if model is DroppingNet else 0.01) * moved
     ours, theirs = (
-        Evaluator(work, backend).score(GlobalModel(vector, ""))
+        Evaluator(work, backend).score(GlobalModel(vector, NewestCohort(None, 0, "")))
         for work, backend, vector in ((cuda, gpu(cuda), expected.cuda()), (cpu, CpuBackend(cpu), expected))
     )
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
@@ -543,7 +543,7 @@ def test_a_model_that_cannot_be_recorded_is_reported() -> None:
         (4, 70, (3, 2), (2, 1), (1, 0), 8),
     ],
 )
-@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("tf32", 1e-2)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("tf32", 2e-3)])
 def test_convolutions_with_separate_weights_agree_with_torch(
     channels: int, features: int, size: Any, stride: Any, padding: Any, side: int, precision: Any, tolerance: float
 ) -> None:
@@ -569,7 +569,10 @@ def test_convolutions_with_separate_weights_agree_with_torch(
     with arithmetic("float32"):
         wanted = gradients(plain)
     for name, given in gradients(fast).items():
-        assert (given - wanted[name]).norm() < tolerance * wanted[name].norm()
+        error = given - wanted[name]
+        assert error.norm() < tolerance * wanted[name].norm()
+        bias = (error * wanted[name].sign()).mean() / wanted[name].abs().mean()
+        assert abs(bias) < 3e-4  # factors that are truncated instead of rounded make all results smaller
 
 
 def test_only_plain_convolutions_use_the_triton_kernels() -> None:

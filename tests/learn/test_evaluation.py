@@ -17,6 +17,7 @@ from lesson.core.arrays import IntArray
 from lesson.core.errors import DivergedError
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset
+from lesson.learn.divergence import NewestCohort
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import GlobalModel
 from lesson.learn.partition import Partition, Pool
@@ -160,7 +161,9 @@ def test_clients_of_a_pool_share_samples() -> None:
     assert isinstance(holdings, Pool)
     held = np.concatenate([holdings[client] for client in range(30)])
     assert len(np.unique(held)) < len(held)
-    check_by_hand(evaluator.client_scores(GlobalModel(vector, "")), workload, tiny_data(), vector)
+    check_by_hand(
+        evaluator.client_scores(GlobalModel(vector, NewestCohort(None, 0, ""))), workload, tiny_data(), vector
+    )
     evaluator.close()
 
 

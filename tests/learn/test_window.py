@@ -84,8 +84,8 @@ def with_training(strategy: str, **training: Any) -> Settings:
     ids=lambda chosen: f"{chosen.strategy.name}-{chosen.training.local_steps}",
 )
 def test_results_do_not_depend_on_the_window(chosen: Settings, tmp_path: Path, rule: Any) -> None:
-    """With several local steps, only the smallest and largest window are compared: workers take seconds to start."""
-    sizes = (1, 10**6) if chosen.training.local_steps > 1 else (1, 40, 10**6)
+    """With several local steps, only two windows are compared, because worker processes take seconds to start."""
+    sizes = (1, 40) if chosen.training.local_steps > 1 else (1, 40, 10**6)
     for steps in sizes:
         rule(steps)
         execute(chosen, tmp_path / str(steps), **PARTS)

@@ -138,17 +138,18 @@ class Ledger:
         `compute_scale` and `in_turn`, each an array with one entry per client, or one value for all.
         """
         columns |= {"base_version": self.version, "started_round": round, "started_s": now_s}
-        columns["index"] = self._latest["index"][clients] + 1
         for name, value in columns.items():
             self._latest[name][clients] = value
         updates = self.updates_of(clients)
         updates.id[:], updates.arrived_s[:] = np.arange(self._next_id, self._next_id + len(clients)), np.inf
+        updates.index[:] += 1
         return updates
 
     def start(self, updates: Updates, arrives_s: FloatArray) -> None:
         """Start the updates that the last call of `new_updates` returned. An arrival time of inf is not known yet."""
         clients = updates.client
         self._id[clients], self._arrives_s[clients] = updates.id, arrives_s
+        self._latest["index"][clients] = updates.index
         self._next_id += len(clients)
         self.num_in_flight += len(clients)
         self.num_busy += len(clients)

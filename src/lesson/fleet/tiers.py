@@ -38,8 +38,7 @@ def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
         tiers -= latency_s <= (tiers - 1) * deadline_s * (1 + TOLERANCE)
         tiers += latency_s > tiers * deadline_s * (1 + TOLERANCE)
         tiers = np.maximum(tiers, 1.0)
-        tiers[~(tiers < _MAX_TIER)] = UNREACHABLE  # `~(<)` rather than `>=`, so that NaN is unreachable, too
-    return tiers.astype(np.int64)
+    return np.where(tiers < _MAX_TIER, tiers, UNREACHABLE).astype(np.int64)
 
 
 def client_to_promote(latency_s: FloatArray, tiers: IntArray) -> int | None:

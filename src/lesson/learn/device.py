@@ -50,8 +50,9 @@ def hardware(device: str) -> str:
 
 
 def lacks_memory(error: MemoryError | RuntimeError) -> bool:
-    """Return whether an error means lack of memory. torch has an error class of its own for GPUs, but not for CPUs."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    """Return whether an error means lack of memory. torch has a class for this, but not all libraries use it."""
+    words = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
 def to_device(array: IntArray | FloatArray, device: str) -> Tensor:

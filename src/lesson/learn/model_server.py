@@ -350,7 +350,7 @@ class ModelServer:
         """Raise DivergedError if updates were rejected for non-finite values that training itself produced."""
         for one in rejections:
             if one.reason == NOT_FINITE and not self.source.is_fault(one.client, one.index):
-                cohort = next(cohort for cohort in aggregation.cohorts if one.client in cohort.columns["client"])
+                cohort = next(cohort for cohort in aggregation.cohorts if cohort.has(one.client, one.index))
                 check_finite("model", False, NewestCohort(cohort, aggregation.round, self._remedy))
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:

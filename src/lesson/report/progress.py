@@ -106,9 +106,7 @@ class StudyProgress:
             self.restarts[name] = line["killed"]
         elif "postponed" in line:
             self._going.pop(name, None)
-            self._tell(
-                f"note: not enough memory for {line['postponed'] + 1} runs at once; {name} waits for another run to end"
-            )
+            self._tell(f"note: {name} ran out of memory; it continues when another run has ended")
         else:
             share = self._limits[name].share_done(line["round"], line["time_s"])
             metric = Metric.of(line)

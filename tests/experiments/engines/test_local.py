@@ -7,6 +7,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -83,31 +84,65 @@ def test_a_run_whose_process_is_killed_as_time_is_up_has_not_failed(follow: Foll
     assert follow(KILLED, time_after=0.0)[1] == [{"killed": 1}]
 
 
-def test_a_run_that_runs_out_of_memory_waits_until_another_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Run b runs out of memory once, while run a is in progress."""
-    engine, given, told = LocalEngine(2), list[str](), list[tuple[str, Line]]()
-    pipes: dict[str, Connection] = {}
+Events = list[tuple[str, Line]]
 
-    class Worker(MadeUp):
-        def give(self, path: Path, settings: Settings) -> None:
-            self.path, self.settings, pipes[path.name] = path, settings, self.theirs
-            given.append(path.name)
-            if path.name == "b":
-                self.theirs.send({"done": True} if given.count("b") == 2 else LACKS_MEMORY)
 
-    def hear(path: Path, line: Line) -> None:
-        told.append((path.name, line))
-        if "postponed" in line:
-            pipes["a"].send({"done": True})
+@pytest.fixture
+def execute_two(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[str, Events]]:
+    """Executes runs a and b at once, and returns which runs processes were given, and what was told.
 
-    made_up = {"engine": engine, "given": given, "last": {}, "time_after": math.inf}
-    monkeypatch.setattr(local, "_Worker", type("Worker", (Worker,), made_up))
-    settings = Settings(run={"device": "cpu"})
-    engine.run({tmp_path / "a": settings, tmp_path / "b": settings}, hear)
-    assert told == [("b", {"postponed": 1}), ("a", {"done": True}), ("b", {"done": True})]
-    assert given == ["a", "b", "b"]
+    Runs in `lacking` run out of memory once. In between, run a does not end before `a_ends` was told about b.
+    """
+
+    def run(lacking: str, a_ends: str = "") -> tuple[str, Events]:
+        engine, given, told = LocalEngine(2), list[str](), Events()
+        pipes: dict[str, Connection] = {}
+
+        class Worker(MadeUp):
+            def give(self, path: Path, settings: Settings) -> None:
+                self.path, self.settings, pipes[path.name] = path, settings, self.theirs
+                given.append(path.name)
+                if path.name in lacking and given.count(path.name) == 1:
+                    self.theirs.send(LACKS_MEMORY)
+                elif path.name == "b" or not a_ends:
+                    self.theirs.send({"done": True})
+
+        def hear(path: Path, line: Line) -> None:
+            told.append((path.name, line))
+            if path.name == "b" and a_ends in line:
+                pipes["a"].send({"done": True})
+
+        made_up = {"engine": engine, "given": given, "last": {}, "time_after": math.inf}
+        monkeypatch.setattr(local, "_Worker", type("Worker", (Worker,), made_up))
+        settings = Settings(run={"device": "cpu"})
+        engine.run({tmp_path / "a": settings, tmp_path / "b": settings}, hear)
+        return "".join(given), told
+
+    return run
+
+
+DONE: Line = {"done": True}
+
+
+def test_a_run_that_runs_out_of_memory_waits_until_another_has_ended(execute_two: Any) -> None:
+    given, told = execute_two("b", a_ends="postponed")
+    assert given == "abb"
+    assert told == [("b", {"postponed": 1}), ("a", DONE), ("b", DONE)]
+
+
+def test_a_run_that_ran_out_of_memory_starts_again_if_the_others_have_ended_meanwhile(execute_two: Any) -> None:
+    given, told = execute_two("b")
+    assert given == "abb"
+    assert told[-1] == ("b", DONE)
+    assert ("a", DONE) in told
+    assert not any("error" in line for _, line in told)
+
+
+def test_if_all_runs_have_run_out_of_memory_they_are_executed_one_after_the_other(execute_two: Any) -> None:
+    given, told = execute_two("ab")
+    assert sorted(given) == ["a", "a", "b", "b"]
+    assert [line for _, line in told if "done" in line] == [DONE] * 2
+    assert not any("error" in line for _, line in told)
 
 
 def test_a_run_that_is_alone_and_runs_out_of_memory_fails(follow: Follow) -> None:

@@ -102,7 +102,7 @@ class _Workers:
                 path, line = worker.path, worker.receive()
                 if line is ENDED:
                     line = self._replace(worker)
-                elif line.get("kind") == LackOfMemoryError.__name__ and len(self._busy) > 1:
+                elif line.get("kind") == LackOfMemoryError.__name__ and worker.had_company:
                     line = self._postpone(worker)
                 elif "done" in line or "error" in line:
                     self._next(worker, fit=line.get("kind") in (None, *FORESEEN))
@@ -129,21 +129,36 @@ class _Workers:
         num_threads = max(1, (os.cpu_count() or 1) // self._size)
         worker = _Worker(self._engine.data_dir, num_threads, self._copied)
         self._busy[worker.pipe] = worker
+        self._give(worker, path, settings)
+
+    def _give(self, worker: "_Worker", path: Path, settings: Settings) -> None:
+        """Give a worker a run, and note which runs share the memory with others."""
+        worker.had_company = any(one.process.is_alive() for one in self._dismissed)
+        if len(self._busy) > 1:
+            for one in self._busy.values():
+                one.had_company = True
         worker.give(path, settings)
 
     def _next(self, worker: "_Worker", fit: bool) -> None:
         """Give a worker its next run; after an unexpected error, a new process takes its place."""
         if fit and self._any_to_begin():
-            worker.give(*self._waiting.popleft())
+            self._give(worker, *self._waiting.popleft())
             return
         self._dismiss(worker)
         if self._any_to_begin():
             self._start(*self._waiting.popleft())
 
     def _postpone(self, worker: "_Worker") -> Line:
-        """End a worker that has run out of memory; its run waits until another one has ended, and fewer run at once."""
+        """End a worker that has run out of memory; its run waits until another one has ended, and fewer run at once.
+
+        If no other run is left, it starts again at once, when the memory of ended processes has been freed.
+        """
         self._dismiss(worker)
         self._waiting.append((worker.path, worker.settings))
+        if not self._busy and self._any_to_begin():
+            for one in self._dismissed:
+                one.process.join(END_S)
+            self._start(*self._waiting.popleft())
         return {"postponed": len(self._busy)}
 
     def _dismiss(self, worker: "_Worker") -> None:
@@ -173,6 +188,8 @@ class _Worker:
 
     path: Path
     settings: Settings
+    had_company: bool
+    """Whether other processes may have used memory during the current run."""
 
     def __init__(self, data_dir: Path | str | None, num_threads: int, content: Content) -> None:
         context = get_context("spawn")

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.counters import gpu_kernels
 from lesson.learn.cuda.gather import gathered
@@ -37,10 +39,9 @@ class CudaBatchedTrainer:
         self._workload, self._precision = workload, precision
         self._replica = workload.replica()
         self._replica.model.train()
-        if gpu_kernels() is not None:
-            from lesson.learn.cuda.convolution import use_kernels
-
-            use_kernels(self._replica.model, precision)
+        convolutions = _own_convolutions()
+        if convolutions is not None:
+            convolutions.use_kernels(self._replica.model, precision)
         device, base = workload.device, workload.initial_vector()
         self._starts, self._models = base.repeat(BLOCK, 1), base.repeat(BLOCK, 1)
         self._moments = {name: torch.zeros_like(self._models) for name in moments_of(workload.training)}
@@ -54,7 +55,12 @@ class CudaBatchedTrainer:
         self._columns = torch.arange(workload.sampler.width, device=device)
         self._graphs: dict[int, Graph[None]] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        self._graph(1)  # raises InputError if this task cannot be recorded
+        try:
+            self._graph(1)
+        except InputError:
+            if convolutions is None or not convolutions.use_cudnn(self._replica.model):
+                raise  # this task cannot be recorded
+            self._graph(1)
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
@@ -138,9 +144,10 @@ class CudaBatchedTrainer:
         inputs, targets, kept = gathered(work, replica, ids, padded, places)
         batch: list[Any] = [map_arrays(lambda part: part.unflatten(0, shape), arrays) for arrays in (inputs, targets)]
         factors = [] if kept is None else [kept.unflatten(0, shape)]
-        parameters, starts = replica.named_views(self._models[:size]), replica.named_views(self._starts[:size])
+        parameters = replica.named_views(self._models[:size])
         gradients = vmap(grad(self._loss))(parameters, *batch, weight, *factors)
         if training.proximal_mu:
+            starts = replica.named_views(self._starts[:size])
             pulls = {name: (one - starts[name]) * _column(going, one) for name, one in parameters.items()}
             gradients = {name: one.add(pulls[name], alpha=training.proximal_mu) for name, one in gradients.items()}
         if training.clip_norm < math.inf:
@@ -165,6 +172,15 @@ class CudaBatchedTrainer:
         if loss.each is not None:
             return loss.each(outputs, targets) @ weight
         return loss.mean(outputs, targets) * weight.sum()  # the minibatch is full
+
+
+def _own_convolutions() -> ModuleType | None:
+    """Return the module of convolutions with separate weights; None if Triton is unavailable."""
+    if gpu_kernels() is None:
+        return None
+    from lesson.learn.cuda import convolution
+
+    return convolution
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from lesson.learn.cuda.graphs import Precision
+from lesson.learn.device import lacks_memory
 
 Products = Literal["tf32", "ieee"]
 """Precision of products: `tf32` (10 bits of mantissa, on tensor cores) or `ieee` (float32)."""
@@ -70,6 +71,15 @@ def _patches(
         inside = (from_y >= 0) & (from_x >= 0) & (from_y < height) & (from_x < width)
     inside &= (row < rows_end) & (place < kernel_height * kernel_width)
     return tl.load(images + ((image * height + from_y) * width + from_x) * channels + channel, mask=inside, other=0.0)
+
+
+@triton.jit
+def _rounded(values, precision: tl.constexpr):
+    """Round to the nearest TF32 value, as cuDNN does; `tl.dot` would truncate, which makes results smaller."""
+    if precision == "tf32":
+        bits = (values.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+        values = tl.where(values == values, bits.to(tl.float32, bitcast=True), values)  # NaN must stay NaN
+    return values
 
 
 @triton.jit
@@ -129,7 +139,7 @@ def _products_kernel(
         )
         there = (tap[:, None] < taps) & (column[None, :] < features)
         right = tl.load(weights + tap[:, None] * features + column[None, :], mask=there, other=0.0)
-        total = tl.dot(left, right, total, input_precision=precision)
+        total = tl.dot(_rounded(left, precision), _rounded(right, precision), total, input_precision=precision)
     if has_bias:
         total += tl.load(bias + model * features + column, mask=column < features, other=0.0)[None, :]
     out += (model * num_patches + row[:, None]) * features + column[None, :]
@@ -196,7 +206,7 @@ def _weights_kernel(
         )
         there = (row[:, None] < num_patches) & (column[None, :] < features)
         right = tl.load(gradient + row[:, None] * features + column[None, :], mask=there, other=0.0)
-        total = tl.dot(left, right, total, input_precision=precision)
+        total = tl.dot(_rounded(left, precision), _rounded(right, precision), total, input_precision=precision)
     out += (place * taps + tap[:, None]) * features + column[None, :]
     tl.store(out, total, mask=(tap[:, None] < taps) & (column[None, :] < features))
 
@@ -258,6 +268,8 @@ class Convolution(nn.Conv2d):
     products: Products
 
     def forward(self, images: Tensor) -> Tensor:
+        if images.dim() != 4 or images.dtype != torch.float32 or torch.is_autocast_enabled("cuda"):
+            return super().forward(images)
         return _Layer.apply(images, self.weight, self.bias, self.stride, self.padding, self.products)
 
     def without_bias(self, images: Tensor) -> Tensor:
@@ -276,6 +288,14 @@ def use_kernels(model: nn.Module, precision: Precision) -> None:
             setattr(module, "products", products)  # noqa: B010
 
 
+def use_cudnn(model: nn.Module) -> bool:
+    """Undo `use_kernels`; return whether the model had convolutions that used the kernels."""
+    found = list[nn.Module](module for module in model.modules() if type(module) is Convolution)
+    for module in found:
+        module.__class__ = nn.Conv2d
+    return bool(found)
+
+
 @cache
 def _works(products: Products) -> bool:
     """Return whether the kernels can be compiled for this GPU."""
@@ -283,7 +303,9 @@ def _works(products: Products) -> bool:
     try:
         out = _products(images, weights, None, (2, 2), (1, 1), (0, 0), products)
         _weight_products(images, out, (3, 3), (1, 1), (0, 0), products)
-    except Exception:  # whatever the compiler raises
+    except Exception as error:  # whatever the compiler raises
+        if isinstance(error, MemoryError | RuntimeError) and lacks_memory(error):
+            raise
         return False
     return True
 
@@ -317,7 +339,8 @@ class _Layer(torch.autograd.Function):
         of_images = (
             _ImageGradient.apply(gradient, weight, images.shape, *ctx.shape) if ctx.needs_input_grad[0] else None
         )
-        of_weight = _WeightGradient.apply(gradient, images, weight.shape, *ctx.shape)
+        needs_weight = ctx.needs_input_grad[1]
+        of_weight = _WeightGradient.apply(gradient, images, weight.shape, *ctx.shape) if needs_weight else None
         of_bias = gradient.sum((0, 2, 3)) if ctx.needs_input_grad[2] else None
         return of_images, of_weight, of_bias, None, None, None
 
@@ -325,9 +348,13 @@ class _Layer(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], images: Tensor, weight: Tensor, bias: Tensor | None, *shape: Any
     ) -> Any:
-        images, weight = models_first(info.batch_size, in_dims, images, weight)
+        if in_dims[1] is None and (bias is None or in_dims[2] is None):  # frozen: one convolution of all images
+            (images,) = models_first(info.batch_size, in_dims[:1], images)
+            values = functional.conv2d(images.flatten(0, 1), weight, bias, stride=shape[0], padding=shape[1])
+            return values.unflatten(0, images.shape[:2]), 0
+        images, weight = models_first(info.batch_size, in_dims[:2], images, weight)
         if bias is not None:
-            (bias,) = models_first(info.batch_size, in_dims[2:], bias)
+            (bias,) = models_first(info.batch_size, in_dims[2:3], bias)
         sides = zip(images.shape[3:], weight.shape[3:], *shape[:2], strict=True)
         sizes = tuple((side + 2 * padding - size) // stride + 1 for side, size, stride, padding in sides)
         patches, columns = images.permute(0, 1, 3, 4, 2), weight.permute(0, 3, 4, 2, 1)
@@ -351,7 +378,12 @@ class _ImageGradient(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, weight: Tensor, like: torch.Size, *shape: Any
     ) -> Any:
-        gradient, weight = models_first(info.batch_size, in_dims, gradient, weight)
+        if in_dims[1] is None:
+            (gradient,) = models_first(info.batch_size, in_dims[:1], gradient)
+            whole = [gradient.shape[0] * gradient.shape[1], *like[1:]]
+            values = conv2d_input(whole, weight, gradient.flatten(0, 1), stride=shape[0], padding=shape[1])
+            return values.unflatten(0, gradient.shape[:2]), 0
+        gradient, weight = models_first(info.batch_size, in_dims[:2], gradient, weight)
         patches, columns = gradient.permute(0, 1, 3, 4, 2), weight.permute(0, 3, 4, 1, 2)
         sizes = like[-2], like[-1]
         return _products(patches, columns, None, sizes, *shape, backward=True).permute(0, 1, 4, 2, 3), 0
@@ -374,7 +406,7 @@ class _WeightGradient(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], gradient: Tensor, images: Tensor, like: torch.Size, *shape: Any
     ) -> Any:
-        gradient, images = models_first(info.batch_size, in_dims, gradient, images)
+        gradient, images = models_first(info.batch_size, in_dims[:2], gradient, images)
         patches, right = images.permute(0, 1, 3, 4, 2), gradient.permute(0, 1, 3, 4, 2)
         return _weight_products(patches, right, (like[-2], like[-1]), *shape).permute(0, 4, 3, 1, 2), 0
 
@@ -383,5 +415,5 @@ def models_first(num_models: int, in_dims: tuple[int | None, ...], *tensors: Ten
     """Move the model dimension of tensors under vmap to the front; expand tensors that all models share."""
     return [
         tensor.expand(num_models, *tensor.shape) if place is None else tensor.movedim(place, 0)
-        for tensor, place in zip(tensors, in_dims, strict=False)
+        for tensor, place in zip(tensors, in_dims, strict=True)
     ]

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from itertools import cycle
 from typing import Any, Generic, Literal, TypeVar
@@ -17,6 +18,7 @@ from lesson.learn.device import lacks_memory
 Precision = Literal["tf32", "float32", "bfloat16"]
 Result = TypeVar("Result")
 NUM_BUFFERS = 64
+_RECORDING = threading.Lock()  # threads share the stream on which graphs are recorded
 
 
 class Graph(Generic[Result]):
@@ -24,6 +26,10 @@ class Graph(Generic[Result]):
 
     def __init__(self, body: Callable[[], Result], precision: Precision, pool: Any = None) -> None:
         self._body = body  # keeps tensors alive that the graph knows only by address
+        with _RECORDING:
+            self._prepare(body, precision, pool)
+
+    def _prepare(self, body: Callable[[], Result], precision: Precision, pool: Any) -> None:
         self._graph = torch.cuda.CUDAGraph()
         stream = _recording_stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -38,7 +44,6 @@ class Graph(Generic[Result]):
                 raise
             first = str(error).partition("\n")[0]
             raise InputError(f"model cannot be recorded as a CUDA graph: {first}") from error
-
         torch.cuda.empty_cache()  # frees the memory of the warm-up
 
     def _record(self, body: Callable[[], Result], pool: Any) -> Result:
