@@ -21,7 +21,7 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from lesson.learn.cuda.graphs import Precision
 from lesson.learn.device import lacks_memory
 
-Products = Literal["tf32", "ieee"]
+DotPrecision = Literal["tf32", "ieee"]
 """Precision of products: `tf32` (10 bits of mantissa, on tensor cores) or `ieee` (float32)."""
 Pair = tuple[int, int]
 MAX_ROWS, MAX_COLUMNS, MAX_DEPTH = 128, 64, 32
@@ -223,7 +223,7 @@ def _products(
     sizes: Pair,
     stride: Pair,
     padding: Pair,
-    precision: Products,
+    precision: DotPrecision,
     *,
     backward: bool = False,
 ) -> Tensor:
@@ -246,7 +246,7 @@ def _products(
 
 
 def _weight_products(
-    images: Tensor, gradient: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, precision: Products
+    images: Tensor, gradient: Tensor, kernel_size: Pair, stride: Pair, padding: Pair, precision: DotPrecision
 ) -> Tensor:
     """Return the products of transposed patches and gradients, shape (num_models, *kernel_size, channels, features)."""
     num_models, num_images, height, width, channels = images.shape
@@ -265,27 +265,27 @@ def _weight_products(
 class Convolution(nn.Conv2d):
     """A plain convolution that uses these kernels under vmap. `use_kernels` turns layers of a model into this class."""
 
-    products: Products
+    dot_precision: DotPrecision
 
     def forward(self, images: Tensor) -> Tensor:
         if images.dim() != 4 or images.dtype != torch.float32 or torch.is_autocast_enabled("cuda"):
             return super().forward(images)
-        return _Layer.apply(images, self.weight, self.bias, self.stride, self.padding, self.products)
+        return _Layer.apply(images, self.weight, self.bias, self.stride, self.padding, self.dot_precision)
 
     def without_bias(self, images: Tensor) -> Tensor:
         """Return the output before the bias is added."""
-        return _Layer.apply(images, self.weight, None, self.stride, self.padding, self.products)
+        return _Layer.apply(images, self.weight, None, self.stride, self.padding, self.dot_precision)
 
 
 def use_kernels(model: nn.Module, precision: Precision) -> None:
     """Let the plain convolutions of a model use these kernels under vmap, if they work for this precision."""
-    products: Products = "tf32" if precision == "tf32" else "ieee"
-    if precision == "bfloat16" or not _works(products):
+    dot_precision: DotPrecision = "tf32" if precision == "tf32" else "ieee"
+    if precision == "bfloat16" or not _works(dot_precision):
         return
     for module in model.modules():
         if type(module) is nn.Conv2d and _is_plain(module):
             module.__class__ = Convolution
-            setattr(module, "products", products)  # noqa: B010
+            setattr(module, "dot_precision", dot_precision)  # noqa: B010
 
 
 def use_cudnn(model: nn.Module) -> bool:
@@ -297,12 +297,12 @@ def use_cudnn(model: nn.Module) -> bool:
 
 
 @cache
-def _works(products: Products) -> bool:
+def _works(dot_precision: DotPrecision) -> bool:
     """Return whether the kernels can be compiled for this GPU."""
     images, weights = torch.zeros(1, 1, 4, 4, 1, device="cuda"), torch.zeros(1, 3, 3, 1, 1, device="cuda")
     try:
-        out = _products(images, weights, None, (2, 2), (1, 1), (0, 0), products)
-        _weight_products(images, out, (3, 3), (1, 1), (0, 0), products)
+        out = _products(images, weights, None, (2, 2), (1, 1), (0, 0), dot_precision)
+        _weight_products(images, out, (3, 3), (1, 1), (0, 0), dot_precision)
     except Exception as error:  # whatever the compiler raises
         if isinstance(error, MemoryError | RuntimeError) and lacks_memory(error):
             raise
@@ -324,7 +324,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        images: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, precision: Products
+        images: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, precision: DotPrecision
     ) -> Tensor:
         return functional.conv2d(images, weight, bias, stride=stride, padding=padding)
 
@@ -366,7 +366,7 @@ class _ImageGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        gradient: Tensor, weight: Tensor, like: torch.Size, stride: Pair, padding: Pair, precision: Products
+        gradient: Tensor, weight: Tensor, like: torch.Size, stride: Pair, padding: Pair, precision: DotPrecision
     ) -> Tensor:
         return conv2d_input(list(like), weight, gradient, stride=stride, padding=padding)
 
@@ -394,7 +394,7 @@ class _WeightGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        gradient: Tensor, images: Tensor, like: torch.Size, stride: Pair, padding: Pair, precision: Products
+        gradient: Tensor, images: Tensor, like: torch.Size, stride: Pair, padding: Pair, precision: DotPrecision
     ) -> Tensor:
         return conv2d_weight(images, list(like), gradient, stride=stride, padding=padding)
 
