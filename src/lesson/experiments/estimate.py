@@ -12,7 +12,7 @@ import numpy as np
 
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.design import Design
-from lesson.experiments.engines.local import MAX_ON_GPU
+from lesson.experiments.engines.local import most_at_once
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.missing import check_runs
 from lesson.experiments.naming import series_name
@@ -55,8 +55,8 @@ def estimate(design: Design, out: Path | str, data_dir: Path | str | None = None
     wanted = design.runs(done) | design.later(done)
     check_runs(wanted, done, folder.path, resume=True)
     left = [settings for name, settings in wanted.items() if name not in done]
-    at_most = MAX_ON_GPU if any(on_device(settings).run.device == "cuda" for settings in left) else len(left)
-    num_processes = max(1, min(len(left), at_most, (os.cpu_count() or 1) // cpus_per_trial))
+    at_once = most_at_once([on_device(settings) for settings in left])
+    num_processes = max(1, min(at_once, (os.cpu_count() or 1) // cpus_per_trial))
     different = list({(series_name(one), one.run.time_budget_s, one.run.rounds): one for one in left}.values())
     timed = different[:: math.ceil(len(different) / MAX_TIMED) or 1]
     seconds = []

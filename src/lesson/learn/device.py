@@ -49,10 +49,11 @@ def hardware(device: str) -> str:
     return f"{os.cpu_count()} cores of {names[0] if names else platform.processor() or 'unknown type'}"
 
 
-def lacks_memory(error: MemoryError | RuntimeError) -> bool:
+def lacks_memory(error: Exception) -> bool:
     """Return whether an error means lack of memory. torch has a class for this, but not all libraries use it."""
     words = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in str(error) for word in words)
+    told = isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+    return told or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def to_device(array: IntArray | FloatArray, device: str) -> Tensor:

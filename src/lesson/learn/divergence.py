@@ -32,10 +32,15 @@ class NewestCohort:
         )
 
 
+def not_finite(what: str, newest_cohort: NewestCohort) -> DivergedError:
+    """Return the error about a model, or a score of it, that is no longer finite."""
+    return DivergedError(f"the {what} is no longer finite {newest_cohort}")
+
+
 def check_finite(what: str, finite: bool, newest_cohort: NewestCohort) -> None:
     """Raise DivergedError unless `finite`."""
     if not finite:
-        raise DivergedError(f"the {what} is no longer finite {newest_cohort}")
+        raise not_finite(what, newest_cohort)
 
 
 class DeferredChecks:
@@ -91,10 +96,8 @@ class DeferredChecks:
             check = self._launched.popleft()
             check.copied.synchronize()
             for number, cohort, total in zip(check.rounds, check.cohorts, check.sums.tolist(), strict=True):
-                try:
-                    check_finite("model", math.isfinite(total), cohort)
-                except DivergedError as error:
-                    self._failure = number, error
+                if not math.isfinite(total):
+                    self._failure = number, not_finite("model", cohort)
                     break
         if self._failure is not None:
             raise self._failure[1]

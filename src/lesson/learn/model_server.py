@@ -23,7 +23,7 @@ from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
 from lesson.learn.backend import Trainer, WindowRule
 from lesson.learn.cohort import Cohort, PlannedCohort, plan_cohorts
-from lesson.learn.divergence import DeferredChecks, NewestCohort, check_finite
+from lesson.learn.divergence import DeferredChecks, NewestCohort, check_finite, not_finite
 from lesson.learn.group_memory import GroupVectors
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.robust.guard import MergeGuard, finite_only
@@ -351,7 +351,7 @@ class ModelServer:
         for one in rejections:
             if one.reason == NOT_FINITE and not self.source.is_fault(one.client, one.index):
                 cohort = next(cohort for cohort in aggregation.cohorts if cohort.has(one.client, one.index))
-                check_finite("model", False, NewestCohort(cohort, aggregation.round, self._remedy))
+                raise not_finite("model", NewestCohort(cohort, aggregation.round, self._remedy))
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:
         """Return whether models or updates are aggregated: as set in [server], or as the strategy prescribes."""

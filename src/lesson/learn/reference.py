@@ -44,7 +44,7 @@ def train_client(workload: Workload, replica: Replica, cohort: Cohort) -> Tensor
                         outputs = replica.outputs(batch.inputs, batch.kept, training=True)
                         local.descend(workload.loss.mean(outputs, batch.targets), lr)
                     except Exception as error:  # a custom model or loss may raise anything
-                        if isinstance(error, MemoryError | RuntimeError) and lacks_memory(error):
+                        if lacks_memory(error):
                             raise
                         whom, size = f"client {int(cohort.client[0])}", int(batch.counts)
                         raise RunStoppedError(

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -71,23 +71,25 @@ class LocalEngine:
                 remedy = "define it in a module, or use a single process"
                 raise InputError(f"strategy {settings.strategy.name} cannot be imported by other processes; {remedy}")
         settled = {path: RunFolder(path).settled(settings) for path, settings in plan.items()}
-        on_gpu = any(settings.run.device == "cuda" for settings in settled.values())
-        workers = _Workers(self, settled, MAX_ON_GPU if on_gpu else len(settled), trackers)
+        workers = _Workers(self, settled, trackers)
         try:
             workers.follow(hear)
         finally:
             workers.close()
 
 
+def most_at_once(runs: Collection[Settings]) -> int:
+    """Return how many of these runs, whose devices are resolved, are executed at once if there are enough cores."""
+    return min(len(runs), MAX_ON_GPU) if any(settings.run.device == "cuda" for settings in runs) else len(runs)
+
+
 class _Workers:
     """The worker processes, and the runs that have not started."""
 
-    def __init__(
-        self, engine: LocalEngine, plan: Mapping[Path, Settings], at_most: int, trackers: Sequence[Tracker]
-    ) -> None:
+    def __init__(self, engine: LocalEngine, plan: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> None:
         self._engine, self._copied = engine, copied(trackers, engine.task, cloudpickle.dumps)
         self._waiting = deque(plan.items())
-        self._size = min(engine.num_processes, len(plan), at_most)
+        self._size = min(engine.num_processes, most_at_once(plan.values()))
         self._restarts = Counter[Path]()
         self._busy: dict[Connection, _Worker] = {}
         self._dismissed: list[_Worker] = []

@@ -40,7 +40,7 @@ class Graph(Generic[Result]):
                 stream.synchronize()
                 self.out = self._record(body, pool)
         except Exception as error:  # a custom model may raise anything
-            if isinstance(error, MemoryError | RuntimeError) and lacks_memory(error):
+            if lacks_memory(error):
                 raise
             first = str(error).partition("\n")[0]
             raise InputError(f"model cannot be recorded as a CUDA graph: {first}") from error
