@@ -5,8 +5,9 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ class Workload:
     warm_up: int
     rounds: int
     """Warm-up rounds, which are not measured, and measured rounds."""
+    gpu_rounds: int
+    """Measured rounds on a GPU, where most rounds take milliseconds."""
 
     @property
     def whole_epoch(self) -> bool:
@@ -41,10 +44,10 @@ class Workload:
 
 
 WORKLOADS = {
-    "lenet-step": Workload("mnist", LeNet, 61_706, 50, 1000, 50, 20, 1, 3, 20),
-    "cifar-step": Workload("cifar10", CifarNet, 1_144_650, 50, 1000, 50, 20, 1, 2, 6),
-    "lenet-epoch": Workload("mnist", LeNet, 61_706, 50, 1000, 50, 20, 50, 1, 2),
-    "pfl-cifar10": Workload("cifar10", PflCnn, 1_626_442, 1000, 50, 50, 10, 5, 1, 4),
+    "lenet-step": Workload("mnist", LeNet, 61_706, 50, 1000, 50, 20, 1, 3, 20, 20),
+    "cifar-step": Workload("cifar10", CifarNet, 1_144_650, 50, 1000, 50, 20, 1, 2, 6, 10),
+    "lenet-epoch": Workload("mnist", LeNet, 61_706, 50, 1000, 50, 20, 50, 1, 2, 4),
+    "pfl-cifar10": Workload("cifar10", PflCnn, 1_626_442, 1000, 50, 50, 10, 5, 1, 4, 10),
 }
 
 
@@ -88,16 +91,27 @@ def tensors(data: Path, dataset: str) -> tuple[Tensor, Tensor]:
     return torch.div(images, 255, out=scaled), torch.from_numpy(np.load(data / f"{dataset}-labels.npy"))
 
 
-def client_tensors(job: Job, client: int) -> tuple[Tensor, Tensor]:
-    """Return the images and labels of one client."""
+def use_device() -> str:
+    """Return the device to train on, a GPU if there is one; its products use TF32, as this project's do by default."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    cudnn: Any = torch.backends.cudnn
+    torch.backends.cuda.matmul.fp32_precision = cudnn.conv.fp32_precision = "tf32"
+    return "cuda"
+
+
+@cache
+def client_tensors(job: Job, client: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    """Return the images and labels of one client, which stay in the memory of the device."""
     size = job.workload.samples_per_client
     images, labels = tensors(job.data, job.workload.dataset)
-    return images[client * size : (client + 1) * size], labels[client * size : (client + 1) * size]
+    rows = slice(client * size, (client + 1) * size)
+    return images[rows].to(device), labels[rows].to(device)
 
 
 def minibatches(workload: Workload, images: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a client's minibatches of one round, drawn without replacement, directly from memory."""
-    order = torch.randperm(len(images))[: workload.steps * workload.batch_size]
+    order = torch.randperm(len(images))[: workload.steps * workload.batch_size].to(images.device)
     for rows in order.split(workload.batch_size):
         yield images[rows], labels[rows]
 
@@ -119,7 +133,9 @@ class Stopwatch:
         self._times: list[float] = []
 
     def lap(self) -> None:
-        """Record the end of a round."""
+        """Record the end of a round, once the GPU has finished it."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         self._times.append(time.perf_counter())
 
     def seconds(self, workload: Workload) -> list[float]:
@@ -136,10 +152,13 @@ def read_job() -> Job:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, help="measured rounds; by default as many as on a CPU")
     parser.add_argument("--count", action="store_true", help="check that so many samples are trained on as should be")
     parser.add_argument("--quick", action="store_true", help="run a tiny case of the workload, to check that it works")
     arguments = parser.parse_args()
     workload = WORKLOADS[arguments.workload]
+    if arguments.rounds:
+        workload = replace(workload, rounds=arguments.rounds)
     return Job(
         tiny(workload) if arguments.quick else workload,
         arguments.data,
@@ -187,7 +206,7 @@ def check(job: Job, model: nn.Module | Tensor) -> list[float]:
     Raise unless the loss has fallen and the model has the workload's number of parameters.
     """
     images, labels = (part[:CHECK_SAMPLES] for part in tensors(job.data, job.workload.dataset))
-    vector = model if isinstance(model, Tensor) else nn.utils.parameters_to_vector(model.parameters())
+    vector = (model if isinstance(model, Tensor) else nn.utils.parameters_to_vector(model.parameters())).cpu()
     net = start(job.workload.net()).eval()
     assert vector.numel() == job.workload.num_parameters, f"the model has {vector.numel()} parameters"
     losses = []

@@ -1,4 +1,4 @@
-"""Flower: a ServerApp with FedAvg and a ClientApp on the simulation runtime, one Ray actor per core or a single one."""
+"""Flower: a ServerApp with FedAvg and a ClientApp on the simulation runtime; Ray actors share the cores and the GPU."""
 
 import os
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 os.environ.update(FLWR_TELEMETRY_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
 
 import torch
-from common import Job, Stopwatch, client_tensors, measure, train
+from common import Job, Stopwatch, client_tensors, measure, train, use_device
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -23,9 +23,10 @@ def make_client(job: Job) -> ClientApp:
     @app.train()
     def local_work(message: Message, context: Context) -> Message:
         torch.set_num_threads(job.threads)
-        net = job.workload.net()
+        device = use_device()
+        net = job.workload.net().to(device)
         net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-        train(net, job.workload, *client_tensors(job, int(context.node_config["partition-id"])))
+        train(net, job.workload, *client_tensors(job, int(context.node_config["partition-id"]), device))
         content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": 1})})
         return Message(content=content, reply_to=message)
 
@@ -58,13 +59,14 @@ def bench(job: Job, watch: Stopwatch) -> nn.Module:
         result = strategy.start(grid, ArrayRecord(net.state_dict()), num_rounds=workload.warm_up + workload.rounds)
         net.load_state_dict(result.arrays.to_torch_state_dict())
 
+    num_gpus = 1 if use_device() == "cuda" else 0
     run_simulation(
         server_app=server,
         client_app=make_client(job),
         num_supernodes=workload.num_clients,
         backend_config={
-            "init_args": {"num_cpus": job.processes * job.threads},
-            "client_resources": {"num_cpus": job.threads, "num_gpus": 0.0},
+            "init_args": {"num_cpus": job.processes * job.threads, "num_gpus": num_gpus},
+            "client_resources": {"num_cpus": job.threads, "num_gpus": num_gpus / job.processes},
         },
     )
     return net

@@ -4,8 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
-from common import LEARNING_RATE, Job, Stopwatch, measure
+from common import LEARNING_RATE, Job, Stopwatch, measure, use_device
 from nets import PflCnn
 from torch import Tensor
 
@@ -40,7 +39,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
         whole.name, whole.train_images[:held], whole.train_labels[:held], whole.test_images, whole.test_labels
     )
     network = PflCnn if workload.net is PflCnn else BUILT_IN[workload.dataset].network
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = use_device()
     work = make_workload(settings, image_task(dataset, network), workload.num_clients, 0, device=device)
     assert np.all(work.holdings.num_samples == workload.samples_per_client)
     fleet = fleet_of(settings, draw_population(settings), work.holdings.num_samples)
@@ -59,7 +58,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
         assert len(record.merged) == workload.cohort
     server.close()
     backend.close()
-    return server.versions[simulation.version].cpu()
+    return server.versions[simulation.version]
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""pfl-research: federated averaging on its simulated backend, one worker process per core under torchrun."""
+"""pfl-research: federated averaging on its simulated backend; several worker processes under torchrun."""
 
 import os
 import sys
 from typing import Any
 
 import numpy as np
+import shared_gpu  # noqa: F401 - before pfl, which chooses its device on import
 import torch
-from common import LEARNING_RATE, Job, Stopwatch, client_tensors, measure, read_job
+from common import LEARNING_RATE, Job, Stopwatch, client_tensors, measure, read_job, use_device
 from nets import start
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByUser
@@ -54,12 +55,12 @@ def learnable(net: Any) -> nn.Module:
 
 def bench(job: Job, watch: Stopwatch) -> nn.Module:
     """Run all rounds."""
-    workload = job.workload
+    workload, device = job.workload, use_device()
     np.random.seed(0)  # noqa: NPY002 - pfl draws users from numpy's global generator
     net = learnable(start(workload.net()))
     everybody = workload.cohort == workload.num_clients
     sampler = get_user_sampler("minimize_reuse" if everybody else "random", range(workload.num_clients))
-    clients = {client: client_tensors(job, client) for client in range(workload.num_clients)}
+    clients = {client: client_tensors(job, client, device) for client in range(workload.num_clients)}
     dataset = FederatedDataset.from_slices(clients, sampler)
     central = torch.optim.SGD(net.parameters(), lr=1.0)
     rounds = workload.warm_up + workload.rounds

@@ -1,18 +1,17 @@
 """A plain PyTorch loop: one client after another, models averaged every round; on a GPU if there is one."""
 
 import torch
-from common import Job, Stopwatch, client_tensors, measure, train
+from common import Job, Stopwatch, client_tensors, measure, train, use_device
 from nets import start
 from torch import Tensor, nn
 
 
 def bench(job: Job, watch: Stopwatch) -> Tensor:
     """Run all rounds."""
-    workload = job.workload
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    workload, device = job.workload, use_device()
     net = start(workload.net()).to(device)
     model = nn.utils.parameters_to_vector(net.parameters()).detach()
-    clients = [[part.to(device) for part in client_tensors(job, client)] for client in range(workload.num_clients)]
+    clients = [client_tensors(job, client, device) for client in range(workload.num_clients)]
     watch.lap()
     for _ in range(workload.warm_up + workload.rounds):
         total = torch.zeros_like(model)
@@ -22,10 +21,8 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
             train(net, workload, *clients[client])
             total += trained
         model = total / workload.cohort
-        if device == "cuda":
-            torch.cuda.synchronize()
         watch.lap()
-    return model.cpu()
+    return model
 
 
 if __name__ == "__main__":
