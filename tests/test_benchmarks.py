@@ -76,6 +76,16 @@ def test_recipes_of_peers_run_a_tiny_case(name: str, run: Run) -> None:
     assert PEERS[name].title in row
 
 
+def test_tables_of_a_gpu_and_of_a_cpu_do_not_replace_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(RUN.parent)
+    with_section = runpy.run_path(str(RUN))["with_section"]
+    cpu, gpu = "# Comparison\n\nslow\n", "# Comparison: a GPU\n\nfast\n"
+    both = with_section(with_section("# Others\n", cpu), gpu)
+    assert both == f"# Others\n\n{cpu}\n{gpu}"
+    assert with_section(both, cpu) == both
+    assert with_section(both, gpu.replace("fast", "faster")) == both.replace("fast", "faster")
+
+
 def test_merges_of_this_project_are_computed(run: Run) -> None:
     """The other packages are not imported: they need versions that exclude each other."""
     rows = run(STRATEGIES, "--quick")[1:]

@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import torch
+
 from lesson import __version__
 
 HERE = Path(__file__).resolve().parent
 DATA, VENVS = HERE / ".data", HERE / ".venvs"
 CORES = os.cpu_count() or 1
-LIMIT_S = 400
+GPU = torch.cuda.is_available()
+LIMIT_S = 60 if GPU else 400
 OURS = "lesson"
+Choice = tuple[int, int]
 ONE, SPLIT, SHARED = (1, 1), (CORES, 1), (1, CORES)
 """Processes and threads per process: one core, a process per core, one process with a thread per core."""
 
@@ -29,8 +33,14 @@ class Peer:
 
     title: str
     package: str
-    choices: tuple[tuple[int, int], ...]
+    choices: tuple[Choice, ...]
     note: str
+    gpu_choices: tuple[Choice, ...] = ()
+    """Processes that share one GPU, and threads of each; none if the recipe trains on the CPU only."""
+
+
+class UnfinishedError(RuntimeError):
+    """A recipe did not end within the time limit."""
 
 
 PEERS = {
@@ -39,7 +49,9 @@ PEERS = {
         "lesson-fl",
         (SHARED,),
         "FedAvg on the virtual clock through `Simulation.step`, with strategy, clock, draws, training and merge in the "
-        "time; trainer `auto`, so `fused` for one step and `batched`, a process per core, for more. Nothing is tuned.",
+        "time; trainer `auto`, so `fused` for one step and `batched`, on a CPU with a process per core, for more. "
+        "Nothing is tuned.",
+        gpu_choices=(ONE,),
     ),
     "pytorch": Peer(
         "plain PyTorch loop",
@@ -47,6 +59,7 @@ PEERS = {
         (ONE, SHARED),
         "Clients one after the other in one process, minibatches indexed straight from memory, parameters of a client "
         "as views of one vector, so that loading and averaging are one operation each.",
+        gpu_choices=(ONE,),
     ),
     "pfl": Peer(
         "pfl-research",
@@ -54,7 +67,9 @@ PEERS = {
         (ONE, SHARED, SPLIT),
         "`FederatedAveraging` on `SimulatedBackend`, users' data as tensors in memory, as in its own benchmarks; "
         "several processes under torchrun. It keeps a user's minibatches cut and in order, so it draws none; its "
-        "metrics are not printed. `local_num_steps` for the single step.",
+        "metrics are not printed. `local_num_steps` for the single step. Processes that share a GPU are connected by "
+        "gloo, because NCCL refuses them; pfl is told to use the first GPU in all of them.",
+        gpu_choices=(ONE, (6, 1), (12, 1)),
     ),
     "fedlab": Peer(
         "FedLab",
@@ -77,7 +92,9 @@ PEERS = {
         "flwr",
         (SPLIT, SHARED),
         "`ServerApp` with `FedAvg` and a `ClientApp` on the simulation runtime (Ray), an actor per core or one that "
-        "has all; clients' data stay in the actors' memory, telemetry and evaluation are off.",
+        "has all; clients' data stay in the actors' memory, telemetry and evaluation are off. On a GPU, each actor "
+        "gets an equal share of it (`num_gpus`).",
+        gpu_choices=((8, 1),),
     ),
 }
 LEFT_OUT = {
@@ -111,26 +128,26 @@ def python_of(name: str) -> Path:
     return python
 
 
-def version_of(name: str, quick: bool) -> str:
-    """Return the version of a peer's package: the pinned one, or if `quick` the one installed with this interpreter."""
+def version_of(name: str, installed: bool) -> str:
+    """Return the version of a peer's package: the pinned one, or the one that is installed with this interpreter."""
     package = PEERS[name].package
     if name == OURS:
         return __version__
-    if quick:
+    if installed:
         return metadata.version(package)
     pins = (HERE / name / "requirements.txt").read_text().splitlines()
     return next(pin.partition("==")[2] for pin in pins if pin.startswith(package))
 
 
-def seconds_of(name: str, workload: str, choice: tuple[int, int], data: Path, quick: bool) -> float:
+def seconds_of(name: str, workload: str, choice: Choice, data: Path, installed: bool, options: list[str]) -> float:
     """Return the median seconds per round of one run of a recipe; raise RuntimeError with its last error if it fails.
 
-    `quick` runs a tiny case of the workload with this interpreter instead of the peer's own.
+    `installed` runs it with this interpreter instead of the peer's own. `options` are arguments of the recipe.
     """
     processes, threads = choice
-    python = Path(sys.executable) if quick else python_of(name)
-    size = ["--processes", str(processes), "--threads", str(threads), *(["--quick"] if quick else [])]
-    command: list[str | Path] = [python, HERE / name / "bench.py", workload, "--data", data, *size]
+    python = Path(sys.executable) if installed else python_of(name)
+    size = ["--processes", str(processes), "--threads", str(threads)]
+    command: list[str | Path] = [python, HERE / name / "bench.py", workload, "--data", data, *size, *options]
     paths = [str(HERE)]
     if python == Path(sys.executable) and "PYTHONPATH" in os.environ:  # lesson may be found there
         paths.append(os.environ["PYTHONPATH"])
@@ -138,12 +155,13 @@ def seconds_of(name: str, workload: str, choice: tuple[int, int], data: Path, qu
     try:
         output, errors = _run(command, environment)
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"no end after {LIMIT_S} s") from None
+        raise UnfinishedError(f"no end after {LIMIT_S} s") from None
     lines = [line for line in output.splitlines() if line.startswith('{"seconds"')]
     if not lines:
         told = [line.strip() for line in errors.splitlines() if any(letter.isalpha() for letter in line)]
         raise RuntimeError(
-            next((line for line in reversed(told) if "Error" in line), (told or ["no output"])[-1])[:120]
+            next((line for line in reversed(told) if "Error" in line and "ChildFailed" not in line), "")[:120]
+            or (told or ["no output"])[-1][:120]
         )
     return float(statistics.median(json.loads(lines[-1])["seconds"]))
 
