@@ -5,8 +5,11 @@ One federation lives through all of it once, in `story`; the tests look at what 
 
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors
-from federation import APP, ASK_EVERY_S, Federation
+from back_up import back_up
+from federation import APP, ASK_EVERY_S, NAME, Federation
 from local_processes import wait
 
 from lesson.clock.rejections import OF_CONTENT
@@ -33,9 +37,12 @@ class Story:
     """What happened."""
 
     folder: Path
-    runs: list[str] = field(default_factory=list)
-    status: str = ""
+    codes: list[int] = field(default_factory=list)
+    """The exit status of the supervisor of each run."""
+    told: str = ""
+    """What the supervisors printed."""
     log: str = ""
+    """The log of the first run."""
     stranger_code: int | None = None
     stranger_log: str = ""
     at_kill: list[dict[str, Any]] = field(default_factory=list)
@@ -100,16 +107,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     nodes: list[dict[str, Any]] = [{"journal": str(story.folder / "journal"), "slow-s": 0.0} for _ in range(4)]
     nodes[LIAR]["faults"], nodes[SILENT]["faults"] = " ".join(FAULTS), "silent"
     nodes[KILLED]["slow-s"] = 12.0  # longer than a round, so that it is busy whenever a checkpoint is written
-    config = {
-        "rounds": MANY,
-        "deadline": 10.0,
-        "eval-every": 1.0,
-        "min-nodes": 4,
-        "out": str(story.out),
-        "set": "run.checkpoint_every_s=1.0",
-    }
     with Federation(nodes, story.folder / "federation") as federation:
-        story.runs.append(federation.begin(config, app))
+        supervisor = supervise(federation, story, app, MANY)
         wait("the client to work that is to be killed", 300, lambda: f"begun {KILLED} 0 good" in story.journal)
         kill_node(federation, KILLED)
         try_stranger(federation, story)
@@ -119,16 +118,37 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         (story.folder / "speak").touch()
         wait("all faults to be rejected", 300, lambda: all(story.rejected[f"{LIAR}: {one}"] for one in FAULTS.values()))
         wait("an update of who came back", 300, story.is_kept)
+        run = (story.folder / "run-id").read_text().strip()
         back = f"client {KILLED} connected"  # the log is sent in parts, and a kill loses the last one
-        said = lambda: back in federation.log_of_run(story.runs[0])  # noqa: E731
+        said = lambda: back in federation.log_of_run(run)  # noqa: E731
         wait("the reconnection to appear in the log", 120, said, every_s=ASK_EVERY_S)
         kill_server(federation, story)
-        story.log = federation.log_of_run(story.runs[0])
-        end_soon(story)
-        story.runs.append(federation.begin(config | {"resume": True, "rounds": story.rounds}, app))
-        story.status = federation.follow(story.runs[1], limit_s=600)
+        story.log = federation.log_of_run(run)
+        story.codes.append(supervisor.wait(300))
+        restore(story, back_up(story.out, story.folder / "backups", federation.folder / "state.db"))
+        story.codes.append(supervise(federation, story, app, story.rounds).wait(600))
+    story.told = (story.folder / "supervisor.log").read_text()
     story.left = federation.alive()
     return story
+
+
+def supervise(federation: Federation, story: Story, app: Path, rounds: int) -> "subprocess.Popen[bytes]":
+    """Start the program that a service manager would start, which submits the run."""
+    config = {
+        "rounds": rounds,
+        "deadline": 10.0,
+        "eval-every": 1.0,
+        "min-nodes": 4,
+        "out": str(story.out),
+        "resume": True,
+        "set": "run.checkpoint_every_s=1.0",
+    }
+    path = story.folder / "run.toml"
+    path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in config.items()))
+    words: list[str | Path] = [sys.executable, APP.parent / "flower_deployment" / "supervise_run.py"]
+    words += [app, NAME, path, story.folder / "run-id"]
+    with (story.folder / "supervisor.log").open("a") as log:
+        return subprocess.Popen(words, env=federation.env, stdout=log, stderr=subprocess.STDOUT)
 
 
 def kill_node(federation: Federation, number: int) -> None:
@@ -153,8 +173,13 @@ def kill_server(federation: Federation, story: Story) -> None:
     story.at_kill, (story.kept_round, _, story.at_work) = story.metrics, story.checkpoint()
 
 
-def end_soon(story: Story) -> None:
-    """Have the run end a few rounds after its checkpoint: how many it takes until here depends on the machine."""
+def restore(story: Story, backup: Path) -> None:
+    """Put a backup in the place of the run, and have the run end a few rounds after its checkpoint.
+
+    How many rounds it takes until here depends on the machine.
+    """
+    shutil.rmtree(story.out)
+    shutil.copytree(backup / "run", story.out)
     path = story.out / "config.toml"
     before = path.read_text()
     path.write_text(before.replace(f"rounds = {MANY}\n", f"rounds = {story.rounds}\n"))
@@ -199,8 +224,16 @@ def test_the_run_continues_meanwhile(story: Story) -> None:
     assert sum(line["uploads"] for line in story.metrics[:lost]) >= 1
 
 
-def test_a_killed_server_resumes_from_its_checkpoint(story: Story) -> None:
-    assert story.status == "finished:completed"
+def test_the_supervisor_tells_how_each_run_ended(story: Story) -> None:
+    assert story.codes == [1, 0], story.told
+    runs = re.findall(r"^run (\d+): submitted$", story.told, re.MULTILINE)
+    assert len(runs) == 2
+    ended = re.findall(r"^run (\d+): (finished:\w+)$", story.told, re.MULTILINE)
+    assert ended == [(runs[0], "finished:failed")] * 2 + [(runs[1], "finished:completed")]
+    assert "report: " in story.told, "the log of the run"
+
+
+def test_a_killed_server_resumes_from_a_backup_of_its_checkpoint(story: Story) -> None:
     assert 1 <= story.kept_round <= len(story.at_kill)
     assert story.metrics[: story.kept_round] == story.at_kill[: story.kept_round]
     restarted = {line["round"]: len(line.get("rejections", {}).get("server restarted", [])) for line in story.metrics}

@@ -1,4 +1,4 @@
-"""The unit files and helper scripts for fleets; one test uses them on a federation."""
+"""The unit files and helper scripts for fleets; test_deployment.py uses them on a federation."""
 
 import json
 import os
@@ -18,7 +18,7 @@ import pytest
 import supervise_run
 from back_up import back_up
 from check_run import CONTENT, CRITICAL, WARNING, check
-from federation import APP, NAME, Federation
+from federation import APP, NAME
 from local_processes import wait
 
 from lesson.clock.rejections import OF_CONTENT
@@ -244,27 +244,3 @@ def test_a_run_that_is_stopped_while_it_is_submitted_does_not_stay_active(tmp_pa
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(60) == 143
     assert "stop" in calls.read_text().split()
-
-
-@pytest.mark.deployment
-def test_a_supervised_run_is_resumed_and_can_be_restored_from_a_backup(tmp_path: Path) -> None:
-    out, config = tmp_path / "run", tmp_path / "run.toml"
-    often = "run.checkpoint_every_s=1"
-    config.write_text(f'rounds = 5\ntime-budget = 1e9\ndeadline = 5.0\nout = "{out}"\nresume = true\nset = "{often}"\n')
-    words = [sys.executable, FOLDER / "supervise_run.py", APP, NAME, config, tmp_path / "run-id"]
-    with Federation([{}, {}], tmp_path / "federation") as federation:
-        supervisor = subprocess.Popen(words, env=federation.env)
-        wait("a checkpoint", 300, (out / "checkpoint.safetensors").exists)
-        (server,) = [process for process, command in federation.alive().items() if "flwr-serverapp" in command]
-        os.kill(server, signal.SIGKILL)
-        assert supervisor.wait(300) == 1
-        copy = back_up(out, tmp_path / "backups", federation.folder / "state.db")
-        shutil.rmtree(out)
-        shutil.copytree(copy / "run", out)
-        rounds = len((out / "metrics.jsonl").read_text().splitlines())
-        done = subprocess.run(words, env=federation.env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "finished:failed" in done.stdout.splitlines()[0], "how the first attempt ended"
-    assert "report: " in done.stdout, "the log of the run"
-    assert 1 <= rounds <= 5
-    assert json.loads((out / "summary.json").read_text())["rounds"] == 5

@@ -3,7 +3,7 @@
 The node config selects the faults: `faults` has one word per update of the client, starting with the first, and later
 updates are "good". `slow-s` is how long an update takes. `journal` is a file that gets a line for every update begun
 and sent. A good update returns the model unchanged: processes that do not train need not import torch and start in half
-the time. tests/flower/test_operations.py covers the example's own client, which does train.
+the time. tests/flower/test_simulation.py covers the example's own client, which does train.
 """
 
 import time
