@@ -7,7 +7,6 @@ LOG = $(VENV)/install.log
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
 EXTRAS = flower-simulation,ray,tensorboard
 SOURCES = pyproject.toml constraints.txt
-UNUSED = /(tests|devtools|_inductor|ray/(data|llm|rllib|serve|train|tune))/
 
 # Tests and commands start hundreds of processes that import this package, so byte code is written even if the
 # environment turns that off.
@@ -17,13 +16,12 @@ export PYTHONDONTWRITEBYTECODE =
 PYTEST = OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
 DEPLOYMENTS = $(PYTEST) -n 2 --dist loadfile tests/flower -m deployment
 
-# $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails. compileall uses all cores,
-# whereas pip uses one. It skips what nothing here imports (packages' own tests, most of Ray, torch's compiler), at least
-# a quarter of the work. Its exit status is ignored, because some packages ship templates that are not valid Python.
+# $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails. Byte code is written for what
+# commands import; pip would write it for everything, which takes three times as long.
 define install
 @echo "Installing $(1) into $(VENV) (once; takes a minute or two)"
 @$(PIP) $(2) >$(LOG) 2>&1 || { cat $(LOG) >&2; echo "Cannot install $(1); pip's output is above and in $(LOG)." >&2; exit 1; }
-@$(BIN)/python -m compileall -qq -j 0 -x '$(UNUSED)' $(VENV)/lib >/dev/null 2>&1 || true
+@$(BIN)/python -c 'import lesson.cli, matplotlib.pyplot, pandas, scipy.stats, torch'
 endef
 
 .PHONY: setup demo flower-demo test test-all flower-test check docs format package bench stress stress-short clean
