@@ -51,10 +51,8 @@ def value_by(run: Run, time_s: float) -> float:
 
     It is that of a diverged model if the run diverged or has no evaluation by then.
     """
-    by_then = run.curve[run.curve["time_s"] <= time_s]
-    if run.diverged or by_then.empty:
-        return run.metric.of_diverged
-    return float(by_then[run.metric.name].tail(IN_A_ROW).mean())
+    values = run.curve[run.metric.name].to_numpy()[run.curve["time_s"].to_numpy() <= time_s]
+    return float(values[-IN_A_ROW:].mean()) if len(values) and not run.diverged else run.metric.of_diverged
 
 
 def accuracy_at(runs: Series, series: str, time_s: float) -> FloatArray:
