@@ -1,8 +1,6 @@
 """The command `lesson sweep` on every engine: runs that fail, are killed or interrupted, and what comes after."""
 
-import importlib.util
 import json
-import secrets
 import signal
 import subprocess
 import sys
@@ -14,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from helpers.engines import FakeEngine
+from helpers.ray_cluster import needs_ray, running_cluster
 from helpers.tensorboard import expected_scalars, needs_tensorboard, read_scalars
 from lesson import InputError
 from lesson.cli import main
@@ -28,7 +27,6 @@ from lesson.runs.folder import RunFolder
 from lesson.settings.settings import Settings
 from lesson.settings.toml_text import to_toml
 
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
 SETTINGS = {
     "fleet": {"num_clients": 5},
     "data": {"samples_per_client": 100},
@@ -108,14 +106,6 @@ def test_failed_and_killed_runs_do_not_stop_others_and_are_repeated(
     assert len(pd.read_csv(tmp_path / "out" / "table.csv")) == 3
 
 
-CLUSTER = """
-import logging, sys, ray
-ray.init(address="local", num_cpus=1, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
-print(ray.get_runtime_context().gcs_address, flush=True)
-sys.stdin.read()
-"""
-
-
 @pytest.mark.slow
 @needs_ray
 @needs_tensorboard
@@ -124,15 +114,11 @@ def test_an_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest
 
     The cluster was started before the sweep and is still there after it.
     """
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of the cluster started below
     sections = SETTINGS | {"run": {"rounds": 100, "eval_every_s": 1e6}}
     (tmp_path / "grid.toml").write_text(make_grid(sections, {"strategy.name": ["lesson"]}).toml)
     call = ["grid.toml", "--out", "out", "--engine", "ray", "--log", "tensorboard"]
-    cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=-1, stdout=-1, text=True)
-    try:
-        assert cluster.stdout is not None
-        call += ["--address", cluster.stdout.readline().strip()]
+    with running_cluster(monkeypatch) as address:
+        call += ["--address", address]
         process = subprocess.Popen(command(*call), cwd=tmp_path, stderr=-1, text=True, start_new_session=True)
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob("out/*/metrics.jsonl")) and time.monotonic() < deadline:
@@ -147,12 +133,9 @@ def test_an_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest
         assert not list(tmp_path.glob("out/*/.lock"))
         second = subprocess.run(command(*call), cwd=tmp_path, capture_output=True, text=True, timeout=240)
         assert second.returncode == 0, second.stderr
-        assert cluster.poll() is None
         shown = read_scalars(folder.path)
         assert shown == expected_scalars(folder.path)
         assert len(shown["uploads/by round"]) == 100
-    finally:
-        cluster.communicate("", timeout=60)
 
 
 @pytest.mark.slow

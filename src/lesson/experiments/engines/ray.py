@@ -4,14 +4,10 @@ The folders of runs must be on storage that every node sees: a run that was kill
 node, and progress is read from the folder too, so that only a run's outcome is sent through Ray.
 """
 
-import contextlib
-import importlib.util
 import json
-import logging
 import os
-import socket
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,13 +15,14 @@ from typing import Any
 
 from lesson.core.errors import ArgumentError, InputError, describe
 from lesson.core.files import open_input
+from lesson.core.ray_cluster import check_address, check_installed, connected
 from lesson.experiments.engines.trial import MAX_RESTARTS, Content, Hear, Line, copied, execute_trial, killed, restored
 from lesson.learn.task import Task
 from lesson.runs.folder import RunFolder
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
 
-POLL_S, CONNECT_S, END_S = 0.5, 5.0, 60.0
+POLL_S, END_S = 0.5, 60.0
 MAX_SUBMITTED = 1000
 
 
@@ -43,15 +40,16 @@ class RayEngine:
 
     def check(self) -> None:
         """Raise InputError if Ray is not installed or does not answer at the address."""
-        if importlib.util.find_spec("ray") is None:
-            raise InputError("Ray is not installed; run pip install 'lesson-fl[ray]', or '.[ray]' in a clone")
+        check_installed()
         if self.address is not None:
-            _check_address(self.address)
+            check_address(self.address)
 
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
         """Execute the runs, see `Engine`; raise InputError right away for device cuda without `gpus_per_trial`."""
         plan = {path: self._placed(settings) for path, settings in plan.items()}
-        with self._connected() as ray:
+        with connected(self.address) as ray:
+            if self.address is None:  # other clusters may add nodes on demand
+                self._check_share(ray.cluster_resources())
             content = ray.put(copied(trackers, self.task, ray.cloudpickle.dumps))
             share: dict[str, Any] = {"num_cpus": self.cpus_per_trial, "num_gpus": self.gpus_per_trial}
             # Ray's own retries have no limit where memory runs out.
@@ -91,30 +89,6 @@ class RayEngine:
             raise ArgumentError("gpus_per_trial", "must be > 0 for device cuda, got 0")
         return settings.model_copy(update={"run": settings.run.model_copy(update={"device": "cpu"})})
 
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[ModuleType]:
-        """Connect to Ray and yield the library; a cluster that was started here is shut down afterwards."""
-        self.check()
-        import ray
-
-        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # avoids a warning about the future default
-        if self.address is None:
-            os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-            ray.init(address="local", include_dashboard=False, **quiet)
-        else:
-            try:
-                ray.init(address=self.address, **quiet)
-            except (ConnectionError, RuntimeError, ValueError) as error:
-                raise ArgumentError("address", f"'{self.address}' cannot be used: {error}") from None
-        try:
-            if self.address is None:  # other clusters may add nodes on demand
-                self._check_share(ray.cluster_resources())  # type: ignore[no-untyped-call]
-            with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
-                yield ray  # which prints at length when a worker is killed
-        finally:
-            ray.shutdown()
-
     def _check_share(self, there: Mapping[str, float]) -> None:
         """Raise InputError if no run could ever start."""
         for name, kind, share in (
@@ -148,20 +122,6 @@ def _outcome(ray: ModuleType, reference: Any) -> Line:
     except ray.exceptions.RayError as error:
         return {"error": describe(error), "kind": type(error).__name__}
     return line
-
-
-def _check_address(address: str) -> None:
-    """Raise InputError unless the address accepts connections: Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if address == "auto":
-        return
-    if not host or not port.isdecimal():
-        raise ArgumentError("address", f"must be HOST:PORT of a cluster's head node, or auto, got '{address}'")
-    try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
-    except (OSError, OverflowError) as error:
-        problem = f"'{address}' does not answer: {error}; 'ray status' shows the right one"
-        raise ArgumentError("address", problem) from None
 
 
 class _Tail:
