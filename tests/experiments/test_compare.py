@@ -120,7 +120,7 @@ def test_a_folder_with_other_settings_is_rejected_by_name(
         (["run", "--set", "strategy.late=wait"], "[strategy] late must be 'merge' or 'drop', got 'wait'"),
         (
             ["run", "--set", "run.trainer=fast"],
-            "[run] trainer must be 'auto', 'reference', 'fused' or 'batched', got 'fast'",
+            "[run] trainer must be 'auto', 'reference', 'fused', 'batched' or 'ray', got 'fast'",
         ),
         (
             ["run", "--time-budget", "inf"],

@@ -24,7 +24,7 @@ from lesson.core.errors import LACK_OF_MEMORY, RunStoppedError
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.process import configure_process, main_hidden
-from lesson.learn.reference import BLOCK, train_client
+from lesson.learn.reference import BLOCK, parts_of, train_client
 from lesson.learn.sharing import Packed, pack
 from lesson.learn.workload import Workload
 
@@ -92,11 +92,7 @@ class BatchedTrainer:
         Small cohorts are trained together to keep all workers busy. The models of a part are valid until the next one
         is requested.
         """
-        parts = [
-            (place, cohort[begin : begin + BLOCK])
-            for place, cohort in enumerate(cohorts)
-            for begin in range(0, len(cohort), BLOCK)
-        ]
+        parts = parts_of(cohorts)
         while parts:
             num_rows = list(accumulate(len(part) for _, part in parts))
             block, parts = parts[: (count := bisect_right(num_rows, BLOCK))], parts[count:]

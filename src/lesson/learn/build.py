@@ -9,6 +9,7 @@ import numpy.typing as npt
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.loop import RoundLoop
 from lesson.clock.simulate import Simulation
+from lesson.core.ray_cluster import check_installed
 from lesson.fleet.fleet import fleet_of
 from lesson.fleet.population import Population, draw_population
 from lesson.learn.backend import Backend
@@ -74,6 +75,8 @@ def build(
 
     `task` replaces the one that the settings name.
     """
+    if settings.run.trainer == "ray":
+        check_installed()
     task = task or task_of(settings, data_dir)
     seed = settings.run.seed
     strategy = strategy_of(settings)

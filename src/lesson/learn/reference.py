@@ -53,6 +53,18 @@ def train_client(workload: Workload, replica: Replica, cohort: Cohort) -> Tensor
     return replica.vector()
 
 
+def parts_of(cohorts: Sequence[Cohort]) -> list[tuple[int, Cohort]]:
+    """Return the cohorts in parts of at most BLOCK rows, each with the place of its cohort in `cohorts`.
+
+    The sum of a cohort is the sum of those of its parts, in this order.
+    """
+    return [
+        (place, cohort[begin : begin + BLOCK])
+        for place, cohort in enumerate(cohorts)
+        for begin in range(0, len(cohort), BLOCK)
+    ]
+
+
 def sum_by_blocks(cohort: Cohort, train: Callable[[Cohort], Tensor]) -> Tensor:
     """Return Σ weight · model of a cohort, shape (num_parameters,); at most BLOCK models are in memory at a time."""
     total: Tensor | None = None

@@ -1,0 +1,277 @@
+"""The actors of a Ray cluster train as one process does, and those that are lost are replaced."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import learning
+from helpers.ray_cluster import needs_ray, running_cluster
+from helpers.runs import PARTS, content, settings
+from helpers.small_tasks import tiny_workload
+from helpers.trainers import make_cohort, several, sum_of
+from lesson import InputError
+from lesson.core import ray_cluster
+from lesson.core.errors import RunStoppedError
+from lesson.learn import ray_trainer
+from lesson.learn.cohort import Cohort
+from lesson.learn.ray_trainer import MAX_REPEATS, RayTrainer
+from lesson.learn.reference import BLOCK, ReferenceTrainer
+from lesson.learn.workload import Workload
+from lesson.runs.execute import execute
+
+Kill = Callable[[int, str], bool]
+
+
+class LostError(Exception):
+    """An actor was lost, in the cluster that is made up."""
+
+
+class MadeUpRay:
+    """A cluster in this process. A call of an actor is executed when it is waited for, in an order that is not theirs.
+
+    `kills` says after how many calls, and of which method, an actor is lost.
+    """
+
+    def __init__(self, num_cpus: int, kills: Kill) -> None:
+        self._num_cpus, self._kills = num_cpus, kills
+        self._calls = 0
+        self._results: dict[Any, Any] = {}
+        self.alive: list[Any] = []
+        self.num_made, self.num_put = 0, 0
+        errors = dict.fromkeys(("RayActorError", "NodeDiedError", "ObjectLostError", "OutOfMemoryError"), LostError)
+        self.exceptions = SimpleNamespace(**errors, RayError=LostError)
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": float(self._num_cpus)}
+
+    def put(self, value: Any) -> Any:
+        self.num_put += 1
+        return SimpleNamespace(value=value)
+
+    def remote(self, **_: object) -> Callable[[type], Any]:
+        return lambda kind: SimpleNamespace(remote=lambda: self._make(kind))
+
+    def _make(self, kind: type) -> Any:
+        actor, handle, is_lost = kind(), SimpleNamespace(), list[bool]()
+
+        def method(name: str) -> Any:
+            def call(*arguments: Any) -> object:
+                reference, values = object(), [getattr(one, "value", one) for one in arguments]
+
+                def execute() -> Any:
+                    self._calls += 1
+                    if is_lost or self._kills(self._calls, name):
+                        is_lost.append(True)
+                        return LostError()
+                    return getattr(actor, name)(*values)
+
+                self._results[reference] = execute
+                return reference
+
+            return SimpleNamespace(remote=call)
+
+        handle.load, handle.train = method("load"), method("train")
+        self.alive.append(handle)
+        self.num_made += 1
+        return handle
+
+    def wait(self, references: list[Any], num_returns: int = 1, timeout: float = 0.0) -> tuple[list[Any], list[Any]]:
+        return (references[-1:] if num_returns == 1 or len(references) == 1 else references[1::2]), []
+
+    def get(self, reference: Any) -> Any:
+        result = self._results.pop(reference)()
+        if isinstance(result, LostError):
+            raise result
+        return result
+
+    def kill(self, handle: Any) -> None:
+        self.alive.remove(handle)
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MadeUpRay]:
+    """Returns a cluster that is made up, which trainers then connect to."""
+
+    def make(num_cpus: int = 3, kills: Kill = lambda *_: False) -> MadeUpRay:
+        ray = MadeUpRay(num_cpus, kills)
+        monkeypatch.setattr(ray_trainer, "connected", lambda *_, **__: contextlib.nullcontext(ray))
+        return ray
+
+    return make
+
+
+def many_rows(workload: Workload, num: int = BLOCK + 9) -> Cohort:
+    """Return a cohort of more than one part, with unequal local steps."""
+    everybody = make_cohort(1.2 * workload.initial_vector(), 8, steps=2)
+    rows = np.arange(num)
+    steps = 1 + (rows % 5 == 0) * (rows % 7)
+    weight = (1 + rows % 11) / num
+    return replace(everybody[rows % 8], index=rows // 8, weight=weight, local_steps=steps)
+
+
+def assert_same(trainer: RayTrainer, workload: Workload, cohorts: list[Cohort]) -> None:
+    """Check that sums and models are bit-identical to those of the reference."""
+    reference = ReferenceTrainer(workload)
+    for given, expected in (
+        (trainer.sums(cohorts), reference.sums(cohorts)),
+        (trainer.models(cohorts), reference.models(cohorts)),
+    ):
+        assert len(given) == len(expected) == len(cohorts)
+        assert all(torch.equal(one, other) for one, other in zip(given, expected, strict=True))
+
+
+@pytest.mark.parametrize("num_cpus", [1, 3])
+def test_waves_are_bit_identical_to_the_reference(num_cpus: int, made_up: Callable[..., MadeUpRay]) -> None:
+    """Cohorts with different bases, one of several parts; with three actors, only the first parts stay whole."""
+    workload, ray = tiny_workload(8, proximal_mu=0.5), made_up(num_cpus)
+    trainer = RayTrainer(workload)
+    assert_same(trainer, workload, several(workload))
+    assert_same(trainer, workload, [many_rows(workload), *several(workload, 3), many_rows(workload, 2 * BLOCK)])
+    assert ray.num_put == 1 + 2 * (3 + 5), "a base model is sent once per cohort"
+    trainer.close()
+    assert ray.alive == []
+
+
+def test_lost_actors_are_replaced_and_their_work_is_repeated(made_up: Callable[..., MadeUpRay]) -> None:
+    """Every seventh call kills its actor, in the middle of training or when it starts."""
+    workload, ray = tiny_workload(8), made_up(kills=lambda calls, _: calls % 7 == 0)
+    trainer = RayTrainer(workload)
+    assert_same(trainer, workload, [*several(workload, 2), many_rows(workload)])
+    assert ray.num_made > 5
+    assert len(ray.alive) == 3
+    trainer.close()
+    assert ray.alive == []
+
+
+@pytest.mark.parametrize("method", ["load", "train"])
+def test_a_run_stops_if_actors_are_lost_at_the_same_work_again_and_again(
+    method: str, made_up: Callable[..., MadeUpRay]
+) -> None:
+    workload, ray = tiny_workload(8), made_up(1, lambda _, name: name == method)
+    trainer = RayTrainer(workload)
+    said = r"a Ray actor was lost 4 times at the same work: .*probably for lack of memory; .* then resume the run"
+    with pytest.raises(RunStoppedError, match=said):
+        sum_of(trainer, make_cohort(workload.initial_vector(), 1))
+    assert ray.num_made == MAX_REPEATS + 1
+    trainer.close()
+    assert ray.alive == []
+
+
+def test_an_error_of_training_is_the_one_of_worker_processes(
+    made_up: Callable[..., MadeUpRay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, _ = tiny_workload(8), made_up()
+    trainer = RayTrainer(workload)
+
+    def fail(*_: object) -> None:
+        raise RunStoppedError("client 3 cannot train on a minibatch of size 5: it broke")
+
+    monkeypatch.setattr(ReferenceTrainer, "models", fail)
+    with pytest.raises(RunStoppedError, match=r"^a training process failed: client 3 cannot train .*: it broke$"):
+        sum_of(trainer, make_cohort(workload.initial_vector(), 8))
+
+
+def test_a_task_that_actors_cannot_load_is_reported(
+    made_up: Callable[..., MadeUpRay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise ModuleNotFoundError("No module named 'mine'")
+
+    workload, _ = tiny_workload(8), made_up()
+    monkeypatch.setattr("lesson.learn.sharing.Packed.unpack", fail)
+    said = (
+        r"^task cannot be copied to the Ray cluster: ModuleNotFoundError: No module named 'mine' .*; install the same"
+    )
+    with pytest.raises(InputError, match=said):
+        sum_of(RayTrainer(workload), make_cohort(workload.initial_vector(), 8))
+
+
+def test_a_cluster_without_cpus_is_reported(made_up: Callable[..., MadeUpRay], tmp_path: Path) -> None:
+    made_up(0)
+    with pytest.raises(InputError, match=r"^\[run\] trainer must not be 'ray' here: Ray finds no CPU; use 'auto'$"):
+        execute(settings(trainer="ray"), tmp_path / "run", **PARTS)
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"^Ray is not installed; run pip install 'lesson-fl\[ray\]'"):
+        execute(settings(trainer="ray"), tmp_path / "run", **PARTS)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cluster_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "check_installed", lambda: None)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(InputError, match=r"^RAY_ADDRESS '127.0.0.1:1' does not answer: "):
+        RayTrainer(tiny_workload(8))
+
+
+def test_a_run_is_bit_identical_and_names_its_trainer(made_up: Callable[..., MadeUpRay], tmp_path: Path) -> None:
+    """An asynchronous strategy, whose updates are trained in waves of several cohorts."""
+    ray = made_up(2)
+    for name in ("ray", "reference"):
+        execute(settings("fedasync", rounds=40, trainer=name), tmp_path / name, **PARTS)
+    assert content(tmp_path / "ray") == content(tmp_path / "reference")
+    assert json.loads((tmp_path / "ray" / "summary.json").read_text())["wall_trainer"] == "ray"
+    assert ray.alive == []
+
+
+def test_the_benchmark_runs_a_tiny_case(
+    made_up: Callable[..., MadeUpRay], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`learning.py --quick` leaves it out, because Ray takes seconds to start."""
+    made_up(2)
+    monkeypatch.setattr(learning, "BatchedTrainer", lambda workload, _: ReferenceTrainer(workload))
+    learning.ray_actors([("mnist", 1, 1), ("none", 1, 1)])
+    *_, row, last = capsys.readouterr().out.splitlines()
+    assert row.startswith("| mnist, median of 1 | 1 | ")
+    assert last == "| none: not here | | | | |"
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_cluster_trains_as_one_process_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also after an actor was killed that had work to do."""
+    handler, workload = signal.getsignal(signal.SIGTERM), tiny_workload(8)
+    with running_cluster(monkeypatch) as address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with contextlib.closing(RayTrainer(workload)) as trainer:
+            assert signal.getsignal(signal.SIGTERM) is handler
+            assert_same(trainer, workload, several(workload))
+            before, ray = [actor.handle for actor in trainer._actors], trainer._ray
+            pids = ray.get([handle.__ray_call__.remote(lambda _: os.getpid()) for handle in before])
+            before[0].__ray_call__.remote(lambda _: (time.sleep(0.5), os.kill(os.getpid(), signal.SIGKILL)))
+            assert_same(trainer, workload, [*several(workload, 3), many_rows(workload)])
+            now = [actor.handle for actor in trainer._actors]
+            assert (now[0] is before[0], now[1] is before[1]) == (False, True)
+        assert not ray.is_initialized()
+        assert all(has_ended(pid) for pid in pids)
+        assert capsys.readouterr().out == "", "Ray tells of the actor that was killed"
+
+
+def has_ended(pid: int) -> bool:
+    """Wait until a process has ended."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
