@@ -76,7 +76,9 @@ def run_command(words: list[str], output: list[str], capsys: pytest.CaptureFixtu
     command = words[1:]
     capsys.readouterr()
     # downloads, hours of training, a cluster, CIFAR-10, and figures that tests/experiments draws
-    if command[0] in ("data", "reproduce") or any(re.match(r"ray$|--tune$|experiments/", word) for word in command):
+    if command[0] in ("data", "reproduce") or any(
+        re.match(r"(trainer=)?ray$|--tune$|experiments/", word) for word in command
+    ):
         with cli.make_context("lesson", list(command)) as context:
             subcommand = cli.get_command(context, command[0])
             assert subcommand is not None

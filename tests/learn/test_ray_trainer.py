@@ -17,9 +17,10 @@ import pytest
 import torch
 
 from benchmarks import learning
+from helpers.any_tasks import workload_of
 from helpers.ray_cluster import needs_ray, running_cluster
 from helpers.runs import PARTS, content, settings
-from helpers.small_tasks import tiny_workload
+from helpers.small_tasks import tiny_task, tiny_workload
 from helpers.trainers import make_cohort, several, sum_of
 from lesson import InputError
 from lesson.core import ray_cluster
@@ -44,8 +45,8 @@ class MadeUpRay:
     `kills` says after how many calls, and of which method, an actor is lost.
     """
 
-    def __init__(self, num_cpus: int, kills: Kill) -> None:
-        self._num_cpus, self._kills = num_cpus, kills
+    def __init__(self, num_actors: int, kills: Kill) -> None:
+        self._num_actors, self._kills = num_actors, kills
         self._calls = 0
         self._results: dict[Any, Any] = {}
         self.alive: list[Any] = []
@@ -54,7 +55,7 @@ class MadeUpRay:
         self.exceptions = SimpleNamespace(**errors, RayError=LostError)
 
     def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": float(self._num_cpus)}
+        return dict.fromkeys(("CPU", "GPU"), float(self._num_actors))
 
     def put(self, value: Any) -> Any:
         self.num_put += 1
@@ -104,8 +105,8 @@ class MadeUpRay:
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MadeUpRay]:
     """Returns a cluster that is made up, which trainers then connect to."""
 
-    def make(num_cpus: int = 3, kills: Kill = lambda *_: False) -> MadeUpRay:
-        ray = MadeUpRay(num_cpus, kills)
+    def make(num_actors: int = 3, kills: Kill = lambda *_: False) -> MadeUpRay:
+        ray = MadeUpRay(num_actors, kills)
         monkeypatch.setattr(ray_trainer, "connected", lambda *_, **__: contextlib.nullcontext(ray))
         return ray
 
@@ -132,16 +133,55 @@ def assert_same(trainer: RayTrainer, workload: Workload, cohorts: list[Cohort]) 
         assert all(torch.equal(one, other) for one, other in zip(given, expected, strict=True))
 
 
-@pytest.mark.parametrize("num_cpus", [1, 3])
-def test_waves_are_bit_identical_to_the_reference(num_cpus: int, made_up: Callable[..., MadeUpRay]) -> None:
+@pytest.mark.parametrize("num_actors", [1, 3])
+def test_waves_are_bit_identical_to_the_reference(num_actors: int, made_up: Callable[..., MadeUpRay]) -> None:
     """Cohorts with different bases, one of several parts; with three actors, only the first parts stay whole."""
-    workload, ray = tiny_workload(8, proximal_mu=0.5), made_up(num_cpus)
+    workload, ray = tiny_workload(8, proximal_mu=0.5), made_up(num_actors)
     trainer = RayTrainer(workload)
     assert_same(trainer, workload, several(workload))
     assert_same(trainer, workload, [many_rows(workload), *several(workload, 3), many_rows(workload, 2 * BLOCK)])
     assert ray.num_put == 1 + 2 * (3 + 5), "a base model is sent once per cohort"
     trainer.close()
     assert ray.alive == []
+
+
+def test_pieces_for_gpus_do_not_depend_on_their_number(
+    made_up: Callable[..., MadeUpRay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consecutive parts of at most BLOCK rows are trained together: 9 + 8 + 1 + 6 rows, but not the 64 before them."""
+    monkeypatch.setattr(RayTrainer, "_on_cpu", False)
+    workload, trained = tiny_workload(8), list[list[int]]()
+    original = ray_trainer._Actor.train
+
+    def train(self: Any, summed: bool, columns: list[dict[str, Any]], *bases: Any) -> Any:
+        trained.append([len(one["client"]) for one in columns])
+        return original(self, summed, columns, *bases)
+
+    monkeypatch.setattr(ray_trainer._Actor, "train", train)
+    for num_actors in (1, 3):
+        made_up(num_actors)
+        trained.clear()
+        assert_same(RayTrainer(workload), workload, [many_rows(workload), *several(workload, 2)])
+        assert sorted(trained) == [[9, 8, 1, 6]] * 2 + [[BLOCK]] * 2
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("steps", [1, 3])
+def test_results_on_gpus_do_not_depend_on_their_number(steps: int, made_up: Callable[..., MadeUpRay]) -> None:
+    task = tiny_task()
+    workload, cpu = workload_of(task, "cuda"), workload_of(task)
+    cohorts = [many_rows(cpu), *several(cpu, steps)]
+    there = [replace(cohort, base=cohort.base.cuda()) for cohort in cohorts]
+    given = list[list[torch.Tensor]]()
+    for num_actors in (1, 2):
+        made_up(num_actors)
+        trainer = RayTrainer(workload)
+        given.append([*trainer.sums(there), *trainer.models(there)])
+        trainer.close()
+    reference = ReferenceTrainer(cpu)
+    expected = [*reference.sums(cohorts), *reference.models(cohorts)]
+    assert all(torch.equal(one, other) for one, other in zip(*given, strict=True))
+    assert all(torch.allclose(one.cpu(), other, atol=1e-4) for one, other in zip(given[0], expected, strict=True))
 
 
 def test_lost_actors_are_replaced_and_their_work_is_repeated(made_up: Callable[..., MadeUpRay]) -> None:

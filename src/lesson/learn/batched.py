@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -24,7 +23,7 @@ from lesson.core.errors import LACK_OF_MEMORY, RunStoppedError
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.process import configure_process, main_hidden
-from lesson.learn.reference import BLOCK, parts_of, train_client
+from lesson.learn.reference import BLOCK, blocks_of, parts_of, train_client
 from lesson.learn.sharing import Packed, pack
 from lesson.learn.workload import Workload
 
@@ -92,12 +91,9 @@ class BatchedTrainer:
         Small cohorts are trained together to keep all workers busy. The models of a part are valid until the next one
         is requested.
         """
-        parts = parts_of(cohorts)
-        while parts:
-            num_rows = list(accumulate(len(part) for _, part in parts))
-            block, parts = parts[: (count := bisect_right(num_rows, BLOCK))], parts[count:]
+        for block in blocks_of(parts_of(cohorts)):
             self._train([part for _, part in block])
-            for (place, part), end in zip(block, num_rows, strict=False):
+            for (place, part), end in zip(block, accumulate(len(part) for _, part in block), strict=True):
                 models = self._models[end - len(part) : end]
                 yield place, replace(part, trained=models if end == len(part) else models.clone())
 

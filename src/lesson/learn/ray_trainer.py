@@ -1,8 +1,8 @@
 """Training on a Ray cluster: actors, one per CPU or GPU, divide the clients, and a lost actor is replaced.
 
-A CPU actor trains each client as the reference trainer does, on a single thread, so results are bit-identical. Sums of
-parts are computed by the actor that trains the part, so that only sums are sent. The last parts are divided among all
-actors, so that none is idle, and their models are combined here.
+A CPU actor trains each client as the reference trainer does, on a single thread, so results are bit-identical. While
+there are more parts of cohorts than actors, an actor trains a whole part and returns only its sum, which saves traffic.
+The remaining parts are divided among all actors, which keeps them busy, and their models are summed here.
 """
 
 import os
@@ -28,19 +28,20 @@ from lesson.core.ray_cluster import connected
 from lesson.learn.backend import Backend, Trainer
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.process import configure_process
-from lesson.learn.reference import BLOCK, ReferenceTrainer, parts_of
+from lesson.learn.reference import ReferenceTrainer, blocks_of, parts_of
 from lesson.learn.sharing import Packed, pack
 from lesson.learn.simulated_clients import FASTEST_FIRST
 from lesson.learn.workload import Workload
 
 MAX_REPEATS = 3
 """How often work that was lost with its actor is repeated."""
-PIECES_PER_ACTOR, MAX_QUEUED, MAX_AHEAD = 4, 2, 8
-"""Pieces per actor of the parts that are divided; pieces that an actor holds at once; pieces that may be held here, per
-actor, because earlier ones are missing."""
+PIECES_PER_ACTOR = 4
+"""Number of pieces, for each actor, into which the last parts are divided."""
+MAX_QUEUED, MAX_AHEAD = 2, 8
+"""Limits for each actor: pieces that it holds, and pieces that are given out before an earlier one is done."""
 MIN_SHARED_BYTES = 1 << 20
 """Smaller tensors are copied into each actor: they may be buffers of the model, and shared memory is read-only."""
-POLL_S, NOTE_AFTER_S = 0.5, 10.0
+POLL_S, NOTE_AFTER_S = 0.5, 30.0
 
 Values = npt.NDArray[np.float32]
 Part = tuple[int, Cohort]
@@ -57,18 +58,18 @@ class RayTrainer:
 
     def __init__(self, workload: Workload, num_cpus: int | None = None, precision: str = "float32") -> None:
         self._device, self._precision = workload.device, precision
-        packed, self._stack = pack(workload), ExitStack()
-        given = os.environ.get("RAY_ADDRESS", "")
+        self._kind, share = ("CPU", {"num_cpus": 1}) if self._on_cpu else ("GPU", {"num_cpus": 0, "num_gpus": 1})
+        packed, given = pack(workload), os.environ.get("RAY_ADDRESS", "")
         address = None if given in ("", "local") else given
-        self._ray = self._stack.enter_context(connected(address, name="RAY_ADDRESS", num_cpus=num_cpus))
-        kind, share = ("CPU", {"num_cpus": 1}) if self._on_cpu else ("GPU", {"num_cpus": 0, "num_gpus": 1})
-        count = int(self._ray.cluster_resources().get(kind, 0))
-        if not count:
-            self._stack.close()
-            raise InputError(f"Ray finds no {kind}")
-        self._kind, self._make = kind, self._ray.remote(max_restarts=0, **share)(_Actor)
-        self._stored = self._ray.put((packed.content, [_stored(tensor) for tensor in packed.tensors]))
-        self._actors = [self._start() for _ in range(count)]
+        with ExitStack() as stack:
+            self._ray = stack.enter_context(connected(address, name="RAY_ADDRESS", num_cpus=num_cpus))
+            count = int(self._ray.cluster_resources().get(self._kind, 0))
+            if not count:
+                raise InputError(f"Ray finds no {self._kind}")
+            self._make = self._ray.remote(max_restarts=0, **share)(_Actor)
+            self._stored = self._ray.put((packed.content, [_stored(tensor) for tensor in packed.tensors]))
+            self._actors = [self._start() for _ in range(count)]
+            self._connection = stack.pop_all()
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
@@ -90,7 +91,7 @@ class RayTrainer:
         for actor in self._actors:
             self._ray.kill(actor.handle)
         self._actors.clear()
-        self._stack.close()
+        self._connection.close()
 
     @property
     def _on_cpu(self) -> bool:
@@ -115,7 +116,7 @@ class RayTrainer:
     def _shares(self, parts: list[Part], summed: bool) -> list[Share]:
         """Return what actors train together. On GPUs, this does not depend on their number, since rounding would."""
         if not self._on_cpu:
-            return [(together, None) for together in _together(parts)]
+            return [(block, None) for block in blocks_of(parts)]
         num_whole = max(0, len(parts) - len(self._actors)) if summed else 0
         num_steps = sum(int(part.local_steps.sum()) for _, part in parts[num_whole:])
         most = max(1, num_steps // (PIECES_PER_ACTOR * len(self._actors)))
@@ -303,17 +304,6 @@ def _restored(values: Any, device: str) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of arrays that are read-only
         return torch.from_numpy(values.copy() if values.nbytes < MIN_SHARED_BYTES else values).to(device)
-
-
-def _together(parts: Sequence[Part]) -> list[list[Part]]:
-    """Return consecutive parts in groups of at most BLOCK rows."""
-    groups = list[list[Part]]()
-    for part in parts:
-        if groups and sum(len(cohort) for _, cohort in groups[-1]) + len(part[1]) <= BLOCK:
-            groups[-1].append(part)
-        else:
-            groups.append([part])
-    return groups
 
 
 def _divided(local_steps: IntArray, most: int) -> list[IntArray]:

@@ -65,6 +65,19 @@ def parts_of(cohorts: Sequence[Cohort]) -> list[tuple[int, Cohort]]:
     ]
 
 
+def blocks_of(parts: Sequence[tuple[int, Cohort]]) -> list[list[tuple[int, Cohort]]]:
+    """Return consecutive parts in blocks of at most BLOCK rows."""
+    blocks = list[list[tuple[int, Cohort]]]()
+    room = 0
+    for part in parts:
+        if len(part[1]) > room:
+            blocks.append([])
+            room = BLOCK
+        blocks[-1].append(part)
+        room -= len(part[1])
+    return blocks
+
+
 def sum_by_blocks(cohort: Cohort, train: Callable[[Cohort], Tensor]) -> Tensor:
     """Return Σ weight · model of a cohort, shape (num_parameters,); at most BLOCK models are in memory at a time."""
     total: Tensor | None = None
