@@ -54,7 +54,7 @@ class Size:
     """Data set, local steps and repeats of each comparison of Ray actors with processes."""
 
 
-FULL = Size({"mnist": 25, "cifar10": 9}, 3, 50, 5, None, 200, 9, 4000.0, (("mnist", 50, 5), ("cifar10", 1, 9)))
+FULL = Size({"mnist": 25, "cifar10": 9}, 3, 50, 5, None, 200, 9, 4000.0, (("mnist", 50, 9), ("cifar10", 1, 15)))
 QUICK = Size({"mnist": 1}, 1, 2, 1, 1, 5, 1, 40.0, ())
 
 

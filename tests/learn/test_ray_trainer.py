@@ -153,9 +153,9 @@ def test_pieces_for_gpus_do_not_depend_on_their_number(
     workload, trained = tiny_workload(8), list[list[int]]()
     original = ray_trainer._Actor.train
 
-    def train(self: Any, summed: bool, columns: list[dict[str, Any]], *bases: Any) -> Any:
+    def train(self: Any, method: Any, columns: list[dict[str, Any]], *bases: Any) -> Any:
         trained.append([len(one["client"]) for one in columns])
-        return original(self, summed, columns, *bases)
+        return original(self, method, columns, *bases)
 
     monkeypatch.setattr(ray_trainer._Actor, "train", train)
     for num_actors in (1, 3):
@@ -218,7 +218,7 @@ def test_an_error_of_training_is_the_one_of_worker_processes(
     def fail(*_: object) -> None:
         raise RunStoppedError("client 3 cannot train on a minibatch of size 5: it broke")
 
-    monkeypatch.setattr(ReferenceTrainer, "models", fail)
+    monkeypatch.setattr(ReferenceTrainer, "rows", fail)
     with pytest.raises(RunStoppedError, match=r"^a training process failed: client 3 cannot train .*: it broke$"):
         sum_of(trainer, make_cohort(workload.initial_vector(), 8))
 

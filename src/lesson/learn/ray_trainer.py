@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import parent_process
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,7 @@ MIN_SHARED_BYTES = 1 << 20
 """Smaller tensors are copied into each actor: they may be buffers of the model, and shared memory is read-only."""
 POLL_S, NOTE_AFTER_S = 0.5, 30.0
 
+Method = Literal["sums", "models", "rows"]
 Values = npt.NDArray[np.float32]
 Part = tuple[int, Cohort]
 Share = tuple[list[Part], list[IntArray] | None]
@@ -110,7 +111,8 @@ class RayTrainer:
             ((place, part),) = parts
             models = torch.empty(len(part), len(part.base))
             for rows in divided:
-                models.numpy()[rows] = next(results)[0]
+                for row, values in zip(rows, next(results), strict=True):
+                    models.numpy()[row] = values
             yield place, replace(part, trained=models).weighted_sum() if summed else models
 
     def _shares(self, parts: list[Part], summed: bool) -> list[Share]:
@@ -119,9 +121,9 @@ class RayTrainer:
             return [(block, None) for block in blocks_of(parts)]
         num_whole = max(0, len(parts) - len(self._actors)) if summed else 0
         num_steps = sum(int(part.local_steps.sum()) for _, part in parts[num_whole:])
-        most = max(1, num_steps // (PIECES_PER_ACTOR * len(self._actors)))
+        per_piece = num_steps / (PIECES_PER_ACTOR * len(self._actors))
         whole: list[Share] = [([part], None) for part in parts[:num_whole]]
-        return whole + [([part], _divided(part[1].local_steps, most)) for part in parts[num_whole:]]
+        return whole + [([part], _divided(part[1].local_steps, per_piece)) for part in parts[num_whole:]]
 
     def _results(self, pieces: Sequence["_Piece"], bases: Sequence[Tensor]) -> Iterator[list[Values]]:
         """Yield the results of all pieces in order; repeat those that are lost."""
@@ -133,7 +135,7 @@ class RayTrainer:
                 while waiting and waiting[0] < wanted + MAX_AHEAD * len(self._actors) and (actor := self._free()):
                     number = waiting.popleft()
                     piece = pieces[number]
-                    arguments = (piece.summed, piece.columns, *map(put, piece.places))
+                    arguments = (piece.method, piece.columns, *map(put, piece.places))
                     running[actor.handle.train.remote(*arguments)] = actor, number
                     actor.num_queued += 1
                 for reference in self._ended(list(running)):
@@ -221,11 +223,11 @@ class _Member:
 
 
 class _Piece(NamedTuple):
-    """Rows that one actor trains: the places of their cohorts, the columns of each, and whether sums are wanted."""
+    """Rows that one actor trains: the method of its trainer, the places of their cohorts, and the columns of each."""
 
+    method: Method
     places: list[int]
     columns: list[dict[str, Any]]
-    summed: bool
 
 
 class _Lost(NamedTuple):
@@ -258,14 +260,13 @@ class _Actor:
             return describe(error)
         return ""
 
-    def train(self, summed: bool, columns: list[dict[str, Any]], *bases: Values) -> list[Values] | str:
-        """Return the sum of each cohort, or its models; a text if training fails."""
+    def train(self, method: Method, columns: list[dict[str, Any]], *bases: Values) -> list[Values] | str:
+        """Return what a method of the trainer returns for these cohorts; a text if training fails."""
         try:
             starts = [torch.from_numpy(base.copy()).to(self._device) for base in bases]
             cohorts = [Cohort(start, **rest) for start, rest in zip(starts, columns, strict=True)]
             trainer = self._trainer(all(np.all(cohort.local_steps == 1) for cohort in cohorts))
-            trained = trainer.sums(cohorts) if summed else trainer.models(cohorts)
-            return [one.cpu().numpy() for one in trained]
+            return [one.cpu().numpy() for one in getattr(trainer, method)(cohorts)]
         except RunStoppedError as error:
             return str(error)
         except Exception as error:
@@ -306,21 +307,22 @@ def _restored(values: Any, device: str) -> Tensor:
         return torch.from_numpy(values.copy() if values.nbytes < MIN_SHARED_BYTES else values).to(device)
 
 
-def _divided(local_steps: IntArray, most: int) -> list[IntArray]:
-    """Return the rows of a part in pieces of about `most` steps, those with the most local steps first."""
+def _divided(local_steps: IntArray, per_piece: float) -> list[IntArray]:
+    """Return the rows of a part in equal pieces of about so many steps, those with the most local steps first."""
     order = np.argsort(-local_steps, kind="stable")
     steps = local_steps[order]
-    piece = (np.cumsum(steps) - steps) // most
+    num_pieces = max(1, round(steps.sum() / per_piece))
+    piece = (np.cumsum(steps) - steps) * num_pieces // steps.sum()
     return np.split(order, np.flatnonzero(np.diff(piece)) + 1)
 
 
 def _pieces(share: Share, summed: bool) -> list[_Piece]:
-    """Return the pieces of a share; those of a divided part return models."""
+    """Return the pieces of a share. Those of a divided part return models row by row: joining them would take time."""
     parts, divided = share
     places, cohorts = [place for place, _ in parts], [cohort for _, cohort in parts]
     if divided is None:
-        return [_Piece(places, [_columns(cohort) for cohort in cohorts], summed)]
-    return [_Piece(places, [_columns(cohorts[0][rows])], summed=False) for rows in divided]
+        return [_Piece("sums" if summed else "models", places, [_columns(cohort) for cohort in cohorts])]
+    return [_Piece("rows", places, [_columns(cohorts[0][rows])]) for rows in divided]
 
 
 def _columns(cohort: Cohort) -> dict[str, Any]:
