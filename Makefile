@@ -16,13 +16,14 @@ export PYTHONDONTWRITEBYTECODE =
 PYTEST = OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
 DEPLOYMENTS = $(PYTEST) -n 2 --dist loadfile tests/flower -m deployment
 
-# $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails. Byte code is written for what
-# commands import; pip would write it for everything, which takes three times as long.
+# $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails.
 define install
 @echo "Installing $(1) into $(VENV) (once; takes a minute or two)"
 @$(PIP) $(2) >$(LOG) 2>&1 || { cat $(LOG) >&2; echo "Cannot install $(1); pip's output is above and in $(LOG)." >&2; exit 1; }
-@$(BIN)/python -c 'import lesson.cli, matplotlib.pyplot, pandas, scipy.stats, torch'
 endef
+
+# Byte code is written for what commands import; pip would write it for everything, which takes three times as long.
+COMPILE = $(BIN)/python -c 'import lesson.cli, matplotlib.pyplot, pandas, scipy.stats, torch'
 
 .PHONY: setup demo flower-demo test test-all flower-test check docs format package bench stress stress-short clean
 
@@ -92,10 +93,12 @@ $(VENV)/.created:
 
 $(VENV)/.installed: $(SOURCES) $(VENV)/.created
 	$(call install,LESSON and its dependencies,--editable .)
+	@$(COMPILE)
 	@touch $@
 
 $(VENV)/.installed-flower: $(SOURCES) $(VENV)/.created
 	$(call install,LESSON and Flower,--editable '.[flower]')
+	@$(COMPILE)
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-package: $(SOURCES) $(VENV)/.created
