@@ -83,12 +83,14 @@ class MadeUpRay:
 
             return SimpleNamespace(remote=call)
 
-        handle.load, handle.train = method("load"), method("train")
+        handle.load, handle.ping, handle.train = map(method, ("load", "ping", "train"))
+        handle.lose = lambda: is_lost.append(True)
         self.alive.append(handle)
         self.num_made += 1
         return handle
 
     def wait(self, references: list[Any], num_returns: int = 1, timeout: float = 0.0) -> tuple[list[Any], list[Any]]:
+        assert references, "it would wait forever"
         return (references[-1:] if num_returns == 1 or len(references) == 1 else references[1::2]), []
 
     def get(self, reference: Any) -> Any:
@@ -195,6 +197,31 @@ def test_lost_actors_are_replaced_and_their_work_is_repeated(made_up: Callable[.
     assert ray.alive == []
 
 
+def test_a_node_can_be_lost_with_more_actors_than_work_is_repeated(made_up: Callable[..., MadeUpRay]) -> None:
+    """Idle actors of a node that is gone do not get the work that was lost with the first of them."""
+    workload, ray = tiny_workload(8), made_up(12)
+    trainer = RayTrainer(workload)
+    assert_same(trainer, workload, [many_rows(workload)])
+    assert all(actor.pending is None for actor in trainer._actors)
+    for handle in ray.alive[: 2 * MAX_REPEATS + 2]:
+        handle.lose()
+    assert_same(trainer, workload, [make_cohort(workload.initial_vector(), 1)])
+    assert len(ray.alive) == 12
+
+
+def test_the_loss_of_an_actor_counts_for_one_piece(
+    made_up: Callable[..., MadeUpRay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two pieces in turn, each is lost as often as allowed; the one that waits behind it is not to blame."""
+    workload, num_kills = tiny_workload(8), 2 * MAX_REPEATS
+    kills = iter([True] * num_kills)
+    ray = made_up(1, lambda _, name: name == "train" and next(kills, False))
+    monkeypatch.setattr(ray, "wait", lambda references, **_: (references[:1], []))
+    trainer = RayTrainer(workload)
+    assert_same(trainer, workload, [many_rows(workload, 2)])
+    assert ray.num_made == 1 + num_kills
+
+
 @pytest.mark.parametrize("method", ["load", "train"])
 def test_a_run_stops_if_actors_are_lost_at_the_same_work_again_and_again(
     method: str, made_up: Callable[..., MadeUpRay]
@@ -223,6 +250,23 @@ def test_an_error_of_training_is_the_one_of_worker_processes(
         sum_of(trainer, make_cohort(workload.initial_vector(), 8))
 
 
+def test_actors_can_be_used_again_after_an_interrupt(
+    made_up: Callable[..., MadeUpRay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, ray = tiny_workload(8), made_up()
+    trainer, cohorts = RayTrainer(workload), [many_rows(workload)]
+    assert_same(trainer, workload, cohorts)
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.sums(cohorts)
+    assert_same(trainer, workload, cohorts)
+
+
 def test_a_task_that_actors_cannot_load_is_reported(
     made_up: Callable[..., MadeUpRay], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +278,18 @@ def test_a_task_that_actors_cannot_load_is_reported(
     said = (
         r"^task cannot be copied to the Ray cluster: ModuleNotFoundError: No module named 'mine' .*; install the same"
     )
+    with pytest.raises(InputError, match=said):
+        sum_of(RayTrainer(workload), make_cohort(workload.initial_vector(), 8))
+
+
+def test_a_node_without_this_package_is_reported(
+    made_up: Callable[..., MadeUpRay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray calls such actors dead, as it does those that were killed."""
+    monkeypatch.setattr(LostError, "actor_init_failed", True, raising=False)
+    monkeypatch.setattr(LostError, "__str__", lambda _: "it died\nModuleNotFoundError: No module named 'lesson'\n")
+    workload, _ = tiny_workload(8), made_up(kills=lambda *_: True)
+    said = r"^task cannot be copied to the Ray cluster: ModuleNotFoundError: No module named 'lesson'; install the same"
     with pytest.raises(InputError, match=said):
         sum_of(RayTrainer(workload), make_cohort(workload.initial_vector(), 8))
 

@@ -40,7 +40,7 @@ PIECES_PER_ACTOR = 4
 MAX_QUEUED, MAX_AHEAD = 2, 8
 """Limits for each actor: pieces that it holds, and pieces that are given out before an earlier one is done."""
 MIN_SHARED_BYTES = 1 << 20
-"""Smaller tensors are copied into each actor: they may be buffers of the model, and shared memory is read-only."""
+"""Smaller tensors are copied into each actor: they may be buffers of the model, and others share what is written."""
 POLL_S, NOTE_AFTER_S = 0.5, 30.0
 
 Method = Literal["sums", "models", "rows"]
@@ -129,6 +129,8 @@ class RayTrainer:
         """Yield the results of all pieces in order; repeat those that are lost."""
         put = cache(lambda place: self._ray.put(bases[place].cpu().numpy()))
         waiting, done, lost = deque(range(len(pieces))), dict[int, list[Values]](), Counter[int]()
+        for member in self._actors:
+            member.num_queued = 0  # nobody waits for the pieces of a call that failed
         running: dict[Any, tuple[_Member, int]] = {}
         for wanted in range(len(pieces)):
             while wanted not in done:
@@ -143,7 +145,7 @@ class RayTrainer:
                     actor.num_queued -= 1
                     result = self._get(reference)
                     if isinstance(result, _Lost):
-                        lost[number] += 1
+                        lost[number] += actor in self._actors  # once per actor, for the piece that it was training
                         if lost[number] > MAX_REPEATS:
                             raise result.error(lost[number])
                         waiting.appendleft(number)
@@ -156,22 +158,22 @@ class RayTrainer:
 
     def _free(self) -> "_Member | None":
         """Return the actor with the fewest pieces among those that can take another one; None if there is none."""
-        ready = [actor for actor in self._actors if actor.loaded is None and actor.num_queued < MAX_QUEUED]
+        ready = [actor for actor in self._actors if actor.pending is None and actor.num_queued < MAX_QUEUED]
         return min(ready, key=lambda actor: actor.num_queued, default=None)
 
     def _ended(self, running: list[Any]) -> list[Any]:
-        """Wait until an actor has trained a piece or started; return the references of trained pieces."""
+        """Wait until an actor has trained a piece or is ready; return the references of trained pieces."""
         began, is_told = time.monotonic(), False
         while True:
-            starting = {actor.loaded: actor for actor in self._actors if actor.loaded is not None}
-            references = [*running, *starting]
+            asked = {actor.pending: actor for actor in self._actors if actor.pending is not None}
+            references = [*running, *asked]
             ended, _ = self._ray.wait(references, timeout=POLL_S)
             if ended:
                 ended, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
                 for reference in ended:
-                    if reference in starting:
-                        self._note_start(starting[reference])
-                return [reference for reference in ended if reference not in starting]
+                    if reference in asked:
+                        self._note_ready(asked[reference])
+                return [reference for reference in ended if reference not in asked]
             if not running and not is_told and time.monotonic() - began > NOTE_AFTER_S and parent_process() is None:
                 print(f"note: waiting for a free {self._kind} of the Ray cluster", file=sys.stderr)
                 is_told = True
@@ -181,9 +183,9 @@ class RayTrainer:
         handle = self._make.remote()
         return _Member(handle, handle.load.remote(self._stored, self._precision, sys.path), num_lost)
 
-    def _note_start(self, actor: "_Member") -> None:
+    def _note_ready(self, actor: "_Member") -> None:
         """Use an actor from now on, or replace it if it was lost."""
-        problem = self._get(actor.loaded)
+        problem = self._get(actor.pending)
         if isinstance(problem, _Lost):
             if actor.num_lost == MAX_REPEATS:
                 raise problem.error(actor.num_lost + 1)
@@ -192,20 +194,29 @@ class RayTrainer:
             remedy = "install the same packages on every node of the cluster"
             raise InputError(f"task cannot be copied to the Ray cluster: {problem}; {remedy}")
         else:
-            actor.loaded = None
+            actor.pending, actor.num_lost = None, 0
 
     def _replace(self, actor: "_Member", num_lost: int = 0) -> None:
-        """Start an actor in place of a lost one, unless this was done when other work was lost with it."""
-        if actor in self._actors:
-            self._ray.kill(actor.handle)
-            self._actors[self._actors.index(actor)] = self._start(num_lost)
+        """Start an actor in place of a lost one, unless this was done when other work was lost with it.
+
+        Idle actors get no work until they answer: with a node, several are lost at once.
+        """
+        if actor not in self._actors:
+            return
+        self._ray.kill(actor.handle)
+        self._actors[self._actors.index(actor)] = self._start(num_lost)
+        for other in self._actors:
+            if other.pending is None and not other.num_queued:
+                other.pending = other.handle.ping.remote()
 
     def _get(self, reference: Any) -> Any:
-        """Return what an actor has returned, or _Lost."""
+        """Return what an actor has returned, or _Lost; if an actor cannot be created, the reason."""
         known = self._ray.exceptions
         try:
             return self._ray.get(reference)
         except (known.RayActorError, known.NodeDiedError, known.ObjectLostError, known.OutOfMemoryError) as error:
+            if getattr(error, "actor_init_failed", False):  # LESSON cannot be imported on its node
+                return str(error).strip().splitlines()[-1]
             return _Lost(type(error).__name__)
         except known.RayError as error:
             raise RunStoppedError(f"a Ray actor failed: {describe(error)}") from None
@@ -216,8 +227,8 @@ class _Member:
     """An actor of the trainer."""
 
     handle: Any
-    loaded: Any
-    """Reference to the result of `_Actor.load`; None once the actor is ready."""
+    pending: Any
+    """Reference to the result of `_Actor.load` or `_Actor.ping`; None if the actor is ready."""
     num_lost: int
     num_queued: int = 0
 
@@ -258,6 +269,10 @@ class _Actor:
             self._trainer = cache(lambda one_step: _make_trainer(workload, precision, one_step))
         except Exception as error:  # a custom task may raise anything
             return describe(error)
+        return ""
+
+    def ping(self) -> str:
+        """Answer that nothing is wrong."""
         return ""
 
     def train(self, method: Method, columns: list[dict[str, Any]], *bases: Values) -> list[Values] | str:
