@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pickle
 import signal
 import sys
 import time
@@ -39,6 +40,13 @@ class LostError(Exception):
     """An actor was lost, in the cluster that is made up."""
 
 
+def sent(value: Any) -> Any:
+    """Return a copy of a value as Ray makes it: arrays are read-only."""
+    buffers = list[pickle.PickleBuffer]()
+    content = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(content, buffers=[bytes(buffer) for buffer in buffers])
+
+
 class MadeUpRay:
     """A cluster in this process. A call of an actor is executed when it is waited for, in an order that is not theirs.
 
@@ -59,7 +67,7 @@ class MadeUpRay:
 
     def put(self, value: Any) -> Any:
         self.num_put += 1
-        return SimpleNamespace(value=value)
+        return SimpleNamespace(value=sent(value))
 
     def remote(self, **_: object) -> Callable[[type], Any]:
         return lambda kind: SimpleNamespace(remote=lambda: self._make(kind))
@@ -76,7 +84,7 @@ class MadeUpRay:
                     if is_lost or self._kills(self._calls, name):
                         is_lost.append(True)
                         return LostError()
-                    return getattr(actor, name)(*values)
+                    return sent(getattr(actor, name)(*values))
 
                 self._results[reference] = execute
                 return reference
@@ -280,6 +288,33 @@ def test_a_task_that_actors_cannot_load_is_reported(
     )
     with pytest.raises(InputError, match=said):
         sum_of(RayTrainer(workload), make_cohort(workload.initial_vector(), 8))
+
+
+def test_actors_find_the_modules_of_a_custom_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mine_on_ray.py").write_text("class Work:\n    device = 'cpu'\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    stored: tuple[bytes, list[Any]] = (b"cmine_on_ray\nWork\n.", [])
+    assert "No module named 'mine_on_ray'" in ray_trainer._Actor().load(stored, "float32", [])
+    assert ray_trainer._Actor().load(stored, "float32", [str(tmp_path)]) == ""
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6.0).reshape(2, 3),
+        torch.arange(6.0).to(torch.bfloat16),
+        torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.zeros(ray_trainer.MIN_SHARED_BYTES, dtype=torch.uint8),
+    ],
+)
+def test_actors_get_tensors_as_they_were_and_may_write_to_small_ones(tensor: torch.Tensor) -> None:
+    values, device = sent(ray_trainer._stored(tensor))
+    first, second = (ray_trainer._restored(values, device) for _ in range(2))
+    assert torch.equal(first, tensor)
+    assert (first.dtype, first.stride()) == (tensor.dtype, tensor.stride())
+    if isinstance(values, np.ndarray):
+        is_shared = first.data_ptr() == second.data_ptr()
+        assert is_shared == (values.nbytes >= ray_trainer.MIN_SHARED_BYTES)
 
 
 def test_a_node_without_this_package_is_reported(
