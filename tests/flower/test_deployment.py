@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -107,8 +108,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     nodes: list[dict[str, Any]] = [{"journal": str(story.folder / "journal"), "slow-s": 0.0} for _ in range(4)]
     nodes[LIAR]["faults"], nodes[SILENT]["faults"] = " ".join(FAULTS), "silent"
     nodes[KILLED]["slow-s"] = 12.0  # longer than a round, so that it is busy whenever a checkpoint is written
-    with Federation(nodes, story.folder / "federation") as federation:
+    with Federation(nodes, story.folder / "federation") as federation, ExitStack() as stack:
         supervisor = supervise(federation, story, app, MANY)
+        stack.callback(supervisor.kill)  # without a SuperLink, it would wait for one forever
         wait("the client to work that is to be killed", 300, lambda: f"begun {KILLED} 0 good" in story.journal)
         kill_node(federation, KILLED)
         try_stranger(federation, story)
@@ -126,7 +128,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         story.log = federation.log_of_run(run)
         story.codes.append(supervisor.wait(300))
         restore(story, back_up(story.out, story.folder / "backups", federation.folder / "state.db"))
-        story.codes.append(supervise(federation, story, app, story.rounds).wait(600))
+        supervisor = supervise(federation, story, app, story.rounds)
+        stack.callback(supervisor.kill)
+        story.codes.append(supervisor.wait(600))
     story.told = (story.folder / "supervisor.log").read_text()
     story.left = federation.alive()
     return story
