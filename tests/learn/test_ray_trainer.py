@@ -29,7 +29,7 @@ from lesson.core.errors import RunStoppedError
 from lesson.learn import ray_trainer
 from lesson.learn.cohort import Cohort
 from lesson.learn.ray_trainer import MAX_REPEATS, RayTrainer
-from lesson.learn.reference import BLOCK, ReferenceTrainer
+from lesson.learn.reference import BLOCK, ReferenceTrainer, parts_of
 from lesson.learn.workload import Workload
 from lesson.runs.execute import execute
 
@@ -153,6 +153,50 @@ def test_waves_are_bit_identical_to_the_reference(num_actors: int, made_up: Call
     assert ray.num_put == 1 + 2 * (3 + 5), "a base model is sent once per cohort"
     trainer.close()
     assert ray.alive == []
+
+
+def test_only_the_last_parts_are_divided(made_up: Callable[..., MadeUpRay]) -> None:
+    """Of five parts for two actors, three are trained whole and return a sum; whoever needs models gets pieces."""
+    made_up(2)
+    workload = tiny_workload(8)
+    trainer, parts = RayTrainer(workload), parts_of([many_rows(workload, 4 * BLOCK + 9)])
+    for summed, num_whole in ((True, 3), (False, 0)):
+        shares = trainer._shares(parts, summed)
+        assert [divided is None for _, divided in shares] == [True] * num_whole + [False] * (5 - num_whole)
+        for (_, part), divided in ((parts[0], divided) for parts, divided in shares if divided is not None):
+            assert sorted(np.concatenate(divided)) == list(range(len(part)))
+        methods = [piece.method for share in shares for piece in ray_trainer._pieces(share, summed)]
+        assert methods == ["sums"] * num_whole + ["rows"] * (len(methods) - num_whole)
+
+
+def test_an_actor_holds_two_pieces_at_most(made_up: Callable[..., MadeUpRay]) -> None:
+    workload, ray = tiny_workload(8), made_up(2)
+    trainer, held = RayTrainer(workload), list[int]()
+    original = ray.get
+
+    def get(reference: Any) -> Any:
+        held.append(len(ray._results))
+        return original(reference)
+
+    ray.get = get  # type: ignore[method-assign]
+    trainer.sums([many_rows(workload)])
+    assert 2 <= max(held) <= 2 * ray_trainer.MAX_QUEUED
+
+
+@pytest.mark.parametrize(("given", "address"), [("", None), ("local", None), ("auto", "auto"), ("h:1", "h:1")])
+def test_the_cluster_is_the_one_of_ray_address(
+    given: str, address: str | None, made_up: Callable[..., MadeUpRay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray, asked = made_up(), list[object]()
+
+    def connected(where: str | None, **options: object) -> contextlib.nullcontext[MadeUpRay]:
+        asked.extend((where, options))
+        return contextlib.nullcontext(ray)
+
+    monkeypatch.setattr(ray_trainer, "connected", connected)
+    monkeypatch.setenv("RAY_ADDRESS", given)
+    RayTrainer(tiny_workload(8), 5).close()
+    assert asked == [address, {"name": "RAY_ADDRESS", "num_cpus": 5}]
 
 
 def test_pieces_for_gpus_do_not_depend_on_their_number(
