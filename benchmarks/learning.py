@@ -146,8 +146,8 @@ def ray_actors(comparisons: Sequence[tuple[str, int, int]]) -> None:
         try:
             workload = make_workload(Settings(), load_task(name), CLIENTS, 0)
             actors = RayTrainer(workload, 2)
-        except InputError:
-            print(f"| {name}: not here | | | | |")
+        except InputError as error:
+            print(f"| {name}: {error} | | | | |")
             continue
         processes, cohorts = BatchedTrainer(workload, 2), [everybody(workload, steps)]
         trainers = (processes, actors)

@@ -224,6 +224,7 @@ def test_bad_flags(flags: list[str], message: str, capsys: pytest.CaptureFixture
     ("flags", "message"),
     [
         (["--address", "somewhere"], "--address must be HOST:PORT of a cluster's head node, or auto, got 'somewhere'"),
+        (["--address", "ray://there:10001"], "--address must be HOST:PORT of a cluster's head node, or auto, got 'ray"),
         (["--address", "127.0.0.1:1"], "--address '127.0.0.1:1' does not answer: "),
         (["--cpus-per-trial", "5000"], "--cpus-per-trial must be <= "),
         (["--gpus-per-trial", "5000"], "--gpus-per-trial must be <= "),

@@ -30,7 +30,7 @@ def check_address(address: str, name: str = "address") -> None:
     host, _, port = address.rpartition(":")
     if address == "auto":
         return
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or "/" in host:  # Ray Client, ray://…, is not supported
         raise ArgumentError(name, f"must be HOST:PORT of a cluster's head node, or auto, got '{address}'")
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()

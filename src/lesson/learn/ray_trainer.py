@@ -89,10 +89,10 @@ class RayTrainer:
 
     def close(self) -> None:
         """Kill the actors and end the connection, unless it was there before."""
-        for actor in self._actors:
-            self._ray.kill(actor.handle)
-        self._actors.clear()
-        self._connection.close()
+        with self._connection:
+            for actor in self._actors:
+                self._ray.kill(actor.handle)
+            self._actors.clear()
 
     @property
     def _on_cpu(self) -> bool:
