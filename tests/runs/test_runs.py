@@ -590,6 +590,38 @@ def test_a_run_limited_by_rounds_is_evaluated_forty_times() -> None:
     assert evaluated(3, 7.0, eval_every_s="auto", rounds=3) == [1, 2, 3]
 
 
+def test_jitter_moves_evaluations_within_their_interval() -> None:
+    """Intervals of 200 s are 20 rounds of 10 s: without jitter, evaluation k follows round 20 k."""
+    fixed = {"eval_every_s": 200.0, "rounds": 1000}
+    usual, none = evaluated(1000, 10.0, **fixed), evaluated(1000, 10.0, eval_jitter=0.0, **fixed)
+    assert usual == none == list(range(20, 1001, 20))
+    whole, other = (evaluated(1000, 10.0, eval_jitter=1.0, seed=seed, **fixed) for seed in (0, 1))
+    assert whole != other
+    assert [(number - 1) // 20 for number in whole] == list(range(50))
+    assert 15 <= sum(number % 2 for number in whole) <= 35, "after odd and even rounds alike"
+    half = evaluated(1000, 10.0, eval_jitter=0.5, **fixed)
+    assert [(number - 1) // 20 for number in half] == list(range(50))
+    assert min((number - 1) % 20 for number in half) >= 9, "by at most half an interval"
+
+
+def test_jitter_is_the_same_for_every_strategy_and_after_a_resume() -> None:
+    fixed = {"eval_every_s": 200.0, "rounds": 1000, "eval_jitter": 1.0}
+    short, long = evaluated(1000, 10.0, **fixed), evaluated(500, 20.0, **fixed)
+    assert long == [math.ceil(number / 2) for number in short], "the times do not depend on the rounds"
+    grid = EvaluationGrid(settings(**fixed).run)  # a new one, as after a resume in round 500
+    later = [
+        number for number in range(501, 1001) if grid.is_due(10.0 * number - 10, FakeRecord(number, 10.0 * number))
+    ]
+    assert later == [number for number in short if number > 500]
+
+
+def test_jittered_evaluations_are_those_of_the_run(tmp_path: Path) -> None:
+    wanted = {"rounds": 12, "eval_every_s": 60.0, "eval_jitter": 1.0}
+    execute(settings(**wanted), tmp_path / "run", **PARTS)
+    rounds = Run.load(tmp_path / "run").curve["round"].tolist()
+    assert rounds == sorted({*evaluated(12, 20.0, **wanted), 12})
+
+
 def test_the_final_model_counts_at_the_end_of_the_curve(tmp_path: Path) -> None:
     """Evaluated at 100 and 200 s, and once more when the run ends at 240 s."""
     summary = execute(settings(rounds=12), tmp_path / "run", **PARTS)

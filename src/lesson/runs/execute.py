@@ -375,14 +375,16 @@ def client_fields(scores: ClientScores, has_classes: bool = True) -> dict[str, A
 class EvaluationGrid:
     """Decides when a run is evaluated: after the first round that ends at or after each point of a grid.
 
-    The points are the multiples of `eval_every_s`. With "auto", the run is divided into 40 equal parts, in simulated
-    time and in rounds as far as these are limited, and each part has one point, drawn from the seed. The points are the
-    same for every strategy and out of step with the tiers: multiples of 500 s would always fall on even rounds of 10 s,
-    in which tier 2 has just been aggregated.
+    The points are the multiples of `eval_every_s`, each moved to an earlier time by a random share of the interval, at
+    most `eval_jitter`. With "auto", the run is divided into 40 equal parts, in simulated time and in rounds as far as
+    these are limited, and each part has one point anywhere in it. Points are drawn from the seed and the number of
+    their part, so they are the same for every strategy and after a resume. They are out of step with the tiers:
+    multiples of 500 s would always fall on even rounds of 10 s, in which tier 2 has just been aggregated.
     """
 
     def __init__(self, limits: RunSettings) -> None:
         self._seed, self._every_s = limits.seed, limits.eval_every_s
+        self._jitter = 1.0 if limits.eval_every_s == "auto" else limits.eval_jitter
         self._drawn: dict[int, float] = {}
         self._part_s = limits.time_budget_s / NUM_EVALUATIONS
         self._part_rounds = math.inf if limits.rounds is None else limits.rounds / NUM_EVALUATIONS
@@ -390,7 +392,7 @@ class EvaluationGrid:
     def is_due(self, before_s: float, record: RoundRecord) -> bool:
         """Return whether a point lies after the end of the previous round and at or before the end of this one."""
         if self._every_s != "auto":
-            return _multiples(record.end_s, self._every_s) > _multiples(before_s, self._every_s)
+            return self._num_points(record.end_s, self._every_s) > self._num_points(before_s, self._every_s)
         by_time = self._num_points(record.end_s, self._part_s) > self._num_points(before_s, self._part_s)
         parts = self._part_rounds
         return by_time or self._num_points(record.round, parts) > self._num_points(record.round - 1, parts)
@@ -398,13 +400,15 @@ class EvaluationGrid:
     def _num_points(self, until: float, part: float) -> int:
         """Return the number of points in [0, until]: one per complete part, and that of the current part if reached."""
         whole = _multiples(until, part)
+        if self._jitter == 0:
+            return whole
         point = (whole + self._place_in(whole)) * part if math.isfinite(part) else math.inf
         return whole + (point <= until)
 
     def _place_in(self, part: int) -> float:
         """Return where in a part its point lies, from 0 to 1; cached, as creating a generator takes over 10 µs."""
         if part not in self._drawn:
-            self._drawn[part] = stream(self._seed, "evaluation", part).random()
+            self._drawn[part] = 1 - self._jitter * (1 - stream(self._seed, "evaluation", part).random())
         return self._drawn[part]
 
 
