@@ -211,6 +211,7 @@ def reproduce(
     *items: str,
     quick: bool = False,
     num_seeds: int | None = None,
+    eval_jitter: float = 0.0,
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
 ) -> Study:
@@ -219,9 +220,10 @@ def reproduce(
     Figures, tables and claims are written to `out`. Finished runs in `out` are not executed again.
 
     Args:
-        *items: Names such as "table2" or "fig5"; by default, all.
+        *items: Names such as "table2" or "fig5"; by default, all but those that run only on request.
         quick: Whether to take a quick look in minutes: MNIST only and short runs. This is not a valid reproduction.
         num_seeds: Number of seeds; by default 5, or 2 for a quick look.
+        eval_jitter: Largest share of the interval by which evaluations are moved at random, 0 to 1.
         out: Output folder; by default, runs/paper or runs/paper-quick.
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
 
@@ -229,7 +231,7 @@ def reproduce(
         InputError: An argument is invalid, or the folder holds something else.
         RunStoppedError: Runs failed.
     """
-    design = Reproduction(select_items(items), make_scale(quick, num_seeds))
+    design = Reproduction(select_items(items), make_scale(quick, num_seeds, eval_jitter))
     path = Path(out) if out is not None else out_of_reproduction(quick)
     design.check(path)
     study = execute_design(design, path, make_engine(data_dir=data_dir), on_error="stop")

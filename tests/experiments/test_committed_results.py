@@ -17,6 +17,7 @@ from lesson.paper.fleets import towards_zero
 from lesson.paper.items import select_items
 from lesson.paper.reproduce import Reproduction, read_scale
 from lesson.report.page.study_data import study_data
+from lesson.report.paper.items import items_in
 from lesson.report.paper.write import write_reproduction
 from lesson.report.tuned.write import missing_runs, write_tuned
 
@@ -100,7 +101,8 @@ def test_the_papers_tables_claims_and_figures_follow_from_its_runs(
     study, scale = load_copy(folder, out), read_scale(folder)
     assert scale is not None
     check_names(study.runs, folder)
-    design = Reproduction(select_items([]), scale)
+    design = Reproduction(items_in(folder), scale)
+    assert {item.name for item in select_items([])} <= {item.name for item in design.items}
     assert design.runs({}).keys() == {run.name for run in study.runs}
     write_reproduction(design, study, out)
     assert texts(out) == texts(folder)

@@ -103,16 +103,16 @@ def test_common_target_is_the_highest_that_all_reach() -> None:
     assert common_target(series(run([0.1])), ["lesson-mnist"]) == 0
 
 
-def test_times_longer_is_paired_and_counts_censored_runs() -> None:
+def test_times_longer_is_paired_and_marks_censored_runs() -> None:
     fast = [run([0.6] * 3), run([0.0, *[0.6] * 3], seed=1)]  # 300 s and 400 s
     slow = [run([0.0] * 3 + [0.6] * 3, strategy="fedavg"), run([0.0] * 8, seed=1, strategy="fedavg")]
 
-    def ratios(ours: str, theirs: str) -> tuple[Sequence[float], int]:
-        found, num_censored = times_longer(series(*fast, *slow), f"{ours}-mnist", f"{theirs}-mnist", 0.6, "time_s")
-        return found.tolist(), num_censored
+    def ratios(ours: str, theirs: str) -> tuple[Sequence[float], Sequence[bool]]:
+        found, censored = times_longer(series(*fast, *slow), f"{ours}-mnist", f"{theirs}-mnist", 0.6, "time_s")
+        return found.tolist(), censored.tolist()
 
-    assert ratios("fedavg", "lesson") == ([600 / 300, 800 / 400], 1)
-    assert ratios("lesson", "lesson") == ([1, 1], 0)
+    assert ratios("fedavg", "lesson") == ([600 / 300, 800 / 400], [False, True])
+    assert ratios("lesson", "lesson") == ([1, 1], [False, False])
     (known, unknown), _ = ratios("lesson", "fedavg")
     assert known == 0.5
     assert np.isnan(unknown)

@@ -4,7 +4,7 @@ import pytest
 
 from lesson.core.errors import InputError
 from lesson.experiments.naming import run_name, series_name
-from lesson.paper.items import NAMES, load_item, select_items, wanted_runs
+from lesson.paper.items import NAMES, ON_REQUEST, load_item, select_items, wanted_runs
 from lesson.paper.scale import FULL, QUICK
 from lesson.settings.settings import Settings
 
@@ -36,9 +36,11 @@ def test_every_series_an_item_shows_is_one_it_runs(name: str, scale) -> None:
             shown |= {scale.series(row["series"] + ends[rate]) for rate in row.get("step_sizes", ends)}
     if name == "sawtooth":
         shown = {scale.series(row["series"]) for row in item.rows}
-    if name == "choices":
+    if name in ("choices", "margins", "mnist"):
         for row in item.rows:
-            strategies = row.get("strategies", ["lesson", "fedavg", "fedcs"])
+            strategies = row.get(
+                "strategies", ["lesson", "fedavg"] if name == "margins" else ["lesson", "fedavg", "fedcs"]
+            )
             shown |= {scale.series(f"{strategy}-{row['series']}") for strategy in strategies}
     assert shown <= run
     assert bool(shown) == bool(run)
@@ -67,7 +69,7 @@ def test_a_run_is_as_long_as_the_longest_item_asks_for() -> None:
 
 
 def test_a_quick_look_is_short_and_on_mnist() -> None:
-    for settings in wanted_runs(select_items([]), QUICK).values():
+    for settings in wanted_runs(select_items(["all"]), QUICK).values():
         assert settings.data.dataset == "mnist"
         assert settings.run.seed < 2
         assert (settings.run.rounds or 0) <= 60
@@ -76,6 +78,7 @@ def test_a_quick_look_is_short_and_on_mnist() -> None:
 
 def test_items_are_in_the_order_of_the_paper_and_unknown_ones_are_rejected() -> None:
     assert [item.name for item in select_items(["fig5", "table2"])] == ["table2", "fig5"]
-    assert [item.name for item in select_items([])] == list(NAMES)
+    assert [item.name for item in select_items(["all"])] == list(NAMES)
+    assert [item.name for item in select_items([])] == [name for name in NAMES if name not in ON_REQUEST]
     with pytest.raises(InputError, match="unknown item 'fig10'; did you mean 'fig"):
         select_items(["fig5", "fig10"])

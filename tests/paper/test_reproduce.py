@@ -16,9 +16,10 @@ from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.engines.trial import Hear
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.missing import run_missing
+from lesson.paper.duration import estimated_minutes, missing_runs
 from lesson.paper.items import load_item
-from lesson.paper.reproduce import Reproduction
-from lesson.paper.scale import FULL, QUICK
+from lesson.paper.reproduce import Reproduction, read_scale
+from lesson.paper.scale import FULL, QUICK, make_scale
 from lesson.report.paper.items import write_page
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
@@ -112,6 +113,31 @@ def test_a_damaged_scale_is_reported_in_one_line(
         assert main([*words, str(tmp_path)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"lesson: {tmp_path / 'study.toml'} is damaged: [reproduction] ")
+
+
+def test_the_jitter_of_evaluations_is_recorded_and_reaches_every_run(tmp_path: Path) -> None:
+    scale = make_scale(quick=False, num_seeds=10, eval_jitter=0.5)
+    jittered = Reproduction([load_item("fig5")], scale)
+    assert {settings.run.eval_jitter for settings in jittered.runs({}).values()} == {0.5}
+    assert {settings.run.eval_jitter for settings in FIG5.runs({}).values()} == {0.0}
+    out = tmp_path / "out"
+    assert main(["reproduce", "table1", "--seeds", "10", "--eval-jitter", "0.5", "--out", str(out)]) == 0
+    assert read_scale(out) == scale
+    assert "`lesson reproduce table1 --seeds 10 --eval-jitter 0.5`" in (out / "README.md").read_text()
+    with pytest.raises(InputError, match=r"with 10 seeds and eval_jitter = 0\.5; choose another"):
+        Reproduction([load_item("table1")], make_scale(quick=False, num_seeds=10)).check(out)
+
+
+def test_items_that_were_not_run_are_listed_with_their_cost(tmp_path: Path) -> None:
+    """LESSON alone on CIFAR-10 at three β, 5,000 rounds of 20 s, five seeds: 75,000 rounds at 870 per second."""
+    assert main(["reproduce", "table1", "--out", str(tmp_path / "out")]) == 0
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert page.count("`lesson reproduce scaled` | 30 |") == 1  # also the 15 runs of Fig. 5 and 6 that it shares
+    runs = missing_runs(load_item("scaled"), [load_item("fig6"), load_item("fig8")], FULL)
+    assert len(runs) == 15
+    assert estimated_minutes(runs.values()) == pytest.approx(75_000 / 870 / 60)
+    epoch = [settings for settings in load_item("epoch").settings(FULL).values() if settings.run.seed == 0]
+    assert estimated_minutes(epoch) == pytest.approx(300 * 50 / 870 / 60 * (1 + 1.7 + 1))
 
 
 def test_settings_left_by_an_interrupted_call_do_no_harm(tmp_path: Path) -> None:
@@ -228,6 +254,7 @@ def test_items_leave_files_settings_and_a_page(tmp_path: Path, capsys: pytest.Ca
     ("words", "complaint"),
     [
         (["fig55"], "unknown item 'fig55'; did you mean 'fig5'?"),
+        (["fig4", "--eval-jitter", "1.5"], "eval_jitter must be a number from 0 to 1, got 1.5"),
         (["fig4", "--seeds", "0"], "the number of seeds must be a whole number from 1 to 1000, got 0"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lesson.cli.console import PipedConsole, check_failed, execute_design
-from lesson.cli.parser import DIR, WHOLE, argument, data_dir_option, option
+from lesson.cli.parser import DIR, NUMBER, WHOLE, argument, data_dir_option, option
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class ReproduceCommand:
         "items",
         nargs=-1,
         metavar="[ITEM]...",
-        help="table1, table2, fig2 to fig9, limits, printed, authors, choices, latencies or sawtooth; all by default.",
+        help="table1, table2, fig2 to fig9, limits, printed, authors, choices, margins, latencies or sawtooth; all of "
+        "these by default. Further checks on request: literal, scaled, epoch or mnist.",
     )
     quick: bool = option(
         "--quick",
@@ -28,6 +29,12 @@ class ReproduceCommand:
         help="Quick look in minutes: MNIST only, short runs, two seeds. Not a valid reproduction.",
     )
     seeds: int | None = option("--seeds", type=WHOLE, show_default="5, or 2 with --quick", help="Number of seeds.")
+    eval_jitter: float = option(
+        "--eval-jitter",
+        type=NUMBER,
+        default=0.0,
+        help="Largest share of the interval by which evaluations are moved at random, 0 to 1.",
+    )
     out: Path | None = option(
         "--out", type=DIR, show_default="runs/paper[-quick]", help="Output folder; finished runs in it are reused."
     )
@@ -42,7 +49,7 @@ class ReproduceCommand:
         from lesson.report.paper.tables import claims_table
         from lesson.report.paper.write import write_reproduction
 
-        design = Reproduction(select_items(self.items), make_scale(self.quick, self.seeds))
+        design = Reproduction(select_items(self.items), make_scale(self.quick, self.seeds, self.eval_jitter))
         out = self.out or out_of_reproduction(self.quick)
         design.check(out)
         flags = f"--out {out}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from lesson.core.arrays import FloatArray
+from lesson.core.arrays import BoolArray, FloatArray
 from lesson.experiments.naming import series_name
 from lesson.experiments.run import Run
 from lesson.learn.metric import ACCURACY, IN_A_ROW
@@ -82,16 +82,16 @@ def common_target(runs: Series, series: Iterable[str], rounds: int | None = None
 
 def times_longer(
     runs: Series, series: str, than: str, target: float, column: str, rounds: int | None = None
-) -> tuple[FloatArray, int]:
+) -> tuple[FloatArray, BoolArray]:
     """Return how many times longer runs of `series` take to reach a target than those of `than`, paired over seeds.
 
-    Also return how many runs of `series` are censored. Their length counts instead, so their ratio is a lower bound.
+    Also return which runs of `series` are censored. Their length counts instead, so their ratio is a lower bound.
     The ratio is NaN if the run of `than` never reaches the target.
     """
     ends = per_seed(runs, series, lambda run: float(run.up_to(rounds)[column].max()))  # NaN without an evaluation
     ours = per_seed(runs, series, lambda run: to_target(run, target, column, rounds))
     theirs = per_seed(runs, than, lambda run: to_target(run, target, column, rounds))
-    return np.where(np.isinf(theirs), np.nan, np.minimum(ours, ends) / theirs), int(np.isinf(ours).sum())
+    return np.where(np.isinf(theirs), np.nan, np.minimum(ours, ends) / theirs), np.isinf(ours)
 
 
 def client_figure(runs: Series, series: str, measure: Callable[[pd.DataFrame], float], rounds: int) -> FloatArray:

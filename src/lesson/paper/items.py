@@ -19,7 +19,13 @@ from lesson.settings.settings import SECTIONS, Settings
 
 FOLDER = Path(__file__).parent / "items"
 TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9")
-NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices", "latencies", "sawtooth")
+ON_REQUEST = ("literal", "scaled", "epoch", "mnist")
+"""Items that run only if they are named: checks beyond the paper's figures and tables."""
+NAMES = (
+    *TABLES_AND_FIGURES,
+    *("limits", "printed", "authors", "choices", "margins", "latencies", "sawtooth"),
+    *ON_REQUEST,
+)
 STEP_SIZES = {"0.1": "", "0.02": "-learning_rate=0.02"}
 """Suffix of a series' name for each step size δ."""
 
@@ -51,7 +57,7 @@ class Item:
         for block in self.blocks:
             sections: dict[str, Any] = {name: dict(block.get(name, {})) for name in SECTIONS}
             sections |= {"preset": block["preset"]} if "preset" in block else {}
-            scale.shorten(sections)
+            scale.adapt(sections)
             axes = dict(block["sweep"])
             if scale.quick:
                 axes.pop("data.dataset", None)
@@ -70,8 +76,8 @@ def load_item(name: str) -> Item:
 
 
 def select_items(names: Iterable[str]) -> list[Item]:
-    """Return the named items in the paper's order; all items if `names` is empty or contains "all"."""
-    chosen = set(names) or {"all"}
+    """Return the named items in the paper's order: all of them for "all", all but `ON_REQUEST` if `names` is empty."""
+    chosen = set(names) or set(NAMES) - set(ON_REQUEST)
     for name in chosen - {"all"}:
         load_item(name)
     return [load_item(name) for name in NAMES if "all" in chosen or name in chosen]

@@ -24,6 +24,7 @@ class _Asked(Shape):
 
     quick: bool
     seeds: Annotated[int, Field(ge=1, le=1000)]
+    eval_jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Reproduction:
     @property
     def toml(self) -> str:
         """The table [reproduction], which records the scale."""
-        return to_toml({"reproduction": {"quick": self.scale.quick, "seeds": self.scale.seeds}})
+        jitter = {"eval_jitter": self.scale.eval_jitter} if self.scale.eval_jitter else {}
+        return to_toml({"reproduction": {"quick": self.scale.quick, "seeds": self.scale.seeds} | jitter})
 
     def runs(self, done: Mapping[str, Run]) -> Named:  # noqa: ARG002
         """Return the runs of all items, see `Design`."""
@@ -55,9 +57,10 @@ class Reproduction:
     def check(self, out: Path | str) -> None:
         """Raise InputError if a folder holds a reproduction at another scale."""
         there = read_scale(out)
-        if there is not None and (there.quick, there.seeds) != (self.scale.quick, self.scale.seeds):
+        if there is not None and there.asked != self.scale.asked:
             kind = "a quick look" if there.quick else "a full reproduction"
-            raise InputError(f"{out} holds {kind} with {there.seeds} seeds; choose another output folder")
+            jitter = f" and eval_jitter = {there.eval_jitter:g}" if there.eval_jitter or self.scale.eval_jitter else ""
+            raise InputError(f"{out} holds {kind} with {there.seeds} seeds{jitter}; choose another output folder")
 
 
 def read_scale(folder: Path | str) -> Scale | None:
@@ -71,4 +74,4 @@ def read_scale(folder: Path | str) -> Scale | None:
         asked = _Asked.model_validate(tables.get("reproduction"))
     except ValidationError as error:
         raise InputError(f"{study.marker} is damaged: [reproduction] {reason_of(error)}") from None
-    return Scale(**(vars(QUICK if asked.quick else FULL) | {"seeds": asked.seeds}))
+    return Scale(**(vars(QUICK if asked.quick else FULL) | {"seeds": asked.seeds, "eval_jitter": asked.eval_jitter}))

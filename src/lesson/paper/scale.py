@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lesson.core.errors import InputError
 from lesson.experiments.grid import check_num_seeds
 
 QUICK_EPOCHS = 6
@@ -16,12 +17,19 @@ class Scale:
     seeds: int = 5
     max_rounds: int | None = None
     max_time_s: float = math.inf
+    eval_jitter: float = 0.0
+    """The setting `eval_jitter` of all runs."""
     dataset: str | None = None
     """Data set that replaces all others in a quick look; None at full scale."""
 
     @property
     def quick(self) -> bool:
         return self.dataset is not None
+
+    @property
+    def asked(self) -> tuple[bool, int, float]:
+        """What distinguishes two scales: whether it is a quick look, the number of seeds and the jitter."""
+        return self.quick, self.seeds, self.eval_jitter
 
     @property
     def note(self) -> str:
@@ -36,22 +44,29 @@ class Scale:
 
     @property
     def flag(self) -> str:
-        """Command-line option for this number of seeds, with a leading space; empty if it is the default."""
+        """Command-line options for this number of seeds and jitter, each with a leading space; empty by default."""
         usual = QUICK.seeds if self.quick else FULL.seeds
-        return "" if self.seeds == usual else f" --seeds {self.seeds}"
+        seeds = "" if self.seeds == usual else f" --seeds {self.seeds}"
+        return seeds + (f" --eval-jitter {self.eval_jitter:g}" if self.eval_jitter else "")
 
     def header(self, name: str) -> str:
         """Return a comment for the top of an item's settings file: the command, its seeds and `note`."""
         quick = f"# {self.note}\n" if self.quick else ""
         seeds = f"seeds 0 to {self.seeds - 1}" if self.seeds > 1 else "seed 0"
-        return f"{quick}# lesson reproduce {name}: {seeds}; all other settings are those of the preset `released`\n\n"
+        jitter = f", eval_jitter = {self.eval_jitter:g}" if self.eval_jitter else ""
+        usual = "all other settings are those of the preset `released`"
+        return f"{quick}# lesson reproduce {name}: {seeds}{jitter}; {usual}\n\n"
 
     def title(self, words: str) -> str:
         """Return a title that, in a quick look, says that MNIST replaces CIFAR-10."""
         return words.replace("CIFAR-10", "MNIST instead of CIFAR-10") if self.quick else words
 
-    def shorten(self, sections: dict[str, dict[str, Any]]) -> None:
-        """Shorten the runs of a block in place for a quick look; runs with local epochs get QUICK_EPOCHS rounds."""
+    def adapt(self, sections: dict[str, dict[str, Any]]) -> None:
+        """Set the jitter of the runs of a block in place, and shorten them for a quick look.
+
+        In a quick look, runs with local epochs get QUICK_EPOCHS rounds.
+        """
+        sections["run"] |= {"eval_jitter": self.eval_jitter} if self.eval_jitter else {}
         if self.dataset is None:
             return
         run = sections["run"]
@@ -69,9 +84,11 @@ FULL = Scale()
 QUICK = Scale(seeds=2, max_rounds=60, max_time_s=600.0, dataset="mnist")
 
 
-def make_scale(quick: bool, num_seeds: int | None = None) -> Scale:
-    """Return the full scale or a quick look, by default with its usual number of seeds."""
-    scale = QUICK if quick else FULL
+def make_scale(quick: bool, num_seeds: int | None = None, eval_jitter: float = 0.0) -> Scale:
+    """Return the full scale or a quick look, by default with its usual number of seeds and evaluations on time."""
+    if not 0 <= eval_jitter <= 1:
+        raise InputError(f"eval_jitter must be a number from 0 to 1, got {eval_jitter}")
+    scale = replace(QUICK if quick else FULL, eval_jitter=float(eval_jitter))
     if num_seeds is None:
         return scale
     check_num_seeds(num_seeds)

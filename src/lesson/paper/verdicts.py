@@ -1,18 +1,24 @@
 """Verdicts on claims: whether the measured numbers support a statement of the paper.
 
 A claim has parts, each with one number per seed and a rule. A part holds if its whole 95 % interval satisfies the rule,
-fails if none of it does, and is inconclusive otherwise or with a single seed. A claim holds if all of its parts hold,
-and is inconclusive if all of them are. If only some parts hold it is mixed; if none holds, it fails.
+fails if none of it does, and is inconclusive otherwise. A claim holds or fails if all of its parts do, is inconclusive
+if all of them are, and is mixed otherwise. Parts that the paper does not print are shown but do not count.
+
+The interval of a part is that of the mean by Student's t. If runs never reach a target, only lower bounds are known for
+some seeds, and a mean would depend on where the runs were stopped. The interval is then that of the median by the sign
+test: from the k-th smallest to the k-th largest value, with the largest k for which at most 2.5 % of all samples miss
+the median on either side. It needs no distribution, a bound counts as infinite at its upper end, and it exists from
+six seeds on: with five, all values lie on one side of the median in 2 · 2⁻⁵ = 6.25 % of all samples.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from lesson.core.arrays import FloatArray
+from lesson.core.arrays import BoolArray, FloatArray
 from lesson.experiments.measures import half_interval
 
 Outcome = Literal["holds", "fails", "inconclusive"]
@@ -41,33 +47,65 @@ class Part:
     """One value per seed or draw."""
     rule: Rule
     unit: Unit = "share"
-    at_least: bool = False
-    """Whether the values are lower bounds. The smallest one must then satisfy the rule; there is no interval."""
+    censored: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """Which values are lower bounds; none of them if it is empty."""
     exact: bool = False
     """Whether the number is the same for every seed, so that a single value is enough and the interval is 0."""
+    added: bool = False
+    """Whether this is a check that the paper does not make; it does not count towards the verdict."""
+
+    @property
+    def is_censored(self) -> bool:
+        """Whether some values are lower bounds."""
+        return bool(np.any(self.censored))
 
     @property
     def mean(self) -> float:
-        return float(np.mean(self.values))
+        """The mean over seeds; NaN if some values are lower bounds."""
+        return math.nan if self.is_censored else float(np.mean(self.values))
 
     @property
     def ci95(self) -> float:
-        """Half the width of the 95 % interval; NaN if there is none."""
+        """Half the width of the 95 % interval of the mean; NaN if there is none."""
         if self.exact:
             return 0.0
-        known = bool(np.all(np.isfinite(self.values))) and not self.at_least
-        return half_interval(self.values) if known else math.nan
+        return half_interval(self.values) if np.all(np.isfinite(self.values)) and not self.is_censored else math.nan
+
+    @property
+    def median(self) -> tuple[float, float]:
+        """The least and the largest value that the median over seeds can have; they differ only if it is a bound.
+
+        For an even number of values the lower one of the two in the middle is the least value, so that no bounds are
+        averaged.
+        """
+        low, high = self._sorted()
+        middle = (len(low) - 1) // 2, len(low) // 2
+        if np.array_equal(low[list(middle)], high[list(middle)]):
+            return float(low[list(middle)].mean()), float(low[list(middle)].mean())
+        return float(low[middle[0]]), float(high[middle[1]])
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the mean, or of the median if some values are lower bounds; None if there is none."""
+        if not np.all(np.isfinite(self.values)):
+            return None
+        if not self.is_censored:
+            return None if math.isnan(self.ci95) else (self.mean - self.ci95, self.mean + self.ci95)
+        place = sign_test_rank(len(self.values))
+        low, high = self._sorted()
+        return (float(low[place - 1]), float(high[-place])) if place else None
 
     @property
     def outcome(self) -> Outcome:
-        if not np.all(np.isfinite(self.values)) or (len(self.values) < 2 and not self.exact):
-            return "inconclusive"
-        if self.at_least:
-            return self.rule(float(self.values.min()), math.inf)
-        return "inconclusive" if math.isnan(self.ci95) else self.rule(self.mean - self.ci95, self.mean + self.ci95)
+        return "inconclusive" if self.interval is None else self.rule(*self.interval)
 
     def shown(self) -> str:
-        """Return the mean ± half its interval as text; "never" if the mean is not finite."""
+        """Return the mean ± half its interval as text; "never" if the mean is not finite.
+
+        If some values are lower bounds, return the value of each seed, the median and the number of values above 1.
+        """
+        if self.is_censored:
+            return self._shown_by_seed()
         if not math.isfinite(self.mean):
             return "never"
         scale = 100 if self.unit == "points" else 1
@@ -75,6 +113,24 @@ class Part:
         if math.isnan(self.ci95):
             return mean.format(scale * self.mean) + half.partition("}")[2]
         return f"{mean.format(scale * self.mean)} ± {half.format(scale * self.ci95)}"
+
+    def _shown_by_seed(self) -> str:
+        mean, unit = _FORMS[self.unit][0], _FORMS[self.unit][1].partition("}")[2]
+        seeds = [
+            f"{'> ' * bool(bound)}{mean.format(value)}" if math.isfinite(value) else "unknown"
+            for value, bound in zip(self.values, self.censored, strict=True)
+        ]
+        by_seed = f"by seed {', '.join(seeds)}{unit}"
+        if not np.all(np.isfinite(self.values)):
+            return by_seed
+        least, largest = self.median
+        median = f"median {'' if least == largest else '> '}{mean.format(least)}{unit}"
+        return f"{by_seed}; {median}; above 1 in {int(np.sum(self.values > 1))} of {len(self.values)} seeds"
+
+    def _sorted(self) -> tuple[FloatArray, FloatArray]:
+        """Return the lower and the upper ends of the values, each in ascending order."""
+        highest = np.where(self.censored, np.inf, self.values) if self.is_censored else self.values
+        return np.sort(self.values), np.sort(highest)
 
 
 @dataclass(frozen=True)
@@ -87,6 +143,7 @@ class Finding:
     items: Sequence[str]
     """Names of the figures and tables that the claim is about."""
     parts: Sequence[Part]
+    """At least one of them must not be added."""
 
     @property
     def seeds(self) -> int:
@@ -94,15 +151,17 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        outcomes = {part.outcome for part in self.parts}
-        if len(outcomes) == 1:
-            return outcomes.pop()
-        return "mixed" if "holds" in outcomes else "fails"
+        outcomes = {part.outcome for part in self.parts if not part.added}
+        return outcomes.pop() if len(outcomes) == 1 else "mixed"
 
     @property
     def which(self) -> str:
-        """The labels of the parts that hold, fail and are inconclusive, as text; empty if all have the same outcome."""
-        groups = {name: [part.label for part in self.parts if part.outcome == name] for name in get_args(Outcome)}
+        """The labels of the parts that hold, fail and are inconclusive, as text; empty if all have the same outcome.
+
+        Parts that the paper does not print are left out.
+        """
+        counted = [part for part in self.parts if not part.added]
+        groups = {name: [part.label for part in counted if part.outcome == name] for name in get_args(Outcome)}
         told = [f"{name}: {', '.join(labels)}" for name, labels in groups.items() if labels]
         return "; ".join(told) if len(told) > 1 else ""
 
@@ -123,7 +182,10 @@ class Finding:
                     "label": part.label,
                     "ours": _known(part.mean),
                     "ci95": _known(part.ci95),
-                    "at_least": part.at_least,
+                    "median": _known(part.median[0]),
+                    "values": [_known(value) for value in part.values] if part.is_censored else None,
+                    "censored": part.censored.tolist() if part.is_censored else None,
+                    "added": part.added,
                     "unit": part.unit,
                     "outcome": part.outcome,
                     "shown": part.shown(),
@@ -131,6 +193,18 @@ class Finding:
                 for part in self.parts
             ],
         }
+
+
+def sign_test_rank(num_values: int) -> int:
+    """Return the largest k for which the k-th smallest and largest of n values enclose the median with 95 %; 0 if none.
+
+    The median is below the k-th smallest value if fewer than k values lie below it, which has the probability that
+    fewer than k of n tosses of a coin are heads; this must be at most 2.5 %.
+    """
+    tail, rank = 0.0, 0
+    while (tail := tail + math.comb(num_values, rank) / 2**num_values) <= 0.025:
+        rank += 1
+    return rank
 
 
 def near(value: float, within: float) -> Rule:

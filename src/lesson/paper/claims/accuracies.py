@@ -6,19 +6,28 @@ from typing import Any
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import Series, accuracy_at, last_accuracy
-from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim, final, slower
+from lesson.experiments.measures import Series, accuracy_at, common_target, last_accuracy
+from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim, final, longer, slower
 from lesson.paper.items import STEP_SIZES, load_item
-from lesson.paper.verdicts import Part, above, near
+from lesson.paper.verdicts import Part, above, below, near
 
-SIMILAR = {"cifar10": 0.05, "mnist": 0.01}
+SIMILAR = {"cifar10": 0.02, "mnist": 0.005}
 """Largest difference between accuracies that count as similar, by data set.
 
-It is 5 points on CIFAR-10 because the authors' released results differ by that much where the text calls them similar.
+Of two runs of FedAvg that differ only in their seed, 95 % differ by less than 1.96·√2 standard deviations: 2.1 points
+on CIFAR-10 and 0.5 points on MNIST. A strategy that differs from FedAvg by less than that cannot be told from FedAvg
+with another seed. The item `margins` shows the outcome for other margins.
 """
 SIMILAR_ROUNDS = 0.25
-"""Largest relative difference between numbers of rounds that count as similar."""
+"""Largest relative difference between numbers of rounds that count as similar, chosen in the same way.
+
+Two runs of FedAvg differ by 19 % in the rounds to 60 % on CIFAR-10 at β = 1 and by 27 % in those to 95 % on MNIST.
+"""
 MUCH_FASTER = 1.5
+STEP_SIZE = 0.1
+EPOCH_ROUNDS = 300
+REPRODUCED = 0.01
+"""Largest distance between our and the released accuracies that counts as reproducing them."""
 
 
 @claim(
@@ -116,6 +125,75 @@ def _over_time_printed(results: Series) -> list[Part]:
 
 
 @claim(
+    "over-time-literal",
+    "With the printed parameters and rounds that wait for the deadline, LESSON converges faster over time than FedAvg",
+    "faster",
+    "literal",
+)
+def _over_time_literal(results: Series) -> list[Part]:
+    parts = []
+    for label, name in DATASETS.items():
+        lesson, fedavg = f"lesson-{name}-printed-late=drop-close_early=false", f"fedavg-{name}-printed"
+        target = common_target(results, [lesson, fedavg], ROUNDS)
+        what = f"{label}: time to {target:.0%}, FedAvg / LESSON"
+        parts.append(longer(results, what, fedavg, lesson, target, "time_s", rounds=ROUNDS))
+    return parts
+
+
+@claim(
+    "scaled-step-size",
+    "On CIFAR-10, the step size jδ of Eq. (12) gives LESSON a higher accuracy than δ",
+    "reasonable to adopt different step sizes",
+    "scaled",
+)
+def _scaled_step_size(results: Series) -> list[Part]:
+    parts = []
+    for beta, suffix in BETAS.items():
+        scaled, same = (
+            last_accuracy(results, f"lesson-cifar10{cap}{suffix}", ROUNDS) for cap in ("", f"-lr_cap={STEP_SIZE:g}")
+        )
+        parts.append(Part(f"β = {beta}: accuracy, jδ − δ", scaled - same, above(), "points"))
+    return parts
+
+
+@claim(
+    "one-epoch",
+    "With one local epoch on MNIST (Table I), LESSON is as accurate as FedAvg and more accurate than FedCS",
+    "similar; higher",
+    "choices",
+)
+def _one_epoch(results: Series) -> list[Part]:
+    return _order_of_epochs(results, "mnist")
+
+
+@claim(
+    "one-epoch-cifar10",
+    "With one local epoch on CIFAR-10 (Table I), LESSON is as accurate as FedAvg and more accurate than FedCS",
+    "similar; higher",
+    "epoch",
+)
+def _one_epoch_cifar10(results: Series) -> list[Part]:
+    return _order_of_epochs(results, "cifar10")
+
+
+@claim(
+    "mnist-step-size",
+    "The authors' released accuracies on MNIST follow from a step size δ between 0.001 and 0.1",
+    "95.3 %, 95.8 % and 89.0 %",
+    "mnist",
+)
+def _mnist_step_size(results: Series) -> list[Part]:
+    """The step size is the one whose mean distance is smallest, which favors the claim."""
+    item = load_item("mnist")
+    rows = [row for row in item.rows if row["label"].startswith("β = 1, δ")]
+    distances = {
+        row["label"].partition(", ")[2]: _released_distance(results, row, item.options["released"]) for row in rows
+    }
+    nearest = min(distances, key=lambda label: float(distances[label].mean()))
+    return [Part(f"distance to the released accuracies, {nearest}", distances[nearest], below(REPRODUCED), "points")]
+
+
+@claim(
     "much-faster-each-beta",
     "At every β, FedAvg and FedCS take much longer than LESSON (more than 1.5 times)",
     "much faster",
@@ -165,6 +243,13 @@ def _finals(results: Series, dataset: str, said: Mapping[str, float], within: fl
     ]
 
 
+def _released_distance(results: Series, row: Mapping[str, Any], released: Mapping[str, float]) -> FloatArray:
+    """Return the root mean square difference between the three strategies' and the released accuracies, by seed."""
+    off = [last_accuracy(results, f"{name}-{row['series']}", row["rounds"]) - released[name] for name in CALLED]
+    distance: FloatArray = np.sqrt(np.mean(np.square(off), axis=0))
+    return distance
+
+
 def _distance(results: Series, rows: Sequence[Mapping[str, Any]], suffix: str) -> FloatArray:
     """Return the root mean square difference between our and the authors' released accuracies, one value per seed."""
     off = [last_accuracy(results, row["series"] + suffix, row["rounds"]) - np.mean(row["released"]) for row in rows]
@@ -172,8 +257,15 @@ def _distance(results: Series, rows: Sequence[Mapping[str, Any]], suffix: str) -
     return distance
 
 
-def _order(results: Series, label: str, suffix: str) -> list[Part]:
-    lesson, fedavg, fedcs = final(results, suffix)
+def _order_of_epochs(results: Series, dataset: str) -> list[Part]:
+    suffix = f"{dataset}-local_epochs=1"
+    runs = results[f"lesson-{suffix}"]
+    lost = sum(bool(run.diverged) for run in runs)
+    return _order(results, f"{lost} of {len(runs)} runs of LESSON diverged; " if lost else "", suffix, EPOCH_ROUNDS)
+
+
+def _order(results: Series, label: str, suffix: str, rounds: int = ROUNDS) -> list[Part]:
+    lesson, fedavg, fedcs = final(results, suffix, rounds)
     return [
         Part(f"{label}LESSON − FedAvg", lesson - fedavg, near(0, SIMILAR[suffix.partition("-")[0]]), "points"),
         Part(f"{label}LESSON − FedCS", lesson - fedcs, above(), "points"),

@@ -54,9 +54,9 @@ def check_claims(runs: Sequence[Run], items: Sequence[str], scale: Scale) -> lis
     return [Finding(claim.id, claim.statement, claim.paper, claim.items, claim.measure(same_seeds)) for claim in there]
 
 
-def final(results: Series, suffix: str) -> tuple[FloatArray, FloatArray, FloatArray]:
+def final(results: Series, suffix: str, rounds: int = ROUNDS) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the final accuracies of LESSON, FedAvg and FedCS in the series with this suffix, one value per seed."""
-    lesson, fedavg, fedcs = (last_accuracy(results, f"{name}-{suffix}", ROUNDS) for name in CALLED)
+    lesson, fedavg, fedcs = (last_accuracy(results, f"{name}-{suffix}", rounds) for name in CALLED)
     return lesson, fedavg, fedcs
 
 
@@ -83,8 +83,8 @@ def longer(
 ) -> Part:
     """Compare how long two series take to a target; the values are the ratios of `series` to `than`, one per seed.
 
-    If runs of `series` never reach the target, the values are lower bounds and the label says how many runs these are.
+    The values of runs of `series` that never reach the target are lower bounds, and the label says how many there are.
     """
-    ratios, num_never = times_longer(results, series, than, target, column, rounds)
-    said = f"{label}, at least (never reached by {num_never} of {len(ratios)} runs)" if num_never else label
-    return Part(said, ratios, rule, "times", at_least=num_never > 0)
+    ratios, never = times_longer(results, series, than, target, column, rounds)
+    said = f"{label} (never reached by {never.sum()} of {len(ratios)} runs)" if never.any() else label
+    return Part(said, ratios, rule, "times", censored=never)

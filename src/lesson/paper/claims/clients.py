@@ -14,7 +14,7 @@ from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim
 from lesson.paper.verdicts import Part, above, below
 from lesson.settings.settings import Settings
 
-NUM_SEEDS = 5
+NUM_SEEDS = 20
 REGROWTH = 1.1
 """A final loss of at least this many times the lowest loss counts as growing again."""
 

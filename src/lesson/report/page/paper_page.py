@@ -26,6 +26,7 @@ class _Part(Shape):
     label: str
     outcome: Outcome
     shown: str
+    added: bool = False
 
 
 class _Claim(Shape):

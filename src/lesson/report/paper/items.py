@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from lesson.core.errors import InputError
 from lesson.core.files import read_input, write_whole
 from lesson.experiments.measures import MIN_SEEDS, Series
-from lesson.paper.items import NAMES, Item, load_item
+from lesson.paper.duration import estimated_minutes, missing_runs
+from lesson.paper.items import NAMES, ON_REQUEST, Item, load_item
 from lesson.paper.scale import Scale
 from lesson.paper.verdicts import Finding
 from lesson.report.files import save_figures
@@ -19,6 +20,8 @@ from lesson.report.paper.curves import draw_accuracy, draw_limits
 from lesson.report.paper.tables import (
     authors_table,
     choices_table,
+    margins_table,
+    mnist_table,
     parameters_table,
     round_lengths_table,
     sawtooth_table,
@@ -39,6 +42,8 @@ _TABLES: dict[str, Callable[[Item, Series, Scale], pd.DataFrame]] = {
     "round_lengths": round_lengths_table,
     "authors": authors_table,
     "choices": choices_table,
+    "margins": margins_table,
+    "mnist": mnist_table,
     "what_if": what_if_table,
     "sawtooth": sawtooth_table,
 }
@@ -92,6 +97,10 @@ def write_claims(findings: Sequence[Finding], out: Path | str) -> list[Path]:
     return paths
 
 
+ADDED = " (added, does not count)"
+"""Mark of a check that the paper does not make."""
+
+
 def claims_frame(findings: Sequence[Finding]) -> pd.DataFrame:
     """Return a table of text with one row per claim."""
     return pd.DataFrame(
@@ -99,7 +108,7 @@ def claims_frame(findings: Sequence[Finding]) -> pd.DataFrame:
             "claim": finding.statement,
             "paper": finding.paper,
             "ours (mean ± 95 % confidence interval)": "<br>".join(
-                f"{part.label}: {part.shown()}" for part in finding.parts
+                f"{part.label}{ADDED * part.added}: {part.shown()}" for part in finding.parts
             ),
             "seeds": str(finding.seeds),
             "shown in": ", ".join(finding.items),
@@ -182,5 +191,25 @@ def write_page(items: Sequence[Item], scale: Scale, out: Path | str) -> Path:
         else:
             lines += [f"![{item.title}]({item.name}.png)", ""]
         lines += [f"Settings: [{item.path.name}]({item.path.name}). Command: `{command_of(item, scale)}`.", ""]
+    if not scale.quick:
+        lines += _not_run(items, scale)
     write_whole(out / "README.md", "\n".join(lines).encode())
     return out / "README.md"
+
+
+def _not_run(there: Sequence[Item], scale: Scale) -> list[str]:
+    """Return a table of the items on request that a folder does not have, as lines; empty if it has all of them."""
+    rows = []
+    for name in ON_REQUEST:
+        item = load_item(name)
+        if name not in {one.name for one in there}:
+            runs = missing_runs(item, there, scale)
+            rows.append(
+                {
+                    "item": f"{item.paper}: {item.title}",
+                    "command": f"`{command_of(item, scale)}`",
+                    "runs": f"{len(runs)}",
+                    "minutes on an H200, estimated": f"{estimated_minutes(runs.values()):.1f}",
+                }
+            )
+    return ["## Not run", "", markdown(pd.DataFrame(rows))] if rows else []

@@ -13,11 +13,12 @@ from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import Series, half_interval, last_accuracy, per_seed, to_target
 from lesson.experiments.run import Run
 from lesson.paper import fleets
-from lesson.paper.claims.base import CALLED
+from lesson.paper.claims.accuracies import SIMILAR
+from lesson.paper.claims.base import CALLED, DATASETS
 from lesson.paper.items import STEP_SIZES, Item
 from lesson.paper.parameters import parameters
 from lesson.paper.scale import Scale
-from lesson.paper.verdicts import Finding
+from lesson.paper.verdicts import Finding, Part, near
 
 
 def parameters_table(*_: object) -> pd.DataFrame:
@@ -90,6 +91,42 @@ def choices_table(item: Item, results: Series, scale: Scale) -> pd.DataFrame:
     )
 
 
+def margins_table(item: Item, results: Series, scale: Scale) -> pd.DataFrame:
+    """Return whether LESSON counts as similar to FedAvg, by the margin up to which a difference counts as similar."""
+    differences = {}
+    for row in item.rows:
+        lesson, fedavg = (
+            last_accuracy(results, scale.series(f"{name}-{row['series']}"), row["rounds"])
+            for name in ("lesson", "fedavg")
+        )
+        differences[scale.title(row["label"])] = lesson - fedavg
+    rows = []
+    for margin in item.options["margins"]:
+        parts = [Part(label, values, near(0, margin), "points") for label, values in differences.items()]
+        used = [label for label, name in DATASETS.items() if SIMILAR[name] == margin]
+        rows.append(
+            {"margin (points)": f"{100 * margin:g}", "used for": ", ".join(used) or "–"}
+            | {f"{part.label}: {part.shown()}": part.outcome for part in parts}
+        )
+    return pd.DataFrame(rows)
+
+
+def mnist_table(item: Item, results: Series, scale: Scale) -> pd.DataFrame:
+    """Return the accuracies of the three strategies by step size, β and split, below the authors' released ones."""
+    released = {called: f"{item.options['released'][name]:.3f}" for name, called in CALLED.items()}
+    return pd.DataFrame(
+        [{"setting": "released, β = 1"} | released]
+        + [
+            {"setting": row["label"]}
+            | {
+                called: _accuracy(results, scale, f"{name}-{row['series']}", row["rounds"])
+                for name, called in CALLED.items()
+            }
+            for row in item.rows
+        ]
+    )
+
+
 def _rounds(results: Series, scale: Scale, row: Mapping[str, Any]) -> int:
     """Return the number of rounds that a row is about; a quick look has fewer."""
     made = results[scale.series(f"lesson-{row['series']}")][0].settings.run.rounds
@@ -147,10 +184,12 @@ _MARKS = {"holds": "+", "fails": "-", "inconclusive": "?"}
 def claims_table(findings: Sequence[Finding]) -> Table:
     """Return one row per claim; a number is marked + if it holds, - if it fails, ? if it is inconclusive."""
     table = Table("claim", "ours (mean ± 95 % confidence interval)", "verdict", box=SIMPLE_HEAD, pad_edge=False)
-    table.caption = "+ holds, - fails, ? inconclusive"
+    table.caption = "+ holds, - fails, ? inconclusive; added: not in the paper, does not count"
     table.caption_justify = "left"
     for finding in findings:
         said = Text.assemble(finding.statement, "\n", (f"paper: {finding.paper}", "dim"))
-        ours = "\n".join(f"{_MARKS[part.outcome]} {part.label}: {part.shown()}" for part in finding.parts)
+        ours = "\n".join(
+            f"{_MARKS[part.outcome]} {part.label}{' (added)' * part.added}: {part.shown()}" for part in finding.parts
+        )
         table.add_row(said, Text(ours), Text(finding.verdict, _STYLES[finding.verdict]))
     return table

@@ -15,7 +15,7 @@
     const made = section(
       "claims",
       "The paper's claims",
-      "Each claim has one or more parts. A part holds (✓) if its whole 95 % confidence interval meets the claim, fails (✗) if none of it does, and is inconclusive (?) otherwise. A claim holds if all its parts hold and is mixed if only some do; it is inconclusive if all its parts are, and fails in all other cases.",
+      "Each claim has one or more parts. A part holds (✓) if its whole 95 % confidence interval meets the claim, fails (✗) if none of it does, and is inconclusive (?) otherwise. A claim holds, fails or is inconclusive if all its parts do or are, and is mixed otherwise. Parts that the paper does not print are marked as added and do not count. If runs never reach a target, the part lists the value of each seed (> marks a lower bound), and its interval is that of the median by the sign test, which needs at least six seeds.",
     );
     made.append(
       h(
@@ -57,7 +57,7 @@
         h(
           "span",
           {},
-          claim.parts.map((part) => h("div", {}, mark(part.outcome), ` ${part.label}: ${part.shown}`)),
+          claim.parts.map((part) => h("div", {}, mark(part.outcome), ` ${part.label}${part.added ? " (added, does not count)" : ""}: ${part.shown}`)),
         ),
         `${claim.seeds}`,
         claim.items.join(", "),
