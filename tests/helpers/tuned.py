@@ -15,7 +15,7 @@ FILE = """
 [rules]
 dataset = "mnist"
 betas = [0.1, 1.0]
-tuning_seed = 100
+tuning_seeds = [100]
 seeds = [0, 1]
 tuning_s = 400.0
 final_s = 800.0

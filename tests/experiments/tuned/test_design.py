@@ -13,7 +13,7 @@ from lesson.experiments.missing import run_missing
 from lesson.experiments.tuned.cases import Case
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.entries import Entry, Point, point_words
-from lesson.experiments.tuned.rules import MAX_POINTS, Rules
+from lesson.experiments.tuned.rules import Rules
 from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES
 
@@ -46,10 +46,10 @@ POINTS = '[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]'
     [
         (
             "[0.05, 0.1]",
-            "[0.05, 0.1, 0.2, 0.3]",
-            "entry 'fedavg': points and grid must give from 1 to 6 combinations, got 8",
+            "[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]",
+            "entry 'fedavg': points and grid must give from 1 to 12 combinations, got 14",
         ),
-        ("[0.05, 0.1]", "[]", "entry 'fedavg': points and grid must give from 1 to 6 combinations, got 0"),
+        ("[0.05, 0.1]", "[]", "entry 'fedavg': points and grid must give from 1 to 12 combinations, got 0"),
         ("[0.05, 0.1]", "[0.1, 0.1]", "entry 'fedavg': points must be distinct, got fedavg-mnist-"),
         ("[0.05, 0.1]", "0.1", "entry 'fedavg': grid must be a table of lists, such as"),
         ("strategy.fraction", "strategy.fractoin", "[strategy] unknown setting 'fractoin' for fedavg; did you mean"),
@@ -103,8 +103,9 @@ def test_invalid_entries_are_rejected(old: str, new: str, complaint: str, tmp_pa
         ("betas", "[]", "rules: betas must be a list of numbers > 0, got []"),
         ("betas", "[1.0, 0.0]", "rules: betas must be a list of numbers > 0, got 0.0"),
         ("betas", "[0.1, 0.1]", "rules: betas must be distinct, got 0.1 twice"),
-        ("tuning_seed", "-1", "rules: tuning_seed must be >= 0, got -1"),
-        ("tuning_seed", "1", "rules: tuning_seed must not be one of seeds, got 1"),
+        ("tuning_seeds", "[-1]", "rules: tuning_seeds must be a list of whole numbers >= 0, got -1"),
+        ("tuning_seeds", "[]", "rules: tuning_seeds must be a list of whole numbers >= 0, got []"),
+        ("tuning_seeds", "[100, 1]", "rules: tuning_seeds must not include any of seeds, got 1"),
         ("seeds", "[0, -1]", "rules: seeds must be a list of whole numbers >= 0, got -1"),
         ("seeds", "[0, 0]", "rules: seeds must be distinct, got 0 twice"),
         ("tuning_s", "0.0", "rules: tuning_s must be > 0, got 0.0"),
@@ -130,6 +131,14 @@ def test_invalid_rules_are_rejected(key: str, value: str, complaint: str, tmp_pa
     assert complaint in str(error.value)
     with pytest.raises(InputError, match=f"rules: {key} must be .*, got None"):
         small(tmp_path, re.sub(rf"^{key} = .*", "", FILE, count=1, flags=re.MULTILINE))
+
+
+def test_a_file_may_have_a_single_tuning_seed(tmp_path: Path) -> None:
+    """Files of version 0.1 have `tuning_seed = 100`."""
+    design = small(tmp_path, FILE.replace("tuning_seeds = [100]", "tuning_seed = 100"))
+    assert design.rules == small(tmp_path).rules
+    with pytest.raises(InputError, match="unknown setting 'tuning_seed'; did you mean 'tuning_seeds'"):
+        small(tmp_path, FILE.replace("tuning_seeds = [100]", "tuning_seed = 100\ntuning_seeds = [101]"))
 
 
 def test_settings_are_made_at_every_beta_and_for_a_run_that_counts(
@@ -183,7 +192,7 @@ def test_study_toml_is_a_file_of_the_same_comparison(tmp_path: Path) -> None:
 
 def test_the_default_comparison() -> None:
     design = TunedComparison.load()
-    assert {len(entry.points) for entry in design.entries if len(entry.points) > 1} == {MAX_POINTS} == {6}
+    assert {len(entry.points) for entry in design.entries if len(entry.points) > 1} == {6}
     assert {entry.group for entry in design.entries if len(entry.points) == 1} == {"deadlines"}
     strategies = {entry.strategy["name"] for entry in design.entries if entry.group == "strategies"}
     assert strategies <= set(STRATEGIES)

@@ -62,6 +62,28 @@ def worse(settings: Settings) -> list[float]:
     return [0.1, 0.1, *[best] * 6]
 
 
+def test_collapsed_runs_are_open_circles_or_crosses(tmp_path: Path) -> None:
+    """Far clients collapse with one of two seeds at 8 dB, near ones with both."""
+
+    def collapsing(settings: Settings) -> list[float]:
+        far = settings.fleet.area_km == 3.0
+        return [0.1 if settings.radio.shadowing_db and (settings.run.seed == 1 or not far) else 0.8] * 8
+
+    design = small(tmp_path, WITH_LEVELS)
+    figures = design.study(everything(design, collapsing), {}).table()
+    figure = draw_levels(design, design.groups[0], figures[figures["group"] == "shadowing"])
+    marks = {
+        mark: [
+            np.asarray(line.get_xydata()).round(6).tolist()
+            for line in figure.axes[0].lines
+            if line.get_marker() == mark[0] and (line.get_markerfacecolor() == "white") == (mark == "open")
+        ]
+        for mark in ("open", "x")
+    }
+    assert marks["open"] == [[[1 - SPREAD / 2, 80.0]]]
+    assert [points for points in marks["x"] if points] == [[[1 + SPREAD / 2, 10.0]]]
+
+
 def test_lines_go_from_level_to_level(tmp_path: Path) -> None:
     design = small(tmp_path, WITH_LEVELS)
     study = design.study(everything(design, worse), {})

@@ -8,14 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from helpers.tuned import everything, made, small
+from helpers.tuned import FILE, everything, made, small
 from lesson.experiments.naming import run_name
 from lesson.experiments.run import Run
 from lesson.experiments.tuned.cases import Case
+from lesson.experiments.tuned.collapse import has_collapsed
 from lesson.experiments.tuned.measures import measure
 from lesson.report.palette import line_looks
 from lesson.report.tuned.figures import _order, draw_curves
-from lesson.report.tuned.tables import group_table, settings_table
+from lesson.report.tuned.tables import at_ends, group_table, settings_table
 from lesson.report.tuned.write import missing_runs, write_tuned
 from lesson.settings.settings import Settings
 
@@ -38,7 +39,9 @@ def test_the_point_of_the_highest_accuracy_is_chosen_and_the_first_of_several(tm
         assert case.finals(runs) is None
         runs[name] = made(settings, [0.9, last, last, last, 0.0])  # 500 s is too late to count
     runs[name] = replace(runs[name], diverged="no longer finite")  # the best has diverged: a guess
-    assert case.scores(runs) == pytest.approx([0.3, 0.5, 0.5, 0.1])
+    scores = [score for score in case.scores(runs) if score is not None]
+    assert [score.value for score in scores] == pytest.approx([0.3, 0.5, 0.5, 0.1])
+    assert [(score.collapsed, score.diverged) for score in scores] == [(0, 0), (0, 0), (0, 0), (1, 1)]
     assert case.chosen(runs) == {"training.learning_rate": 0.05, "strategy.fraction": 0.5}
     assert list(case.finals(runs) or ()) == [
         "fedavg-mnist-fraction=0.5-learning_rate=0.05-seed0",
@@ -185,21 +188,133 @@ def test_a_run_that_diverged_at_once_is_drawn_and_counted(tmp_path: Path) -> Non
     study = design.study(results, {})
     figures = study.table()
     page = write_tuned(study, tmp_path, [".svg"]).read_text()
-    assert "| lesson τ=10 (1 of 2 diverged) | – |" in page
+    assert "| lesson τ=10 (1 of 2 collapsed, 1 diverged) | – | 80.0 | 80.0 |" in page
     row = figures.set_index(["beta", "entry"]).loc[(1.0, "lesson τ=10")]
-    assert row["accuracy_at_800"] == pytest.approx((0.1 + 0.8) / 2)
+    assert row["accuracy_at_800"] == pytest.approx(0.8)
+    assert (row["collapsed"], row["diverged"]) == (1, 1)
 
 
-def test_a_run_that_diverged_is_drawn_to_the_end(tmp_path: Path) -> None:
+def test_runs_that_all_diverged_are_drawn_to_the_end(tmp_path: Path) -> None:
     design = small(tmp_path)
     results = everything(design, rising)
-    settings = design.by_name["lesson τ=10"].settings({}, 1.0, 0, design.rules)
-    results[run_name(settings)] = made(settings, [0.1, 0.8], "no longer finite")
+    for seed in (0, 1):
+        settings = design.by_name["lesson τ=10"].settings({}, 1.0, seed, design.rules)
+        results[run_name(settings)] = made(settings, [0.1, 0.8], "no longer finite")
     study = design.study(results, {})
     rows = study.table()
     figure = draw_curves(study, design.groups[1], rows[rows["group"] == "deadlines"])
     (line,) = [line for line in figure.axes[1].lines if line.get_label() == "lesson τ=10"]
-    assert np.asarray(line.get_xydata())[-1] == pytest.approx([0.8, (0.1 + 0.8) / 2])
+    assert np.asarray(line.get_xydata())[-1] == pytest.approx([0.8, 0.1])
+
+
+COLLAPSES = {
+    "rises to 80 %": ([0.1, 0.2, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8], False),
+    "ends at 21 %, above twice 10 %": ([0.1, 0.2, 0.3, 0.3, 0.3, 0.21, 0.21, 0.21], False),
+    "never learns": ([0.1] * 8, True),
+    "ends at exactly 20 %": ([0.1] * 5 + [0.2] * 3, True),
+    "falls from 80 % to 40 %, half of its best": ([0.8] * 5 + [0.4] * 3, True),
+    "falls from 80 % to 41 %": ([0.8] * 5 + [0.41] * 3, False),
+    "one good evaluation is not its best": ([0.4, 0.4, 1.0, 0.4, 0.4, 0.41, 0.41, 0.41], False),
+    "has only two evaluations": ([0.1, 0.9], False),
+}
+
+
+@pytest.mark.parametrize("case", COLLAPSES)
+def test_which_runs_have_collapsed(case: str, tmp_path: Path) -> None:
+    accuracies, collapsed = COLLAPSES[case]
+    design = small(tmp_path)
+    settings = design.by_name["lesson τ=10"].settings({}, 1.0, 0, design.rules)
+    assert has_collapsed(made(settings, accuracies), 800.0) == collapsed
+    assert has_collapsed(made(settings, accuracies, "no longer finite"), 800.0)
+
+
+def test_only_what_happened_up_to_a_time_decides_whether_a_run_has_collapsed(tmp_path: Path) -> None:
+    design = small(tmp_path)
+    settings = design.by_name["lesson τ=10"].settings({}, 1.0, 0, design.rules)
+    run = made(settings, [0.5, 0.5, 0.5, 0.1, 0.1, 0.1, 0.9, 0.9])
+    assert [has_collapsed(run, time_s) for time_s in (300.0, 600.0, 800.0)] == [False, True, False]
+
+
+def test_collapsed_runs_are_counted_and_not_averaged(tmp_path: Path) -> None:
+    """Of five seeds of FedAvg, two end at 10 %; the others at 50, 60 and 70 %, 60 ± 4.303·10/√3 = ±24.8 points.
+
+    LESSON has 70 % with seeds 0 to 3 and collapses with seed 4, so the pairs are those of seeds 0 to 2:
+    20, 10 and 0 points, 10 ± 24.8. A collapsed run reaches no target, even one that was at 60 % before.
+    """
+    design = small(tmp_path, FILE.replace("seeds = [0, 1]", "seeds = [0, 1, 2, 3, 4]"))
+
+    def outcome(settings: Settings) -> list[float]:
+        if settings.strategy.name == "fedavg":
+            last = [0.5, 0.6, 0.7, 0.1, 0.1][settings.run.seed % 100]
+            return [0.6] * 4 + [last] * 4
+        return [0.7 if settings.run.seed != 4 else 0.1] * 8
+
+    figures = design.study(everything(design, outcome), {}).table()
+    rows = figures[(figures["group"] == "strategies") & (figures["beta"] == 1.0)]
+    fedavg, lesson = group_table(rows, design.rules).to_dict("records")
+    assert fedavg["entry"] == "fedavg (2 of 5 collapsed)"
+    assert fedavg["accuracy at 400 s (%)"] == "60.0 ± 0.0"
+    assert fedavg["accuracy at 800 s (%)"] == "60.0 ± 24.8"
+    assert fedavg["time to 50% (s)"] == "3 of 5 seeds"
+    assert lesson["entry"] == "lesson (1 of 5 collapsed)"
+    assert lesson["accuracy gain (points)"] == "10.0 ± 24.8"
+    assert list(rows["accuracy_gain_seeds"]) == [3, 3]
+
+
+def test_two_runs_that_are_left_are_both_shown_and_none_is_a_dash(tmp_path: Path) -> None:
+    design = small(tmp_path, FILE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]"))
+    lost = {0: 1, 1: 3}
+
+    def outcome(settings: Settings) -> list[float]:
+        collapses = settings.run.seed < lost[int(settings.strategy.name == "fedavg")]
+        return [0.1 if collapses else 0.5 + settings.run.seed / 10] * 8
+
+    figures = design.study(everything(design, outcome), {}).table()
+    rows = figures[(figures["group"] == "strategies") & (figures["beta"] == 1.0)]
+    fedavg, lesson = group_table(rows, design.rules).to_dict("records")
+    assert (fedavg["entry"], fedavg["accuracy at 800 s (%)"]) == ("fedavg (3 of 3 collapsed)", "–")
+    assert (lesson["entry"], lesson["accuracy at 800 s (%)"]) == ("lesson (1 of 3 collapsed)", "60.0 / 70.0")
+    assert lesson["accuracy gain (points)"] == "–"
+
+
+def test_several_tuning_seeds_and_fewer_collapses_win(tmp_path: Path) -> None:
+    """δ = 0.05 has 40, 50 and 60 %; δ = 0.1 has 90 % twice and collapses once, so it loses."""
+    text = FILE.replace("tuning_seeds = [100]", "tuning_seeds = [100, 101, 102]").replace("[1.0, 0.5]", "[1.0]")
+    design = small(tmp_path, text)
+    case = Case(design.by_name["fedavg"], 1.0, design.rules)
+    assert len(case.tuning()) == 2 * 3
+    values = {0.05: (0.4, 0.5, 0.6), 0.1: (0.9, 0.9, 0.1)}
+    runs = {
+        name: made(settings, [values[settings.training.learning_rate][settings.run.seed - 100]] * 4)
+        for name, settings in case.tuning().items()
+    }
+    low, high = case.scores(runs)
+    assert low is not None
+    assert high is not None
+    assert (low.value, low.collapsed, high.value, high.collapsed) == pytest.approx((0.5, 0, 0.9, 1))
+    assert case.chosen(runs) == {"training.learning_rate": 0.05, "strategy.fraction": 1.0}
+    assert {one.run.time_budget_s for one in case.tuning().values()} == {400.0}
+    runs.pop(list(runs)[-1])
+    assert case.scores(runs)[1] is None
+    assert case.num_missing(runs) == 1 + 2
+    assert case.finals(runs) is None
+
+
+def test_winners_at_an_end_of_their_list_are_listed(tmp_path: Path) -> None:
+    """δ = 0.4 is best at β = 0.1, δ = 0.2 at β = 1; a list of two values has no inside."""
+    text = FILE.replace("[0.05, 0.1]", "[0.1, 0.2, 0.4]")
+    design = small(tmp_path, text)
+
+    def outcome(settings: Settings) -> list[float]:
+        best = {0.1: 0.4, 1.0: 0.2}[settings.data.beta]
+        return [0.6 if settings.training.learning_rate == best else 0.5] * 8
+
+    study = design.study(everything(design, outcome), {})
+    assert at_ends(study, "training.learning_rate") == {("fedavg", 0.1): True, ("fedavg", 1.0): False}
+    assert at_ends(study, "strategy.fraction") == {}
+    write_tuned(study, tmp_path, suffixes=())
+    said = (tmp_path / "settings.md").read_text()
+    assert said.endswith("- `training.learning_rate`: 1 of 2 cases; fedavg, β = 0.1\n")
 
 
 def test_rows_are_by_time_at_the_last_beta_then_by_accuracy(tmp_path: Path) -> None:
@@ -239,7 +354,7 @@ def test_figures_tables_and_settings_are_the_same_on_any_day(tmp_path: Path) -> 
     assert [row["β = 1"] for row in rows] == [
         "diverged",
         "**33.3%**",
-        "10.0%",
+        "10.0% (collapsed)",
         "33.3%",
         "56.7%",
         "**80.0%**",

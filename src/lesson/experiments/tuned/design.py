@@ -60,7 +60,7 @@ class TunedComparison:
 
     def _check_points(self, entry: Entry) -> None:
         rules = self.rules
-        for beta, seed in itertools.product(rules.betas, (rules.tuning_seed, rules.seeds[0])):
+        for beta, seed in itertools.product(rules.betas, (rules.tuning_seeds[0], rules.seeds[0])):
             names = [run_name(entry.settings(point, beta, seed, rules)) for point in entry.points]
             if twice := {name for name in names if names.count(name) > 1}:
                 raise InputError(f"entry '{entry.name}': points must be distinct, got {min(twice)} twice")

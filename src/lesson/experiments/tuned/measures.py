@@ -9,10 +9,12 @@ import pandas as pd
 from lesson.experiments.measures import means, to_target, value_by
 from lesson.experiments.run import Run
 from lesson.experiments.tuned.cases import Case, Done
+from lesson.experiments.tuned.collapse import has_collapsed
 from lesson.experiments.tuned.entries import Group, point_words
 from lesson.experiments.tuned.rules import Rules
 
 RATIO = "time_ratio"
+COLLAPSED = "collapsed"
 
 
 def value_names(rules: Rules) -> list[str]:
@@ -32,10 +34,11 @@ def time_names(rules: Rules) -> list[str]:
 
 
 def measure(run: Run, rules: Rules) -> dict[str, float]:
-    """Return all numbers of a run; NaN for a target that it never reaches. A run that diverged reaches none."""
+    """Return all numbers of a run; NaN for a target that it never reaches. A run that has collapsed reaches none."""
     wanted = [(target, "time_s") for target in rules.targets]
     wanted += [(rules.targets[-1], "uploads"), (rules.targets[-1], "energy_j")]
-    times = [math.inf if run.diverged else to_target(run, target, column) for target, column in wanted]
+    lost = has_collapsed(run, rules.final_s)
+    times = [math.inf if lost else to_target(run, target, column) for target, column in wanted]
     return {
         name: value_by(rules.checked(run), time_s)
         for name, time_s in zip(value_names(rules), rules.looks_s, strict=True)
@@ -43,9 +46,9 @@ def measure(run: Run, rules: Rules) -> dict[str, float]:
 
 
 def by_seed(case: Case, done: Done) -> pd.DataFrame:
-    """Return the numbers of a case's final runs, one row per seed."""
-    made = case.made(done)
-    return pd.DataFrame([measure(run, case.rules) for run in made], index=[run.seed for run in made])
+    """Return the numbers of a case's final runs and whether each has collapsed, one row per seed."""
+    rows = [measure(run, case.rules) | {COLLAPSED: has_collapsed(run, case.rules.final_s)} for run in case.made(done)]
+    return pd.DataFrame(rows, index=[run.seed for run in case.made(done)])
 
 
 def table(
@@ -55,9 +58,11 @@ def table(
 
     Only the entries and seeds of `runs`, which are labeled, are included.
 
-    A time is NaN unless every seed reaches the target; NAME_seeds says how many do. `time_ratio` is the time to the
-    last target divided by that of the reference, `accuracy_gain` the last accuracy minus that of the reference (for a
-    metric whose lower values are better, that of the reference minus its own), both paired over seeds.
+    Values of the metric are means over the runs that have not collapsed; `collapsed` counts the others. A time is NaN
+    unless every seed reaches the target; NAME_seeds says how many do. `time_ratio` is the time to the last target
+    divided by that of the reference, `accuracy_gain` the last accuracy minus that of the reference (for a metric whose
+    lower values are better, that of the reference minus its own), both paired over seeds. `accuracy_gain_seeds` counts
+    the pairs in which neither run has collapsed.
     """
     rows = []
     kept = {(run.labels["group"], run.labels["entry"], run.settings.data.beta, run.seed) for run in runs}
@@ -83,12 +88,17 @@ def _labels(case: Case, done: Done, seeds: Sequence[int]) -> dict[str, object]:
 
 
 def _numbers(ours: pd.DataFrame, theirs: pd.DataFrame | None, rules: Rules) -> dict[str, object]:
-    figures, gain = means(ours, value_names(rules), time_names(rules)), gain_name(rules)
+    gain, lost = gain_name(rules), ours[COLLAPSED].astype(bool)
+    values, times = means(ours[~lost], value_names(rules), []), means(ours, [], time_names(rules))
     time, last = time_names(rules)[len(rules.targets) - 1], value_names(rules)[-1]
-    known = ours * math.nan if theirs is None else theirs.loc[ours.index]
+    known = ours.astype(float) * math.nan if theirs is None else theirs.loc[ours.index]
     more = ours[last] - known[last]
-    paired = pd.DataFrame({RATIO: ours[time] / known[time], gain: more if rules.higher_is_better else -more})
-    return {**figures, **means(paired, [RATIO, gain], [])}
+    ratios = pd.DataFrame({RATIO: ours[time] / known[time]})
+    gains = pd.DataFrame({gain: more if rules.higher_is_better else -more})[~lost & (known[COLLAPSED] != 1)]
+    ratio, gained = means(ratios, [RATIO], []), means(gains, [gain], [])
+    number, pairs = times.pop("seeds"), gained.pop("seeds")
+    counts = {"seeds": number, COLLAPSED: int(lost.sum())}
+    return {**values, **times, **ratio, **gained, f"{gain}_seeds": pairs, **counts}
 
 
 def _reference(group: Group, frames: dict[str, pd.DataFrame], rules: Rules) -> str:

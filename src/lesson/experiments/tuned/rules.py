@@ -10,7 +10,7 @@ from lesson.core.validation import Checked, Positive, Text
 from lesson.experiments.run import Run
 from lesson.learn.metric import ACCURACY, Metric
 
-MAX_POINTS = 6
+MAX_POINTS = 12
 """Maximum number of points an entry may be tuned over."""
 
 T = TypeVar("T")
@@ -40,6 +40,7 @@ class Rules(Table):
 
     wanted: ClassVar[dict[str, str]] = {
         "betas": "a list of numbers > 0",
+        "tuning_seeds": "a list of whole numbers >= 0",
         "seeds": "a list of whole numbers >= 0",
         "looks_s": "a list of times > 0",
         "targets": "a list of accuracies between 0 and 1",
@@ -48,7 +49,8 @@ class Rules(Table):
 
     dataset: Text
     betas: Several[Positive]
-    tuning_seed: Seed
+    tuning_seeds: Several[Seed]
+    """Seeds of the tuning runs. A file may have `tuning_seed` instead, a single number."""
     seeds: Several[Seed]
     tuning_s: Positive
     """Simulated seconds of a tuning run."""
@@ -64,10 +66,15 @@ class Rules(Table):
     """The metric of the task that `dataset` names."""
     higher_is_better: Annotated[bool, Field(strict=True)] = True
 
+    def __init__(self, /, **values: Any) -> None:
+        if "tuning_seed" in values and "tuning_seeds" not in values:
+            values["tuning_seeds"] = [values.pop("tuning_seed")]
+        super().__init__(**values)
+
     @model_validator(mode="after")
     def _fit(self) -> Self:
-        if self.tuning_seed in self.seeds:
-            raise ValueError(f"tuning_seed must not be one of seeds, got {self.tuning_seed}")
+        if both := set(self.tuning_seeds) & set(self.seeds):
+            raise ValueError(f"tuning_seeds must not include any of seeds, got {min(both)}")
         if self.eval_every_s > min(self.tuning_s, self.final_s):
             raise ValueError(f"eval_every_s must be <= tuning_s and final_s, got {self.eval_every_s:g}")
         if list(self.looks_s) != sorted(self.looks_s) or self.looks_s[-1] != self.final_s:
@@ -98,7 +105,7 @@ class Rules(Table):
 
     def limits(self, seed: int) -> dict[str, Any]:
         """Return task, seed and length of a run by section.key; tuning runs and final runs may differ in length."""
-        time_s = self.tuning_s if seed == self.tuning_seed else self.final_s
+        time_s = self.tuning_s if seed in self.tuning_seeds else self.final_s
         return {
             "data.dataset": self.dataset,
             "run.seed": seed,

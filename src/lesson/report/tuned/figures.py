@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lesson.experiments.run import Run
+from lesson.experiments.tuned.collapse import has_collapsed
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.entries import Group
 from lesson.experiments.tuned.measures import time_names, value_names
@@ -22,7 +23,8 @@ from lesson.report.palette import line_looks
 def draw_curves(study: TunedStudy, group: Group, figures: pd.DataFrame) -> Figure:
     """Draw one panel per β, with a line and a 95 % band per complete entry.
 
-    The look of an entry does not depend on which other entries are complete.
+    Runs that have collapsed are left out, unless all have. The look of an entry does not depend on which other entries
+    are complete.
     """
     design, metric = study.design, study.design.rules.measured
     figure = Figure(figsize=(PAGE_IN, 3.0), layout="constrained")
@@ -32,7 +34,8 @@ def draw_curves(study: TunedStudy, group: Group, figures: pd.DataFrame) -> Figur
     for beta, axes in zip(design.rules.betas, panels, strict=True):
         for name in dict.fromkeys(figures["entry"]):
             [case] = [one for one in design.cases if (one.entry.name, one.beta) == (name, beta)]
-            runs = case.made(study.done)
+            made = case.made(study.done)
+            runs = [run for run in made if not has_collapsed(run, design.rules.final_s)] or made
             ends = [design.rules.final_s if run.diverged else None for run in runs]
             points = [points_of(_smoothed(run), "time_s", end, metric) for run, end in zip(runs, ends, strict=True)]
             draw_band(axes, points, looks[name][0], name, looks[name][1], metric)

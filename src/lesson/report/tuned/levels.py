@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.entries import Group
-from lesson.experiments.tuned.measures import time_names, value_names
+from lesson.experiments.tuned.measures import COLLAPSED, time_names, value_names
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import line_looks
 
@@ -19,7 +19,9 @@ SPREAD = 0.06
 def draw_levels(design: TunedComparison, group: Group, figures: pd.DataFrame) -> Figure:
     """Draw the final metric and time to the first target over the levels, one row of panels per β.
 
-    A cross above the other points means that not every seed reaches the target.
+    On the left, an open circle is the mean of an entry of which some runs have collapsed, and a cross at the value of
+    guessing an entry of which all have. On the right, a cross above the other points means that not every seed reaches
+    the target.
     """
     rules, metric = design.rules, design.rules.measured
     figure = Figure(figsize=(PAGE_IN, 0.6 + 2.2 * len(rules.betas)), layout="constrained")
@@ -27,7 +29,7 @@ def draw_levels(design: TunedComparison, group: Group, figures: pd.DataFrame) ->
     (last, scale, _), time = metric.column(value_names(rules)[-1]), time_names(rules)[0]
     for beta, (left, right) in zip(rules.betas, panels, strict=True):
         at_beta = figures[figures["beta"] == beta].set_index("entry")
-        _draw_lines(left, design, group, at_beta, last, scale)
+        _draw_lines(left, design, group, at_beta, last, scale, never=scale * metric.of_diverged)
         _draw_lines(right, design, group, at_beta, time, 1 / 1000, never=rules.final_s / 1000)
         left.set(ylabel=f"{metric.name} at {rules.final_s:,.0f} s{metric.unit}")
         left.set_ylim(max(metric.bounds[0], left.get_ylim()[0]), None)
@@ -49,7 +51,7 @@ def _draw_lines(
 ) -> None:
     """Draw a line with intervals through the entries of the same `line`, which looks the same in every group.
 
-    An entry without a mean is drawn as a cross at `never`.
+    An entry without a mean is drawn as a cross at `never`, one of which some runs have collapsed as an open circle.
     """
     levels, lines = list(group.levels), dict[str, list[str]]()
     names = list(dict.fromkeys(entry.line for entry in design.entries))
@@ -64,6 +66,9 @@ def _draw_lines(
         y = rows.loc[entries, name].to_numpy(dtype=float) * scale
         half = np.nan_to_num(rows.loc[entries, f"{name}_ci95"].to_numpy(dtype=float)) * scale
         axes.errorbar(x, y, yerr=half, color=color, linestyle=style, marker="o", markersize=3, capsize=2, label=line)
+        some = (rows.loc[entries, COLLAPSED].to_numpy() > 0) & ~np.isnan(y)
+        if some.any():
+            axes.plot(x[some], y[some], "o", color=color, markerfacecolor="white", markersize=3)
         axes.plot(x[np.isnan(y)], np.full(np.isnan(y).sum(), never), "x", color=color, markersize=4)
     axes.set_xticks(range(len(levels)), levels)
     axes.grid(alpha=0.25, linewidth=0.4)

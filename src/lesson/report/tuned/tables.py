@@ -4,7 +4,7 @@ import pandas as pd
 
 from lesson.experiments.tuned.cases import Case, Done
 from lesson.experiments.tuned.entries import point_words
-from lesson.experiments.tuned.measures import RATIO, gain_name, time_names, value_names
+from lesson.experiments.tuned.measures import COLLAPSED, RATIO, gain_name, time_names, value_names
 from lesson.experiments.tuned.rules import Rules
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.report.study.compare_text import cell
@@ -13,16 +13,17 @@ from lesson.report.study.compare_text import cell
 def group_table(figures: pd.DataFrame, rules: Rules) -> pd.DataFrame:
     """Return one row per entry: means ± half their 95 % intervals, or how many seeds reach a target.
 
+    Runs that have collapsed are counted after the entry's name; values of the metric are those of the other runs.
     `figures` are those of one group at one β. The last two columns compare an entry with the reference: the ratio of
     the times to the last target, and by how much the final metric is better, in points for accuracy.
     """
     metric = rules.measured
     times, last = len(rules.targets), metric.target(rules.targets[-1])
-    columns: dict[str, tuple[str, float, int | None]] = {
+    values: dict[str, tuple[str, float, int | None]] = {
         f"{metric.name} at {time_s:,.0f} s{metric.unit}": metric.column(name)
         for name, time_s in zip(value_names(rules), rules.looks_s, strict=True)
     }
-    columns |= {
+    columns = values | {
         f"time to {metric.target(target)} (s)": (name, 1.0, 0)
         for name, target in zip(time_names(rules), rules.targets, strict=False)
     }
@@ -32,8 +33,13 @@ def group_table(figures: pd.DataFrame, rules: Rules) -> pd.DataFrame:
     columns |= {"time ratio": (RATIO, 1.0, 2), gain: metric.column(gain_name(rules))}
     rows = []
     for row in figures.to_dict("records"):
-        lost = f" ({row['diverged']} of {row['seeds']} diverged)" if row["diverged"] else ""
-        said = {heading: cell(row, name, scale, digits) for heading, (name, scale, digits) in columns.items()}
+        diverged = f", {row['diverged']} diverged" if row["diverged"] else ""
+        lost = f" ({row[COLLAPSED]} of {row['seeds']} collapsed{diverged})" if row[COLLAPSED] else ""
+        counts = dict.fromkeys(values, row["seeds"] - row[COLLAPSED]) | {gain: row[f"{gain_name(rules)}_seeds"]}
+        said = {
+            heading: cell(row | {"seeds": counts.get(heading, row["seeds"])}, name, scale, digits)
+            for heading, (name, scale, digits) in columns.items()
+        }
         if row["entry"] == row["reference"]:
             said |= dict.fromkeys(list(columns)[-2:], "reference")
         rows.append({"entry": f"{row['entry']}{lost}", "settings": row["settings"]} | said)
@@ -51,12 +57,28 @@ def settings_table(study: TunedStudy) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def at_ends(study: TunedStudy, key: str) -> dict[tuple[str, float], bool]:
+    """Return whether the chosen value of a setting is the smallest or largest of its list, by entry and β.
+
+    Only tuned cases whose list has at least three numbers are included.
+    """
+    found = {}
+    for case in study.design.cases:
+        values, chosen = case.entry.grid.get(key, []), case.chosen(study.done)
+        if len(values) >= 3 and chosen is not None and all(isinstance(value, (int, float)) for value in values):
+            found[case.entry.name, case.beta] = chosen[key] in (min(values), max(values))
+    return found
+
+
 def _score(case: Case, done: Done, place: int) -> str:
     """Return the tuning result of the candidate settings at this index as text."""
     if not case.tuning():
         return "not tuned"
-    name, score = list(case.tuning())[place], case.scores(done)[place]
-    if score is None:
+    if (score := case.scores(done)[place]) is None:
         return "–"
-    said = "diverged" if done[name].diverged else case.rules.measured.text(score)
+    said = case.rules.measured.text(score.value)
+    if score.diverged == score.seeds:
+        said = "diverged"
+    elif score.collapsed:
+        said += " (collapsed)" if score.seeds == 1 else f" ({score.collapsed} of {score.seeds} collapsed)"
     return f"**{said}**" if case.chosen(done) == case.entry.points[place] else said

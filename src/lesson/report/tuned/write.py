@@ -10,18 +10,23 @@ from matplotlib.figure import Figure
 from lesson.core.files import write_whole
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.measures import MIN_SEEDS
+from lesson.experiments.tuned.collapse import LOWEST
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.entries import Group
-from lesson.experiments.tuned.rules import MAX_POINTS, Rules
+from lesson.experiments.tuned.rules import Rules
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.learn.metric import GUESSED, Metric
 from lesson.report.files import save_figures
 from lesson.report.tuned.figures import draw_curves, draw_times
 from lesson.report.tuned.levels import draw_levels
-from lesson.report.tuned.tables import group_table, settings_table
+from lesson.report.tuned.tables import at_ends, group_table, settings_table
 from lesson.report.words import count, markdown
 
 PNG = (".png",)
+_COLLAPSES = f"""\
+A run has collapsed if it diverged, or if its final accuracy is at most {LOWEST:.0%} (twice that of guessing among ten
+classes) or at most half of its own best. Collapsed runs are counted after the name of their entry and reach no target;
+accuracies are those of the other runs, without an interval if fewer than three are left."""
 
 
 def write_tuned(study: TunedStudy, out: Path | str, suffixes: Sequence[str] = PNG) -> Path:
@@ -61,8 +66,13 @@ def _draw(study: TunedStudy, group: Group, rows: pd.DataFrame) -> dict[str, Figu
 def _captions(group: Group, metric: Metric) -> dict[str, str]:
     """Return the captions of a group's figures by name; the seeds and intervals are added to them."""
     if group.levels:
-        return {"levels": f"final {metric.name} and time to the first target (× if not every seed reaches it)"}
-    return {metric.name: f"test {metric.name} over simulated time", "times": "time to the last target"}
+        marks = "open circles: some runs have collapsed, ×: all have"
+        time = "time to the first target (× if not every seed reaches it)"
+        return {"levels": f"final {metric.name} ({marks}) and {time}"}
+    return {
+        metric.name: f"test {metric.name} over simulated time, without collapsed runs",
+        "times": "time to the last target",
+    }
 
 
 def group_tables(design: TunedComparison, group: Group, rows: pd.DataFrame) -> str:
@@ -97,13 +107,14 @@ def _head(design: TunedComparison) -> str:
     if _is_tuned(design):
         chosen = "[settings.md](settings.md): the settings tried and chosen. "
         tuning = f"""
-Each entry was tuned at each β over at most {MAX_POINTS} settings, with runs of {rules.tuning_s:,.0f} s and seed
-{rules.tuning_seed}; the best settings were then run with these seeds."""
+Each entry was tuned at each β over at most {max(len(entry.points) for entry in design.entries)} settings, with runs of
+{rules.tuning_s:,.0f} s and {_tuning_seeds(rules)}; the best settings were then run with these seeds."""
     return f"""# Strategies compared
 
 Task {rules.dataset}, preset `released`, {rules.final_s:,.0f} simulated seconds, seeds {seeds}.{tuning}
 
 {_numbers(rules)}
+{_COLLAPSES if metric.is_share else "A run has collapsed if it diverged; it reaches no target."}
 A time, upload count or energy is given if every seed reaches the target; otherwise the cell says how many seeds do.
 The last two columns compare an entry with the reference, paired over seeds: the time ratio is its time to {last}
 divided by that of the reference, given if both reach {last} with every seed; the {metric.name} gain is {whose}
@@ -161,10 +172,35 @@ def _settings(study: TunedStudy) -> str:
     lost = f"guessing, {GUESSED:.0%}" if metric.is_share else "the worst"
     return f"""# Settings tried and chosen
 
-{metric.title} at {rules.tuning_s:,.0f} s with seed {rules.tuning_seed} (mean of the last three evaluations). The chosen
-settings are in bold; – means not run. A run that diverged counts as {lost}.
+{metric.title} at {rules.tuning_s:,.0f} s with {_tuning_seeds(rules)} (mean of the last three evaluations). The chosen
+settings are in bold; – means not run. A run that diverged counts as {lost}. Settings with fewer collapsed runs are
+preferred.
 
-{markdown(settings_table(study))}"""
+{markdown(settings_table(study))}
+{_ends(study)}"""
+
+
+def _tuning_seeds(rules: Rules) -> str:
+    seeds = ", ".join(map(str, rules.tuning_seeds))
+    return f"seed {seeds}" if len(rules.tuning_seeds) == 1 else f"the mean over seeds {seeds}"
+
+
+def _ends(study: TunedStudy) -> str:
+    """Return which chosen values are at an end of their list, where better ones may lie beyond."""
+    listed = {
+        key: at_ends(study, key) for key in dict.fromkeys(key for entry in study.design.entries for key in entry.grid)
+    }
+    told = [
+        f"- `{key}`: {sum(found.values())} of {len(found)} cases"
+        + "".join(f"; {name}, β = {beta:g}" for (name, beta), at_end in found.items() if at_end)
+        for key, found in listed.items()
+        if found
+    ]
+    if not told:
+        return ""
+    return "\n".join(
+        ["Chosen values at an end of a list of three or more; a better value may lie beyond:\n", *told, ""]
+    )
 
 
 def _provenance(out: Path) -> str:
