@@ -26,6 +26,7 @@ TUNED = (
     "radio/results/mnist",
     "radio/results/cifar10",
     "faults/results/mnist",
+    "faults/results/fedbuff",
     "tasks/results/shakespeare",
     "tasks/results/resnet",
 )

@@ -101,6 +101,54 @@ def test_a_change_of_four_percent_is_not_made() -> None:
     assert records[50].note == "deadline stays at 10 s: 0.12 confirmed, target 0.25"
 
 
+def test_small_changes_accumulate() -> None:
+    """Looks at c = 0.12: exp(0.3·0.13) = 1.04 is too little, twice it is 1.081, so τ becomes 10.81 s at the second.
+
+    The change fades the measurements but not c: the third look starts again with 1.04 and the fourth makes it 11.69 s.
+    """
+    small = [(0.12, 1.0)] * 4
+    records = run(LessonAdaptive(deadline_s=10.0, accumulate=True), Confirming(*small), 201)
+    assert [record.note for record in records if record.note] == [
+        "deadline stays at 10 s: 0.12 confirmed, target 0.25",
+        "deadline 10 s → 10.81 s: 0.12 confirmed, target 0.25",
+        "deadline stays at 10.81 s: 0.12 confirmed, target 0.25",
+        "deadline 10.81 s → 11.69 s: 0.12 confirmed, target 0.25",
+    ]
+    skipped = run(LessonAdaptive(deadline_s=10.0), Confirming(*small), 201)
+    assert {record.note for record in skipped if record.note} == {"deadline stays at 10 s: 0.12 confirmed, target 0.25"}
+
+
+def test_wishes_beyond_the_limits_do_not_accumulate() -> None:
+    """τ starts at its lower limit of 8.3 s and c is 1 for five looks. Then a look at 0 with all older ones faded to
+    nothing counts at once: exp(0.3·0.25) = 1.078. Had the five wishes built up, τ would take as long to return."""
+    pairs = [(1.0, 1.0)] * 5 + [(0.0, 1e9)]
+    records = run(LessonAdaptive(deadline_s=8.3, accumulate=True), Confirming(*pairs), 301)
+    notes = [record.note for record in records if record.note]
+    assert notes[:5] == ["deadline stays at 8.3 s: 1.00 confirmed, target 0.25"] * 5
+    assert notes[5] == "deadline 8.3 s → 8.946 s: 0.00 confirmed, target 0.25"
+
+
+def test_accumulated_changes_continue_after_a_restart() -> None:
+    simulation = Simulation(
+        LessonAdaptive(deadline_s=10.0, accumulate=True),
+        make_fleet(LATENCIES),
+        model_server=Confirming(*[(0.12, 1.0)] * 2),
+    )
+    for _ in range(101):
+        replacement = LessonAdaptive(deadline_s=10.0, accumulate=True)
+        replacement.restore(json.loads(json.dumps(simulation.strategy.state(), allow_nan=False)))
+        simulation.strategy = replacement
+        record = simulation.step()
+    assert record is not None
+    assert record.note == "deadline 10 s → 10.81 s: 0.12 confirmed, target 0.25"
+
+
+@pytest.mark.parametrize("accumulate", [1, "yes", None])
+def test_accumulate_is_a_flag(accumulate: Any) -> None:
+    with pytest.raises(InputError, match="accumulate must be true or false"):
+        LessonAdaptive(deadline_s=10.0, accumulate=accumulate)
+
+
 def test_unreachable_clients_do_not_affect_the_bounds() -> None:
     latencies = [*LATENCIES, 300.0, math.inf, math.inf]
     first = run(LessonAdaptive(deadline_s=100.0), Confirming((0.0, 1.0)), 51, latencies)[0]

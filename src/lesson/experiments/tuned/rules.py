@@ -45,6 +45,7 @@ class Rules(Table):
         "looks_s": "a list of times > 0",
         "targets": "a list of accuracies between 0 and 1",
         "higher_is_better": "true or false",
+        "client_scores_every_s": "a number > 0",
     }
 
     dataset: Text
@@ -65,6 +66,8 @@ class Rules(Table):
     metric: Text = ACCURACY.name
     """The metric of the task that `dataset` names."""
     higher_is_better: Annotated[bool, Field(strict=True)] = True
+    client_scores_every_s: Positive | None = None
+    """Simulated seconds between evaluations on the clients' own data, see `Run.clients`; None for none."""
 
     def __init__(self, /, **values: Any) -> None:
         if "tuning_seed" in values and "tuning_seeds" not in values:
@@ -106,7 +109,8 @@ class Rules(Table):
     def limits(self, seed: int) -> dict[str, Any]:
         """Return task, seed and length of a run by section.key; tuning runs and final runs may differ in length."""
         time_s = self.tuning_s if seed in self.tuning_seeds else self.final_s
-        return {
+        scores = {"run.client_scores_every_s": self.client_scores_every_s} if self.client_scores_every_s else {}
+        return scores | {
             "data.dataset": self.dataset,
             "run.seed": seed,
             "run.time_budget_s": time_s,

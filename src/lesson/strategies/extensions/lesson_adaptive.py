@@ -11,6 +11,9 @@ longer if little is confirmed and shorter if much is. Older measurements fade. �
 a half of the reachable clients are in tier 1, and changes of less than 5 % are not made. It starts at `deadline_s`, or
 at the nearest value within these limits.
 
+A change of 5 % takes |c* − c| > 0.163, so τ stays as it is once c is that close to c*, whether or not c* is reached.
+With `accumulate`, changes that are not made add up until they come to 5 %, so that τ keeps adapting until c is c*.
+
 A new τ takes effect when a round opens: clients that start are assigned to tiers by it. Updates in flight are due at
 the first round end by which they were expected. Without a model server there is no confirmation, and τ does not change.
 """
@@ -23,7 +26,7 @@ import numpy as np
 
 from lesson.core.errors import InputError
 from lesson.strategies.base import RoundPlan, ServerView
-from lesson.strategies.checks import check_number
+from lesson.strategies.checks import check_flag, check_number
 from lesson.strategies.lesson import Lesson
 
 LOOK_ROUNDS = 50
@@ -47,9 +50,11 @@ class LessonAdaptive(Lesson):
     Args:
         deadline_s: Deadline τ in seconds with which the run starts, > 0 and finite.
         agreement: Target c* of the confirmation, > 0 and <= 1. A higher target gives longer rounds.
+        accumulate: Whether changes of less than 5 % add up until they can be made; otherwise, they are skipped.
     """
 
     agreement: float = 0.25
+    accumulate: bool = False
     needs: ClassVar[frozenset[str]] = frozenset({"confirmation"})
     _seen: tuple[float, float] = field(default=(0.0, 0.0), init=False, repr=False)
     """The two sums of the signal at the last adjustment."""
@@ -57,10 +62,13 @@ class LessonAdaptive(Lesson):
     """Sums of their increments up to the last adjustment, older ones faded."""
     _bounds: tuple[float, float] | None = field(default=None, init=False, repr=False)
     """Smallest and largest τ; None before they are needed."""
+    _held_back: float = field(default=1.0, init=False, repr=False)
+    """Factor by which changes that were not made would have multiplied τ; 1 unless they accumulate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("agreement", self.agreement, most=1)
+        check_flag("accumulate", self.accumulate)
         if math.isinf(self.deadline_s):
             raise InputError("deadline_s must be finite for lesson-adaptive, which starts with it, got inf")
 
@@ -72,12 +80,13 @@ class LessonAdaptive(Lesson):
 
     def state(self) -> dict[str, Any]:
         kept = {"deadline_s": self.deadline_s, "seen": list(self._seen), "recent": list(self._recent)}
-        return super().state() | kept
+        return super().state() | kept | ({"held_back": self._held_back} if self.accumulate else {})
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
         self.deadline_s = state["deadline_s"]
         self._seen, self._recent = tuple(state["seen"]), tuple(state["recent"])
+        self._held_back = state.get("held_back", 1.0)
 
     def _look(self, view: ServerView) -> str:
         """Adjust τ to the recent confirmation and return a note."""
@@ -87,7 +96,14 @@ class LessonAdaptive(Lesson):
         if gone > 0:
             factor = math.exp(GAIN * float(np.clip(self.agreement - agreed / gone, -MOST, MOST)))
             why = f"{agreed / gone:.2f} confirmed, target {self.agreement:g}"
-        said = self._move(view, factor * before_s, why) or f"deadline stays at {before_s:.4g} s: {why}"
+        wished = self._held_back * factor
+        said = self._move(view, wished * before_s, why) or f"deadline stays at {before_s:.4g} s: {why}"
+        if self.accumulate:
+            low_s, high_s = self._limits(view)
+            kept = (
+                self.deadline_s == before_s
+            )  # a wish beyond the limits must not build up: it would delay the way back
+            self._held_back = float(np.clip(wished, low_s / before_s, high_s / before_s)) if kept else 1.0
         fade = FADE if self.deadline_s == before_s else FADE_MOVED
         self._recent = fade * agreed, fade * gone
         return said
