@@ -12,7 +12,8 @@ a half of the reachable clients are in tier 1, and changes of less than 5 % are 
 at the nearest value within these limits.
 
 A change of 5 % takes |c* − c| > 0.163, so τ stays as it is once c is that close to c*, whether or not c* is reached.
-With `accumulate`, changes that are not made add up until they come to 5 %, so that τ keeps adapting until c is c*.
+With `accumulate`, changes that are not made add up until they come to 5 %, so that τ keeps adapting
+until c is c* or τ reaches a limit.
 
 A new τ takes effect when a round opens: clients that start are assigned to tiers by it. Updates in flight are due at
 the first round end by which they were expected. Without a model server there is no confirmation, and τ does not change.
