@@ -1,6 +1,7 @@
 """Lets several worker processes of pfl share one GPU.
 
-pfl gives worker i of torchrun the GPU i and connects workers by NCCL, which refuses two of them on the same GPU.
+pfl assigns GPU i to worker i of torchrun and connects the workers through NCCL, which refuses two workers on one GPU.
+Here, all workers use GPU 0 and gloo.
 """
 
 import os
@@ -14,7 +15,7 @@ if torch.cuda.is_available() and "RANK" in os.environ:
     connect = distributed.init_process_group
 
     def connect_by_gloo(*_: Any, **options: Any) -> None:
-        """Connect the workers by gloo, whichever backend is asked for."""
+        """Connect the workers through gloo, whichever backend is requested."""
         connect(**options | {"backend": "gloo"})
 
     distributed.init_process_group = connect_by_gloo

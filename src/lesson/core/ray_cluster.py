@@ -23,7 +23,7 @@ def check_installed() -> None:
 
 
 def check_address(address: str, name: str = "address") -> None:
-    """Raise InputError unless the address accepts connections: Ray itself would try for minutes.
+    """Raise InputError unless the address accepts connections: Ray itself would retry for minutes.
 
     `name` is what the error calls the address.
     """
@@ -41,10 +41,10 @@ def check_address(address: str, name: str = "address") -> None:
 
 @contextlib.contextmanager
 def connected(address: str | None, *, name: str = "address", num_cpus: int | None = None) -> Iterator[ModuleType]:
-    """Connect to Ray, without its messages, and yield the library; without an address, a cluster is started here.
+    """Connect to Ray, silence its messages, and yield the library; without an address, start a local cluster.
 
-    The cluster that is started here has `num_cpus` CPUs, by default those of this machine, and ends with the context. A
-    process that is connected already, such as a Ray task, keeps its connection.
+    The local cluster has `num_cpus` CPUs, by default those of this machine, and ends with the context. A process that
+    is already connected, such as a Ray task, keeps its connection.
     """
     check_installed()
     if address is not None:
@@ -74,7 +74,7 @@ def connected(address: str | None, *, name: str = "address", num_cpus: int | Non
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Restore the handler of SIGTERM afterwards: Ray replaces it by one that exits without a checkpoint."""
+    """Restore the SIGTERM handler on exit: Ray replaces it with one that exits without a checkpoint."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

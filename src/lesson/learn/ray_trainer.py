@@ -1,8 +1,8 @@
 """Training on a Ray cluster: actors, one per CPU or GPU, divide the clients, and a lost actor is replaced.
 
-A CPU actor trains each client as the reference trainer does, on a single thread, so results are bit-identical. While
-there are more parts of cohorts than actors, an actor trains a whole part and returns only its sum, which saves traffic.
-The remaining parts are divided among all actors, which keeps them busy, and their models are summed here.
+A CPU actor trains each client as the reference trainer does, on a single thread, so results are bit-identical. As long
+as more parts of cohorts are left than there are actors, an actor trains a whole part and returns only its sum, which
+saves traffic. The last parts are divided among all actors to keep them busy, and their models are summed here.
 """
 
 import os
@@ -38,9 +38,9 @@ MAX_REPEATS = 3
 PIECES_PER_ACTOR = 4
 """Number of pieces, for each actor, into which the last parts are divided."""
 MAX_QUEUED, MAX_AHEAD = 2, 8
-"""Limits for each actor: pieces that it holds, and pieces that are given out before an earlier one is done."""
+"""Limits per actor: pieces in its queue, and pieces submitted ahead of the next result."""
 MIN_SHARED_BYTES = 1 << 20
-"""Smaller tensors are copied into each actor: they may be buffers of the model, and others share what is written."""
+"""Smaller tensors are copied into each actor: they may be model buffers, and actors would share what they write."""
 POLL_S, NOTE_AFTER_S = 0.5, 30.0
 
 Method = Literal["sums", "models", "rows"]
@@ -88,7 +88,7 @@ class RayTrainer:
         return [torch.cat(parts) for parts in models]
 
     def close(self) -> None:
-        """Kill the actors and end the connection, unless it was there before."""
+        """Kill the actors and close the connection, unless it existed before."""
         with self._connection:
             for actor in self._actors:
                 self._ray.kill(actor.handle)
@@ -99,7 +99,7 @@ class RayTrainer:
         return self._device == "cpu"
 
     def _trained(self, cohorts: Sequence[Cohort], summed: bool) -> Iterator[tuple[int, Tensor]]:
-        """Yield the sum of each part, or its models, with the place of its cohort, in order."""
+        """Yield the sum of each part, or its models, with the index of its cohort, in order."""
         shares = self._shares(parts_of(cohorts), summed)
         pieces = [piece for share in shares for piece in _pieces(share, summed)]
         results = self._results(pieces, [cohort.base for cohort in cohorts])
@@ -116,7 +116,7 @@ class RayTrainer:
             yield place, replace(part, trained=models).weighted_sum() if summed else models
 
     def _shares(self, parts: list[Part], summed: bool) -> list[Share]:
-        """Return what actors train together. On GPUs, this does not depend on their number, since rounding would."""
+        """Divide the parts into shares. On GPUs, shares and thus rounding do not depend on the number of actors."""
         if not self._on_cpu:
             return [(block, None) for block in blocks_of(parts)]
         num_whole = max(0, len(parts) - len(self._actors)) if summed else 0
@@ -130,7 +130,7 @@ class RayTrainer:
         put = cache(lambda place: self._ray.put(bases[place].cpu().numpy()))
         waiting, done, lost = deque(range(len(pieces))), dict[int, list[Values]](), Counter[int]()
         for member in self._actors:
-            member.num_queued = 0  # nobody waits for the pieces of a call that failed
+            member.num_queued = 0  # pieces left over from a failed call do not count
         running: dict[Any, tuple[_Member, int]] = {}
         for wanted in range(len(pieces)):
             while wanted not in done:
@@ -179,12 +179,12 @@ class RayTrainer:
                 is_told = True
 
     def _start(self, num_lost: int = 0) -> "_Member":
-        """Start an actor, after `num_lost` others that were lost in succession before they could be used."""
+        """Start an actor. `num_lost` predecessors were lost in a row before they were ready."""
         handle = self._make.remote()
         return _Member(handle, handle.load.remote(self._stored, self._precision, sys.path), num_lost)
 
     def _note_ready(self, actor: "_Member") -> None:
-        """Use an actor from now on, or replace it if it was lost."""
+        """Mark an actor as ready, or replace it if it was lost."""
         problem = self._get(actor.pending)
         if isinstance(problem, _Lost):
             if actor.num_lost == MAX_REPEATS:
@@ -197,9 +197,9 @@ class RayTrainer:
             actor.pending, actor.num_lost = None, 0
 
     def _replace(self, actor: "_Member", num_lost: int = 0) -> None:
-        """Start an actor in place of a lost one, unless this was done when other work was lost with it.
+        """Start an actor in place of a lost one, unless it has already been replaced.
 
-        Idle actors get no work until they answer: with a node, several are lost at once.
+        Idle actors get no work until they answer a ping, because a lost node takes several actors with it.
         """
         if actor not in self._actors:
             return
@@ -210,7 +210,7 @@ class RayTrainer:
                 other.pending = other.handle.ping.remote()
 
     def _get(self, reference: Any) -> Any:
-        """Return what an actor has returned, or _Lost; if an actor cannot be created, the reason."""
+        """Return an actor's result, `_Lost` if it was lost, or the reason if the actor could not be created."""
         known = self._ray.exceptions
         try:
             return self._ray.get(reference)
@@ -234,7 +234,7 @@ class _Member:
 
 
 class _Piece(NamedTuple):
-    """Rows that one actor trains: the method of its trainer, the places of their cohorts, and the columns of each."""
+    """Rows for one actor: the method of its trainer to call, the indices of the cohorts, and the columns of each."""
 
     method: Method
     places: list[int]
@@ -242,7 +242,7 @@ class _Piece(NamedTuple):
 
 
 class _Lost(NamedTuple):
-    """In place of a result that was lost with its actor."""
+    """Stands in for a result that was lost with its actor."""
 
     what: str
 
@@ -256,9 +256,9 @@ class _Actor:
     """Trains clients in a process of the cluster."""
 
     def load(self, stored: tuple[bytes, list[Any]], precision: str, folders: Sequence[str]) -> str:
-        """Prepare to train a workload that was packed and stored; return what is wrong with it, if anything.
+        """Unpack a stored workload and prepare to train it; return an error message, or an empty string.
 
-        `folders` may hold the modules of a custom task, if this node has them.
+        `folders` are added to the module search path, for custom tasks whose modules exist on this node.
         """
         configure_process()
         sys.path.extend(folder for folder in folders if folder not in sys.path)
@@ -272,11 +272,11 @@ class _Actor:
         return ""
 
     def ping(self) -> str:
-        """Answer that nothing is wrong."""
+        """Return an empty string, which shows that the actor is alive."""
         return ""
 
     def train(self, method: Method, columns: list[dict[str, Any]], *bases: Values) -> list[Values] | str:
-        """Return what a method of the trainer returns for these cohorts; a text if training fails."""
+        """Call a method of the trainer for these cohorts and return its results, or an error message."""
         try:
             starts = [torch.from_numpy(base.copy()).to(self._device) for base in bases]
             cohorts = [Cohort(start, **rest) for start, rest in zip(starts, columns, strict=True)]
@@ -305,7 +305,7 @@ def _make_trainer(workload: Workload, precision: Any, one_step: bool) -> Trainer
 
 
 def _stored(tensor: Tensor) -> tuple[Any, str]:
-    """Return a tensor as an array, which actors of a node share, and its device; unusual tensors stay tensors."""
+    """Return a tensor as an array, which the actors on a node share, and its device; unusual tensors stay tensors."""
     local, device = tensor.cpu(), tensor.device.type
     if local.layout == torch.strided and local.is_contiguous():
         with suppress(TypeError):  # NumPy has no such type
@@ -323,7 +323,7 @@ def _restored(values: Any, device: str) -> Tensor:
 
 
 def _divided(local_steps: IntArray, per_piece: float) -> list[IntArray]:
-    """Return the rows of a part in equal pieces of about so many steps, those with the most local steps first."""
+    """Split the rows of a part into pieces of about `per_piece` local steps, the rows with the most steps first."""
     order = np.argsort(-local_steps, kind="stable")
     steps = local_steps[order]
     num_pieces = max(1, round(steps.sum() / per_piece))
@@ -332,7 +332,7 @@ def _divided(local_steps: IntArray, per_piece: float) -> list[IntArray]:
 
 
 def _pieces(share: Share, summed: bool) -> list[_Piece]:
-    """Return the pieces of a share. Those of a divided part return models row by row: joining them would take time."""
+    """Return the pieces of a share. Those of a divided part return models row by row, which saves joining them."""
     parts, divided = share
     places, cohorts = [place for place, _ in parts], [cohort for _, cohort in parts]
     if divided is None:

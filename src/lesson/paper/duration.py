@@ -9,13 +9,13 @@ from lesson.settings.settings import Settings
 ROUNDS_PER_S = {"mnist": 2200.0, "cifar10": 870.0}
 """Rounds per second of five processes in total, for rounds of one local step."""
 FEDAVG = 1.7
-"""How many times longer a round of FedAvg takes, in which all clients train."""
+"""Duration of a round of FedAvg, in which all clients train, relative to other rounds."""
 STEPS_PER_EPOCH = {"mnist": 60, "cifar10": 50}
 """Minibatches of 20 samples in a client's share of the training data: 60,000 and 50,000 samples for 50 clients."""
 
 
 def missing_runs(item: Item, there: Iterable[Item], scale: Scale) -> dict[str, Settings]:
-    """Return the settings of an item's runs, by name, that no item in `there` has."""
+    """Return the runs of an item that no item in `there` needs: their settings by name."""
     done = wanted_runs(there, scale).keys()
     return {name: settings for name, settings in wanted_runs([item], scale).items() if name not in done}
 

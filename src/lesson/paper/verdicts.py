@@ -2,13 +2,13 @@
 
 A claim has parts, each with one number per seed and a rule. A part holds if its whole 95 % interval satisfies the rule,
 fails if none of it does, and is inconclusive otherwise. A claim holds or fails if all of its parts do, is inconclusive
-if all of them are, and is mixed otherwise. Parts that the paper does not print are shown but do not count.
+if all of them are, and is mixed otherwise. Parts marked as added are not in the paper; they are shown but do not count.
 
 The interval of a part is that of the mean by Student's t. If runs never reach a target, only lower bounds are known for
 some seeds, and a mean would depend on where the runs were stopped. The interval is then that of the median by the sign
 test: from the k-th smallest to the k-th largest value, with the largest k for which at most 2.5 % of all samples miss
-the median on either side. It needs no distribution, a bound counts as infinite at its upper end, and it exists from
-six seeds on: with five, all values lie on one side of the median in 2 · 2⁻⁵ = 6.25 % of all samples.
+the median on either side. It assumes no distribution, and the upper end of a bound counts as infinite. It requires at
+least six seeds: with five, all values lie on one side of the median in 2 · 2⁻⁵ = 6.25 % of all samples.
 """
 
 import math
@@ -48,11 +48,11 @@ class Part:
     rule: Rule
     unit: Unit = "share"
     censored: BoolArray = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    """Which values are lower bounds; none of them if it is empty."""
+    """Which values are lower bounds; empty if none of them is."""
     exact: bool = False
     """Whether the number is the same for every seed, so that a single value is enough and the interval is 0."""
     added: bool = False
-    """Whether this is a check that the paper does not make; it does not count towards the verdict."""
+    """Whether we added this check to those of the paper; it does not count toward the verdict."""
 
     @property
     def is_censored(self) -> bool:
@@ -73,10 +73,9 @@ class Part:
 
     @property
     def median(self) -> tuple[float, float]:
-        """The least and the largest value that the median over seeds can have; they differ only if it is a bound.
+        """The smallest and the largest value that the median over seeds can have; they differ only if it is a bound.
 
-        For an even number of values the lower one of the two in the middle is the least value, so that no bounds are
-        averaged.
+        Bounds are not averaged: with an even number of values, the smallest is then the lower of the middle two.
         """
         low, high = self._sorted()
         middle = (len(low) - 1) // 2, len(low) // 2
@@ -143,7 +142,7 @@ class Finding:
     items: Sequence[str]
     """Names of the figures and tables that the claim is about."""
     parts: Sequence[Part]
-    """At least one of them must not be added."""
+    """At least one part must be from the paper, not added."""
 
     @property
     def seeds(self) -> int:
@@ -158,7 +157,7 @@ class Finding:
     def which(self) -> str:
         """The labels of the parts that hold, fail and are inconclusive, as text; empty if all have the same outcome.
 
-        Parts that the paper does not print are left out.
+        Added parts are left out.
         """
         counted = [part for part in self.parts if not part.added]
         groups = {name: [part.label for part in counted if part.outcome == name] for name in get_args(Outcome)}
@@ -196,10 +195,10 @@ class Finding:
 
 
 def sign_test_rank(num_values: int) -> int:
-    """Return the largest k for which the k-th smallest and largest of n values enclose the median with 95 %; 0 if none.
+    """Return the largest k for which the k-th smallest and largest values are a 95 % interval of the median; 0 if none.
 
-    The median is below the k-th smallest value if fewer than k values lie below it, which has the probability that
-    fewer than k of n tosses of a coin are heads; this must be at most 2.5 %.
+    The median is below the k-th smallest of n values if fewer than k values lie below it. The probability of this is
+    that of fewer than k heads in n tosses of a coin, and must be at most 2.5 %.
     """
     tail, rank = 0.0, 0
     while (tail := tail + math.comb(num_values, rank) / 2**num_values) <= 0.025:

@@ -1,4 +1,4 @@
-"""Which runs have collapsed: they are counted, and means and intervals are those of the other runs.
+"""Which runs have collapsed. They are counted, and means and intervals include only the other runs.
 
 Outcomes of unstable settings are bimodal: a run either learns or ends near guessing. A mean over both kinds describes
 neither, and a t-interval around it assumes a single mode.
@@ -17,9 +17,9 @@ SHARE_OF_BEST = 0.5
 
 
 def has_collapsed(run: Run, time_s: float) -> bool:
-    """Return whether a run diverged, or its accuracy at a time is at most 20 % or half of its own best before.
+    """Return whether a run diverged, or its accuracy at a time is at most 20 %, or at most half of its best until then.
 
-    Accuracies are means of three consecutive evaluations. A run that never learns has collapsed, too. A run with
+    Accuracies are means of three consecutive evaluations. A run that never learns counts as collapsed. A run with
     another metric collapses only if it diverges, because the value of guessing is unknown.
     """
     if run.diverged or not run.metric.is_share:

@@ -1,6 +1,6 @@
-"""Two entries of a tuned comparison, compared seed by seed, and what the comparison supports.
+"""Paired comparison of two entries of a tuned comparison, seed by seed, and its verdict.
 
-A seed has the same clients, data and initial model for every entry, so pairing by seed removes what they share.
+A seed has the same clients, data and initial model for every entry, so pairing removes the variation that they share.
 """
 
 import math
@@ -20,7 +20,7 @@ RATIO_MARGIN = 0.1
 
 @dataclass(frozen=True)
 class Paired:
-    """Mean of differences or ratios over seeds, and half its 95 % interval."""
+    """Differences or ratios, one per seed, with their mean, half its 95 % interval and the verdict."""
 
     values: FloatArray
     center: float
@@ -37,10 +37,9 @@ class Paired:
 
     @property
     def verdict(self) -> str:
-        """Return "higher" or "lower" if the interval excludes equality, "equivalent" if it is within the margin.
+        """Return "equivalent" if the interval is within the margin, even if it excludes equality.
 
-        An interval that does both shows a difference too small to matter, "equivalent"; one that does neither is
-        "undecided".
+        Otherwise, return "higher" or "lower" if the interval excludes equality, and "undecided" if it does not.
         """
         off = self.mean - self.center
         if not math.isfinite(self.half):
@@ -60,9 +59,9 @@ def paired_gain(study: TunedStudy, entry: str, than: str, beta: float) -> Paired
 
 
 def paired_ratio(study: TunedStudy, entry: str, than: str, beta: float, column: str) -> Paired:
-    """Return what an entry spends until it reaches a target, divided by what another spends, such as time_to_0.7.
+    """Return the ratio of what two entries spend to reach a target; `column` names it, such as time_to_0.7.
 
-    Only seeds with which both reach the target are included.
+    Only seeds with which both entries reach the target are included.
     """
     ours, theirs = (by_seed(_case(study, name, beta), study.done) for name in (entry, than))
     return Paired((ours[column] / theirs[column]).dropna().to_numpy(dtype=float), 1.0, RATIO_MARGIN)
