@@ -7,7 +7,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import Series, accuracy_at, common_target, last_accuracy
-from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim, final, longer, slower
+from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim, final, longer, percent, slower
 from lesson.paper.items import STEP_SIZES, load_item
 from lesson.paper.verdicts import Part, above, below, near
 
@@ -135,7 +135,7 @@ def _over_time_literal(results: Series) -> list[Part]:
     for label, name in DATASETS.items():
         lesson, fedavg = f"lesson-{name}-printed-late=drop-close_early=false", f"fedavg-{name}-printed"
         target = common_target(results, [lesson, fedavg], ROUNDS)
-        what = f"{label}: time to {target:.0%}, FedAvg / LESSON"
+        what = f"{label}: time to {percent(target)}, FedAvg / LESSON"
         parts.append(longer(results, what, fedavg, lesson, target, "time_s", rounds=ROUNDS))
     return parts
 
