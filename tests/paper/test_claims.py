@@ -145,6 +145,11 @@ def test_claims_wait_for_all_their_runs() -> None:
     assert not check_claims([run for run in runs if run.name != "fedcs-mnist-seed4"], ["fig5"], FULL)
 
 
+def test_claims_use_only_the_seeds_of_their_scale() -> None:
+    runs = [make_run(settings, False) for settings in wanted_runs(select_items(["fig5"]), Scale(seeds=6)).values()]
+    assert {finding.seeds for finding in check_claims(runs, ["fig5"], FULL)} == {5}
+
+
 @pytest.mark.parametrize(
     "id", ["over-time", "per-round", "deadlines-time", "spread-grows", "asynchronous-communication"]
 )
