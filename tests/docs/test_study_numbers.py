@@ -382,14 +382,3 @@ def test_phrases_about_channels() -> None:
     for dataset, number in (("mnist", 3), ("cifar10", 5)):
         rows = study(f"radio/results/{dataset}").table().set_index("entry")
         assert rows.loc["fedavg, 8 dB", COLLAPSED] == number
-
-
-def test_verdicts() -> None:
-    """Five values have a half-width of 2.776·s/√5; 1, 1, 1, 1, 2 has s = 0.447 and a half-width of 0.555."""
-    one = np.array([1.0, 1.0, 1.0, 1.0, 2.0])
-    assert Paired(one, 0.0, 1.0).half == pytest.approx(0.5553, abs=1e-4)
-    assert Paired(one, 0.0, 1.0).verdict == "higher"
-    assert Paired(-one, 0.0, 1.0).verdict == "lower"
-    assert Paired(one, 0.0, 1.8).verdict == "equivalent"  # 1.2 + 0.56 is within 1.8, although 0 is excluded
-    assert Paired(one, 1.0, 0.1).verdict == "undecided"  # 0.64 to 1.76 includes 1
-    assert Paired(one[:2], 0.0, 5.0).verdict == "undecided"  # two values have no interval

@@ -100,7 +100,8 @@ def test_common_target_is_the_highest_that_all_reach() -> None:
     quick, slow = run([0.9] * 3), run([0.55] * 3, strategy="fedavg")
     assert common_target(series(quick), ["lesson-mnist"]) == 0.9
     assert common_target(series(quick, slow), ["lesson-mnist", "fedavg-mnist"]) == 0.5
-    assert common_target(series(run([0.1])), ["lesson-mnist"]) == 0
+    assert math.isnan(common_target(series(run([0.1] * 9)), ["lesson-mnist"]))
+    assert to_target(run([0.1] * 9), math.nan) == math.inf, "there is no time without a target"
 
 
 def test_times_longer_is_paired_and_marks_censored_runs() -> None:

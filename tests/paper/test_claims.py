@@ -143,3 +143,39 @@ def test_claims_wait_for_all_their_runs() -> None:
     runs = [make_run(settings, False) for settings in wanted.values()]
     assert check_claims(runs, ["fig5"], FULL)
     assert not check_claims([run for run in runs if run.name != "fedcs-mnist-seed4"], ["fig5"], FULL)
+
+
+def test_a_target_is_one_that_fedavg_reaches_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LESSON reaches 60 %, but one run of FedAvg only 55 %."""
+    monkeypatch.setattr("lesson.paper.claims.base.CLAIMS", [claim for claim in CLAIMS if claim.id == "over-time"])
+    runs = [make_run(settings, False) for settings in wanted_runs(select_items(["fig5"]), FULL).values()]
+    [low] = [run for run in runs if run.name == "fedavg-cifar10-seed0"]
+    low.curve["accuracy"] = low.curve["accuracy"].clip(upper=0.55)
+    [finding] = check_claims(runs, ["fig5"], FULL)
+    assert [part.label for part in finding.parts] == [
+        "CIFAR-10: time to 50%, FedAvg / LESSON",
+        "MNIST: time to 95%, FedAvg / LESSON",
+    ]
+
+
+def test_claims_use_only_the_seeds_of_their_scale() -> None:
+    runs = [make_run(settings, False) for settings in wanted_runs(select_items(["fig5"]), Scale(seeds=6)).values()]
+    assert {finding.seeds for finding in check_claims(runs, ["fig5"], FULL)} == {5}
+
+
+@pytest.mark.parametrize(
+    "id", ["over-time", "per-round", "deadlines-time", "spread-grows", "asynchronous-communication"]
+)
+def test_times_to_a_target_that_not_all_runs_reach_decide_nothing(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run of LESSON per series stays at 10 %, so that no target is common. The third evaluation of FedAvg is in
+    round 9 and that of LESSON in round 30, which says nothing about how fast they learn."""
+    [claim] = [claim for claim in CLAIMS if claim.id == id]
+    monkeypatch.setattr("lesson.paper.claims.base.CLAIMS", [claim])
+    runs = [make_run(settings, False) for settings in wanted_runs(select_items(claim.items), FULL).values()]
+    for run in runs:
+        if (run.settings.strategy.name, run.seed) == ("lesson", 0):
+            run.curve["accuracy"] = 0.1
+    [finding] = check_claims(runs, claim.items, FULL)
+    assert finding.verdict == "inconclusive"
+    assert {part.shown() for part in finding.parts} == {"never"}
+    assert all("to a common target, which does not exist" in part.label for part in finding.parts)

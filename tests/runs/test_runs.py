@@ -615,6 +615,29 @@ def test_jitter_is_the_same_for_every_strategy_and_after_a_resume() -> None:
     assert later == [number for number in short if number > 500]
 
 
+def test_jitter_moves_evaluations_on_client_data_too() -> None:
+    """At τ = 20 s, multiples of 10,000 s follow every 500th round, in which tiers 2, 4, 5 and 10 have just been
+    aggregated. With "auto", only these evaluations are moved."""
+
+    def due(**run: Any) -> list[int]:
+        grid = EvaluationGrid(settings(client_scores_every_s=10_000.0, rounds=5000, **run).run)
+        ends = [(number, 20.0 * number) for number in range(1, 5001)]
+        return [number for number, end_s in ends if grid.are_clients_due(end_s - 20, FakeRecord(number, end_s))]
+
+    assert due(eval_every_s=500.0) == due(eval_every_s="auto") == list(range(500, 5001, 500))
+    moved = due(eval_every_s=500.0, eval_jitter=1.0)
+    assert moved == due(eval_every_s="auto", eval_jitter=1.0)
+    assert [(number - 1) // 500 for number in moved] == list(range(10))
+    assert 2 <= sum(number % 2 for number in moved) <= 8
+
+
+def test_points_in_the_same_round_are_one_evaluation() -> None:
+    """Rounds of 340 s have one or two multiples of 200 s, jittered points none to three; each round is evaluated at
+    most once."""
+    found = evaluated(300, 340.0, eval_every_s=200.0, eval_jitter=1.0)
+    assert 280 <= len(set(found)) == len(found) < 300 * 340 / 200
+
+
 def test_jittered_evaluations_are_those_of_the_run(tmp_path: Path) -> None:
     wanted = {"rounds": 12, "eval_every_s": 60.0, "eval_jitter": 1.0}
     execute(settings(**wanted), tmp_path / "run", **PARTS)

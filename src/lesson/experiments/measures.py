@@ -72,12 +72,15 @@ def to_target(run: Run, target: float, column: str = "time_s", rounds: int | Non
 
 
 def common_target(runs: Series, series: Iterable[str], rounds: int | None = None) -> float:
-    """Return the highest target accuracy that every run of these series reaches; 0 if there is none."""
+    """Return the highest target accuracy that every run of these series reaches.
+
+    NaN if there is none: no run reaches this target.
+    """
     chosen = [run for name in series for run in runs[name]]
     for target in reversed(ACCURACY.targets):
         if all(to_target(run, target, "time_s", rounds) < math.inf for run in chosen):
             return target
-    return 0.0
+    return math.nan
 
 
 def times_longer(

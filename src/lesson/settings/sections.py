@@ -366,8 +366,8 @@ class RunSettings(Checked):
     )
     eval_jitter: Annotated[float, Field(ge=0, le=1, strict=True)] = Field(
         0.0,
-        description="largest share of eval_every_s by which an evaluation is moved to an earlier time, at random; "
-        "no effect with auto",
+        description="largest share of eval_every_s and of client_scores_every_s by which an evaluation is moved to an "
+        "earlier time, at random; no effect on auto",
     )
     client_scores_every_s: Annotated[float, Field(ge=1e-3, strict=True, allow_inf_nan=True)] = Field(
         float("inf"), description="simulated time between evaluations on every client's own data; inf for none"

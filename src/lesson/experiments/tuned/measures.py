@@ -102,14 +102,18 @@ def _numbers(ours: pd.DataFrame, theirs: pd.DataFrame | None, rules: Rules) -> d
 
 
 def _reference(group: Group, frames: dict[str, pd.DataFrame], rules: Rules) -> str:
-    """Return the group's reference: the entry that is fastest to the last target, or else the best."""
+    """Return the group's reference: the entry that is fastest to the last target.
+
+    If none of them reaches it with every seed, return the one with the fewest collapsed runs, of several the best.
+    """
     time, last = time_names(rules)[len(rules.targets) - 1], value_names(rules)[-1]
 
-    def rank(name: str) -> tuple[float, float]:
-        times = frames[name][time]
+    def rank(name: str) -> tuple[float, int, float]:
+        times, lost = frames[name][time], frames[name][COLLAPSED].astype(bool)
         return (
             float(times.mean()) if times.notna().all() else math.inf,
-            rules.measured.cost(frames[name][last].mean()),
+            int(lost.sum()),
+            rules.measured.cost(frames[name][last][~lost].mean()),
         )
 
     return min((name for name in group.references if name in frames), key=rank, default="")

@@ -7,7 +7,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import Series, accuracy_at, common_target, last_accuracy
-from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim, final, longer, slower
+from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim, final, longer, percent, slower
 from lesson.paper.items import STEP_SIZES, load_item
 from lesson.paper.verdicts import Part, above, below, near
 
@@ -135,7 +135,7 @@ def _over_time_literal(results: Series) -> list[Part]:
     for label, name in DATASETS.items():
         lesson, fedavg = f"lesson-{name}-printed-late=drop-close_early=false", f"fedavg-{name}-printed"
         target = common_target(results, [lesson, fedavg], ROUNDS)
-        what = f"{label}: time to {target:.0%}, FedAvg / LESSON"
+        what = f"{label}: time to {percent(target)}, FedAvg / LESSON"
         parts.append(longer(results, what, fedavg, lesson, target, "time_s", rounds=ROUNDS))
     return parts
 
@@ -244,16 +244,22 @@ def _finals(results: Series, dataset: str, said: Mapping[str, float], within: fl
 
 
 def _released_distance(results: Series, row: Mapping[str, Any], released: Mapping[str, float]) -> FloatArray:
-    """Return the root mean square difference between the three strategies' and the released accuracies, by seed."""
-    off = [last_accuracy(results, f"{name}-{row['series']}", row["rounds"]) - released[name] for name in CALLED]
-    distance: FloatArray = np.sqrt(np.mean(np.square(off), axis=0))
-    return distance
+    """Return the distance between the three strategies' and the released accuracies, by seed."""
+    return _root_mean_square(
+        [last_accuracy(results, f"{name}-{row['series']}", row["rounds"]) - released[name] for name in CALLED]
+    )
 
 
 def _distance(results: Series, rows: Sequence[Mapping[str, Any]], suffix: str) -> FloatArray:
-    """Return the root mean square difference between our and the authors' released accuracies, one value per seed."""
-    off = [last_accuracy(results, row["series"] + suffix, row["rounds"]) - np.mean(row["released"]) for row in rows]
-    distance: FloatArray = np.sqrt(np.mean(np.square(off), axis=0))
+    """Return the distance between our and the authors' released accuracies, by seed."""
+    return _root_mean_square(
+        [last_accuracy(results, row["series"] + suffix, row["rounds"]) - np.mean(row["released"]) for row in rows]
+    )
+
+
+def _root_mean_square(differences: Sequence[FloatArray]) -> FloatArray:
+    """Return the root mean square of differences with one value per seed, by seed."""
+    distance: FloatArray = np.sqrt(np.mean(np.square(differences), axis=0))
     return distance
 
 

@@ -1,5 +1,6 @@
 """The claim type, the list of all claims, and measurements that several claims share."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -67,8 +68,13 @@ def slower(results: Series, other: str, suffix: str, label: str, rule: Rule = LO
     """
     lesson, fedavg = f"lesson-{suffix}", f"fedavg-{suffix}"
     target = common_target(results, [lesson, fedavg], ROUNDS)
-    what = f"{label}{'rounds' if column == 'round' else 'time'} to {target:.0%}, {CALLED[other]} / LESSON"
+    what = f"{label}{'rounds' if column == 'round' else 'time'} to {percent(target)}, {CALLED[other]} / LESSON"
     return longer(results, what, f"{other}-{suffix}", lesson, target, column, rule, ROUNDS)
+
+
+def percent(target: float) -> str:
+    """Return a common target as text."""
+    return "a common target, which does not exist" if math.isnan(target) else f"{target:.0%}"
 
 
 def longer(
@@ -84,7 +90,10 @@ def longer(
     """Compare how long two series take to a target; the values are the ratios of `series` to `than`, one per seed.
 
     The values of runs of `series` that never reach the target are lower bounds, and the label says how many there are.
+    Without a target the values are unknown.
     """
     ratios, never = times_longer(results, series, than, target, column, rounds)
+    if math.isnan(target):
+        return Part(label, ratios, rule, "times")
     said = f"{label} (never reached by {never.sum()} of {len(ratios)} runs)" if never.any() else label
     return Part(said, ratios, rule, "times", censored=never)

@@ -5,7 +5,7 @@ import numpy as np
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import Series, accuracy_at, common_target, last_accuracy, per_seed, to_target
 from lesson.paper import fleets
-from lesson.paper.claims.base import BETAS, DEADLINE_ROUNDS, claim, longer
+from lesson.paper.claims.base import BETAS, DEADLINE_ROUNDS, claim, longer, percent
 from lesson.paper.items import load_item
 from lesson.paper.verdicts import Part, above, near
 
@@ -66,8 +66,9 @@ def _spread(results: Series) -> list[Part]:
     spread = {}
     for beta, names in series.items():
         times_s = np.array([per_seed(results, name, lambda run: to_target(run, target, "time_s")) for name in names])
+        times_s[np.isinf(times_s)] = np.nan  # there is no common target
         spread[beta] = times_s.max(axis=0) / times_s.min(axis=0)
-    label = f"slowest / fastest time to {target:.0%}, β = 1 − β = 0.1"
+    label = f"slowest / fastest time to {percent(target)}, β = 1 − β = 0.1"
     return [Part(label, spread["1"] - spread["0.1"], above(), "times")]
 
 
@@ -124,12 +125,12 @@ def _communication(results: Series) -> list[Part]:
     shorter = {tau: f"lesson-mnist-deadline_s={tau}-ensure_first_tier=false-lr_cap=0.1" for tau in ("0.1", "1", "5")}
     target = common_target(results, [usual, *shorter.values()])
     for tau, series in shorter.items():
-        label = f"MNIST, step size δ: uploads to {target:.0%}, τ = {tau} s / τ = 20 s"
+        label = f"MNIST, step size δ: uploads to {percent(target)}, τ = {tau} s / τ = 20 s"
         parts.append(longer(results, label, series, usual, target, "uploads"))
     for beta in ("0.1", "1"):
         long, short = _deadline(60, beta), _deadline(10, beta)
         target = common_target(results, [long, short])
-        label = f"CIFAR-10, β = {beta}: uploads to {target:.0%}, τ = 10 s / τ = 60 s"
+        label = f"CIFAR-10, β = {beta}: uploads to {percent(target)}, τ = 10 s / τ = 60 s"
         parts.append(longer(results, label, short, long, target, "uploads"))
     return parts
 
@@ -137,7 +138,7 @@ def _communication(results: Series) -> list[Part]:
 def _times(results: Series, tau: int, than: int, beta: str) -> Part:
     """Compare how long two deadlines take to the highest target that every run at all three deadlines reaches."""
     target = common_target(results, [_deadline(one, beta) for one in (10, 20, 60)])
-    label = f"β = {beta}: time to {target:.0%}, τ = {tau} s / τ = {than} s"
+    label = f"β = {beta}: time to {percent(target)}, τ = {tau} s / τ = {than} s"
     return longer(results, label, _deadline(tau, beta), _deadline(than, beta), target, "time_s")
 
 

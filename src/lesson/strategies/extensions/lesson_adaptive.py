@@ -100,11 +100,9 @@ class LessonAdaptive(Lesson):
         wished = self._held_back * factor
         said = self._move(view, wished * before_s, why) or f"deadline stays at {before_s:.4g} s: {why}"
         if self.accumulate:
-            low_s, high_s = self._limits(view)
-            kept = (
-                self.deadline_s == before_s
-            )  # a wish beyond the limits must not build up: it would delay the way back
-            self._held_back = float(np.clip(wished, low_s / before_s, high_s / before_s)) if kept else 1.0
+            low_s, high_s = self._limits(view)  # a wish beyond them must not build up: it would delay the way back
+            stays = self.deadline_s == before_s
+            self._held_back = float(np.clip(wished, low_s / before_s, high_s / before_s)) if stays else 1.0
         fade = FADE if self.deadline_s == before_s else FADE_MOVED
         self._recent = fade * agreed, fade * gone
         return said
