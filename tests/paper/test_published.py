@@ -39,14 +39,18 @@ def test_the_docs_show_the_verdicts() -> None:
     assert {claim["id"] for claim in claims} == {claim.id for claim in CLAIMS if set(claim.items) <= there}
     assert len(CLAIMS) == len({claim.id for claim in CLAIMS})
     shown = re.findall(r"^\| ([^|]+) \| \*\*(holds|fails|inconclusive|mixed)\*\* \|", page, re.MULTILINE)
-    assert shown == [(claim["statement"], claim["verdict"]) for claim in claims]
-    counts = Counter(claim["verdict"] for claim in claims)
-    told = ", ".join(f"**{name}** {number}" for name, number in counts.most_common())
-    assert f"{len(claims)} claims: {told}." in page
+    assert shown == [(claim["statement"] + " (added)" * claim["added"], claim["verdict"]) for claim in claims]
+    told, papers = [], [claim for claim in claims if not claim["added"]]
+    added = [claim for claim in claims if claim["added"]]
+    for what, some in (("claims of the paper", papers), ("that we added", added)):
+        counts = Counter(claim["verdict"] for claim in some)
+        told.append(f"{len(some)} {what}: " + ", ".join(f"**{name}** {num}" for name, num in counts.most_common()))
+    assert f"{'; '.join(told)}." in page
+    counts = Counter(claim["verdict"] for claim in papers)
     assert "experiments/paper/results/fig5.png" in page
     readme = (ROOT / "README.md").read_text()
     decided = f"{counts['holds']} hold, {counts['fails']} fail, {counts['inconclusive']} are inconclusive"
-    assert f"{len(claims)} claims, {decided}" in readme
+    assert f"{len(papers)} claims, {decided}" in readme
     assert f"and {counts['mixed']} are mixed" in readme
 
 

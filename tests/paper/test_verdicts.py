@@ -131,6 +131,7 @@ def test_claims_are_strict_json() -> None:
         "seeds": 2,
         "verdict": "inconclusive",
         "which": "",
+        "added": False,
         "items": ["fig5"],
         "parts": [
             {

@@ -143,6 +143,8 @@ class Finding:
     """Names of the figures and tables that the claim is about."""
     parts: Sequence[Part]
     """At least one part must be from the paper, not added."""
+    added: bool = False
+    """Whether the paper does not make this claim."""
 
     @property
     def seeds(self) -> int:
@@ -175,6 +177,7 @@ class Finding:
             "seeds": self.seeds,
             "verdict": self.verdict,
             "which": self.which,
+            "added": self.added,
             "items": list(self.items),
             "parts": [
                 {

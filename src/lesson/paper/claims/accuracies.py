@@ -129,6 +129,7 @@ def _over_time_printed(results: Series) -> list[Part]:
     "With the printed parameters and rounds that wait for the deadline, LESSON converges faster over time than FedAvg",
     "faster",
     "literal",
+    added=True,
 )
 def _over_time_literal(results: Series) -> list[Part]:
     parts = []
@@ -145,6 +146,7 @@ def _over_time_literal(results: Series) -> list[Part]:
     "On CIFAR-10, the step size jδ of Eq. (12) gives LESSON a higher accuracy than δ",
     "reasonable to adopt different step sizes",
     "scaled",
+    added=True,
 )
 def _scaled_step_size(results: Series) -> list[Part]:
     parts = []
@@ -161,6 +163,7 @@ def _scaled_step_size(results: Series) -> list[Part]:
     "With one local epoch on MNIST (Table I), LESSON is as accurate as FedAvg and more accurate than FedCS",
     "similar; higher",
     "choices",
+    added=True,
 )
 def _one_epoch(results: Series) -> list[Part]:
     return _order_of_epochs(results, "mnist")
@@ -171,6 +174,7 @@ def _one_epoch(results: Series) -> list[Part]:
     "With one local epoch on CIFAR-10 (Table I), LESSON is as accurate as FedAvg and more accurate than FedCS",
     "similar; higher",
     "epoch",
+    added=True,
 )
 def _one_epoch_cifar10(results: Series) -> list[Part]:
     return _order_of_epochs(results, "cifar10")

@@ -30,16 +30,18 @@ class Claim:
     items: Sequence[str]
     """Names of the figures and tables whose runs it needs."""
     measure: Measure
+    added: bool = False
+    """Whether the paper does not make this claim; it is then counted separately."""
 
 
 CLAIMS: list[Claim] = []
 
 
-def claim(id: str, statement: str, paper: str, *items: str) -> Callable[[Measure], Measure]:
+def claim(id: str, statement: str, paper: str, *items: str, added: bool = False) -> Callable[[Measure], Measure]:
     """Register the decorated function as the measure of a new claim."""
 
     def keep(measure: Measure) -> Measure:
-        CLAIMS.append(Claim(id, statement, paper, items, measure))
+        CLAIMS.append(Claim(id, statement, paper, items, measure, added))
         return measure
 
     return keep
@@ -52,7 +54,10 @@ def check_claims(runs: Sequence[Run], items: Sequence[str], scale: Scale) -> lis
     there = [claim for claim in CLAIMS if set(claim.items) <= whole]
     there.sort(key=lambda claim: NAMES.index(claim.items[0]))
     same_seeds = by_series(run for run in runs if run.seed < scale.seeds)
-    return [Finding(claim.id, claim.statement, claim.paper, claim.items, claim.measure(same_seeds)) for claim in there]
+    return [
+        Finding(claim.id, claim.statement, claim.paper, claim.items, claim.measure(same_seeds), claim.added)
+        for claim in there
+    ]
 
 
 def final(results: Series, suffix: str, rounds: int = ROUNDS) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -1,5 +1,7 @@
 """Claims about LESSON's deadline (Fig. 8 and 9) and about its limits τ → 0 and τ → ∞."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from lesson.core.arrays import FloatArray
@@ -126,7 +128,7 @@ def _communication(results: Series) -> list[Part]:
     target = common_target(results, [usual, *shorter.values()])
     for tau, series in shorter.items():
         label = f"MNIST, step size δ: uploads to {percent(target)}, τ = {tau} s / τ = 20 s"
-        parts.append(longer(results, label, series, usual, target, "uploads"))
+        parts.append(replace(longer(results, label, series, usual, target, "uploads"), added=True))  # Eq. (12) says jδ
     for beta in ("0.1", "1"):
         long, short = _deadline(60, beta), _deadline(10, beta)
         target = common_target(results, [long, short])

@@ -34,6 +34,7 @@ class _Claim(Shape):
     paper: str
     seeds: int
     verdict: Verdict
+    added: bool = False
     items: list[str]
     parts: list[_Part]
 
@@ -59,7 +60,7 @@ def write_paper_page(folder: Path | str, path: Path | str) -> None:
         "what": _what(items, scale),
         "note": scale.note,
         "claims": claims,
-        "counts": Counter(claim["verdict"] for claim in claims),
+        "counts": Counter(claim["verdict"] for claim in claims if not claim.get("added")),
         "items": [_item(item, folder, scale) for item in items],
     }
     write_document(path, "LESSON: reproduction of the paper", ["paper.js"], data)

@@ -105,7 +105,7 @@ def claims_frame(findings: Sequence[Finding]) -> pd.DataFrame:
     """Return a table of text with one row per claim."""
     return pd.DataFrame(
         {
-            "claim": finding.statement,
+            "claim": finding.statement + " (added)" * finding.added,
             "paper": finding.paper,
             "ours (mean ± 95 % confidence interval)": "<br>".join(
                 f"{part.label}{ADDED * part.added}: {part.shown()}" for part in finding.parts

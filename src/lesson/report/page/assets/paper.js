@@ -15,7 +15,7 @@
     const made = section(
       "claims",
       "The paper's claims",
-      "Each claim has one or more parts. A part holds (✓) if its whole 95 % confidence interval meets the claim, fails (✗) if none of it does, and is inconclusive (?) otherwise. A claim holds, fails or is inconclusive if all its parts do or are, and is mixed otherwise. Parts that the paper does not print are marked as added and do not count. If runs never reach a target, the part lists the value of each seed (> marks a lower bound), and its interval is that of the median by the sign test, which needs at least six seeds.",
+      "Each claim has one or more parts. A part holds (✓) if its whole 95 % confidence interval meets the claim, fails (✗) if none of it does, and is inconclusive (?) otherwise. A claim holds, fails or is inconclusive if all its parts do or are, and is mixed otherwise. Parts and claims that are not in the paper are marked as added; such parts do not count toward a verdict, and such claims are not counted below. If runs never reach a target, the part lists the value of each seed (> marks a lower bound), and its interval is that of the median by the sign test, which needs at least six seeds.",
     );
     made.append(
       h(
@@ -27,7 +27,7 @@
             { class: "card swatched", style: `--swatch:${color}` },
             h("div", { class: "value" }, `${data.counts[verdict] ?? 0}`),
             h("div", {}, verdict),
-            h("div", { class: "quiet" }, `of ${data.claims.length} claims`),
+            h("div", { class: "quiet" }, `of ${data.claims.filter((claim) => !claim.added).length} claims of the paper`),
           ),
         ),
       ),
@@ -51,7 +51,7 @@
       `${chosen.length} ${chosen.length === 1 ? "claim" : "claims"}`,
       ["claim", "verdict", "paper", "ours (mean ± 95 % confidence interval)", "seeds", "shown in"],
       chosen.map((claim) => [
-        claim.statement,
+        `${claim.statement}${claim.added ? " (added)" : ""}`,
         h("strong", { style: `border-bottom:3px solid ${VERDICTS[claim.verdict]}` }, claim.verdict),
         claim.paper,
         h(
