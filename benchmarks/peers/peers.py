@@ -68,7 +68,7 @@ PEERS = {
         "`FederatedAveraging` on `SimulatedBackend`, users' data as tensors in memory, as in its own benchmarks; "
         "several processes under torchrun. It keeps a user's minibatches cut and in order, so it draws none; its "
         "metrics are not printed. `local_num_steps` for the single step. Processes that share a GPU are connected by "
-        "gloo, because NCCL refuses them; pfl is told to use the first GPU in all of them.",
+        "gloo, because NCCL does not support several processes on one GPU.",
         gpu_choices=(ONE, (6, 1), (12, 1)),
     ),
     "fedlab": Peer(

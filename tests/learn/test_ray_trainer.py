@@ -156,7 +156,7 @@ def test_waves_are_bit_identical_to_the_reference(num_actors: int, made_up: Call
 
 
 def test_only_the_last_parts_are_divided(made_up: Callable[..., MadeUpRay]) -> None:
-    """Of five parts for two actors, three are trained whole and return a sum; whoever needs models gets pieces."""
+    """Of five parts for two actors, three are trained whole and return a sum; for models, all parts are divided."""
     made_up(2)
     workload = tiny_workload(8)
     trainer, parts = RayTrainer(workload), parts_of([many_rows(workload, 4 * BLOCK + 9)])

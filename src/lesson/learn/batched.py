@@ -23,7 +23,7 @@ from lesson.core.errors import LACK_OF_MEMORY, RunStoppedError
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.process import configure_process, main_hidden
-from lesson.learn.reference import BLOCK, blocks_of, parts_of, train_client
+from lesson.learn.reference import BLOCK, add_parts, blocks_of, join_parts, parts_of, train_client
 from lesson.learn.sharing import Packed, pack
 from lesson.learn.workload import Workload
 
@@ -56,18 +56,13 @@ class BatchedTrainer:
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
-        sums: list[Tensor | None] = [None] * len(cohorts)
-        for place, part in self._blocks(cohorts):
-            total = sums[place]
-            sums[place] = part.weighted_sum() if total is None else total + part.weighted_sum()
-        return [total for total in sums if total is not None]
+        parts = ((place, part.weighted_sum()) for place, part in self._blocks(cohorts))
+        return add_parts(parts, len(cohorts))
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
-        models: list[list[Tensor]] = [[] for _ in cohorts]
-        for place, part in self._blocks(cohorts):
-            models[place].append(part.models.clone())
-        return [torch.cat(parts) for parts in models]
+        parts = ((place, part.models.clone()) for place, part in self._blocks(cohorts))
+        return join_parts(parts, len(cohorts))
 
     def close(self) -> None:
         """Kill the workers: they have nothing to save and would take a second or more to exit."""

@@ -28,7 +28,7 @@ from lesson.core.ray_cluster import connected
 from lesson.learn.backend import Backend, Trainer
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.process import configure_process
-from lesson.learn.reference import ReferenceTrainer, blocks_of, parts_of
+from lesson.learn.reference import ReferenceTrainer, add_parts, blocks_of, join_parts, parts_of
 from lesson.learn.sharing import Packed, pack
 from lesson.learn.simulated_clients import FASTEST_FIRST
 from lesson.learn.workload import Workload
@@ -74,18 +74,11 @@ class RayTrainer:
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
-        sums: list[Tensor | None] = [None] * len(cohorts)
-        for place, part in self._trained(cohorts, summed=True):
-            total = sums[place]
-            sums[place] = part if total is None else total + part
-        return [total for total in sums if total is not None]
+        return add_parts(self._trained(cohorts, summed=True), len(cohorts))
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
-        models: list[list[Tensor]] = [[] for _ in cohorts]
-        for place, part in self._trained(cohorts, summed=False):
-            models[place].append(part)
-        return [torch.cat(parts) for parts in models]
+        return join_parts(self._trained(cohorts, summed=False), len(cohorts))
 
     def close(self) -> None:
         """Kill the actors and close the connection, unless it existed before."""

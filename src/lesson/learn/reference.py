@@ -1,6 +1,6 @@
 """The reference trainer: one client after the other, without optimizations. All other trainers must agree with it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -76,6 +76,23 @@ def blocks_of(parts: Sequence[tuple[int, Cohort]]) -> list[list[tuple[int, Cohor
         blocks[-1].append(part)
         room -= len(part[1])
     return blocks
+
+
+def add_parts(parts: Iterable[tuple[int, Tensor]], num_cohorts: int) -> list[Tensor]:
+    """Return the sum of each cohort, given the sums of its parts in the order of `parts_of`."""
+    sums: list[Tensor | None] = [None] * num_cohorts
+    for place, part in parts:
+        total = sums[place]
+        sums[place] = part if total is None else total + part
+    return [total for total in sums if total is not None]
+
+
+def join_parts(parts: Iterable[tuple[int, Tensor]], num_cohorts: int) -> list[Tensor]:
+    """Return the models of each cohort, given those of its parts in the order of `parts_of`."""
+    models: list[list[Tensor]] = [[] for _ in range(num_cohorts)]
+    for place, part in parts:
+        models[place].append(part)
+    return [torch.cat(each) for each in models]
 
 
 def sum_by_blocks(cohort: Cohort, train: Callable[[Cohort], Tensor]) -> Tensor:
