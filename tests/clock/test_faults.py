@@ -295,10 +295,11 @@ def test_settings_without_effect_are_reported() -> None:
     told = FaultSettings(offline_s=3.0, scale=2.0, corrupting_clients=0.5).without_effect(8)
     assert told == [
         "faults.offline_s = 3.0 has no effect unless disconnect_before or disconnect_during is > 0",
-        "faults.corrupting_clients = 0.5 has no effect unless uploads are corrupted, as with flipped > 0",
+        "faults.corrupting_clients = 0.5 has no effect unless uploads or labels are corrupted, as with flipped > 0",
         "faults.scale = 2.0 has no effect unless scaled is > 0",
     ]
     assert FaultSettings(disconnect_before=0.1, offline_s=3.0, corrupting_clients=0.5, nan=0.1).without_effect(8) == []
+    assert FaultSettings(corrupting_clients=0.5, flipped_labels=0.1).without_effect(8) == []
     assert FaultSettings(corrupting_clients=0.01, nan=1.0).without_effect(8) == [
         "faults.corrupting_clients = 0.01 of 8 clients rounds to 0 clients"
     ]

@@ -122,7 +122,7 @@ class PlanCommand:
     def _caveats(self, settings: Settings) -> list[str]:
         """Return what the plan does not show."""
         caveats = [] if self.latencies is not None else settings.caveats()
-        if settings.faults.disconnects or settings.faults.corrupts:
+        if settings.faults.injects:
             caveats.append("a plan does not include injected faults")
         if options := [f"strategy.{name}" for name in settings.strategy.options]:
             caveats.append(f"a plan shows LESSON with its default options: {', '.join(options)} has no effect")

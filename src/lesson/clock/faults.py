@@ -1,6 +1,6 @@
-"""Injected faults: which clients disconnect, and which uploads are corrupted.
+"""Injected faults: which clients disconnect, and which uploads and labels are corrupted.
 
-Faults are drawn by (seed, client, index of its local training), so they do not depend on which other clients train and
+Disconnections and corrupted uploads are drawn by (seed, client, index of its local training), so they do not depend on which other clients train and
 are the same in a resumed run.
 """
 
@@ -38,15 +38,25 @@ class Disconnections:
         return np.where(gone, np.inf, self._settings.offline_s * exponentials(self._keys["away"], clients, index))
 
 
+def corrupting_clients(settings: FaultSettings, num_clients: int, seed: int) -> BoolArray:
+    """Return which clients may have corrupted uploads or labels, shape (num_clients,)."""
+    drawn = uniforms(key(seed, "wrong client"), np.arange(num_clients))
+    is_corrupting = np.zeros(num_clients, dtype=np.bool_)
+    is_corrupting[np.argsort(drawn, kind="stable")[: settings.num_corrupting(num_clients)]] = True
+    return is_corrupting
+
+
+def has_flipped_label(settings: FaultSettings, samples: IntArray, seed: int) -> BoolArray:
+    """Return which samples of a corrupting client have a flipped label."""
+    return uniforms(key(seed, "flipped labels"), samples) < settings.flipped_labels
+
+
 class CorruptedUploads:
     """Draws which uploads are corrupted, and how; an upload can have several faults."""
 
     def __init__(self, settings: FaultSettings, num_clients: int, seed: int) -> None:
         self._settings, self._seed = settings, seed
-        drawn = uniforms(key(seed, "wrong client"), np.arange(num_clients))
-        self.is_corrupting: BoolArray = np.zeros(num_clients, dtype=np.bool_)
-        """Which clients may send corrupted uploads, shape (num_clients,)."""
-        self.is_corrupting[np.argsort(drawn, kind="stable")[: settings.num_corrupting(num_clients)]] = True
+        self.is_corrupting = corrupting_clients(settings, num_clients, seed)
         self.may_be_infinite = any(getattr(settings, name) > 0 for name in ("nan", "infinity", "scaled"))
         """Whether uploads may have values that are not finite."""
 

@@ -14,7 +14,7 @@ _CORRUPTIONS = ("nan", "infinity", "scaled", "flipped")
 
 
 class FaultSettings(Checked):
-    """Injected faults: clients that disconnect, and uploads with corrupted values."""
+    """Injected faults: clients that disconnect, uploads with corrupted values, and wrong labels."""
 
     section: ClassVar[str] = "faults"
 
@@ -29,7 +29,7 @@ class FaultSettings(Checked):
     detection_delay_s: Annotated[float, Field(ge=0, le=MAX_S, strict=True)] = Field(
         0.0, description="time until the server notices that a client has disconnected"
     )
-    corrupting_clients: Share = Field(1.0, description="share of clients whose uploads may be corrupted")
+    corrupting_clients: Share = Field(1.0, description="share of clients whose uploads or labels may be corrupted")
     nan: Share = Field(0.0, description="probability that an upload of such a client contains a NaN")
     infinity: Share = Field(0.0, description="probability that an upload of such a client contains an infinite value")
     scaled: Share = Field(
@@ -40,6 +40,9 @@ class FaultSettings(Checked):
     flipped: Share = Field(
         0.0, description="probability that an upload of such a client moves the model in the opposite direction"
     )
+    flipped_labels: Share = Field(
+        0.0, description="probability that a sample of such a client has a wrong label: class c of n becomes n - 1 - c"
+    )
 
     @field_validator("offline_s")
     @classmethod
@@ -49,18 +52,31 @@ class FaultSettings(Checked):
         return offline_s
 
     @property
+    def injects(self) -> bool:
+        """Whether there are any faults."""
+        return self.disconnects or self.corrupts or self.mislabels
+
+    @property
     def disconnects(self) -> bool:
         """Whether clients may disconnect."""
-        return any(getattr(self, name) > 0 for name in _DISCONNECTS)
+        return self._is_positive(*_DISCONNECTS)
 
     @property
     def corrupts(self) -> bool:
         """Whether uploads may be corrupted."""
-        return self.corrupting_clients > 0 and self._corruption_chosen
+        return self.corrupting_clients > 0 and self._is_positive(*_CORRUPTIONS)
+
+    @property
+    def mislabels(self) -> bool:
+        """Whether clients may train on wrong labels."""
+        return self.corrupting_clients > 0 and self.flipped_labels > 0
 
     @property
     def _corruption_chosen(self) -> bool:
-        return any(getattr(self, name) > 0 for name in _CORRUPTIONS)
+        return self._is_positive(*_CORRUPTIONS, "flipped_labels")
+
+    def _is_positive(self, *names: str) -> bool:
+        return any(getattr(self, name) > 0 for name in names)
 
     def without_effect(self, num_clients: int) -> list[str]:
         """Return a line for each setting that was changed but has no effect, with what it requires."""
@@ -69,7 +85,7 @@ class FaultSettings(Checked):
                 self.disconnects,
                 "disconnect_before or disconnect_during is > 0",
             ),
-            ("corrupting_clients",): (self._corruption_chosen, "uploads are corrupted, as with flipped > 0"),
+            ("corrupting_clients",): (self._corruption_chosen, "uploads or labels are corrupted, as with flipped > 0"),
             ("scale",): (self.scaled > 0, "scaled is > 0"),
         }
         lines = self.unused(needed, "faults.")
@@ -80,5 +96,5 @@ class FaultSettings(Checked):
         return lines
 
     def num_corrupting(self, num_clients: int) -> int:
-        """Return how many of `num_clients` clients may send corrupted uploads."""
+        """Return how many of `num_clients` clients may have corrupted uploads or labels."""
         return round(self.corrupting_clients * num_clients)

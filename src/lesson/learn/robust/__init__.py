@@ -1,1 +1,1 @@
-"""Protection against bad updates: checks, robust aggregation, and corrupted uploads to test them with."""
+"""Protection against bad updates: checks, robust aggregation, and corrupted uploads and labels to test them with."""
