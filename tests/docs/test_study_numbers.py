@@ -28,6 +28,8 @@ GUARDS = {
     ", median": "`median`",
     ", trimmed": "`trim`",
 }
+AT_ONE = {", clipped at 1": "`clip` at 1"}
+FIRST, SECOND = "faults/results/mnist", "faults/results/extended"
 
 
 @functools.cache
@@ -111,36 +113,39 @@ def adaptive() -> Iterable[str]:
 
 def dropout() -> Iterable[str]:
     """Yield the rows about disconnections: accuracy without them, and differences from it."""
-    one = study("faults/results/mnist")
     for beta in (0.1, 1.0):
         for name in ("lesson", "fedbuff", "fedcs", "fedavg"):
-            none = f"{name}, 0 % dropout"
-            gains = {share: paired_gain(one, f"{name}, {share} % dropout", none, beta) for share in (10, 20, 40)}
-            cells = [difference(gain) for gain in gains.values()]
-            yield f"| `{name}` | {beta:g} | {' | '.join([accuracy('faults/results/mnist', none, beta), *cells])} |"
+            where, none = SECOND if name == "fedbuff" else FIRST, f"{name}, 0 % dropout"
+            gains = [paired_gain(study(where), f"{name}, {share} % dropout", none, beta) for share in (10, 20, 40)]
+            yield f"| `{name}` | {beta:g} | {' | '.join([accuracy(where, none, beta), *map(difference, gains)])} |"
 
 
 def broken() -> Iterable[str]:
     """Yield the rows about broken clients with the default guards."""
-    one = study("faults/results/mnist")
     for beta in (0.1, 1.0):
         for name in ("lesson", "fedbuff", "fedcs", "fedavg"):
-            none = f"{name}, guarded, 0 % broken"
+            one, none = study(SECOND if name == "fedbuff" else FIRST), f"{name}, guarded, 0 % broken"
             gains = [paired_gain(one, f"{name}, guarded, {share} % broken", none, beta) for share in (10, 20, 30)]
             yield f"| `{name}` | {beta:g} | {' | '.join(map(difference, gains))} |"
 
 
 def hostile() -> Iterable[str]:
     """Yield the rows about hostile clients and LESSON."""
+    levels = ["0 % flipped", *(f"{share} % {kind}" for kind in ("flipped", "boosted") for share in (10, 20, 30))]
     for beta in (0.1, 1.0):
-        for guard, told in GUARDS.items():
-            cells = [accuracy("faults/results/mnist", f"lesson{guard}, 0 % flipped", beta)]
-            cells += [
-                accuracy("faults/results/mnist", f"lesson{guard}, {share} % {kind}", beta)
-                for kind in ("flipped", "boosted")
-                for share in (10, 20, 30)
-            ]
-            yield f"| {told} | {beta:g} | {' | '.join(cells)} |"
+        for guard, told in (GUARDS | AT_ONE).items():
+            where = SECOND if guard in AT_ONE else FIRST
+            cells = " | ".join(accuracy(where, f"lesson{guard}, {level}", beta) for level in levels)
+            yield f"| {told} | {beta:g} | {cells} |"
+
+
+def hidden() -> Iterable[str]:
+    """Yield the rows about hidden attackers and flipped labels."""
+    levels = ("none hidden", "10 %, ×2.9", "30 %, ×2", "30 %, ×2.9", "30 %, labels")
+    for beta in (0.1, 1.0):
+        for guard, told in (GUARDS | AT_ONE).items():
+            cells = " | ".join(accuracy(SECOND, f"lesson{guard}, {level}", beta) for level in levels)
+            yield f"| {told} | {beta:g} | {cells} |"
 
 
 CONDITIONS = {
@@ -169,7 +174,7 @@ def radio(dataset: str) -> Iterable[str]:
 
 TABLES = {
     "comparison": (("docs/explanation/comparison.md", [from_lesson, with_adam, adaptive])),
-    "faults": (("docs/explanation/faults.md", [dropout, broken, hostile])),
+    "faults": (("docs/explanation/faults.md", [dropout, broken, hostile, hidden])),
     "radio": (("docs/explanation/radio.md", [functools.partial(radio, "mnist"), functools.partial(radio, "cifar10")])),
 }
 
@@ -243,16 +248,7 @@ def test_what_the_comparison_says_about_how_long_the_deadline_adapts() -> None:
     assert f"between {min(finals):.0f} and {max(finals):.0f} s" in text
 
 
-def test_what_the_pages_say_about_fedbuffs_concurrency() -> None:
-    few, all_50 = (
-        [accuracy(f"faults/results/{name}", f"fedbuff, {share} % dropout", 0.1) for share in (0, 40)]
-        for name in ("mnist", "fedbuff")
-    )
-    said = (
-        f"{all_50[0]} % instead of {few[0]} % without disconnections and {all_50[1]} % instead of {few[1]} % with 40 %"
-    )
-    for name in ("docs/explanation/faults.md", "experiments/faults/README.md"):
-        assert said in page(name)
+def test_what_the_radio_page_says_about_fedbuffs_concurrency() -> None:
     rows = study("strategies/results").table().set_index(["beta", "entry"])
     tuned = rows.loc[(0.1, "fedbuff"), ["accuracy_at_20000", "accuracy_at_20000_ci95"]] * 100
     text = page("docs/explanation/radio.md")
@@ -311,18 +307,19 @@ def loss(name: str, entry: str, than: str, beta: float) -> str:
 
 def test_phrases_about_faults() -> None:
     text, short = page("docs/explanation/faults.md"), page("experiments/faults/README.md")
-    faults = functools.partial(loss, "faults/results/mnist")
+    faults = functools.partial(loss, FIRST)
     gained = faults("fedavg, 40 % dropout", "fedavg, 0 % dropout", 1.0).removeprefix("+")
     assert f"FedAvg gains {gained} points at 40 % and β = 1" in text
-    lost = [faults(f"{name}, 40 % dropout", f"{name}, 0 % dropout", 0.1) for name in ("lesson", "fedbuff", "fedcs")]
+    lost = [
+        loss(where, f"{name}, 40 % dropout", f"{name}, 0 % dropout", 0.1)
+        for name, where in (("lesson", FIRST), ("fedbuff", SECOND), ("fedcs", FIRST))
+    ]
     assert "LESSON loses {} points, FedBuff {} and FedCS {}".format(*lost) in short
     broken_loss = faults("fedcs, guarded, 30 % broken", "fedcs, guarded, 0 % broken", 0.1)
     assert f"has a loss: {broken_loss} points at 30 % and β = 0.1" in text
     assert f"only for FedCS, {broken_loss} points" in short
     boosted = [
-        points(
-            paired_gain(study("faults/results/mnist"), "lesson, rejected, 30 % boosted", "lesson, 0 % boosted", beta)
-        )
+        points(paired_gain(study(FIRST), "lesson, rejected, 30 % boosted", "lesson, 0 % boosted", beta))
         for beta in (0.1, 1.0)
     ]
     assert "the differences at 30 % are {} (β = 0.1) and {} points (β = 1)".format(*boosted) in text
@@ -335,20 +332,57 @@ def test_phrases_about_faults() -> None:
 
 
 def test_counts_of_the_faults_study() -> None:
-    rows = study("faults/results/mnist").table()
+    rows = study(FIRST).table()
     unguarded = rows[rows["entry"].str.contains("unguarded") & ~rows["entry"].str.contains(" 0 %")]
     assert (unguarded["diverged"].sum(), unguarded["seeds"].sum()) == (114, 120)
     counts = rows.set_index(["entry", "beta"])[COLLAPSED]
-    assert [counts["fedbuff, median, 20 % boosted", beta] for beta in (0.1, 1.0)] == [5, 3]
     assert [counts["lesson, clipped, 30 % boosted", beta] for beta in (0.1, 1.0)] == [5, 5]
     assert counts["fedcs, 40 % dropout", 0.1] == 1
-    for name in ("lesson", "fedbuff"):
+    later = study(SECOND).table().set_index(["entry", "beta"])[COLLAPSED]
+    assert [later["fedbuff, median, 20 % boosted", beta] for beta in (0.1, 1.0)] == [3, 2]
+    assert [later["lesson, clipped, 30 %, ×2", beta] for beta in (0.1, 1.0)] == [5, 3]
+    assert [later["lesson, rejected, 30 %, ×2", beta] for beta in (0.1, 1.0)] == [1, 0]
+    assert not later[later.index.get_level_values("entry").str.startswith("lesson, clipped at 1")].any()
+    for name, table in (("lesson", counts), ("fedbuff", later)):
         rejected = [f"{name}, rejected, {share} % boosted" for share in (10, 20, 30)]
-        assert not any(counts[entry, beta] for entry in rejected for beta in (0.1, 1.0))
+        assert not any(table[entry, beta] for entry in rejected for beta in (0.1, 1.0))
+
+
+def test_phrases_about_hidden_attackers() -> None:
+    text, short = page("docs/explanation/faults.md"), page("experiments/faults/README.md")
+    one, lost = study(SECOND), functools.partial(loss, SECOND)
+    trimmed = [lost("lesson, trimmed, 30 %, ×2", "lesson, none hidden", beta) for beta in (0.1, 1.0)]
+    assert "still lose {} points at β = 0.1 (`trim`) and {} points at β = 1 (`trim`)".format(*trimmed) in text
+    assert f"LESSON loses {trimmed[0]} points with the best guard. Clipping" in short
+    labels = [
+        lost(f"lesson{guard}, 30 %, labels", "lesson, none hidden", beta)
+        for guard in ("", ", clipped at 1")
+        for beta in (0.1, 1.0)
+    ]
+    assert "cost LESSON {} and {} points without guards, and {} and {} points with `clip` at 1".format(*labels) in text
+    assert f"cost LESSON {labels[0]} points without guards and {labels[2]} with clipping" in short
+    more = [lost("lesson, rejected, 30 %, ×2", "lesson, rejected, 30 %, ×2.9", beta) for beta in (0.1, 1.0)]
+    assert "by {} points (β = 0.1, 4 pairs) and {} points (β = 1)".format(*more) in text
+    for beta in (0.1, 1.0):
+        even = paired_gain(one, "lesson, rejected, 30 %, labels", "lesson, 30 %, labels", beta)
+        unharmed = paired_gain(one, "lesson, clipped at 1, none hidden", "lesson, rejected, none hidden", beta)
+        assert (even.verdict, unharmed.verdict) == ("equivalent", "undecided")
+    excluded = {
+        level: [
+            len(run.summary["excluded"])
+            for case in one.design.cases
+            if case.entry.name == f"lesson, rejected, 30 %, {level}"
+            for run in case.made(one.done)
+        ]
+        for level in ("×2", "×2.9")
+    }
+    many = excluded["×2.9"]
+    said = f"the guard excluded {min(many)} to {max(many)} clients per run, at 2 at most {max(excluded['×2'])}, of 15"
+    assert said in text
 
 
 def test_rounds_of_fedavg_are_shorter_with_disconnections() -> None:
-    one = study("faults/results/mnist")
+    one = study(FIRST)
     counts = {
         case.entry.level: np.mean([run.summary["rounds"] for run in case.made(one.done)])
         for case in one.design.cases

@@ -27,7 +27,7 @@ TUNED = (
     "radio/results/mnist",
     "radio/results/cifar10",
     "faults/results/mnist",
-    "faults/results/fedbuff",
+    "faults/results/extended",
     "tasks/results/shakespeare",
     "tasks/results/resnet",
 )

@@ -1,7 +1,7 @@
 """Injected faults: which clients disconnect, and which uploads and labels are corrupted.
 
-Disconnections and corrupted uploads are drawn by (seed, client, index of its local training), so they do not depend on which other clients train and
-are the same in a resumed run.
+Disconnections and corrupted uploads are drawn by (seed, client, index of its local training), so they do not depend on
+which other clients train and are the same in a resumed run.
 """
 
 import numpy as np
