@@ -4,7 +4,7 @@ Every row and phrase below is computed and must be on its page, so a page cannot
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -172,7 +172,7 @@ def radio(dataset: str) -> Iterable[str]:
         yield f"| `{strategy}`{', ' + more if more else ''} | {' | '.join(cells)} |"
 
 
-TABLES = {
+TABLES: dict[str, tuple[str, list[Callable[[], Iterable[str]]]]] = {
     "comparison": (("docs/explanation/comparison.md", [from_lesson, with_adam, adaptive])),
     "faults": (("docs/explanation/faults.md", [dropout, broken, hostile, hidden])),
     "radio": (("docs/explanation/radio.md", [functools.partial(radio, "mnist"), functools.partial(radio, "cifar10")])),
