@@ -192,7 +192,7 @@ class LessonStrategy(FlowerStrategy):
             initial,
             received,
             TrainingSettings(learning_rate=float(config[self.words.lr]), lr_cap=self.lr_cap),
-            ServerOptimizer(self.server),
+            ServerOptimizer.of(self.server, self.strategy),
             MergeGuard(self.guards),
             needs=self.strategy.needs,
         )
