@@ -263,7 +263,7 @@ class ServerSettings(Checked):
         0.99, description="decay of the mean square v, for adam, yogi and amsgrad"
     )
     epsilon: Annotated[float, Field(ge=1e-30, le=1e15, strict=True)] = Field(
-        1e-3, description="limits the steps of adagrad, adam, yogi and amsgrad; τ in the paper"
+        1e-3, description="limits the steps of adagrad, adam, yogi and amsgrad; τ in Reddi et al."
     )
     aggregate: Literal["strategy", "models", "updates"] = Field(
         "strategy",
