@@ -138,7 +138,8 @@ OPTIONS = {
     "tifl": "strategy.num_tiers=3 strategy.clients_per_round=2 strategy.interval=2",
 }
 """Settings that exercise what is special about a strategy in a few rounds with a few clients."""
-STALE = set("ca2fl fadas fedasync fedat fedbuff lesson lesson-adaptive lesson-filled lesson-memory safa".split())
+LESSONS = {"lesson", "lesson-adaptive", "lesson-filled", "lesson-memory"}
+STALE = LESSONS | {"ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "safa"}
 """Strategies that aggregate stale updates."""
 STEPS = "strategy.name=fedavg training.local_steps=3 run.rounds=4 run.eval_every_s=1e9"
 DROPOUTS = "faults.disconnect_before=0.1 faults.disconnect_during=0.2 faults.offline_s=30.0"

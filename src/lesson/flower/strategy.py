@@ -196,6 +196,8 @@ class LessonStrategy(FlowerStrategy):
             MergeGuard(self.guards),
             needs=self.strategy.needs,
         )
+        for note in server.notes:
+            tell(f"note: {note}")
         num_clients = len(nodes) if clock == "virtual" else 2 * len(nodes) + SPARE
         parts = grid, num_clients, dict(enumerate(nodes)), layout, server, received, config, self.words
         post = GridClients(*parts, default_latency_s=self.deadline_s, tell=tell)
