@@ -129,6 +129,8 @@ PRINTED = "preset=printed strategy.deadline_s=1.5 run.eval_every_s=3.0"
 LONG = "run.rounds=54 run.eval_every_s=200.0 training.batch_size=2"
 AUTO = f"{LONG} run.eval_every_s=auto"
 OPTIONS = {
+    "ca2fl": "strategy.buffer_size=2 strategy.concurrency=5 run.rounds=12",
+    "fadas": "strategy.buffer_size=2 strategy.concurrency=5 run.rounds=12",  # reduces the step size
     "fedat": "strategy.num_tiers=3",
     "fedbuff": "strategy.buffer_size=3 strategy.concurrency=5",
     "lesson-adaptive": f"strategy.agreement=1.0 {LONG}",  # adapts its deadline in round 51
@@ -136,7 +138,8 @@ OPTIONS = {
     "tifl": "strategy.num_tiers=3 strategy.clients_per_round=2 strategy.interval=2",
 }
 """Settings that exercise what is special about a strategy in a few rounds with a few clients."""
-STALE = {"fedasync", "fedat", "fedbuff", "lesson", "lesson-adaptive", "lesson-filled", "lesson-memory", "safa"}
+LESSONS = {"lesson", "lesson-adaptive", "lesson-filled", "lesson-memory"}
+STALE = LESSONS | {"ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "safa"}
 """Strategies that aggregate stale updates."""
 STEPS = "strategy.name=fedavg training.local_steps=3 run.rounds=4 run.eval_every_s=1e9"
 DROPOUTS = "faults.disconnect_before=0.1 faults.disconnect_during=0.2 faults.offline_s=30.0"

@@ -19,6 +19,8 @@ from .runs.trackers.base import Tracker
 from .settings.loading import load_settings
 from .settings.settings import Settings
 from .strategies import (
+    CA2FL,
+    FADAS,
     FedAsync,
     FedAT,
     FedAvg,
@@ -48,6 +50,8 @@ from .strategies.base import (
 )
 
 __all__ = [
+    "CA2FL",
+    "FADAS",
     "AllOf",
     "AnyOf",
     "Arrivals",

@@ -332,7 +332,7 @@ BAD = [
         ["report", ".", "--figures", "x", "--width", "nanin"],
         "--width must be a number with the unit in, cm, mm or pt, such as",
     ),
-    (["strategies", "leson"], "unknown strategy 'leson'; did you mean 'lesson'? Available: fedasync, fedat, fedavg"),
+    (["strategies", "leson"], "unknown strategy 'leson'; did you mean 'lesson'? Available: ca2fl, fadas, fedasync"),
 ]
 
 

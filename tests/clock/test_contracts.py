@@ -20,6 +20,10 @@ def grouped(names: Any, weights: Any, resets: Any = ()) -> Merge:
     return Merge(ids(0), ONE, groups=GroupMemory(names, weights, resets))
 
 
+def calibrated(of: Any = "updates", **fields: Any) -> Merge:
+    return Merge(ids(0), ONE, of=of, groups=GroupMemory(["a"], {}, **fields))
+
+
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
@@ -110,6 +114,21 @@ def test_an_invalid_plan_is_an_error_that_names_round_class_and_field(plan: Any,
         (grouped(["a"], {0: 1.0}), "GroupMemory.weights must map group names to numbers, got {0: 1.0}"),
         (grouped(["a"], {}, "a"), "GroupMemory.resets must be a list of group names, got 'a'"),
         (grouped(["a"], {}, None), "GroupMemory.resets must be a list of group names, got None"),
+        (Merge(ids(0), ONE, step_scale="1"), "Merge.step_scale must be a number, got '1'"),
+        (Merge(ids(0), ONE, step_scale=np.inf), "Merge.step_scale must be finite and >= 0, got inf"),
+        (Merge(ids(0), ONE, step_scale=-1), "Merge.step_scale must be finite and >= 0, got -1"),
+        (calibrated(previous=["a"]), "GroupMemory.previous must map group names to numbers, got ['a']"),
+        (calibrated(previous={"a": np.nan}), "GroupMemory.previous must be finite, got [nan]"),
+        (calibrated(previous_total=None), "GroupMemory.previous_total must be a number, got None"),
+        (calibrated(previous_total=np.inf), "GroupMemory.previous_total must be finite, got inf"),
+        (
+            calibrated("models", previous={"a": -1.0}),
+            "GroupMemory.previous must not be set for a merge of models; use of='updates'",
+        ),
+        (
+            calibrated("models", previous_total=0.5),
+            "GroupMemory.previous_total must not be set for a merge of models; use of='updates'",
+        ),
     ],
 )
 def test_an_invalid_merge_is_an_error_that_names_round_class_and_field(merge: Any, message: str) -> None:

@@ -242,9 +242,18 @@ def test_a_strategy_that_lets_nothing_happen_is_stopped() -> None:
     assert records[-1].end_s == 0.0
 
 
-def test_a_merge_of_groups_alone_creates_a_version() -> None:
+@pytest.mark.parametrize(
+    "groups",
+    [
+        GroupMemory([], {"tier 1": 0.5}),
+        GroupMemory([], {}, previous={"tier 1": -0.5}),
+        GroupMemory([], {}, previous_total=0.5),
+    ],
+    ids=["weights", "previous", "previous_total"],
+)
+def test_a_merge_of_groups_alone_creates_a_version(groups: GroupMemory) -> None:
     simulation = Simulation(
-        Scripted(Deadline(1.0), lambda arrived: Merge(ids(), np.empty(0), groups=GroupMemory([], {"tier 1": 0.5}))),
+        Scripted(Deadline(1.0), lambda arrived: Merge(ids(), np.empty(0), of="updates", groups=groups)),
         make_fleet([5.0]),
     )
     assert simulation.step().version == 1

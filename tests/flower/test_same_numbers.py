@@ -60,6 +60,7 @@ def same(one: Path, other: Path) -> None:
         ("fedavg", "training.local_steps=2"),
         ("fedat", "strategy.num_tiers=2"),
         ("lesson-adaptive", ""),
+        ("fadas", "strategy.buffer_size=2"),
         ("fedcs-greedy", "training.weighting=samples"),
         (
             "semisync-steps",

@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lesson.strategies import STRATEGIES, FedAT, FedBuff, TiFL
+from lesson.strategies import CA2FL, FADAS, STRATEGIES, FedAT, FedBuff, TiFL
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 
 SMALL: dict[type[Any], dict[str, int]] = {
+    CA2FL: {"buffer_size": 3, "concurrency": 2},
+    FADAS: {"buffer_size": 3, "concurrency": 2},
     FedAT: {"num_tiers": 3},
     FedBuff: {"buffer_size": 3, "concurrency": 2},
     TiFL: {"num_tiers": 3},

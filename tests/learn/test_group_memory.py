@@ -40,6 +40,8 @@ class PlainServer:
         empty = 0.0 * self.initial if self.of == "updates" else self.initial
         for name in merge.groups.resets:
             self.groups[name] = 0.0 * newest if self.of == "updates" else newest
+        before = sum(weight * self.groups.get(name, empty) for name, weight in merge.groups.previous.items())
+        before = before + merge.groups.previous_total * sum(self.groups.values())
         fresh: dict[str, Any] = {}
         for update, weight, name in zip(merge.updates, merge.weights, merge.groups.names, strict=True):
             model = trained(self.server, client[update], base[update], 0.1).double().numpy()
@@ -49,7 +51,7 @@ class PlainServer:
         self.groups |= fresh
         total = sum(merge.groups.weights.values()) if self.of == "models" else 0.0
         named = sum(weight * self.groups.get(name, empty) for name, weight in merge.groups.weights.items())
-        return (1 - total) * newest + named
+        return (1 - total) * newest + named + before
 
 
 Step = tuple[list[int], list[int], list[int], list[float], GroupMemory]
@@ -64,6 +66,28 @@ STEPS: list[Step] = [
     # Reset and filled in the same merge: filled wins.
     ([5, 1], [3, 2], [0, 1], [1.0, 1.0], GroupMemory(["b", "d"], {"a": 0.25, "b": 0.25, "c": 0.25}, resets=["a", "b"])),
     ([], [], [], [], GroupMemory([], {"a": 0.1, "b": 0.2, "c": 0.3, "d": 0.4})),
+]
+
+
+PREVIOUS: list[Step] = [
+    ([0, 1, 2], [0, 0, 0], [2, 0, 1], [1.0, 0.5, 0.5], GroupMemory(["b", "a", "a"], {"a": 0.5, "b": 0.2})),
+    # The sum is first used here, after groups were set; c was never set.
+    (
+        [0, 3],
+        [1, 0],
+        [0, 1],
+        [1.0, 1.0],
+        GroupMemory(["a", "c"], {"a": 0.5}, previous={"a": -0.5, "b": 0.3, "c": -0.2}, previous_total=0.25),
+    ),
+    # It follows vectors that are replaced, reset or reset and set again.
+    (
+        [4, 5],
+        [1, 2],
+        [0, 1],
+        [1.0, 1.0],
+        GroupMemory(["c", "b"], {}, ["a", "b"], previous={"a": 1.0, "c": -0.25}, previous_total=0.5),
+    ),
+    ([], [], [], [], GroupMemory([], {}, previous_total=-0.5)),
 ]
 
 
@@ -85,6 +109,31 @@ def test_groups_against_a_plain_server(server: ModelServer, of: Of) -> None:
         assert server.versions[version + 1].numpy() == pytest.approx(expected, abs=2e-6)
     moved = server.versions[5] - server.versions[0]
     assert moved.norm() > 0.05
+
+
+def test_previous_vectors_and_their_sum_against_a_plain_server(server: ModelServer) -> None:
+    plain = PlainServer(server, "updates")
+    for version, step in enumerate(PREVIOUS):
+        merge = do(server, step, "updates", version)
+        expected = plain.merge(step[0], step[1], merge, version)
+        assert server.versions[version + 1].numpy() == pytest.approx(expected, abs=2e-6)
+        assert (server.versions[version + 1] - server.versions[version]).norm() > 0.005
+
+
+def test_the_sum_of_groups_survives_a_checkpoint_bit_identically() -> None:
+    """It is added up in the order of changes, which a sum over the groups would not reproduce."""
+    whole, broken = (make_server(tiny_workload(6)) for _ in range(2))
+    for version, step in enumerate(PREVIOUS):
+        do(whole, step, "updates", version)
+        do(broken, step, "updates", version)
+        saved = safetensors.numpy.load(safetensors.numpy.save(broken.state()))
+        assert ("groups.total" in saved) == (version > 0)
+        broken.close()
+        broken = make_server(tiny_workload(6))
+        broken.restore(saved)
+    assert torch.equal(broken.versions[4], whole.versions[4])
+    whole.close()
+    broken.close()
 
 
 @both

@@ -123,6 +123,27 @@ def test_a_group_without_accepted_updates_stays_as_it_was(guard: str) -> None:
         assert close(server.versions[1], 0.5 * trained(server, 0) + 0.5 * server.versions[0])
 
 
+@pytest.mark.parametrize("guard", ["mean", "median"])
+def test_a_rejected_update_of_ca2fl_is_left_out_of_the_sum(guard: str) -> None:
+    """N = 4. Clients 0 and 2 fill their caches in the first merge; in the second, client 1 is rejected."""
+
+    def calibrated(server: ModelServer, clients: list[int], version: int) -> list[Rejection]:
+        names, ones = [f"client {client}" for client in clients], np.ones(2)
+        groups = GroupMemory(
+            names, dict.fromkeys(names, 0.5), previous=dict.fromkeys(names, -0.5), previous_total=1 / 4
+        )
+        some = updates(clients, version)
+        return server.merge(some, ones, Merge(some.id, ones, of="updates", groups=groups), version, round=1)
+
+    with serving(faults=Corrupted(1, nan=1.0), aggregation=guard) as server:
+        assert not calibrated(server, [0, 2], 0)
+        old = [trained(server, client) - server.versions[0] for client in (0, 2)]
+        assert close(server.versions[1], server.versions[0] + mean(old))
+        assert [rejection.client for rejection in calibrated(server, [1, 2], 1)] == [1]
+        new = trained(server, 2, base=1) - server.versions[1]
+        assert close(server.versions[2], server.versions[1] + sum(old) / 4 + (new - old[1]) / 2)
+
+
 def test_training_that_diverges_by_itself_ends_the_run_all_the_same() -> None:
     with serving(faults=Corrupted(1, nan=1.0)) as server:
         server.versions[0] = server.versions[0] * 1e30

@@ -8,8 +8,9 @@ import torch
 
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError
-from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.optimizers import OPTIMIZERS, ServerOptimizer
 from lesson.settings.sections import ServerSettings
+from lesson.strategies import FADAS, FedBuff
 
 MODEL, GRADIENTS = np.array([1.0, -2.0]), (np.array([0.5, -0.01]), np.array([0.1, 0.2]))
 ETA, BETA1, BETA2, TAU = 0.3, 0.8, 0.95, 0.05
@@ -66,15 +67,61 @@ def test_yogi_moves_its_moment_either_way() -> None:
     assert optimizer.moments["v"].numpy() == pytest.approx([0.015, 0.002495])
 
 
+def test_amsgrad_divides_by_the_largest_moment() -> None:
+    """v = 0.05·(0.25, 0.0001) = (0.0125, 5e−6), then 0.95·v + 0.05·(0.01, 0.04) = (0.012375, 0.00200475): the first
+    parameter keeps v̂ = 0.0125. m = (0.1, −0.002), then 0.8·m + 0.2·(0.1, 0.2) = (0.1, 0.0384)."""
+    first, second = steps("amsgrad")
+    assert first == pytest.approx([1 - 0.3 * 0.1 / (0.0125**0.5 + 0.05), -2 + 0.3 * 0.002 / (5e-6**0.5 + 0.05)])
+    moved = [0.3 * 0.1 / (0.0125**0.5 + 0.05), 0.3 * 0.0384 / (0.00200475**0.5 + 0.05)]
+    assert second == pytest.approx(first - moved)
+
+
 def test_without_an_optimizer_the_aggregate_is_the_model() -> None:
     aggregated = torch.tensor(MODEL)
     assert make("none").step(aggregated + 1, aggregated) is aggregated
 
 
+@pytest.mark.parametrize("name", ["none", *OPTIMIZERS])
+def test_a_scaled_step_goes_in_the_same_direction_with_the_same_moments(name: str) -> None:
+    whole, quarter = make(name), make(name)
+    model = torch.tensor(MODEL)
+    step, scaled = (
+        optimizer.step(model, model - torch.tensor(GRADIENTS[0]), scale) - model
+        for optimizer, scale in ((whole, 1.0), (quarter, 0.25))
+    )
+    assert scaled.numpy() == pytest.approx(0.25 * step.numpy())
+    assert {name: moment.tolist() for name, moment in whole.moments.items()} == {
+        name: moment.tolist() for name, moment in quarter.moments.items()
+    }
+
+
+def test_the_optimizer_of_a_strategy_replaces_none_only() -> None:
+    plain, own = ServerOptimizer.of(ServerSettings(), FedBuff()), ServerOptimizer.of(ServerSettings(beta1=0.5), FADAS())
+    other = ServerOptimizer.of(ServerSettings(optimizer="adam"), FADAS())
+    assert [optimizer.settings.optimizer for optimizer in (plain, own, other)] == ["none", "amsgrad", "adam"]
+    assert (own.settings.beta1, own.settings.step_size) == (0.5, 0.01)
+    assert [optimizer.note for optimizer in (plain, own, other)] == [
+        "",
+        "server optimizer: amsgrad, as FADAS prescribes",
+        "",
+    ]
+
+
+def test_an_unknown_optimizer_of_a_strategy_is_an_error() -> None:
+    class Mine(FedBuff):
+        server_optimizer = "adan"
+
+    with pytest.raises(InputError, match=r"^unknown server_optimizer 'adan' for Mine; did you mean 'adam'\?"):
+        ServerOptimizer.of(ServerSettings(), Mine())
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"optimizer": "sgd"}, "optimizer must be 'none', 'momentum', 'adagrad', 'adam' or 'yogi', got 'sgd'"),
+        (
+            {"optimizer": "sgd"},
+            "optimizer must be 'none', 'momentum', 'adagrad', 'adam', 'yogi' or 'amsgrad', got 'sgd'",
+        ),
         ({"learning_rate": 0.0}, "learning_rate must be > 0, got 0.0"),
         ({"learning_rate": float("inf")}, "learning_rate must be a finite number, got inf"),
         ({"beta1": 1.0}, "beta1 must be < 1, got 1.0"),
@@ -91,7 +138,8 @@ def test_bad_settings(values: dict[str, object], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "step"), [("none", 1.0), ("momentum", 1.0), ("adagrad", 0.01), ("adam", 0.01), ("yogi", 0.01)]
+    ("optimizer", "step"),
+    [("none", 1.0), ("momentum", 1.0), ("adagrad", 0.01), ("adam", 0.01), ("yogi", 0.01), ("amsgrad", 0.01)],
 )
 def test_a_step_size_left_out_suits_the_optimizer(optimizer: str, step: float) -> None:
     assert ServerSettings(optimizer=optimizer).step_size == step

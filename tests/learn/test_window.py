@@ -72,6 +72,8 @@ def with_training(strategy: str, **training: Any) -> Settings:
         settings("fedasync"),
         settings("fedbuff"),
         settings("fedat"),
+        settings("ca2fl"),
+        settings("fadas"),
         settings("lesson-memory"),
         settings("tifl"),  # reads a signal
         settings("lesson-filled"),

@@ -111,6 +111,14 @@ def test_a_run_resumes_from_any_round_bit_identically(tmp_path: Path, stop: int)
     check_resumes(settings(checkpoint_every_s=1e-9), tmp_path, stop, **PARTS)
 
 
+@pytest.mark.parametrize("strategy", ["ca2fl", "fadas"])
+def test_cached_updates_and_an_optimizer_of_the_strategy_resume_bit_identically(tmp_path: Path, strategy: str) -> None:
+    """Six clients fill the buffer in rounds 6, 12, …; the run breaks off with two updates in the third."""
+    check_resumes(settings(strategy, checkpoint_every_s=1e-9), tmp_path, 14, **PARTS)
+    notes = json.loads((tmp_path / "broken" / "summary.json").read_text())["notes"]
+    assert notes == (["server optimizer: amsgrad, as FADAS prescribes"] if strategy == "fadas" else [])
+
+
 @pytest.mark.parametrize("strategy", ["lesson-adaptive", "lesson-filled"])
 def test_an_adaptive_deadline_and_filled_slots_resume_bit_identically(
     tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch

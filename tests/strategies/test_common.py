@@ -15,6 +15,7 @@ from helpers.strategies import KINDS, Watched, everyone, make
 from lesson import Fleet, InputError, Simulation
 from lesson.clock.loop import RoundLoop
 from lesson.strategies import STRATEGIES, FedAT, FedAvg, FedBuff, Lesson, LessonMemory, Safa
+from lesson.strategies.fedbuff import Buffered
 from lesson.testing import check_strategy
 
 fleets = st.lists(st.floats(0.1, 100), max_size=9).map(lambda some: make_fleet([*some, 3.0, np.inf, 15.0, 25.0]))
@@ -52,7 +53,9 @@ def test_no_update_is_merged_early_or_twice_and_time_moves_forward(kind: type[An
         assert record.bytes_down == 12_500 * len(record.started)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not FedBuff], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if not issubclass(kind, Buffered)], ids=lambda kind: kind.__name__
+)
 @settings(max_examples=10)
 @given(fleet=st.lists(st.integers(1, 10**6), min_size=3, max_size=9, unique=True), data=st.data())
 def test_relabelled_clients_give_the_relabelled_plan(kind: type[Any], fleet: list[int], data: st.DataObject) -> None:

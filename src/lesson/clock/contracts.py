@@ -81,6 +81,10 @@ class Contract:
             raise self._error("Merge.of", f"must be 'models' or 'updates', got {merge.of!r:.80}")
         if merge.groups is not None and not isinstance(merge.groups, GroupMemory):
             raise self._error("Merge.groups", f"must be GroupMemory(…) or None, got {merge.groups!r:.80}")
+        if type(merge.step_scale) is not float:
+            if not isinstance(merge.step_scale, _REAL):
+                raise self._error("Merge.step_scale", f"must be a number, got {merge.step_scale!r:.80}")
+            fixed["step_scale"] = float(merge.step_scale)
         merge = replace(merge, **fixed) if fixed else merge
         self._check_weights(merge)
         return merge, self._rows_at_server(merge)
@@ -200,8 +204,11 @@ class Contract:
             )
         if not _all_between(weights, 0, _LARGEST):
             raise self._error("Merge.weights", f"must be finite and >= 0, got {weights}")
+        if not 0 <= merge.step_scale <= _LARGEST:
+            raise self._error("Merge.step_scale", f"must be finite and >= 0, got {merge.step_scale:g}")
         if groups is not None:
             self._check_groups(groups, weights)
+            self._check_previous(groups, merge.of)
         if merge.of == "models":
             total = weights.sum() if groups is None else sum(groups.weights.values())
             if total > _MAX_SUM:
@@ -212,12 +219,7 @@ class Contract:
         for name, value in (("names", groups.names), ("resets", groups.resets)):
             if not _is_sequence(value) or not all(isinstance(group, str) for group in value):
                 raise self._error(f"GroupMemory.{name}", f"must be a list of group names, got {value!r:.80}")
-        given = groups.weights
-        if not isinstance(given, Mapping) or not all(
-            isinstance(group, str) and isinstance(weight, _REAL) for group, weight in given.items()
-        ):
-            raise self._error("GroupMemory.weights", f"must map group names to numbers, got {given!r:.80}")
-        shares = np.array([*given.values()], dtype=np.float64)
+        shares = self._weights_by_group("weights", groups.weights)
         if not _all_between(shares, 0, _LARGEST):
             raise self._error("GroupMemory.weights", f"must be finite and >= 0, got {shares}")
         if len(groups.names) != len(weights):
@@ -230,6 +232,26 @@ class Contract:
         for name, total in sums.items():
             if total > _MAX_SUM:
                 raise self._error("Merge.weights", f"must sum to at most 1 in a group, got {total:g} in {name!r}")
+
+    def _check_previous(self, groups: GroupMemory, of: str) -> None:
+        shares, total = self._weights_by_group("previous", groups.previous), groups.previous_total
+        if not _all_between(shares, -_LARGEST, _LARGEST):
+            raise self._error("GroupMemory.previous", f"must be finite, got {shares}")
+        if not isinstance(total, _REAL):
+            raise self._error("GroupMemory.previous_total", f"must be a number, got {total!r:.80}")
+        if not -_LARGEST <= total <= _LARGEST:
+            raise self._error("GroupMemory.previous_total", f"must be finite, got {total:g}")
+        if of == "models" and (groups.previous or total):
+            field = "previous" if groups.previous else "previous_total"
+            raise self._error(f"GroupMemory.{field}", "must not be set for a merge of models; use of='updates'")
+
+    def _weights_by_group(self, name: str, given: Any) -> FloatArray:
+        """Return the weights of a field of GroupMemory; raise unless it maps group names to numbers."""
+        if not isinstance(given, Mapping) or not all(
+            isinstance(group, str) and isinstance(weight, _REAL) for group, weight in given.items()
+        ):
+            raise self._error(f"GroupMemory.{name}", f"must map group names to numbers, got {given!r:.80}")
+        return np.array([*given.values()], dtype=np.float64)
 
     def _fix(self, fixed: dict[str, Any], kind: str, name: str, value: Any, dtype: np.dtype[Any]) -> None:
         """Store a value as an array in `fixed`, unless it already is one of this type; raise if it cannot be one."""

@@ -225,7 +225,7 @@ class RoundLoop:
         decision = self.strategy.merge(self._view(freed=NO_CLIENTS), self.ledger.at_server)
         merge, rows = Contract(self.strategy, self.round, self.ledger).checked_merge(decision)
         updates = self.ledger.at_server[rows.merged]
-        groups_have_weights = merge.groups is not None and bool(merge.groups.weights)
+        groups_have_weights = merge.groups is not None and merge.groups.has_weights
         if self.model_server is not None and (len(updates) or groups_have_weights):
             rejections = self.model_server.merge(updates, rows.weights, merge, self.version, self.round)
             if rejections:

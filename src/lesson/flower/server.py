@@ -224,7 +224,7 @@ def make_run(
         workload.initial_vector(),
         received,
         settings.training,
-        ServerOptimizer(settings.server),
+        ServerOptimizer.of(settings.server, strategy),
         MergeGuard(settings.guards),
         needs=strategy.needs,
         signals=evaluator.signals(),

@@ -192,10 +192,12 @@ class LessonStrategy(FlowerStrategy):
             initial,
             received,
             TrainingSettings(learning_rate=float(config[self.words.lr]), lr_cap=self.lr_cap),
-            ServerOptimizer(self.server),
+            ServerOptimizer.of(self.server, self.strategy),
             MergeGuard(self.guards),
             needs=self.strategy.needs,
         )
+        for note in server.notes:
+            tell(f"note: {note}")
         num_clients = len(nodes) if clock == "virtual" else 2 * len(nodes) + SPARE
         parts = grid, num_clients, dict(enumerate(nodes)), layout, server, received, config, self.words
         post = GridClients(*parts, default_latency_s=self.deadline_s, tell=tell)

@@ -91,7 +91,7 @@ def build(
         workload.initial_vector(),
         SimulatedClients(workload, backend, settings.run.trainer, faults),
         settings.training,
-        ServerOptimizer(settings.server),
+        ServerOptimizer.of(settings.server, strategy),
         MergeGuard(settings.guards),
         needs=strategy.needs,
         signals=evaluator.signals(),

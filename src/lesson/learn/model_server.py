@@ -121,6 +121,11 @@ class ModelServer:
         self._may_queue = source.may_wait and not may_reject and self._window.rule.local_steps > 1
         """Whether aggregations may be executed later: not if they may reject updates, which changes later rounds."""
 
+    @property
+    def notes(self) -> list[str]:
+        """Notes for the summary of a run."""
+        return [*([self._optimizer.note] if self._optimizer.note else []), *self.source.notes]
+
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
         """Aggregate updates into version + 1, or queue this; return the rejected ones, none of those that are queued.
 
@@ -227,6 +232,7 @@ class ModelServer:
         self.settle()
         kept = {f"version.{version}": vector for version, vector in self.versions.items()}
         kept |= {f"group.{json.dumps(name)}": vector for name, vector in self._groups.filled.items()}
+        kept |= {"groups.total": self._groups.total} if self._groups.total is not None else {}
         kept |= {f"moment.{name}": vector for name, vector in self._optimizer.moments.items()}
         kept |= {"signal.confirmation": self._confirmation.sums} if self._confirmation is not None else {}
         vectors = {name: vector.cpu().numpy() for name, vector in kept.items()}
@@ -250,6 +256,7 @@ class ModelServer:
         self.versions = versions
         self._window, self._checks = Window(self._window.rule), DeferredChecks()
         self._groups.filled = {json.loads(name): vector for name, vector in vectors("group.").items()}
+        self._groups.total = vectors("groups.").get("total")
         self._optimizer.moments = vectors("moment.")
         self._guard.restore(state)
         if self._confirmation is not None:
@@ -269,9 +276,9 @@ class ModelServer:
         """Carry out an aggregation and return the rejected updates."""
         version, groups = aggregation.version, aggregation.merge.groups
         aggregated, rejections = self._aggregated(aggregation)
-        if len(rejections) == len(aggregation.updates) and not (groups is not None and groups.weights):
+        if len(rejections) == len(aggregation.updates) and not (groups is not None and groups.has_weights):
             return rejections
-        new = self._optimizer.step(self.versions[version], aggregated)
+        new = self._optimizer.step(self.versions[version], aggregated, aggregation.merge.step_scale)
         if new.is_cuda:
             self._checks.add(new, aggregation.round, self._newest_cohort)
         elif groups is not None or new is not aggregated:

@@ -107,7 +107,7 @@ def _execute(
                     num_classes=run.evaluator.num_classes if run.evaluator.is_cross_entropy else None,
                     stop_reason=run.loop.stop_reason,
                 )
-                summary["notes"] = [*run.server.source.notes, *summary["notes"]]
+                summary["notes"] = [*run.server.notes, *summary["notes"]]
                 summary |= {"wall_s": wall_s, "wall_trainer": ", ".join(run.server.source.trainers)}
                 summary |= {"clock": WALL} if run.on_wall_clock else {}
                 folder.finish(run, summary)

@@ -250,18 +250,20 @@ class ServerSettings(Checked):
 
     section: ClassVar[str] = "server"
 
-    optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi"] = Field(
-        "none", description="server optimizer; with none, the aggregated model becomes the global model"
+    optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi", "amsgrad"] = Field(
+        "none",
+        description="server optimizer; with none, the aggregated model becomes the global model, except with fadas, "
+        "which uses amsgrad",
     )
     learning_rate: Positive | None = Field(
         None, description="step size of the optimizer; by default 1 for momentum and 0.01 for adaptive ones"
     )
     beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(0.9, description="decay of the mean gradient m")
     beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
-        0.99, description="decay of the mean square v, for adam and yogi"
+        0.99, description="decay of the mean square v, for adam, yogi and amsgrad"
     )
     epsilon: Annotated[float, Field(ge=1e-30, le=1e15, strict=True)] = Field(
-        1e-3, description="limits the steps of adagrad, adam and yogi; τ in their paper"
+        1e-3, description="limits the steps of adagrad, adam, yogi and amsgrad; τ in Reddi et al."
     )
     aggregate: Literal["strategy", "models", "updates"] = Field(
         "strategy",
@@ -290,7 +292,7 @@ class ServerSettings(Checked):
         """The given learning rate, or the optimizer's default: adaptive ones move each parameter by about this much."""
         if self.learning_rate is not None:
             return self.learning_rate
-        return 0.01 if self.optimizer in ("adagrad", "adam", "yogi") else 1.0
+        return 0.01 if self.optimizer in ("adagrad", "adam", "yogi", "amsgrad") else 1.0
 
 
 class _WithOptions(Checked):

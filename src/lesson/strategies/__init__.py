@@ -9,9 +9,11 @@ from lesson.core.plugins import load_named
 from lesson.fleet.fleet import Fleet
 from lesson.settings.loading import apply_changes
 from lesson.strategies.base import Strategy
+from lesson.strategies.ca2fl import CA2FL
 from lesson.strategies.extensions.lesson_adaptive import LessonAdaptive
 from lesson.strategies.extensions.lesson_filled import LessonFilled
 from lesson.strategies.extensions.lesson_memory import LessonMemory
+from lesson.strategies.fadas import FADAS
 from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedat import FedAT
 from lesson.strategies.fedavg import FedAvg
@@ -24,6 +26,8 @@ from lesson.strategies.semisync_steps import SemiSyncSteps
 from lesson.strategies.tifl import TiFL
 
 STRATEGIES: dict[str, type[Strategy]] = {
+    "ca2fl": CA2FL,
+    "fadas": FADAS,
     "fedasync": FedAsync,
     "fedat": FedAT,
     "fedavg": FedAvg,
@@ -138,6 +142,8 @@ def fleet_for(name: str, fleet: Fleet, deadline_s: float) -> Fleet:
 
 
 __all__ = [
+    "CA2FL",
+    "FADAS",
     "STRATEGIES",
     "FedAT",
     "FedAsync",

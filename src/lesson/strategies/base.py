@@ -264,15 +264,29 @@ class GroupMemory:
     Before it is first set, the vector of a group is the initial model. If the merge is of updates, it is zero instead,
     and step 1 sets it to zero.
 
+    A merge of updates can also add the vectors of the time between steps 1 and 2, with the weights in `previous`, and
+    the sum of all groups' vectors at that time, with the weight `previous_total`. The server updates this sum whenever
+    a vector changes, so its cost does not grow with the number of groups.
+
     Attributes:
         names: Group of each aggregated update.
         weights: Weight of each group's vector.
         resets: Groups whose vectors are reset first.
+        previous: Weight of each group's vector before step 2, possibly negative; only for merges of updates.
+        previous_total: Weight of the sum of all groups' vectors before step 2; only for merges of updates.
     """
 
     names: Sequence[str]
     weights: Mapping[str, float]
     resets: Sequence[str] = ()
+    _: KW_ONLY
+    previous: Mapping[str, float] = field(default_factory=dict)
+    previous_total: float = 0.0
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the merge changes the model even if no update is aggregated."""
+        return bool(self.weights or self.previous or self.previous_total)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -290,6 +304,8 @@ class Merge:
         weights: Weight of each update; for models, the weights must sum to at most 1.
         of: Which of the two formulas is used, "models" or "updates".
         groups: Groups of updates that the server keeps between aggregations; None for none.
+        step_scale: Factor of the server optimizer's step size in this merge; without an optimizer, of the change of the
+            model.
         drops: Ids of waiting updates to discard.
     """
 
@@ -298,6 +314,7 @@ class Merge:
     _: KW_ONLY
     of: Literal["models", "updates"] = "models"
     groups: GroupMemory | None = None
+    step_scale: float = 1.0
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
 
 
@@ -306,6 +323,9 @@ class Strategy(Protocol):
 
     Derive from `Stateless` if a strategy reads no signals and keeps no state between rounds.
     `lesson.testing.check_strategy` tests a strategy.
+
+    A strategy whose rule includes a server optimizer can name it in an attribute `server_optimizer`, such as "amsgrad".
+    It is used unless `[server] optimizer` sets another one.
     """
 
     @property

@@ -20,28 +20,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, IntArray
-from lesson.strategies.base import Arrivals, Deadline, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.base import NO_UPDATES, Arrivals, Deadline, Merge, RoundPlan, ServerView, Updates
 from lesson.strategies.checks import check_connected, check_count, check_flag, check_number, count_of
 
 USUAL_BUFFER_SIZE, USUAL_CONCURRENCY = 10, 20
 
 
 @dataclass
-class FedBuff:
-    """A fixed number of clients train at all times; updates are aggregated when a buffer is full.
-
-    Args:
-        buffer_size: Number K of updates in a full buffer, >= 1. None: 10, or the number of reachable clients in the
-            first round if that is less.
-        concurrency: Number of clients that train at the same time, >= 1. None: 20, or all clients in a smaller fleet.
-        scale_staleness: Whether stale updates get less weight, 1 / √(1 + staleness).
-        server_lr: Factor η of the aggregated update, > 0.
-    """
+class Buffered:
+    """Base class of FedBuff and of strategies that differ from it only in how they aggregate a full buffer."""
 
     buffer_size: int | None = None
     concurrency: int | None = None
-    scale_staleness: bool = True
-    server_lr: float = 1.0
     needs: ClassVar[frozenset[str]] = frozenset()
     _num_buffered: int = field(default=0, init=False, repr=False)
     _capacity: int = field(default=0, init=False, repr=False)
@@ -51,8 +41,6 @@ class FedBuff:
         for name in ("buffer_size", "concurrency"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        check_number("server_lr", self.server_lr)
-        check_flag("scale_staleness", self.scale_staleness)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, concurrency=self.concurrency, buffer_size=self.buffer_size)
@@ -62,15 +50,13 @@ class FedBuff:
         num_idle = view.num_connected - view.num_busy
         return RoundPlan(_draw_idle(view, min(missing, num_idle), num_idle, rng), Arrivals(1))
 
-    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+    def take_full_buffer(self, view: ServerView, arrived: Updates) -> Updates:
+        """Return the first K updates and remove them from the buffer; return none if it is not full."""
         capacity, self._num_buffered = self._buffer_size(view), len(arrived)
         if len(arrived) < capacity:
-            return Merge(NO_CLIENTS, np.empty(0), of="updates")
-        taken = arrived[np.arange(capacity)]
+            return NO_UPDATES
         self._num_buffered -= capacity
-        staleness = view.version - taken.base_version
-        scale = 1 / np.sqrt(1.0 + staleness) if self.scale_staleness else np.ones(len(taken))
-        return Merge(taken.id, self.server_lr * scale / capacity, of="updates")
+        return arrived[np.arange(capacity)]
 
     def state(self) -> dict[str, Any]:
         return {"num_buffered": self._num_buffered, "buffer_size": self._capacity}
@@ -83,6 +69,33 @@ class FedBuff:
         if not self._capacity:
             self._capacity = count_of(self.buffer_size, USUAL_BUFFER_SIZE, view)
         return self._capacity
+
+
+@dataclass
+class FedBuff(Buffered):
+    """A fixed number of clients train at all times; updates are aggregated when a buffer is full.
+
+    Args:
+        buffer_size: Number K of updates in a full buffer, >= 1. None: 10, or the number of reachable clients in the
+            first round if that is less.
+        concurrency: Number of clients that train at the same time, >= 1. None: 20, or all clients in a smaller fleet.
+        scale_staleness: Whether stale updates get less weight, 1 / √(1 + staleness).
+        server_lr: Factor η of the aggregated update, > 0.
+    """
+
+    scale_staleness: bool = True
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("server_lr", self.server_lr)
+        check_flag("scale_staleness", self.scale_staleness)
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        taken = self.take_full_buffer(view, arrived)
+        staleness = view.version - taken.base_version
+        scale = 1 / np.sqrt(1.0 + staleness) if self.scale_staleness else np.ones(len(taken))
+        return Merge(taken.id, self.server_lr * scale / max(len(taken), 1), of="updates")
 
 
 def _draw_idle(view: ServerView, count: int, num_idle: int, rng: np.random.Generator) -> IntArray:

@@ -1,0 +1,49 @@
+"""FADAS: Y. Wang, S. Wang, S. Lu, J. Chen, "FADAS: Towards Federated Adaptive Asynchronous Optimization", ICML 2024.
+
+Clients start and rounds close as in FedBuff. When the buffer holds M = `buffer_size` updates, they are aggregated with
+equal weights: Δ = Σ Δ_i / M. The server optimizer AMSGrad applies Δ: m ← β₁·m + (1 − β₁)·Δ, v ← β₂·v + (1 − β₂)·Δ²,
+v̂ ← max(v̂, v), w ← w + η_t·m / (√v̂ + ε). With d the largest staleness in the buffer, η_t = η if
+d ≤ `delay_threshold`, otherwise η / d.
+
+The settings of [server] give η = `learning_rate`, β₁, β₂ and ε; if [server] optimizer is not "none", it replaces
+AMSGrad.
+
+Departures: for d above the threshold, the paper has η_t = min(η, 1/d), which is η for all usual step sizes of adaptive
+optimizers; η / d is the rule of the authors' code. That code also corrects the bias of m and v; the paper does not.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from lesson.strategies.base import Merge, ServerView, Updates
+from lesson.strategies.checks import check_number
+from lesson.strategies.fedbuff import Buffered
+
+
+@dataclass
+class FADAS(Buffered):
+    """FedBuff with the server optimizer AMSGrad, whose step size is smaller if an update is very stale.
+
+    Args:
+        buffer_size: Number M of updates in a full buffer, >= 1. None: 10, or the number of reachable clients in the
+            first round if that is less.
+        concurrency: Number of clients that train at the same time, >= 1. None: 20, or all clients in a smaller fleet.
+        delay_threshold: Largest staleness in versions that does not reduce the step size, >= 0; inf to never reduce it.
+    """
+
+    delay_threshold: float = 1.0
+    server_optimizer: ClassVar[str] = "amsgrad"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("delay_threshold", self.delay_threshold, most=np.inf, or_zero=True)
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        taken = self.take_full_buffer(view, arrived)
+        if not len(taken):
+            return Merge(taken.id, np.empty(0), of="updates")
+        delay = int((view.version - taken.base_version).max())
+        scale = 1 / delay if delay > self.delay_threshold else 1.0
+        return Merge(taken.id, np.full(len(taken), 1 / len(taken)), of="updates", step_scale=scale)
