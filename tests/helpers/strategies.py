@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lesson import Fleet, Simulation
 from lesson.strategies import STRATEGIES, FedAT, FedBuff, TiFL
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 
@@ -32,6 +33,24 @@ KINDS = [*STRATEGIES.values()]
 
 
 everyone = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+Trace = list[tuple[float, list[int], list[int], list[int]]]
+
+
+def follow(strategy: Any, fleet: Fleet, rounds: int) -> tuple[Trace, list[Merge]]:
+    """End, starts (sorted), merged clients and their staleness in each round, and what the strategy merged."""
+    merges: list[Merge] = []
+    simulation = Simulation(strategy, fleet)
+    decide = simulation.strategy.merge
+    simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore[func-returns-value]
+    trace: Trace = []
+    while len(trace) < rounds and not simulation.stop_reason:
+        record = simulation.step()
+        assert record is not None
+        starts, staleness = sorted(record.started.tolist()), record.staleness.tolist()
+        trace.append((record.end_s, starts, record.merged.tolist(), staleness))
+    return trace, merges
 
 
 class Watched:

@@ -19,6 +19,7 @@ from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.lesson import Lesson
+from lesson.strategies.rennala import Rennala
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
 from lesson.strategies.tifl import TiFL
@@ -34,6 +35,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "lesson-adaptive": LessonAdaptive,
     "lesson-filled": LessonFilled,
     "lesson-memory": LessonMemory,
+    "rennala": Rennala,
     "safa": Safa,
     "semisync-steps": SemiSyncSteps,
     "tifl": TiFL,
@@ -149,6 +151,7 @@ __all__ = [
     "LessonAdaptive",
     "LessonFilled",
     "LessonMemory",
+    "Rennala",
     "Safa",
     "SemiSyncSteps",
     "Strategy",
