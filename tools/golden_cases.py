@@ -132,6 +132,7 @@ OPTIONS = {
     "fedat": "strategy.num_tiers=3",
     "fedbuff": "strategy.buffer_size=3 strategy.concurrency=5",
     "lesson-adaptive": f"strategy.agreement=1.0 {LONG}",  # adapts its deadline in round 51
+    "malenia": "run.rounds=40",
     "rennala": "strategy.updates_per_round=3",
     "semisync-steps": "strategy.period_factor=1.0 run.trainer=reference",
     "tifl": "strategy.num_tiers=3 strategy.clients_per_round=2 strategy.interval=2",

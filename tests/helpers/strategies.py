@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lesson import Fleet, Simulation
-from lesson.strategies import STRATEGIES, FedAT, FedBuff, TiFL
+from lesson.strategies import STRATEGIES, FedAT, FedBuff, Malenia, TiFL
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 
 SMALL: dict[type[Any], dict[str, int]] = {
@@ -16,6 +16,8 @@ SMALL: dict[type[Any], dict[str, int]] = {
     TiFL: {"num_tiers": 3},
 }
 """Options of strategies whose defaults require more than three clients."""
+NUM_ROUNDS: dict[type[Any], int] = {Malenia: 100}
+"""Number of rounds in which 24 clients create a version, where 40 are not enough."""
 
 
 def make(kind: type[Any]) -> Any:

@@ -19,6 +19,7 @@ from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.lesson import Lesson
+from lesson.strategies.malenia import Malenia
 from lesson.strategies.rennala import Rennala
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
@@ -35,6 +36,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "lesson-adaptive": LessonAdaptive,
     "lesson-filled": LessonFilled,
     "lesson-memory": LessonMemory,
+    "malenia": Malenia,
     "rennala": Rennala,
     "safa": Safa,
     "semisync-steps": SemiSyncSteps,
@@ -151,6 +153,7 @@ __all__ = [
     "LessonAdaptive",
     "LessonFilled",
     "LessonMemory",
+    "Malenia",
     "Rennala",
     "Safa",
     "SemiSyncSteps",
